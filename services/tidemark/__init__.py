@@ -1,0 +1,1 @@
+"""Tidemark: a replicated commit log."""

@@ -1,0 +1,19 @@
+"""Settings that the protocol's core reads; filled by the shell from the configuration table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationConfig:
+    """Defaults as Apache Kafka's where it has them."""
+
+    replica_lag_time_max_ms: int = 10_000
+    replica_fetch_max_bytes: int = 1 << 20
+    """Soft limit of one chunk."""
+    replica_directory_credit_bytes: int = 8 << 20
+    """What a leader may have under way to one log directory of a follower."""
+    replica_heartbeat_interval_ms: int = 500
+    max_in_flight_appends_bytes: int = 64 << 20
+    """Accepted and not yet written, per broker; beyond it the shell stops reading produce streams."""

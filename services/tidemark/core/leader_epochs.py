@@ -1,0 +1,80 @@
+"""The leader epoch cache of one replica (rules E1, E2; seed 003, KIP-101, KIP-279)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from tidemark.model import NO_EPOCH, EpochEntry, LeaderEpoch, Offset
+
+
+class LeaderEpochs:
+    """(epoch, start offset) pairs, both strictly increasing except that the last epoch may be empty.
+
+    Invariant: epochs strictly increase, start offsets never decrease.
+    """
+
+    def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
+        self._entries: list[EpochEntry] = []
+        for entry in entries:
+            self.assign(entry.leader_epoch, entry.start_offset)
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        """All entries, oldest first."""
+        return tuple(self._entries)
+
+    @property
+    def latest(self) -> LeaderEpoch:
+        """The last epoch, -1 when there is none."""
+        return self._entries[-1].leader_epoch if self._entries else NO_EPOCH
+
+    def assign(self, leader_epoch: LeaderEpoch, start_offset: Offset) -> bool:
+        """Enter an epoch; True when it was new.
+
+        An entry at or past `start_offset` with an older epoch covers no record and is dropped.
+        """
+        if leader_epoch <= self.latest:
+            return False
+        while self._entries and self._entries[-1].start_offset >= start_offset:
+            self._entries.pop()
+        self._entries.append(EpochEntry(leader_epoch, start_offset))
+        return True
+
+    def end_of(self, leader_epoch: LeaderEpoch, log_end_offset: Offset) -> EpochEntry:
+        """(largest epoch not above `leader_epoch`, its end offset, exclusive): the answer of rule E2.
+
+        With (1,20) (2,80) (3,120), epoch 1 ends at 80 (seed 003). Where no epoch is so old:
+        the epoch asked for and the first epoch's start offset; with no epochs at all, the log end.
+        """
+        index = bisect_right(self._entries, leader_epoch, key=lambda entry: entry.leader_epoch)
+        if index == 0:
+            first = self._entries[0].start_offset if self._entries else log_end_offset
+            return EpochEntry(leader_epoch, first)
+        end = self._entries[index].start_offset if index < len(self._entries) else log_end_offset
+        return EpochEntry(self._entries[index - 1].leader_epoch, end)
+
+    def epoch_at(self, offset: Offset) -> LeaderEpoch:
+        """Epoch of the record at `offset`, -1 below the first entry."""
+        index = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
+        return self._entries[index - 1].leader_epoch if index else NO_EPOCH
+
+    def truncate_from_end(self, end_offset: Offset) -> bool:
+        """Drop entries that start at or above `end_offset`; True when any was dropped."""
+        before = len(self._entries)
+        while self._entries and self._entries[-1].start_offset >= end_offset:
+            self._entries.pop()
+        return len(self._entries) != before
+
+    def truncate_from_start(self, start_offset: Offset) -> bool:
+        """Forget what lies wholly below `start_offset`; the epoch that spans it is kept from there on."""
+        index = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
+        if index == 0 or (index == 1 and self._entries[0].start_offset == start_offset):
+            return False
+        spanning = self._entries[index - 1]
+        self._entries[:index] = [EpochEntry(spanning.leader_epoch, start_offset)]
+        return True
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()

@@ -1,0 +1,175 @@
+"""What brokers and controller say to one another, as values; rpc/ translates them to and from proto.
+
+Follower and leader (rules R5-R8, E2-E4, F3) speak in `FollowerMessage` and `LeaderMessage`;
+the controller commands with `LeaderAndIsrCommand` and `StopReplicaCommand` (rule F4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    ErrorCode,
+    LeaderAndIsr,
+    LeaderEpoch,
+    Offset,
+    ReplicaIdentity,
+    TopicPartition,
+)
+from tidemark.record.envelope import Batch
+
+
+class EpochQuery(NamedTuple):
+    """Follower: where does my last epoch end with you? (rule E2)"""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    current_leader_epoch: LeaderEpoch
+    last_epoch: LeaderEpoch
+
+
+class FetchPosition(NamedTuple):
+    """Follower: send this partition from here on, in this epoch (rules R8, E4). Also a report of its LEO."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    current_leader_epoch: LeaderEpoch
+    fetch_offset: Offset
+    last_epoch: LeaderEpoch
+    directory: int
+
+
+class Report(NamedTuple):
+    """Follower: my log end (written) and flushed offsets, exclusive, moved (rule R1)."""
+
+    partition: TopicPartition
+    current_leader_epoch: LeaderEpoch
+    log_end_offset: Offset
+    flushed_offset: Offset
+
+
+class StopFetch(NamedTuple):
+    """Follower: I leave this partition; `newer_leader_epoch` is -1 or the epoch I was told of (rule F3)."""
+
+    partition: TopicPartition
+    newer_leader_epoch: LeaderEpoch
+
+
+class Credit(NamedTuple):
+    """Follower: you may send so many bytes more for this log directory (rule R6)."""
+
+    directory: int
+    credit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerMessage:
+    """One message of the stream from follower to leader; empty is a heartbeat."""
+
+    queries: tuple[EpochQuery, ...] = ()
+    positions: tuple[FetchPosition, ...] = ()
+    reports: tuple[Report, ...] = ()
+    stops: tuple[StopFetch, ...] = ()
+    credits: tuple[Credit, ...] = ()
+
+
+class EpochEnd(NamedTuple):
+    """Leader: answer to an EpochQuery; `end_offset` is exclusive (rule E2)."""
+
+    partition: TopicPartition
+    current_leader_epoch: LeaderEpoch
+    leader_epoch: LeaderEpoch
+    end_offset: Offset
+
+
+class Chunk(NamedTuple):
+    """Leader: news of one partition (rules R5, R6, L1).
+
+    `continues_from` must equal the follower's LEO. `batches` is empty when only the high watermark
+    moved. On the follower's side the shell has checked every batch before the core sees the chunk;
+    what failed is in `error` and `batches` is empty then.
+    """
+
+    partition: TopicPartition
+    current_leader_epoch: LeaderEpoch
+    continues_from: Offset
+    high_watermark: Offset
+    log_start_offset: Offset
+    batches: tuple[Batch, ...] = ()
+    error: ErrorCode | None = None
+
+
+class Refusal(NamedTuple):
+    """Leader: this partition cannot be sent."""
+
+    partition: TopicPartition
+    code: ErrorCode
+    message: str
+    current_leader_epoch: LeaderEpoch
+    log_start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderMessage:
+    """One message of the stream from leader to follower; empty is a heartbeat."""
+
+    epoch_ends: tuple[EpochEnd, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCommand:
+    """One partition of a LeaderAndIsr command: its node, its version, its replicas."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    assigned_replicas: tuple[BrokerId, ...]
+    state: LeaderAndIsr
+    partition_epoch: int
+    adding_replicas: tuple[BrokerId, ...] = ()
+    removing_replicas: tuple[BrokerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrCommand:
+    """Leaderships and followerships of one broker (rules C1, F4).
+
+    `complete`: with this command (its parts together) the broker knows every replica it has;
+    whatever else it holds is stray (rule C8).
+    """
+
+    controller_id: BrokerId
+    controller_epoch: ControllerEpoch
+    broker_epoch: BrokerEpoch
+    partitions: tuple[PartitionCommand, ...]
+    brokers: tuple[BrokerRegistration, ...] = ()
+    suspected: frozenset[BrokerId] = frozenset()
+    complete: bool = False
+    part: int = 0
+    topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+class StoppedReplica(NamedTuple):
+    """A replica to stop; `delete`: its data goes too."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    leader_epoch: LeaderEpoch
+    delete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaCommand:
+    """Replicas that the broker no longer has."""
+
+    controller_id: BrokerId
+    controller_epoch: ControllerEpoch
+    broker_epoch: BrokerEpoch
+    replicas: tuple[StoppedReplica, ...]

@@ -1,0 +1,1 @@
+"""A whole cluster in one process tree, for laptops and tests."""

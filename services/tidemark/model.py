@@ -1,0 +1,226 @@
+"""What everybody names: ids, offsets, epochs, partition state and error codes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple, NewType
+
+BrokerId = NewType("BrokerId", int)
+"""Id of a broker, >= 0; also the id of its replicas (seed 001: at most one replica a broker)."""
+
+Offset = NewType("Offset", int)
+"""Position of a record in a partition. End offsets (LEO, HW) are exclusive, start offsets inclusive."""
+
+LeaderEpoch = NewType("LeaderEpoch", int)
+"""Raised by the controller at every change of leadership; -1 where none is known."""
+
+BrokerEpoch = NewType("BrokerEpoch", int)
+"""Version of /brokers/epochs/<id>: raised by every registration (rule Z3)."""
+
+ControllerEpoch = NewType("ControllerEpoch", int)
+"""Raised with every controller election (rule Z1)."""
+
+NO_LEADER = BrokerId(-1)
+NO_EPOCH = LeaderEpoch(-1)
+NO_PRODUCER = -1
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class ReplicaIdentity(NamedTuple):
+    """What tells a partition from an earlier one of the same name (rules F4, C7): two uuids in hex."""
+
+    topic_id: str
+    incarnation: str
+
+
+class IsrEntry(NamedTuple):
+    """A member of an ISR or ELR, with its broker epoch on joining (rule T2)."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+class EpochEntry(NamedTuple):
+    """A leader epoch and the first offset written in it (rule E1)."""
+
+    leader_epoch: LeaderEpoch
+    start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsr:
+    """The content of a leaderAndISR node (docs/formats.md)."""
+
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    isr: tuple[IsrEntry, ...]
+    elr: tuple[IsrEntry, ...] = ()
+    last_known: tuple[IsrEntry, ...] = ()
+    min_isr: int = 1
+    lineage: int = 0
+    sealed: bool = False
+    controller_epoch: ControllerEpoch = ControllerEpoch(0)
+
+    @property
+    def isr_ids(self) -> tuple[BrokerId, ...]:
+        """Broker ids of the ISR, in its order."""
+        return tuple(entry.broker_id for entry in self.isr)
+
+
+class VersionedState(NamedTuple):
+    """A leaderAndISR node and the version of the node (the partition epoch) it was read at."""
+
+    state: LeaderAndIsr
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """The content of /brokers/ids/<id>."""
+
+    broker_id: BrokerId
+    host: str
+    port: int
+    broker_epoch: BrokerEpoch = BrokerEpoch(-1)
+    rack: str = ""
+    directory_ids: tuple[str, ...] = ()
+    boot_id: str = ""
+    features: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEpochRecord:
+    """The content of /brokers/epochs/<id>; `broker_epoch` is the version of the node."""
+
+    broker_epoch: BrokerEpoch
+    directory_ids: tuple[str, ...] = ()
+    unclean_at: BrokerEpoch = BrokerEpoch(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """The content of /brokers/topics/<topic>, with the transaction ids of the node (rule K2)."""
+
+    topic: str
+    topic_id: str
+    partitions: Mapping[int, tuple[BrokerId, ...]]
+    incarnations: Mapping[int, str]
+    adding: Mapping[int, tuple[BrokerId, ...]] = field(default_factory=dict)
+    removing: Mapping[int, tuple[BrokerId, ...]] = field(default_factory=dict)
+    original: Mapping[int, tuple[BrokerId, ...]] = field(default_factory=dict)
+    configs: Mapping[str, str] = field(default_factory=dict)
+    created_zxid: int = -1
+    modified_zxid: int = -1
+    version: int = -1
+
+
+class ErrorCode(StrEnum):
+    """Stable codes of refusals. The value never changes; new ones are added."""
+
+    # what a client sent
+    CORRUPT_BATCH = "CORRUPT_BATCH"  # a CRC does not match
+    INVALID_BATCH = "INVALID_BATCH"  # lengths, magic, codec or attributes lie
+    INVALID_PAYLOAD = "INVALID_PAYLOAD"  # the Arrow message is truncated or lies
+    RECORD_COUNT_MISMATCH = "RECORD_COUNT_MISMATCH"
+    BATCH_TOO_LARGE = "BATCH_TOO_LARGE"
+    INVALID_TIMESTAMP = "INVALID_TIMESTAMP"
+    NULL_KEY = "NULL_KEY"
+    INVALID_REQUEST = "INVALID_REQUEST"
+    INVALID_ACKS = "INVALID_ACKS"
+    INVALID_TOPIC_NAME = "INVALID_TOPIC_NAME"
+    INVALID_PARTITIONS = "INVALID_PARTITIONS"
+    INVALID_REPLICATION_FACTOR = "INVALID_REPLICATION_FACTOR"
+    UNKNOWN_CONFIG = "UNKNOWN_CONFIG"
+    INVALID_CONFIG = "INVALID_CONFIG"
+    TOPIC_ALREADY_EXISTS = "TOPIC_ALREADY_EXISTS"
+    UNKNOWN_TOPIC = "UNKNOWN_TOPIC"
+    UNKNOWN_PARTITION = "UNKNOWN_PARTITION"
+    UNKNOWN_TOPIC_ID = "UNKNOWN_TOPIC_ID"  # the topic or partition was recreated
+    # where things are
+    NOT_LEADER = "NOT_LEADER"
+    LEADER_NOT_AVAILABLE = "LEADER_NOT_AVAILABLE"
+    FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"  # the caller's epoch is older
+    UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"  # the caller's epoch is newer
+    NOT_A_REPLICA = "NOT_A_REPLICA"
+    OFFSET_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
+    OFFSET_NOT_AVAILABLE = "OFFSET_NOT_AVAILABLE"
+    LOG_TRUNCATED = "LOG_TRUNCATED"
+    LOG_DIVERGED = "LOG_DIVERGED"
+    PARTITION_SEALED = "PARTITION_SEALED"
+    # durability
+    NOT_ENOUGH_REPLICAS = "NOT_ENOUGH_REPLICAS"
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
+    REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"
+    STORAGE_ERROR = "STORAGE_ERROR"
+    REPLICA_DAMAGED = "REPLICA_DAMAGED"
+    # producers
+    OUT_OF_ORDER_SEQUENCE = "OUT_OF_ORDER_SEQUENCE"
+    UNKNOWN_PRODUCER_ID = "UNKNOWN_PRODUCER_ID"
+    PRODUCER_FENCED = "PRODUCER_FENCED"
+    DUPLICATE_SEQUENCE = "DUPLICATE_SEQUENCE"  # a duplicate older than what is remembered
+    # fencing
+    STALE_CONTROLLER_EPOCH = "STALE_CONTROLLER_EPOCH"
+    STALE_BROKER_EPOCH = "STALE_BROKER_EPOCH"
+    BROKER_ID_TAKEN = "BROKER_ID_TAKEN"
+    CONTROLLER_NOT_ACTIVE = "CONTROLLER_NOT_ACTIVE"
+    # the rest
+    BROKER_NOT_AVAILABLE = "BROKER_NOT_AVAILABLE"
+    COORDINATION_UNAVAILABLE = "COORDINATION_UNAVAILABLE"  # ZooKeeper cannot be reached
+    SHUTTING_DOWN = "SHUTTING_DOWN"
+    INTERNAL = "INTERNAL"
+
+
+RETRIABLE: frozenset[ErrorCode] = frozenset(
+    {
+        ErrorCode.CORRUPT_BATCH,
+        ErrorCode.NOT_LEADER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.STORAGE_ERROR,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.COORDINATION_UNAVAILABLE,
+        ErrorCode.CONTROLLER_NOT_ACTIVE,
+        ErrorCode.SHUTTING_DOWN,
+    }
+)
+"""Codes that may go away when the same thing is tried again, perhaps after new metadata."""
+
+
+class TidemarkError(Exception):
+    """A refusal: a stable code, a sentence for people, facts for programs.
+
+    Attributes:
+        code: what kind of refusal.
+        message: what was wrong and what to do next.
+        metadata: facts a client can act on, e.g. {"leader": "2", "leader_epoch": "7"}.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, metadata: Mapping[str, str] | None = None) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.metadata: Mapping[str, str] = dict(metadata or {})
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same thing may succeed when tried again."""
+        return self.code in RETRIABLE
+
+    def __reduce__(self) -> tuple[type[TidemarkError], tuple[ErrorCode, str, dict[str, str]]]:
+        return TidemarkError, (self.code, self.message, dict(self.metadata))

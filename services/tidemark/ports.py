@@ -1,0 +1,263 @@
+"""What the drivers need of the world, as Protocols; the real ones and the fakes pass the same contract suites.
+
+Every time in ms is monotonic unless its name says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from tidemark.core.events import RecoveredLog
+from tidemark.core.producer_state import ProducerStates
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerEpochRecord,
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    EpochEntry,
+    LeaderAndIsr,
+    LeaderEpoch,
+    Offset,
+    ReplicaIdentity,
+    TopicDescription,
+    TopicPartition,
+    VersionedState,
+)
+from tidemark.record.envelope import Batch
+
+
+class Clock(Protocol):
+    """Time; injected, so that the simulator owns it."""
+
+    def now_ms(self) -> int:
+        """Milliseconds on a clock that runs through suspension (CLOCK_BOOTTIME)."""
+
+    def wall_us(self) -> int:
+        """Microseconds since 1970, UTC."""
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by time."""
+
+    timestamp_us: int
+    offset: Offset
+
+
+class Log(Protocol):
+    """One replica's log. Blocking; every call but `read` is made by its directory's append thread.
+
+    Errors are `TidemarkError` with STORAGE_ERROR (the replica is offline then) or OFFSET_OUT_OF_RANGE.
+    """
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """First offset, inclusive."""
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Next offset, exclusive."""
+
+    def append(
+        self, batches: Sequence[Batch], *, base_offset: Offset, leader_epoch: LeaderEpoch, stamp: bool
+    ) -> Offset:
+        """As `effects.AppendToLog`; gives the new log end. All written with write(2) when it returns (rule R1)."""
+
+    def read(self, offset: Offset, *, end_offset: Offset, max_bytes: int, cached_only: bool = False) -> bytes | None:
+        """Whole batches from the one that holds `offset`, all below `end_offset` (exclusive); b"" when there is none.
+
+        The first batch comes even when larger than `max_bytes`. Thread-safe beside one appender. With
+        `cached_only`, None where it would have to wait for the disk.
+        """
+
+    def truncate(self, end_offset: Offset) -> ProducerStates:
+        """Cut at `end_offset`, exclusive; gives the producer state of what is left."""
+
+    def reset(self, start_offset: Offset) -> None:
+        """Drop everything, start empty there."""
+
+    def save_epochs(self, entries: Sequence[EpochEntry]) -> None:
+        """Write the leader-epoch-checkpoint."""
+
+    def flush(self) -> Offset:
+        """fdatasync; everything below the result is on disk."""
+
+    def offset_for_timestamp(self, timestamp_us: int, *, end_offset: Offset) -> TimestampOffset | None:
+        """First record at or after `timestamp_us` and below `end_offset`."""
+
+    def max_timestamp(self, *, end_offset: Offset) -> TimestampOffset | None:
+        """The record with the largest timestamp below `end_offset`."""
+
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+
+    def close(self) -> None:
+        """Release the files."""
+
+
+class Logs(Protocol):
+    """All log directories of a broker. Blocking."""
+
+    @property
+    def directory_ids(self) -> tuple[str, ...]:
+        """Uuids of the directories that are online, by index."""
+
+    def replicas(self) -> Mapping[TopicPartition, ReplicaIdentity]:
+        """What lies on disk (not stray, not deleted)."""
+
+    def open(
+        self, partition: TopicPartition, identity: ReplicaIdentity, configs: Mapping[str, str]
+    ) -> tuple[Log, RecoveredLog]:
+        """Open or make; another identity under that name is set aside as stray first."""
+
+    def set_aside(self, partition: TopicPartition, suffix: str) -> None:
+        """Rename the directory to <name>.<uuid>-stray or -delete; a "-delete" one goes in the background."""
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """Write the HW, recovery-point and log-start checkpoints of every directory, one syncfs each."""
+
+
+class StoreEvent(Enum):
+    """A hint from ZooKeeper: something changed; read to learn what, with watch=True to be told again."""
+
+    BROKERS = "brokers"
+    TOPICS = "topics"
+    DELETIONS = "deletions"
+    CONTROLLER = "controller"
+    SESSION_SUSPENDED = "session_suspended"
+    SESSION_RESTORED = "session_restored"
+    SESSION_EXPIRED = "session_expired"
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerTerm:
+    """A won election; `epoch_version` is what every multi checks /controller_epoch at (rule Z1)."""
+
+    controller_id: BrokerId
+    epoch: ControllerEpoch
+    epoch_version: int
+
+
+class ControllerInfo(NamedTuple):
+    """The content of /controller."""
+
+    controller_id: BrokerId
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateWrite:
+    """One leaderAndISR node to write (rules R9, T2).
+
+    Attributes:
+        expected_version: version the node must have, -1 to create it (with its parents and its i-<incarnation> node).
+        broker_epochs: /brokers/epochs/<id> must be at these versions.
+    """
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    state: LeaderAndIsr
+    expected_version: int
+    broker_epochs: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
+
+
+class WriteOutcome(Enum):
+    """What became of a write."""
+
+    WRITTEN = "written"
+    CONFLICT = "conflict"  # its batch failed: somebody changed a node; nothing of the batch was written
+    UNKNOWN = "unknown"  # the answer was lost
+
+
+class WriteResult(NamedTuple):
+    """Outcome, and the new version where written."""
+
+    outcome: WriteOutcome
+    version: int = -1
+
+
+class MetadataStore(Protocol):
+    """ZooKeeper in the words of the domain. Every call raises TidemarkError(COORDINATION_UNAVAILABLE) when
+    it cannot be answered in time; a write that raises it may have happened."""
+
+    def listen(self, listener: Callable[[StoreEvent], None]) -> None:
+        """Be told of hints, on the event loop."""
+
+    def lease_valid_until_ms(self) -> int:
+        """End of the session lease on the port's clock (rule F1)."""
+
+    async def start(self) -> None:
+        """Connect; make the layout's parent nodes where missing."""
+
+    async def stop(self) -> None:
+        """Close the session, which deletes its ephemeral nodes."""
+
+    async def new_session(self) -> None:
+        """After SESSION_EXPIRED: connect anew."""
+
+    async def cluster_id(self) -> str:
+        """Of /cluster/id, created by whoever is first."""
+
+    # brokers
+    async def register_broker(
+        self, registration: BrokerRegistration, *, clean: bool, locked_directory_ids: frozenset[str]
+    ) -> BrokerEpoch:
+        """Rule Z3, waiting where it says wait; raises BROKER_ID_TAKEN. `clean` as rule T1 decides."""
+
+    async def live_brokers(self, *, watch: bool = False) -> Mapping[BrokerId, BrokerRegistration]:
+        """/brokers/ids."""
+
+    async def broker_epochs(self) -> Mapping[BrokerId, BrokerEpochRecord]:
+        """/brokers/epochs."""
+
+    # topics
+    async def topics(
+        self, names: Sequence[str] | None = None, *, watch: bool = False
+    ) -> Mapping[str, TopicDescription]:
+        """Those of `names` that exist (None: all), configs included, pipelined."""
+
+    async def create_topic(self, topic: TopicDescription) -> TopicDescription:
+        """One multi guarded by absence: the topic node and /config/topics/<t>; raises TOPIC_ALREADY_EXISTS."""
+
+    async def request_topic_deletion(self, topic: str) -> None:
+        """Create /admin/delete_topics/<t>; again is fine; raises UNKNOWN_TOPIC."""
+
+    async def requested_deletions(self, *, watch: bool = False) -> frozenset[str]:
+        """Children of /admin/delete_topics."""
+
+    async def delete_topic(self, term: ControllerTerm, topic: TopicDescription) -> None:
+        """Delete its states, its node, its config and its request, in multis that check the term; can be run again."""
+
+    # partition states
+    async def states(
+        self, partitions: Sequence[TopicPartition], *, sync: bool = False
+    ) -> Mapping[TopicPartition, VersionedState]:
+        """Those that exist, pipelined; `sync` first where asked."""
+
+    async def write_states(self, term: ControllerTerm, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
+        """Multis of up to 500 operations and 512 KiB, each checking the term; one result for each write, in order.
+
+        Raises CONTROLLER_NOT_ACTIVE when the term's check fails.
+        """
+
+    async def write_isr(self, write: StateWrite) -> WriteResult:
+        """One conditional multi of a leader (rule R9); also checks i-<incarnation>."""
+
+    async def read_isr(self, partition: TopicPartition, identity: ReplicaIdentity) -> VersionedState | None:
+        """Sync, then read; None when the node or this incarnation is gone."""
+
+    # controller
+    async def elect_controller(self, controller_id: BrokerId, address: str) -> ControllerTerm | None:
+        """Rule Z1 in one multi; None when somebody else holds /controller."""
+
+    async def controller(self, *, watch: bool = False) -> ControllerInfo | None:
+        """/controller."""
+
+    async def resign(self, term: ControllerTerm) -> None:
+        """Delete /controller if it is still ours."""
+
+    async def next_producer_ids(self, count: int) -> range:
+        """A block of producer ids from /producer_ids (rule P1)."""

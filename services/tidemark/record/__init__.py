@@ -1,0 +1,1 @@
+"""The record batch: envelope and Arrow payload. Pure."""

@@ -1,0 +1,1 @@
+"""Channels, servers, errors and translation between proto and core."""

@@ -1,0 +1,1 @@
+"""What every process needs: configuration, signals, health, metrics, logging."""
