@@ -1,16 +1,66 @@
-"""The envelope of a record batch: 64 bytes that a broker reads, checks and stamps (docs/formats.md)."""
+"""The envelope of a record batch: 64 bytes that a broker reads, checks and stamps (docs/formats.md).
+
+Nothing here looks into the payload. Stamping rewrites the first 20 bytes only, so a leader appends a batch it was
+sent without copying it and without another pass over it.
+"""
 
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from enum import IntEnum, IntFlag
+from typing import Final, NamedTuple
 
-ENVELOPE_BYTES = 64
-STAMP_BYTES = 20
-MAGIC = 1
+import google_crc32c
+import pyarrow as pa
+
+from tidemark.model import ErrorCode, TidemarkError
+
+ENVELOPE_BYTES: Final = 64
+STAMP_BYTES: Final = 20
+CRC_START: Final = 24
+"""First byte that `crc` covers: it covers [24, batch_length)."""
+ALIGNMENT_BYTES: Final = 8
+MAGIC: Final = 1
+
+NO_BASE_OFFSET: Final = 0
+"""base_offset of a batch that no leader has stamped."""
+NO_LEADER_EPOCH: Final = -1
+"""leader_epoch of a batch that no leader has stamped."""
+NO_SEQUENCE: Final = -1
 
 _LAYOUT = struct.Struct("<qiIIIBBHIIiqqh6s")
 assert _LAYOUT.size == ENVELOPE_BYTES
+_STAMP = struct.Struct("<qi")
+_LENGTH_AT = slice(16, 20)
+_HORIZON_BYTES = 6
+DELETE_HORIZON_MAX_S: Final = (1 << (8 * _HORIZON_BYTES)) - 1
+
+
+class Codec(IntEnum):
+    """How the buffers of the payload are compressed; equal to what the Arrow message says."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+
+
+class Attributes(IntFlag):
+    """The bits of the `attributes` field; every other bit is refused."""
+
+    NONE = 0
+    CONTROL = 1 << 0
+    """Markers of the protocol, never shown to a consumer."""
+    COMPACTED = 1 << 1
+    """Written by the cleaner: rows carry their own `offset_delta`."""
+    APPEND_TIME = 1 << 2
+    """Every record's timestamp is `max_timestamp_us`, the leader's clock at append."""
+    PENDING = 1 << 3
+    """Reserved for transactions."""
+    DELETE_HORIZON = 1 << 4
+    """`delete_horizon_s` is set: when the tombstones in the batch may go."""
+
+
+KNOWN_ATTRIBUTES: Final = 0b11111
 
 
 class Envelope(NamedTuple):
@@ -37,9 +87,132 @@ class Envelope(NamedTuple):
         """First offset after this batch."""
         return self.base_offset + self.last_offset_delta + 1
 
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch holds markers of the protocol rather than records."""
+        return bool(self.attributes & Attributes.CONTROL)
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether rows carry their own offset_delta."""
+        return bool(self.attributes & Attributes.COMPACTED)
+
+    @property
+    def has_append_time(self) -> bool:
+        """Whether every record's timestamp is max_timestamp_us."""
+        return bool(self.attributes & Attributes.APPEND_TIME)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Whether delete_horizon_s is set."""
+        return bool(self.attributes & Attributes.DELETE_HORIZON)
+
 
 class Batch(NamedTuple):
     """A record batch: its parsed envelope and its bytes (envelope included)."""
 
     envelope: Envelope
     data: bytes
+
+
+def parse_envelope(data: bytes | memoryview, offset: int = 0) -> Envelope:
+    """Unpack the envelope at a byte offset; checks no CRC and no field but the length.
+
+    Raises:
+        TidemarkError: INVALID_BATCH when fewer than 64 bytes are left, or batch_length is below 64, not a multiple of
+            8, or more than what is left.
+    """
+    left_bytes = len(data) - offset
+    if offset < 0 or left_bytes < ENVELOPE_BYTES:
+        raise _invalid(f"a record batch starts with {ENVELOPE_BYTES} bytes of envelope; {max(left_bytes, 0)} are left")
+    fields = _LAYOUT.unpack_from(data, offset)
+    length = fields[3]
+    if length < ENVELOPE_BYTES or length % ALIGNMENT_BYTES:
+        raise _invalid(f"batch_length {length} is not a multiple of {ALIGNMENT_BYTES} of at least {ENVELOPE_BYTES}")
+    if length > left_bytes:
+        raise _invalid(f"batch_length says {length} bytes, {left_bytes} are left: cut off, or a length that lies")
+    return Envelope._make((*fields[:14], int.from_bytes(fields[14], "little")))
+
+
+def pack_envelope(envelope: Envelope) -> bytes:
+    """The 64 bytes of an envelope, with the CRCs as they stand in it."""
+    return _LAYOUT.pack(*envelope[:14], envelope.delete_horizon_s.to_bytes(_HORIZON_BYTES, "little"))
+
+
+def split_batches(data: bytes) -> tuple[Batch, ...]:
+    """Cut concatenated batches apart by their lengths; no CRC pass.
+
+    Raises:
+        TidemarkError: INVALID_BATCH when a length is wrong or the last batch is cut off.
+    """
+    batches: list[Batch] = []
+    offset = 0
+    while offset < len(data):
+        envelope = parse_envelope(data, offset)
+        batches.append(Batch(envelope, cut(data, offset, envelope.batch_length)))
+        offset += envelope.batch_length
+    return tuple(batches)
+
+
+def cut(data: bytes, offset: int, length: int) -> bytes:
+    """The bytes [offset, offset + length), without a copy when that is all of them."""
+    return data if offset == 0 and length == len(data) else data[offset : offset + length]
+
+
+def header_crc(prefix: bytes, length_field: bytes) -> int:
+    """CRC-32C over bytes 0-11 (base_offset, leader_epoch) and 16-19 (batch_length)."""
+    crc: int = google_crc32c.extend(google_crc32c.value(prefix), length_field)
+    return crc
+
+
+def body_crc(data: bytes) -> int:
+    """CRC-32C of bytes [24, end) of one whole batch; the slice is not copied."""
+    crc: int = google_crc32c.value(pa.py_buffer(data).slice(CRC_START))
+    return crc
+
+
+def stamp(data: bytes, *, base_offset: int, leader_epoch: int) -> bytes:
+    """The first 20 bytes of a batch as its leader writes them: base_offset, leader_epoch, header_crc, batch_length.
+
+    The rest of the batch stays as it is: a writer does `writev([stamp(...), memoryview(data)[20:]])`.
+    """
+    prefix = _STAMP.pack(base_offset, leader_epoch)
+    length_field = data[_LENGTH_AT]
+    return prefix + header_crc(prefix, length_field).to_bytes(4, "little") + length_field
+
+
+def stamped(batch: Batch, *, base_offset: int, leader_epoch: int) -> Batch:
+    """The batch with another base_offset and leader_epoch. Copies all of it: for tests and small uses."""
+    data = stamp(batch.data, base_offset=base_offset, leader_epoch=leader_epoch) + batch.data[STAMP_BYTES:]
+    return Batch(parse_envelope(data), data)
+
+
+def seal(envelope: Envelope, payload: bytes | memoryview) -> bytes:
+    """One batch from an envelope and its padded payload, with batch_length and both CRCs computed."""
+    length = ENVELOPE_BYTES + len(payload)
+    length_field = length.to_bytes(4, "little")
+    head = pack_envelope(envelope._replace(batch_length=length))
+    crc = google_crc32c.extend(google_crc32c.value(head[CRC_START:]), _crc_input(payload))
+    stamp_crc = header_crc(head[:12], length_field)
+    fixed = head[:12] + stamp_crc.to_bytes(4, "little") + length_field + crc.to_bytes(4, "little") + head[CRC_START:]
+    return b"".join((fixed, payload))
+
+
+def with_append_time(batch: Batch, *, timestamp_us: int) -> Batch:
+    """The batch with the leader's clock as every record's timestamp (`message.timestamp.type=LogAppendTime`).
+
+    Costs one pass for the CRC and one copy.
+    """
+    envelope = batch.envelope._replace(
+        attributes=batch.envelope.attributes | Attributes.APPEND_TIME, max_timestamp_us=timestamp_us
+    )
+    data = seal(envelope, memoryview(batch.data)[ENVELOPE_BYTES:])
+    return Batch(parse_envelope(data), data)
+
+
+def _crc_input(payload: bytes | memoryview) -> pa.Buffer:
+    return pa.py_buffer(payload)
+
+
+def _invalid(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_BATCH, sentence)

@@ -1,0 +1,245 @@
+"""What a broker checks of a batch before it believes it, without touching a value (docs/formats.md).
+
+`check_batch` is for every batch that comes from outside: produced, replicated, recovered, fetched. `check_produced`
+adds what only a producer is held to: a setting changed later must not make a follower refuse what the log holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.arrow_message import UNCOMPRESSED_CEILING_BYTES, check_message
+from tidemark.record.envelope import (
+    ENVELOPE_BYTES,
+    KNOWN_ATTRIBUTES,
+    MAGIC,
+    NO_BASE_OFFSET,
+    NO_LEADER_EPOCH,
+    NO_SEQUENCE,
+    Batch,
+    Codec,
+    Envelope,
+    body_crc,
+    cut,
+    header_crc,
+    parse_envelope,
+)
+from tidemark.record.schema import COMPACTED_SCHEMA, SCHEMA
+
+_OFFSET_MAX: Final = (1 << 63) - 1
+_CODEC_MAX: Final = max(Codec)
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceLimits:
+    """What a topic lets a producer send; the defaults are those of the topic settings."""
+
+    max_message_bytes: int = 1 << 20
+    """`max.message.bytes`: one batch, envelope included."""
+    max_uncompressed_bytes: int = UNCOMPRESSED_CEILING_BYTES
+    """`max.message.uncompressed.bytes`: its buffers, decompressed."""
+    compacted: bool = False
+    """Whether the topic is compacted, so that each record needs a key."""
+    timestamp_before_max_us: int | None = None
+    """`message.timestamp.before.max.ms` in µs; None: no bound."""
+    timestamp_after_max_us: int | None = None
+    """`message.timestamp.after.max.ms` in µs; None: no bound."""
+    append_time: bool = False
+    """`message.timestamp.type=LogAppendTime`: the producer's timestamps do not matter."""
+
+
+def check_batch(data: bytes, offset: int | None = None) -> Batch:
+    """Check one batch byte by byte and return it.
+
+    Args:
+        data: the batch and nothing else; with an offset, anything that has the batch there (the rest is not looked at).
+        offset: byte offset of the batch in the data.
+
+    Raises:
+        TidemarkError: CORRUPT_BATCH (a CRC), INVALID_BATCH (lengths, magic, codec, attributes, ids),
+            INVALID_PAYLOAD (the Arrow message), RECORD_COUNT_MISMATCH.
+    """
+    batch = check_envelope(data, offset)
+    check_payload(batch)
+    return batch
+
+
+def check_batches(data: bytes) -> tuple[Batch, ...]:
+    """`check_batch` on each of the concatenated batches that the data consists of."""
+    batches: list[Batch] = []
+    offset = 0
+    while offset < len(data):
+        batch = check_batch(data, offset)
+        batches.append(batch)
+        offset += batch.envelope.batch_length
+    return tuple(batches)
+
+
+def check_envelope(data: bytes, offset: int | None = None) -> Batch:
+    """The part of `check_batch` that does not look at the payload: lengths, CRCs, and fields in their ranges."""
+    envelope = parse_envelope(data, offset or 0)
+    length = envelope.batch_length
+    if offset is None and length != len(data):
+        raise _invalid(f"{len(data) - length} bytes follow the batch of {length} bytes")
+    data = cut(data, offset or 0, length)
+    if header_crc(data[:12], data[16:20]) != envelope.header_crc:
+        raise TidemarkError(ErrorCode.CORRUPT_BATCH, "header_crc does not match: offset, epoch or length was damaged")
+    if body_crc(data) != envelope.crc:
+        raise TidemarkError(ErrorCode.CORRUPT_BATCH, f"crc does not match: the batch of {length} bytes was damaged")
+    _check_fields(envelope)
+    return Batch(envelope, data)
+
+
+def check_payload(batch: Batch) -> pa.RecordBatch | None:
+    """The part of `check_batch` that looks at the payload's structure, and at the values of an uncompressed one.
+
+    Returns:
+        The fully validated rows of an uncompressed payload, zero copy; None for a compressed one, which only its
+        readers decompress.
+    """
+    envelope = batch.envelope
+    facts = check_message(batch.data, ENVELOPE_BYTES, codec=envelope.codec, compacted=envelope.is_compacted)
+    if facts.row_count != envelope.record_count:
+        raise TidemarkError(
+            ErrorCode.RECORD_COUNT_MISMATCH,
+            f"record_count says {envelope.record_count} records, the Arrow message has {facts.row_count} rows",
+        )
+    if envelope.record_count > envelope.last_offset_delta + 1:
+        raise TidemarkError(
+            ErrorCode.RECORD_COUNT_MISMATCH,
+            f"{envelope.record_count} records do not fit last_offset_delta {envelope.last_offset_delta}",
+        )
+    if envelope.codec == Codec.NONE:
+        return read_validated(batch)
+    try:
+        pa.ipc.read_message(_payload(batch))  # pyarrow's own verifier; decompresses nothing
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(error) from None
+    return None
+
+
+def read_validated(batch: Batch) -> pa.RecordBatch:
+    """Decompress and fully validate a payload whose structure `check_payload` has accepted.
+
+    Raises:
+        TidemarkError: INVALID_PAYLOAD when a value lies: offset buffers, UTF-8, null counts, offset deltas.
+    """
+    schema = COMPACTED_SCHEMA if batch.envelope.is_compacted else SCHEMA
+    try:
+        rows = pa.ipc.read_record_batch(_payload(batch), schema)
+        rows.validate(full=True)
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        raise _unreadable(error) from None
+    if batch.envelope.is_compacted:
+        _check_offset_deltas(rows.column(4), batch.envelope.last_offset_delta)
+    return rows
+
+
+def check_produced(batch: Batch, limits: ProduceLimits, *, now_us: int) -> None:
+    """What only a producer is held to; the batch has passed `check_batch`.
+
+    Timestamps are judged by max_timestamp_us, the newest of the batch: the broker reads no other.
+
+    Raises:
+        TidemarkError: BATCH_TOO_LARGE, INVALID_BATCH, RECORD_COUNT_MISMATCH, NULL_KEY, INVALID_TIMESTAMP.
+    """
+    envelope = batch.envelope
+    if envelope.batch_length > limits.max_message_bytes:
+        raise TidemarkError(
+            ErrorCode.BATCH_TOO_LARGE,
+            f"the batch has {envelope.batch_length} bytes, max.message.bytes is {limits.max_message_bytes}",
+        )
+    if envelope.base_offset != NO_BASE_OFFSET or envelope.leader_epoch != NO_LEADER_EPOCH:
+        raise _invalid("a producer sends base_offset 0 and leader_epoch -1; the leader gives them")
+    if envelope.attributes:
+        raise _invalid(f"a producer sets none of the attributes {envelope.attributes:#x}")
+    if envelope.record_count == 0:
+        raise _invalid("a produced batch has at least one record")
+    if envelope.last_offset_delta != envelope.record_count - 1:
+        raise TidemarkError(
+            ErrorCode.RECORD_COUNT_MISMATCH,
+            f"last_offset_delta is {envelope.last_offset_delta}, with {envelope.record_count} records it is one less",
+        )
+    _check_produced_payload(batch, limits)
+    if not limits.append_time:
+        _check_timestamp(envelope.max_timestamp_us, limits, now_us)
+
+
+def _check_produced_payload(batch: Batch, limits: ProduceLimits) -> None:
+    # Uncompressed, a batch within max.message.bytes can only be over the other bound when that one is lower.
+    if not limits.compacted and limits.max_uncompressed_bytes >= (
+        UNCOMPRESSED_CEILING_BYTES if batch.envelope.codec else batch.envelope.batch_length
+    ):
+        return
+    facts = check_message(batch.data, ENVELOPE_BYTES, codec=batch.envelope.codec, compacted=False)
+    if facts.uncompressed_bytes > limits.max_uncompressed_bytes:
+        raise TidemarkError(
+            ErrorCode.BATCH_TOO_LARGE,
+            f"the batch has {facts.uncompressed_bytes} bytes uncompressed, "
+            f"max.message.uncompressed.bytes is {limits.max_uncompressed_bytes}",
+        )
+    if limits.compacted and facts.null_key_count:
+        raise TidemarkError(
+            ErrorCode.NULL_KEY,
+            f"{facts.null_key_count} records have no key; in a compacted topic each needs one",
+        )
+
+
+def _check_timestamp(timestamp_us: int, limits: ProduceLimits, now_us: int) -> None:
+    if limits.timestamp_before_max_us is not None and now_us - timestamp_us > limits.timestamp_before_max_us:
+        raise TidemarkError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"the newest timestamp is {now_us - timestamp_us} µs old, more than message.timestamp.before.max.ms",
+        )
+    if limits.timestamp_after_max_us is not None and timestamp_us - now_us > limits.timestamp_after_max_us:
+        raise TidemarkError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"the newest timestamp is {timestamp_us - now_us} µs ahead, more than message.timestamp.after.max.ms",
+        )
+
+
+def _check_fields(envelope: Envelope) -> None:
+    if envelope.magic != MAGIC:
+        raise _invalid(f"magic {envelope.magic} is not known here; this version reads {MAGIC}")
+    if envelope.codec > _CODEC_MAX:
+        raise _invalid(f"codec {envelope.codec} is not known: 0 none, 1 lz4, 2 zstd")
+    if envelope.attributes & ~KNOWN_ATTRIBUTES:
+        raise _invalid(f"attributes {envelope.attributes:#x} have bits that are not known")
+    if envelope.delete_horizon_s and not envelope.has_delete_horizon:
+        raise _invalid("delete_horizon_s is given and its attribute is not set")
+    if envelope.base_offset < 0 or envelope.next_offset > _OFFSET_MAX:
+        raise _invalid(f"base_offset {envelope.base_offset} is outside the offsets of a log")
+    if envelope.leader_epoch < NO_LEADER_EPOCH:
+        raise _invalid(f"leader_epoch {envelope.leader_epoch} is below -1")
+    if min(envelope.producer_id, envelope.producer_epoch, envelope.base_sequence) < NO_SEQUENCE:
+        raise _invalid("producer_id, producer_epoch and base_sequence are -1 or more")
+    if (envelope.producer_id < 0) != (envelope.producer_epoch < 0):
+        raise _invalid("producer_id and producer_epoch come together or not at all")
+    if envelope.producer_id < 0 <= envelope.base_sequence:
+        raise _invalid("base_sequence needs a producer_id")
+
+
+def _check_offset_deltas(deltas: pa.Array[Any], last_offset_delta: int) -> None:
+    count = len(deltas)
+    rises = count < 2 or pc.all(pc.less(deltas.slice(0, count - 1), deltas.slice(1))).as_py()
+    if not rises or (count and deltas[count - 1].as_py() > last_offset_delta):
+        raise TidemarkError(
+            ErrorCode.INVALID_PAYLOAD, f"offset_delta does not rise from row to row up to {last_offset_delta} at most"
+        )
+
+
+def _payload(batch: Batch) -> pa.Buffer:
+    return pa.py_buffer(batch.data).slice(ENVELOPE_BYTES)
+
+
+def _invalid(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_BATCH, sentence)
+
+
+def _unreadable(error: BaseException) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_PAYLOAD, f"the Arrow message of the batch cannot be read: {error}")

@@ -1,0 +1,180 @@
+"""The payload of a record batch: rows as Arrow, in and out (docs/formats.md). Readers get only validated rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError
+from tidemark.record.checks import check_envelope, check_payload, read_validated
+from tidemark.record.envelope import (
+    ENVELOPE_BYTES,
+    MAGIC,
+    NO_BASE_OFFSET,
+    NO_LEADER_EPOCH,
+    NO_SEQUENCE,
+    Attributes,
+    Batch,
+    Codec,
+    Envelope,
+    parse_envelope,
+    seal,
+)
+from tidemark.record.schema import COMPACTED_SCHEMA, HEADERS_TYPE, OFFSET_SCHEMA, SCHEMA, TIMESTAMP_TYPE
+
+__all__ = [
+    "COMPACTED_SCHEMA",
+    "OFFSET_SCHEMA",
+    "SCHEMA",
+    "build_batch",
+    "encode_rows",
+    "from_columns",
+    "read_batch",
+    "reseal",
+    "with_offsets",
+]
+
+Headers = Sequence[tuple[str, bytes | None]] | Mapping[str, bytes | None]
+"""Headers of one record, in order; a name may come more than once."""
+
+_WRITE_OPTIONS: Final = {
+    Codec.LZ4: pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False),
+    Codec.ZSTD: pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False),
+}
+_SCHEMA_BYTES: Final = {len(schema): schema.serialize().size for schema in (SCHEMA, COMPACTED_SCHEMA)}
+"""Size of the schema message, by the number of columns."""
+_ONE: Final = pa.scalar(1, pa.int64())
+_NO_TIMESTAMP_US: Final = -1
+"""max_timestamp_us of a batch without records."""
+
+
+def build_batch(
+    records: pa.RecordBatch,
+    *,
+    codec: Codec = Codec.NONE,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+    control: bool = False,
+) -> bytes:
+    """One batch as a producer sends it: base_offset 0, leader_epoch -1, sealed with both CRCs.
+
+    Args:
+        records: rows in SCHEMA, at least one.
+        codec: how to compress the buffers.
+        producer_id: with producer_epoch and base_sequence, of an idempotent producer.
+        producer_epoch: see producer_id.
+        base_sequence: sequence of the first record.
+        control: whether the rows are markers of the protocol.
+
+    Raises:
+        TidemarkError: INVALID_PAYLOAD when the rows are not in SCHEMA or a timestamp is null.
+    """
+    if records.schema != SCHEMA:
+        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"records have the columns {records.schema}, not {SCHEMA}")
+    timestamps = records.column(2)
+    if timestamps.null_count:
+        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"{timestamps.null_count} records have no timestamp")
+    count = records.num_rows
+    newest = pc.max(timestamps).value if count else _NO_TIMESTAMP_US
+    envelope = Envelope(
+        base_offset=NO_BASE_OFFSET,
+        leader_epoch=NO_LEADER_EPOCH,
+        header_crc=0,
+        batch_length=0,
+        crc=0,
+        magic=MAGIC,
+        codec=codec,
+        attributes=Attributes.CONTROL if control else Attributes.NONE,
+        record_count=count,
+        last_offset_delta=count - 1,
+        base_sequence=base_sequence,
+        max_timestamp_us=newest,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        delete_horizon_s=0,
+    )
+    return seal(envelope, encode_rows(records, codec))
+
+
+def encode_rows(records: pa.RecordBatch, codec: Codec) -> bytes | memoryview:
+    """One encapsulated RecordBatch message, padded to 8; rows in SCHEMA or COMPACTED_SCHEMA."""
+    if codec == Codec.NONE:
+        return memoryview(records.serialize())
+    # Only the stream writer compresses; it writes the schema before the first batch.
+    sink = pa.BufferOutputStream()
+    writer = pa.ipc.new_stream(sink, records.schema, options=_WRITE_OPTIONS[codec])
+    writer.write_batch(records)
+    return memoryview(sink.getvalue())[_SCHEMA_BYTES[len(records.schema)] :]
+
+
+def read_batch(batch: Batch) -> pa.RecordBatch:
+    """The rows of a batch, once all of it is checked: both CRCs, the structure, every value.
+
+    Zero copy when uncompressed.
+
+    Raises:
+        TidemarkError: as `check_batch`; INVALID_PAYLOAD also for what only decompression shows.
+    """
+    checked = check_envelope(batch.data)
+    rows = check_payload(checked)
+    return read_validated(checked) if rows is None else rows
+
+
+def with_offsets(batch: Batch) -> pa.RecordBatch:
+    """The rows of a batch in OFFSET_SCHEMA: key, value, timestamp, headers and each row's offset in the partition."""
+    rows = read_batch(batch)
+    envelope = parse_envelope(batch.data)
+    if envelope.is_compacted:
+        offsets = pc.add(rows.column(4).cast(pa.int64()), envelope.base_offset)
+    else:
+        offsets = pc.cumulative_sum(
+            pa.repeat(_ONE, rows.num_rows), start=pa.scalar(envelope.base_offset - 1, pa.int64())
+        )
+    timestamps = rows.column(2)
+    if envelope.has_append_time:
+        timestamps = pa.repeat(pa.scalar(envelope.max_timestamp_us, TIMESTAMP_TYPE), rows.num_rows)
+    return pa.RecordBatch.from_arrays(
+        [rows.column(0), rows.column(1), timestamps, rows.column(3), offsets], schema=OFFSET_SCHEMA
+    )
+
+
+def from_columns(
+    keys: Sequence[bytes | None] | None,
+    values: Sequence[bytes | None],
+    timestamps_us: Sequence[int],
+    headers: Sequence[Headers | None] | None = None,
+) -> pa.RecordBatch:
+    """Rows in SCHEMA from Python columns of one length.
+
+    Args:
+        keys: None: no record has one.
+        values: a None value is a tombstone.
+        timestamps_us: since 1970, UTC.
+        headers: None: no record has any.
+
+    Raises:
+        TidemarkError: INVALID_PAYLOAD when the columns differ in length or hold something else.
+    """
+    count = len(values)
+    try:
+        columns: list[pa.Array[Any]] = [
+            pa.nulls(count, pa.binary()) if keys is None else pa.array(keys, pa.binary()),
+            pa.array(values, pa.binary()),
+            pa.array(timestamps_us, pa.int64()).view(TIMESTAMP_TYPE),
+            pa.nulls(count, HEADERS_TYPE) if headers is None else pa.array(headers, HEADERS_TYPE),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"the columns make no records: {error}") from error
+
+
+def reseal(data: bytes, *, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+    """A built batch with other producer fields and its CRCs computed anew; one copy and one pass over the payload."""
+    envelope = parse_envelope(data)._replace(
+        producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
+    )
+    return seal(envelope, memoryview(data)[ENVELOPE_BYTES : envelope.batch_length])
