@@ -7,12 +7,14 @@ Per producer: its epoch and its last five batches. The state follows the log: ap
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from tidemark.model import Offset
+from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.record.envelope import Envelope
 
 REMEMBERED_BATCHES = 5
+SEQUENCE_SPACE: Final = 1 << 31
+"""Sequences run from 0 to 2^31 - 1 and start over at 0."""
 
 
 class RememberedBatch(NamedTuple):
@@ -25,7 +27,7 @@ class RememberedBatch(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """One producer: its epoch, its last batches (oldest first) and the largest timestamp seen."""
+    """One producer: its epoch, its last batches (oldest first, never none) and the largest timestamp seen."""
 
     producer_epoch: int
     batches: tuple[RememberedBatch, ...]
@@ -35,8 +37,18 @@ class ProducerEntry(NamedTuple):
 class ProducerStates:
     """All producers of one partition."""
 
+    __slots__ = ("_entries",)
+
     def __init__(self, entries: Mapping[int, ProducerEntry] | None = None) -> None:
-        self._entries: dict[int, ProducerEntry] = dict(entries or {})
+        self._entries: dict[int, ProducerEntry] = dict(entries) if entries else {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProducerStates) and self._entries == other._entries
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"ProducerStates({self._entries!r})"
 
     @property
     def entries(self) -> Mapping[int, ProducerEntry]:
@@ -53,8 +65,127 @@ class ProducerStates:
         Raises:
             TidemarkError: PRODUCER_FENCED, OUT_OF_ORDER_SEQUENCE, UNKNOWN_PRODUCER_ID, DUPLICATE_SEQUENCE.
         """
-        raise NotImplementedError
+        if not is_idempotent(envelope):
+            return None
+        entry = self._entries.get(envelope.producer_id)
+        if entry is None or not entry.batches:
+            if envelope.base_sequence != 0:
+                raise _refusal(
+                    ErrorCode.UNKNOWN_PRODUCER_ID,
+                    envelope,
+                    f"nothing is known of this producer here, and sequence {envelope.base_sequence} is not its first",
+                )
+            return None
+        if envelope.producer_epoch != entry.producer_epoch:
+            _check_epoch(envelope, entry)
+            return None
+        first = envelope.base_sequence
+        if first == _next_sequence(entry):
+            return None
+        last = last_sequence(envelope)
+        for batch in reversed(entry.batches):
+            if batch.first_sequence == first and batch.last_sequence == last:
+                return batch
+        raise _out_of_order(envelope, entry)
 
     def observe(self, envelope: Envelope) -> None:
-        """Fold in a batch that the log holds, with its final base offset; batches without a producer are passed over."""
-        raise NotImplementedError
+        """Fold in a batch that the log holds, with its final base offset; batches without a producer are passed over.
+
+        A batch that is known already, or comes from an older epoch of its producer, changes nothing, so a log may
+        be replayed over a snapshot.
+        """
+        if not is_idempotent(envelope):
+            return
+        first_offset = Offset(envelope.base_offset)
+        batch = RememberedBatch(
+            envelope.base_sequence,
+            last_sequence(envelope),
+            first_offset,
+            Offset(first_offset + envelope.last_offset_delta),
+        )
+        entry = self._entries.get(envelope.producer_id)
+        if entry is None or envelope.producer_epoch > entry.producer_epoch:
+            self._entries[envelope.producer_id] = ProducerEntry(
+                envelope.producer_epoch, (batch,), envelope.max_timestamp_us
+            )
+            return
+        if envelope.producer_epoch < entry.producer_epoch:
+            return
+        if entry.batches and batch.first_offset <= entry.batches[-1].last_offset:
+            return
+        self._entries[envelope.producer_id] = ProducerEntry(
+            entry.producer_epoch,
+            (*entry.batches[1 - REMEMBERED_BATCHES :], batch),
+            max(entry.last_timestamp_us, envelope.max_timestamp_us),
+        )
+
+    def entry(self, producer_id: int) -> ProducerEntry | None:
+        """What is known of one producer."""
+        return self._entries.get(producer_id)
+
+    def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
+        """Put back what `entry` gave: a request that is refused halfway leaves no trace."""
+        if entry is None:
+            self._entries.pop(producer_id, None)
+        else:
+            self._entries[producer_id] = entry
+
+
+def is_idempotent(envelope: Envelope) -> bool:
+    """Whether the batch asks for idempotence: it has a producer and a sequence."""
+    return envelope.producer_id >= 0 and envelope.base_sequence >= 0
+
+
+def last_sequence(envelope: Envelope) -> int:
+    """Sequence of the last record, inclusive."""
+    return (envelope.base_sequence + envelope.last_offset_delta) % SEQUENCE_SPACE
+
+
+def _next_sequence(entry: ProducerEntry) -> int:
+    return (entry.batches[-1].last_sequence + 1) % SEQUENCE_SPACE
+
+
+def _check_epoch(envelope: Envelope, entry: ProducerEntry) -> None:
+    if envelope.producer_epoch < entry.producer_epoch:
+        raise _refusal(
+            ErrorCode.PRODUCER_FENCED,
+            envelope,
+            f"producer epoch {envelope.producer_epoch} is older than {entry.producer_epoch}",
+        )
+    if envelope.base_sequence != 0:
+        raise _refusal(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE,
+            envelope,
+            f"a new producer epoch starts with sequence 0, not {envelope.base_sequence}",
+        )
+
+
+def _out_of_order(envelope: Envelope, entry: ProducerEntry) -> TidemarkError:
+    """A sequence that neither follows the last batch nor repeats a remembered one."""
+    expected = _next_sequence(entry)
+    behind = (expected - envelope.base_sequence) % SEQUENCE_SPACE
+    remembered = (expected - entry.batches[0].first_sequence) % SEQUENCE_SPACE
+    if remembered < behind <= SEQUENCE_SPACE // 2:
+        return _refusal(
+            ErrorCode.DUPLICATE_SEQUENCE,
+            envelope,
+            f"sequence {envelope.base_sequence} was written before the last {REMEMBERED_BATCHES} batches, "
+            f"which are all that is remembered",
+        )
+    return _refusal(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE,
+        envelope,
+        f"sequence {envelope.base_sequence} came where {expected} was expected",
+    )
+
+
+def _refusal(code: ErrorCode, envelope: Envelope, sentence: str) -> TidemarkError:
+    return TidemarkError(
+        code,
+        f"producer {envelope.producer_id}: {sentence}",
+        {
+            "producer_id": str(envelope.producer_id),
+            "producer_epoch": str(envelope.producer_epoch),
+            "base_sequence": str(envelope.base_sequence),
+        },
+    )

@@ -1,0 +1,124 @@
+"""Rules P1-P4 of one partition's producer state."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.core.producer_state import REMEMBERED_BATCHES, SEQUENCE_SPACE, ProducerStates
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.envelope import Envelope
+
+
+def envelope(
+    sequence: int, *, records: int = 1, offset: int = 0, producer_id: int = 7, producer_epoch: int = 0
+) -> Envelope:
+    return Envelope(
+        base_offset=offset,
+        leader_epoch=0,
+        header_crc=0,
+        batch_length=64,
+        crc=0,
+        magic=1,
+        codec=0,
+        attributes=0,
+        record_count=records,
+        last_offset_delta=records - 1,
+        base_sequence=sequence,
+        max_timestamp_us=sequence,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        delete_horizon_s=0,
+    )
+
+
+def observed(*envelopes: Envelope) -> ProducerStates:
+    states = ProducerStates()
+    for one in envelopes:
+        assert states.check(one) is None
+        states.observe(one)
+    return states
+
+
+def refusal(states: ProducerStates, one: Envelope) -> ErrorCode:
+    with pytest.raises(TidemarkError) as caught:
+        states.check(one)
+    return caught.value.code
+
+
+def test_a_producer_starts_with_sequence_zero_and_goes_on_without_a_gap() -> None:
+    states = observed(envelope(0, records=3), envelope(3, offset=3))
+    assert states.check(envelope(4)) is None
+    assert refusal(states, envelope(5)) is ErrorCode.OUT_OF_ORDER_SEQUENCE
+
+
+def test_an_unknown_producer_that_does_not_start_at_zero_is_told_so() -> None:
+    assert refusal(ProducerStates(), envelope(4)) is ErrorCode.UNKNOWN_PRODUCER_ID
+
+
+def test_each_of_the_last_five_batches_is_known_again_with_its_offset() -> None:
+    states = observed(*(envelope(2 * n, records=2, offset=10 * n) for n in range(6)))
+    for n in range(1, 6):
+        duplicate = states.check(envelope(2 * n, records=2))
+        assert duplicate is not None
+        assert (duplicate.first_offset, duplicate.last_offset) == (10 * n, 10 * n + 1)
+    assert refusal(states, envelope(0, records=2)) is ErrorCode.DUPLICATE_SEQUENCE
+    entry = states.entry(7)
+    assert entry is not None
+    assert len(entry.batches) == REMEMBERED_BATCHES
+
+
+def test_a_batch_that_overlaps_a_remembered_one_is_no_duplicate() -> None:
+    states = observed(envelope(0, records=4))
+    assert refusal(states, envelope(0, records=2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE
+    assert refusal(states, envelope(2, records=4)) is ErrorCode.OUT_OF_ORDER_SEQUENCE
+
+
+def test_an_older_producer_epoch_is_fenced_and_a_newer_one_starts_over() -> None:
+    states = observed(envelope(0, producer_epoch=2))
+    assert refusal(states, envelope(1, producer_epoch=1)) is ErrorCode.PRODUCER_FENCED
+    assert refusal(states, envelope(1, producer_epoch=3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE
+    newer = envelope(0, producer_epoch=3, offset=1)
+    assert states.check(newer) is None
+    states.observe(newer)
+    entry = states.entry(7)
+    assert entry is not None
+    assert entry.producer_epoch == 3
+    assert len(entry.batches) == 1
+
+
+def test_sequences_wrap_around() -> None:
+    last = SEQUENCE_SPACE - 1
+    states = ProducerStates()
+    states.observe(envelope(last - 1, records=2, offset=0))
+    states.observe(envelope(0, records=3, offset=2))
+    assert states.check(envelope(3)) is None
+    again = states.check(envelope(last - 1, records=2))
+    assert again is not None
+    assert again.first_offset == 0
+    spanning = ProducerStates()
+    spanning.observe(envelope(last, records=3, offset=0))
+    assert spanning.check(envelope(2)) is None
+
+
+def test_batches_without_a_sequence_are_passed_over() -> None:
+    states = observed(envelope(-1), envelope(0, producer_id=-1))
+    assert not states.entries
+
+
+def test_replaying_a_log_over_a_snapshot_changes_nothing() -> None:
+    batches = [envelope(n, offset=n) for n in range(7)]
+    states = observed(*batches)
+    replayed = states.copy()
+    for one in batches:
+        replayed.observe(one)
+    assert replayed == states
+
+
+def test_a_copy_is_independent_and_an_entry_can_be_put_back() -> None:
+    states = observed(envelope(0))
+    before = states.entry(7)
+    twin = states.copy()
+    twin.observe(envelope(1, offset=1))
+    assert states.entry(7) == before
+    twin.restore(7, before)
+    twin.restore(8, None)
+    assert twin == states
