@@ -1,0 +1,19 @@
+"""The real clock behind `ports.Clock`: runs through suspension (rule F1), never goes back."""
+
+from __future__ import annotations
+
+import time
+
+_MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class SystemClock:
+    """CLOCK_BOOTTIME where the system has it (Linux), CLOCK_MONOTONIC elsewhere."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since boot, time asleep included."""
+        return time.clock_gettime_ns(_MONOTONIC) // 1_000_000
+
+    def wall_us(self) -> int:
+        """Microseconds since 1970, UTC."""
+        return time.time_ns() // 1000

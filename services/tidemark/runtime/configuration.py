@@ -1,0 +1,338 @@
+"""Settings of the services and of topics, read by the table in `configuration_keys`.
+
+Order of the sources: flag, environment (`TIDEMARK_` + upper snake), file (`--config`, YAML), default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeVar
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.configuration_keys import (
+    KEYS,
+    UNLIMITED,
+    ConfigKey,
+    HostPort,
+    Value,
+    keys_of,
+    unknown_config,
+)
+
+__all__ = [
+    "KEYS",
+    "TOPIC_KEYS",
+    "UNLIMITED",
+    "AdminSettings",
+    "BrokerSettings",
+    "ConfigKey",
+    "ControllerSettings",
+    "HostPort",
+    "TopicSettings",
+    "load_settings",
+    "read_settings",
+    "render_documentation",
+    "topic_settings",
+]
+
+METRICS_PORT_STEP: Final = 100
+"""Metrics are served this far above the service's port where nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ServiceSettings:
+    owner: ClassVar[str]
+
+    zookeeper_connect: str
+    zookeeper_session_timeout_ms: int
+    listeners: HostPort
+    advertised_listeners: HostPort
+    metrics_listeners: HostPort
+    log_level: str
+    log_format: str
+    shutdown_grace_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings(_ServiceSettings):
+    """Settings of `python -m tidemark.broker`; the attributes are the table's keys with underscores."""
+
+    owner = "broker"
+
+    broker_id: int
+    broker_rack: str
+    log_dirs: tuple[Path, ...]
+    log_dirs_trust_boot_id: bool
+    admin_address: HostPort | None
+    replica_lag_time_max_ms: int
+    replica_fetch_max_bytes: int
+    replica_heartbeat_interval_ms: int
+    replica_high_watermark_checkpoint_interval_ms: int
+    log_flush_offset_checkpoint_interval_ms: int
+    num_read_threads: int
+    stray_grace_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings(_ServiceSettings):
+    """Settings of `python -m tidemark.controller`; the attributes are the table's keys with underscores."""
+
+    owner = "controller"
+
+    controller_id: int
+    controller_heartbeat_interval_ms: int
+    controller_heartbeat_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSettings(_ServiceSettings):
+    """Settings of `python -m tidemark.admin`; the attributes are the table's keys with underscores."""
+
+    owner = "admin"
+
+    admin_request_timeout_ms: int
+    default_replication_factor: int
+    num_partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """Settings of one topic, defaults filled in; -1 (`UNLIMITED`) turns a limit off."""
+
+    min_insync_replicas: int
+    max_message_bytes: int
+    max_message_uncompressed_bytes: int
+    segment_bytes: int
+    segment_ms: int
+    index_interval_bytes: int
+    retention_ms: int
+    retention_bytes: int
+    cleanup_policy: str
+    unclean_leader_election_enable: bool
+    message_timestamp_type: str
+    message_timestamp_before_max_ms: int
+    message_timestamp_after_max_ms: int
+    flush_policy: str
+
+
+TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = keys_of("topic")
+"""The topic settings of the table, by dotted name."""
+
+Settings = TypeVar("Settings", BrokerSettings, ControllerSettings, AdminSettings)
+
+
+def topic_settings(configs: Mapping[str, str]) -> TopicSettings:
+    """Settings of a topic with these explicit `configs`; raises UNKNOWN_CONFIG or INVALID_CONFIG."""
+    for name in configs:
+        if name not in TOPIC_KEYS:
+            raise unknown_config(name, TOPIC_KEYS, "a topic")
+    values: dict[str, Any] = {
+        key.attribute: key.parse(configs.get(name, key.default or "")) for name, key in TOPIC_KEYS.items()
+    }
+    return TopicSettings(**values)
+
+
+def load_settings(
+    cls: type[Settings], argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """Settings for a service's start: as `read_settings`, but for people.
+
+    Args:
+        cls: one of the three settings classes.
+        argv: arguments after the program's name; default: sys.argv.
+        environ: default: os.environ.
+
+    `--help` prints every setting and ends with status 0; anything wrong is one line on stderr and status 2.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if "--help" in arguments or "-h" in arguments:
+        sys.stdout.write(_help(cls.owner))
+        raise SystemExit(0)
+    try:
+        return read_settings(cls, arguments, os.environ if environ is None else environ)
+    except TidemarkError as error:
+        sys.stderr.write(f"tidemark {cls.owner}: {error} (--help lists all settings)\n")
+    raise SystemExit(2)
+
+
+def read_settings(cls: type[Settings], argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
+    """Settings from flags, environment, file and defaults; raises UNKNOWN_CONFIG or INVALID_CONFIG."""
+    keys = keys_of(cls.owner)
+    flags, config_file = _read_flags(cls.owner, keys, argv)
+    config_file = config_file or environ.get("TIDEMARK_CONFIG") or None
+    from_file = _read_file(Path(config_file)) if config_file else {}
+    from_environment = _read_environment(keys, environ)
+    values: dict[str, Value] = {}
+    for name, key in keys.items():
+        default = key.default_for(cls.owner)
+        text = flags.get(name, from_environment.get(name, from_file.get(name, default)))
+        if text is None:
+            raise TidemarkError(
+                ErrorCode.INVALID_CONFIG,
+                f"{name} must be given: --{name} VALUE, {key.environment_name}, or {name} in the --config file",
+                {"config": name},
+            )
+        values[key.attribute] = key.parse(text)
+    _derive(values)
+    arguments: dict[str, Any] = dict(values)
+    return cls(**arguments)
+
+
+def _derive(values: dict[str, Value]) -> None:
+    listeners = values["listeners"]
+    assert isinstance(listeners, HostPort)
+    if values["advertised_listeners"] is None:
+        values["advertised_listeners"] = listeners
+    if values["metrics_listeners"] is None:
+        port = listeners.port + METRICS_PORT_STEP if listeners.port else 0
+        if port > 65535:
+            raise TidemarkError(
+                ErrorCode.INVALID_CONFIG,
+                f"listeners is {listeners}: set metrics.listeners, no port is 100 above it",
+            )
+        values["metrics_listeners"] = HostPort(listeners.host, port)
+
+
+def _read_flags(owner: str, keys: Mapping[str, ConfigKey], argv: Sequence[str]) -> tuple[dict[str, str], str | None]:
+    found: dict[str, str] = {}
+    config_file: str | None = None
+    position = 0
+    while position < len(argv):
+        flag, equals, value = argv[position].partition("=")
+        if not flag.startswith("--"):
+            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{argv[position]!r} is no setting: want --NAME VALUE")
+        name = flag[2:]
+        if name != "config" and name not in keys:
+            raise unknown_config(name, [*keys, "config"], f"the {owner}")
+        position += 1
+        if not equals:
+            if position == len(argv):
+                raise TidemarkError(ErrorCode.INVALID_CONFIG, f"--{name} needs a value", {"config": name})
+            value = argv[position]
+            position += 1
+        if name == "config":
+            config_file = value
+        else:
+            found[name] = value
+    return found, config_file
+
+
+_SERVICE_LINK: Final = re.compile(r"TIDEMARK_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
+"""What Kubernetes puts into the environment for a Service named tidemark-..."""
+
+
+def _read_environment(keys: Mapping[str, ConfigKey], environ: Mapping[str, str]) -> dict[str, str]:
+    """Settings named in the environment.
+
+    A name of no setting is refused only when it looks like a slip of one: clients and Kubernetes have
+    variables of their own with our prefix.
+    """
+    names = {key.environment_name: key.name for key in KEYS.values()}
+    found: dict[str, str] = {}
+    for variable, text in environ.items():
+        if variable in names:
+            if names[variable] in keys:
+                found[names[variable]] = text
+        elif variable.startswith("TIDEMARK_") and not _SERVICE_LINK.fullmatch(variable):
+            nearest = difflib.get_close_matches(variable, names, n=1, cutoff=0.9)
+            if nearest:
+                raise TidemarkError(
+                    ErrorCode.UNKNOWN_CONFIG,
+                    f"there is no setting for {variable} in the environment; did you mean {nearest[0]}?",
+                    {"config": variable},
+                )
+    return found
+
+
+def _read_file(path: Path) -> dict[str, str]:
+    """Settings in a YAML file, dotted or nested; one file may serve several services."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        why = " ".join(str(error).split())
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{path} is not YAML: {why}") from error
+    found: dict[str, str] = {}
+    _flatten(path, "", content if content is not None else {}, found)
+    for name in found:
+        if name not in KEYS or KEYS[name].owners == ("topic",):
+            raise unknown_config(name, [key for key in KEYS if key not in TOPIC_KEYS], str(path))
+    return found
+
+
+def _flatten(path: Path, prefix: str, content: object, found: dict[str, str]) -> None:
+    if isinstance(content, dict):
+        for name, value in content.items():
+            _flatten(path, f"{prefix}.{name}" if prefix else str(name), value, found)
+    elif not prefix:
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{path} must hold a mapping of setting: value")
+    elif isinstance(content, bool):
+        found[prefix] = str(content).lower()
+    elif isinstance(content, list):
+        found[prefix] = ",".join(str(item) for item in content)
+    else:
+        found[prefix] = "" if content is None else str(content)
+
+
+def _help(owner: str) -> str:
+    lines = [
+        f"Usage: python -m tidemark.{owner} [--config FILE.yaml] [--NAME VALUE]...",
+        "",
+        "Each setting is looked for as a flag, in the environment, in the file, and has a default last.",
+        "",
+    ]
+    for key in keys_of(owner).values():
+        default = key.default_for(owner)
+        tail = "required" if default is None else f"default {default}" if default else "optional"
+        unit = f" {key.unit}" if key.unit else ""
+        lines += [
+            f"  --{key.name}  ({key.environment_name})",
+            f"      {key.doc}. {key.valid_values}; {tail}{unit}.",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def render_documentation() -> str:
+    """docs/configuration.md, generated from the table."""
+    lines = [
+        "# Configuration",
+        "",
+        "Generated from `services/tidemark/runtime/configuration_keys.py` by "
+        "`python -m tidemark.runtime.configuration_docs`; a test holds this page to it.",
+        "",
+        "A service looks for each setting as a flag (`--broker.id 0`), in the environment (`TIDEMARK_BROKER_ID`), in",
+        "the YAML file named by `--config` or `TIDEMARK_CONFIG`, and takes the default last. An unknown key or a value",
+        "out of range ends the start with one line that says what would be right. Topic settings are given when a",
+        "topic is created.",
+        "Scope: *static* settings need a restart, *broker-dynamic* ones do not, *topic* ones belong to one topic.",
+    ]
+    for owner in ("broker", "controller", "admin", "topic"):
+        lines += [
+            "",
+            f"## {owner.capitalize()}",
+            "",
+            "| key | meaning | default | values | unit | scope |",
+            "| --- | --- | --- | --- | --- | --- |",
+        ]
+        for key in keys_of(owner).values():
+            default = key.default_for(owner)
+            shown = "*required*" if default is None else f"`{default}`" if default else ""
+            values = key.valid_values.replace("|", "\\|")
+            lines.append(f"| `{key.name}` | {key.doc} | {shown} | {values} | {key.unit} | {key.scope} |")
+    return "\n".join(lines) + "\n"
+
+
+def attributes_of(cls: type[object]) -> frozenset[str]:
+    """Field names of a settings class."""
+    assert dataclasses.is_dataclass(cls)
+    return frozenset(field.name for field in dataclasses.fields(cls))

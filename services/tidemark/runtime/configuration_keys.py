@@ -1,0 +1,403 @@
+"""The one typed table of settings: Kafka's dotted keys with type, unit, range, default, scope and meaning.
+
+Everything else is derived from it: the settings classes' loading, the refusals, `--help` and docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from tidemark.model import ErrorCode, TidemarkError
+
+UNLIMITED: Final = -1
+"""What a limit says when it is off."""
+
+_I32_MAX: Final = (1 << 31) - 1
+_I64_MAX: Final = (1 << 63) - 1
+_DAY_MS: Final = 24 * 3600 * 1000
+
+
+class HostPort(str):
+    """An address `host:port` ([v6]:port for IPv6): a string that gives its halves.
+
+    Attributes:
+        host: name or address, without brackets.
+        port: 0-65535; 0 lets the system choose where something listens.
+    """
+
+    __slots__ = ("host", "port")
+
+    host: str
+    port: int
+
+    def __new__(cls, host: str, port: int) -> HostPort:
+        """Put together from its halves."""
+        made = super().__new__(cls, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        made.host = host
+        made.port = port
+        return made
+
+    def __reduce__(self) -> tuple[type[HostPort], tuple[str, int]]:
+        return HostPort, (self.host, self.port)
+
+    @classmethod
+    def parse(cls, text: str) -> HostPort:
+        """Take `text` apart; ValueError where it is no host:port."""
+        host, colon, port = text.strip().rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+            raise ValueError("want host:port with a port of 0 to 65535")
+        return cls(host, int(port))
+
+
+class Kind(StrEnum):
+    """How the text of a value is read."""
+
+    STRING = "string"
+    INT = "int"
+    BOOL = "bool"
+    CHOICE = "choice"
+    ADDRESS = "host:port"
+    PATHS = "paths"
+
+
+class Scope(StrEnum):
+    """When a setting can change: at start only, while a broker runs, or per topic."""
+
+    STATIC = "static"
+    BROKER_DYNAMIC = "broker-dynamic"
+    TOPIC = "topic"
+
+
+Value = str | int | bool | HostPort | tuple[Path, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One row of the table.
+
+    Attributes:
+        owners: who reads it: some of "broker", "controller", "admin", "topic".
+        default: as text; None when it must be given; "" when it may be left out (the value
+            is None then, "" for a string).
+        defaults: where one owner's default differs.
+        minimum: smallest value, inclusive.
+        maximum: largest value, inclusive.
+        unlimited: -1 is accepted beside the range and means no limit.
+    """
+
+    name: str
+    kind: Kind
+    owners: tuple[str, ...]
+    default: str | None
+    doc: str
+    unit: str = ""
+    minimum: int = 0
+    maximum: int = _I64_MAX
+    unlimited: bool = False
+    choices: tuple[str, ...] = ()
+    scope: Scope = Scope.STATIC
+    defaults: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def attribute(self) -> str:
+        """Its name in the settings classes."""
+        return self.name.replace(".", "_")
+
+    @property
+    def environment_name(self) -> str:
+        """Its name in the environment."""
+        return "TIDEMARK_" + self.attribute.upper()
+
+    def default_for(self, owner: str) -> str | None:
+        """Default of one owner, as text."""
+        return dict(self.defaults).get(owner, self.default)
+
+    @property
+    def valid_values(self) -> str:
+        """What is accepted, in words."""
+        if self.kind is Kind.CHOICE:
+            return " | ".join(self.choices)
+        if self.kind is Kind.BOOL:
+            return "true | false"
+        if self.kind is Kind.ADDRESS:
+            return "host:port"
+        if self.kind is Kind.PATHS:
+            return "paths, separated by commas"
+        if self.kind is Kind.INT:
+            top = "" if self.maximum in (_I64_MAX, _I32_MAX) else f" to {self.maximum}"
+            return f"{self.minimum}{top or ' and up'}" + (", -1 for no limit" if self.unlimited else "")
+        return "any text"
+
+    def parse(self, text: str) -> Value:
+        """Value of `text`; raises TidemarkError(INVALID_CONFIG) with what would be right."""
+        text = text.strip()
+        if text == "" and self.default == "":
+            return "" if self.kind is Kind.STRING else None
+        try:
+            return self._parse(text)
+        except ValueError as error:
+            why = str(error)
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG, f"{self.name} is {text!r}: {why}", {"config": self.name, "value": text}
+        )
+
+    def _parse(self, text: str) -> Value:
+        if self.kind is Kind.INT:
+            return self._parse_int(text)
+        if self.kind is Kind.BOOL:
+            if text.lower() not in ("true", "false"):
+                raise ValueError("want true or false")
+            return text.lower() == "true"
+        if self.kind is Kind.CHOICE:
+            if text not in self.choices:
+                raise ValueError(f"want {' or '.join(self.choices)}" + self._choice_note())
+            return text
+        if self.kind is Kind.ADDRESS:
+            return HostPort.parse(text)
+        if self.kind is Kind.PATHS:
+            paths = tuple(Path(part.strip()) for part in text.split(",") if part.strip())
+            if not paths or len(set(paths)) != len(paths):
+                raise ValueError("want one or more different paths, separated by commas")
+            return paths
+        if not text:
+            raise ValueError("it must not be empty")
+        return text
+
+    def _parse_int(self, text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(f"want a whole number{self._in_unit()}") from None
+        if self.unlimited and value == UNLIMITED:
+            return value
+        if not self.minimum <= value <= self.maximum:
+            raise ValueError(f"want {self.valid_values}{self._in_unit()}")
+        return value
+
+    def _in_unit(self) -> str:
+        return f" ({self.unit})" if self.unit else ""
+
+    def _choice_note(self) -> str:
+        if self.name == "flush.policy":
+            return "; an acknowledgement means the page cache of every in-sync replica, flushing first is not offered"
+        if self.name == "cleanup.policy":
+            return "; compaction is not offered"
+        return ""
+
+
+_ALL: Final = ("broker", "controller", "admin")
+
+
+def _int(
+    name: str,
+    owners: Iterable[str],
+    default: int | None,
+    unit: str,
+    doc: str,
+    *,
+    minimum: int = 0,
+    maximum: int = _I64_MAX,
+    unlimited: bool = False,
+    scope: Scope = Scope.STATIC,
+) -> ConfigKey:
+    text = None if default is None else str(default)
+    return ConfigKey(
+        name,
+        Kind.INT,
+        tuple(owners),
+        text,
+        doc,
+        unit=unit,
+        minimum=minimum,
+        maximum=maximum,
+        unlimited=unlimited,
+        scope=scope,
+    )
+
+
+def _topic_int(
+    name: str, default: int, unit: str, doc: str, *, minimum: int = 0, maximum: int = _I64_MAX, unlimited: bool = False
+) -> ConfigKey:
+    return _int(
+        name, ("topic",), default, unit, doc, minimum=minimum, maximum=maximum, unlimited=unlimited, scope=Scope.TOPIC
+    )
+
+
+def _topic_choice(name: str, choices: tuple[str, ...], doc: str) -> ConfigKey:
+    return ConfigKey(name, Kind.CHOICE, ("topic",), choices[0], doc, choices=choices, scope=Scope.TOPIC)
+
+
+_COMMON: Final = (
+    ConfigKey("zookeeper.connect", Kind.STRING, _ALL, None, "ZooKeeper's addresses: host:port[,host:port...][/chroot]"),
+    _int("zookeeper.session.timeout.ms", _ALL, 6000, "ms", "Silence after which ZooKeeper ends our session", minimum=1),
+    ConfigKey(
+        "listeners",
+        Kind.ADDRESS,
+        _ALL,
+        "127.0.0.1:9192",
+        "Where the service listens; port 0 lets the system choose",
+        defaults=(("controller", "127.0.0.1:9193"), ("admin", "127.0.0.1:9194")),
+    ),
+    ConfigKey("advertised.listeners", Kind.ADDRESS, _ALL, "", "What others are told to call; default: listeners"),
+    ConfigKey(
+        "metrics.listeners", Kind.ADDRESS, _ALL, "", "Where /metrics is served; default: the same host, port + 100"
+    ),
+    ConfigKey(
+        "log.level", Kind.CHOICE, _ALL, "info", "Least level logged", choices=("debug", "info", "warning", "error")
+    ),
+    ConfigKey("log.format", Kind.CHOICE, _ALL, "json", "Form of log lines", choices=("json", "text")),
+    _int("shutdown.grace.ms", _ALL, 10_000, "ms", "How long a graceful stop may take before calls are cut"),
+)
+
+_BROKER: Final = (
+    _int("broker.id", ("broker",), None, "", "Id of the broker, kept in its directories", maximum=_I32_MAX),
+    ConfigKey("broker.rack", Kind.STRING, ("broker",), "", "Rack; replicas of a partition are kept apart by it"),
+    ConfigKey("log.dirs", Kind.PATHS, ("broker",), None, "Directories that hold the logs, one a disk"),
+    ConfigKey(
+        "log.dirs.trust.boot.id",
+        Kind.BOOL,
+        ("broker",),
+        "true",
+        "Whether the page cache is there as long as the kernel has not rebooted; false on network volumes",
+    ),
+    ConfigKey("admin.address", Kind.ADDRESS, ("broker",), "", "Address of the admin service, told to clients"),
+    _int(
+        "replica.lag.time.max.ms",
+        ("broker",),
+        10_000,
+        "ms",
+        "A follower not caught up for so long leaves the ISR",
+        minimum=100,
+    ),
+    _int(
+        "replica.fetch.max.bytes", ("broker",), 1 << 20, "bytes", "Soft limit of one chunk of replication", minimum=1024
+    ),
+    _int(
+        "replica.heartbeat.interval.ms", ("broker",), 500, "ms", "Longest silence on a replication stream", minimum=10
+    ),
+    _int(
+        "replica.high.watermark.checkpoint.interval.ms",
+        ("broker",),
+        5000,
+        "ms",
+        "How often high watermarks are written",
+        minimum=10,
+    ),
+    _int(
+        "log.flush.offset.checkpoint.interval.ms",
+        ("broker",),
+        60_000,
+        "ms",
+        "How often recovery points are written",
+        minimum=10,
+    ),
+    _int("num.read.threads", ("broker",), 2, "", "Threads that read from disk", minimum=1, maximum=256),
+    _int("stray.grace.ms", ("broker",), 3_600_000, "ms", "How long data that is no longer ours is kept"),
+)
+
+_CONTROLLER: Final = (
+    _int("controller.id", ("controller",), None, "", "Id of the controller", maximum=_I32_MAX),
+    _int("controller.heartbeat.interval.ms", ("controller",), 500, "ms", "How often brokers are asked", minimum=10),
+    _int(
+        "controller.heartbeat.timeout.ms",
+        ("controller",),
+        2500,
+        "ms",
+        "Silence after which a broker is suspected",
+        minimum=50,
+    ),
+)
+
+_ADMIN: Final = (
+    _int("admin.request.timeout.ms", ("admin",), 30_000, "ms", "How long a request is watched", minimum=1),
+    _int(
+        "default.replication.factor",
+        ("admin",),
+        3,
+        "",
+        "Replicas of a topic that names no number",
+        minimum=1,
+        maximum=32_767,
+    ),
+    _int(
+        "num.partitions", ("admin",), 1, "", "Partitions of a topic that names no number", minimum=1, maximum=_I32_MAX
+    ),
+)
+
+_TOPIC: Final = (
+    _topic_int(
+        "min.insync.replicas",
+        2,
+        "",
+        "Replicas that must have a record before acks=all is answered",
+        minimum=1,
+        maximum=32_767,
+    ),
+    _topic_int("max.message.bytes", 1 << 20, "bytes", "Largest batch", minimum=1024, maximum=8 << 20),
+    _topic_int(
+        "max.message.uncompressed.bytes",
+        16 << 20,
+        "bytes",
+        "Largest batch, uncompressed",
+        minimum=1024,
+        maximum=256 << 20,
+    ),
+    _topic_int("segment.bytes", 1 << 30, "bytes", "A segment is rolled at this size", minimum=1024, maximum=_I32_MAX),
+    _topic_int("segment.ms", 7 * _DAY_MS, "ms", "A segment is rolled at this age", minimum=1),
+    _topic_int(
+        "index.interval.bytes", 4096, "bytes", "Log bytes between two entries of an index", minimum=1, maximum=_I32_MAX
+    ),
+    _topic_int("retention.ms", 7 * _DAY_MS, "ms", "Records older than this may go", unlimited=True),
+    _topic_int("retention.bytes", UNLIMITED, "bytes", "Oldest segments go beyond this size", unlimited=True),
+    _topic_choice("cleanup.policy", ("delete",), "What becomes of old segments"),
+    ConfigKey(
+        "unclean.leader.election.enable",
+        Kind.BOOL,
+        ("topic",),
+        "false",
+        "Whether a replica that may lack acknowledged records may lead",
+        scope=Scope.TOPIC,
+    ),
+    _topic_choice("message.timestamp.type", ("CreateTime", "LogAppendTime"), "Whose clock gives records their time"),
+    _topic_int(
+        "message.timestamp.before.max.ms",
+        UNLIMITED,
+        "ms",
+        "How far a record's time may lie before the broker's",
+        unlimited=True,
+    ),
+    _topic_int(
+        "message.timestamp.after.max.ms",
+        3_600_000,
+        "ms",
+        "How far a record's time may lie after the broker's",
+        unlimited=True,
+    ),
+    _topic_choice("flush.policy", ("os",), "What an acknowledgement means: os = in the page cache of every ISR member"),
+)
+
+KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
+    {key.name: key for key in (*_COMMON, *_BROKER, *_CONTROLLER, *_ADMIN, *_TOPIC)}
+)
+"""The table, by name, in the order of the documentation."""
+
+
+def keys_of(owner: str) -> Mapping[str, ConfigKey]:
+    """The rows that `owner` ("broker", "controller", "admin" or "topic") reads."""
+    return {name: key for name, key in KEYS.items() if owner in key.owners}
+
+
+def unknown_config(name: str, known: Iterable[str], where: str) -> TidemarkError:
+    """The refusal of a key that `where` does not have, with the nearest name there is."""
+    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    if name in KEYS:
+        hint = f"; it is a setting of: {', '.join(KEYS[name].owners)}"
+    return TidemarkError(ErrorCode.UNKNOWN_CONFIG, f"{where} has no setting {name}{hint}", {"config": name})

@@ -1,0 +1,121 @@
+"""The life of a service process: start, wait for SIGTERM or SIGINT, stop in order, exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from tidemark.model import TidemarkError
+from tidemark.runtime.metrics import METRICS
+
+_log = logging.getLogger(__name__)
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+"""Something broke: the start, the stop, or what ran in between."""
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_LAG_INTERVAL_S: Final = 0.25
+
+_EVENT_LOOP_LAG = METRICS.histogram("event_loop_lag_seconds", "How late the event loop runs what is due")
+
+
+async def run_until_stopped(
+    start: Callable[[], Awaitable[object]],
+    stop: Callable[[], Awaitable[object]],
+    *,
+    failed: asyncio.Future[object] | None = None,
+) -> int:
+    """Run a service until SIGTERM or SIGINT; a second signal ends the process at once.
+
+    Args:
+        start: brings the service up; a TidemarkError from it is one log line and exit code 1.
+        stop: brings it down in order; also called when `start` failed half-way or was interrupted.
+        failed: ends the service too, with exit code 1, when it completes.
+
+    Returns:
+        the exit code for the process.
+    """
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    received: list[signal.Signals] = []
+
+    def on_signal(number: signal.Signals) -> None:
+        if received:
+            _log.error("second signal: ending at once", extra={"signal": number.name})
+            logging.shutdown()
+            os._exit(128 + number)
+        received.append(number)
+        stopping.set()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+    lag = asyncio.create_task(_measure_loop_lag(), name="event loop lag")
+    try:
+        code = await _start_and_wait(start, stopping, failed)
+        if received:
+            _log.info("stopping", extra={"signal": received[0].name})
+        return await _stop(stop, code)
+    finally:
+        lag.cancel()
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def _start_and_wait(
+    start: Callable[[], Awaitable[object]], stopping: asyncio.Event, failed: asyncio.Future[object] | None
+) -> int:
+    starting = asyncio.ensure_future(_awaited(start))
+    stopped = asyncio.create_task(stopping.wait())
+    try:
+        first: set[asyncio.Future[Any]] = {starting, stopped}
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting})
+            return EXIT_OK
+        if not _succeeded(starting, "the start failed"):
+            return EXIT_FAILED
+        ends: set[asyncio.Future[Any]] = {stopped} if failed is None else {stopped, failed}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if failed is not None and failed.done() and not stopping.is_set():
+            if _succeeded(failed, "the service failed"):
+                _log.error("the service ended by itself")
+            return EXIT_FAILED
+        return EXIT_OK
+    finally:
+        stopped.cancel()
+
+
+async def _stop(stop: Callable[[], Awaitable[object]], code: int) -> int:
+    stopping = asyncio.ensure_future(_awaited(stop))
+    await asyncio.wait({stopping})
+    return code if _succeeded(stopping, "the stop failed") else EXIT_FAILED
+
+
+async def _awaited(call: Callable[[], Awaitable[object]]) -> object:
+    return await call()
+
+
+def _succeeded(done: asyncio.Future[object], what: str) -> bool:
+    """Whether it did; if not, say why: one line for a refusal, a traceback for our own mistakes."""
+    error = asyncio.CancelledError() if done.cancelled() else done.exception()
+    if error is None:
+        return True
+    if isinstance(error, TidemarkError):
+        _log.error("%s: %s", what, error, extra={"code": str(error.code)})
+    else:
+        _log.error(what, exc_info=error)
+    return False
+
+
+async def _measure_loop_lag() -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + _LAG_INTERVAL_S
+        await asyncio.sleep(_LAG_INTERVAL_S)
+        _EVENT_LOOP_LAG.observe(max(0.0, loop.time() - due))
