@@ -33,6 +33,9 @@ from tidemark.record.schema import COMPACTED_SCHEMA, SCHEMA
 
 _OFFSET_MAX: Final = (1 << 63) - 1
 _CODEC_MAX: Final = max(Codec)
+_ONE_THREAD: Final = pa.ipc.IpcReadOptions(use_threads=False)
+_SCHEMA_MESSAGES: Final = {len(schema): schema.serialize().to_pybytes() for schema in (SCHEMA, COMPACTED_SCHEMA)}
+"""The schema message that a stream opens with, by the number of columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +132,8 @@ def read_validated(batch: Batch) -> pa.RecordBatch:
     Raises:
         TidemarkError: INVALID_PAYLOAD when a value lies: offset buffers, UTF-8, null counts, offset deltas.
     """
-    schema = COMPACTED_SCHEMA if batch.envelope.is_compacted else SCHEMA
     try:
-        rows = pa.ipc.read_record_batch(_payload(batch), schema)
+        rows = _read(batch)
         rows.validate(full=True)
     except (pa.ArrowException, OSError, MemoryError) as error:
         raise _unreadable(error) from None
@@ -231,6 +233,17 @@ def _check_offset_deltas(deltas: pa.Array[Any], last_offset_delta: int) -> None:
         raise TidemarkError(
             ErrorCode.INVALID_PAYLOAD, f"offset_delta does not rise from row to row up to {last_offset_delta} at most"
         )
+
+
+def _read(batch: Batch) -> pa.RecordBatch:
+    schema = COMPACTED_SCHEMA if batch.envelope.is_compacted else SCHEMA
+    if batch.envelope.codec == Codec.NONE:
+        return pa.ipc.read_record_batch(_payload(batch), schema)
+    # Only the stream reader can be told to decompress on this thread, which a batch of this size wants: handing its
+    # buffers to Arrow's pool costs several times what they take.
+    stream = b"".join((_SCHEMA_MESSAGES[len(schema)], memoryview(batch.data)[ENVELOPE_BYTES:]))
+    with pa.ipc.open_stream(stream, options=_ONE_THREAD) as reader:
+        return reader.read_next_batch()
 
 
 def _payload(batch: Batch) -> pa.Buffer:

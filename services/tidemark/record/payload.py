@@ -47,8 +47,9 @@ _WRITE_OPTIONS: Final = {
 _SCHEMA_BYTES: Final = {len(schema): schema.serialize().size for schema in (SCHEMA, COMPACTED_SCHEMA)}
 """Size of the schema message, by the number of columns."""
 _ONE: Final = pa.scalar(1, pa.int64())
-_NO_TIMESTAMP_US: Final = -1
-"""max_timestamp_us of a batch without records."""
+_NULLABLE: Final = (0, 1, 3)
+_EMPTY: Final = pa.py_buffer(b"")
+_NO_ENTRIES: Final = pa.array([], pa.struct([HEADERS_TYPE.key_field, HEADERS_TYPE.item_field]))
 
 
 def build_batch(
@@ -71,7 +72,8 @@ def build_batch(
         control: whether the rows are markers of the protocol.
 
     Raises:
-        TidemarkError: INVALID_PAYLOAD when the rows are not in SCHEMA or a timestamp is null.
+        TidemarkError: INVALID_BATCH when there are no rows, INVALID_PAYLOAD when they are not in
+            SCHEMA or a timestamp is null.
     """
     if records.schema != SCHEMA:
         raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"records have the columns {records.schema}, not {SCHEMA}")
@@ -79,7 +81,12 @@ def build_batch(
     if timestamps.null_count:
         raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"{timestamps.null_count} records have no timestamp")
     count = records.num_rows
-    newest = pc.max(timestamps).value if count else _NO_TIMESTAMP_US
+    if not count:
+        raise TidemarkError(ErrorCode.INVALID_BATCH, "a batch is built of at least one record")
+    for index in _NULLABLE:
+        column = records.column(index)
+        if column.null_count == count:
+            records = records.set_column(index, SCHEMA.field(index), _nulls(count, column.type))
     envelope = Envelope(
         base_offset=NO_BASE_OFFSET,
         leader_epoch=NO_LEADER_EPOCH,
@@ -92,7 +99,7 @@ def build_batch(
         record_count=count,
         last_offset_delta=count - 1,
         base_sequence=base_sequence,
-        max_timestamp_us=newest,
+        max_timestamp_us=pc.max(timestamps).value,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         delete_horizon_s=0,
@@ -162,10 +169,10 @@ def from_columns(
     count = len(values)
     try:
         columns: list[pa.Array[Any]] = [
-            pa.nulls(count, pa.binary()) if keys is None else pa.array(keys, pa.binary()),
+            _nulls(count, pa.binary()) if keys is None else pa.array(keys, pa.binary()),
             pa.array(values, pa.binary()),
             pa.array(timestamps_us, pa.int64()).view(TIMESTAMP_TYPE),
-            pa.nulls(count, HEADERS_TYPE) if headers is None else pa.array(headers, HEADERS_TYPE),
+            _nulls(count, HEADERS_TYPE) if headers is None else pa.array(headers, HEADERS_TYPE),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -178,3 +185,12 @@ def reseal(data: bytes, *, producer_id: int, producer_epoch: int, base_sequence:
         producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
     )
     return seal(envelope, memoryview(data)[ENVELOPE_BYTES : envelope.batch_length])
+
+
+def _nulls(count: int, data_type: pa.DataType) -> pa.Array[Any]:
+    """An array of nulls with no data behind it; `pa.nulls` drags zeros along that would be sent and stored."""
+    offsets = pa.py_buffer(bytes(4 * (count + 1)))
+    validity = pa.py_buffer(bytes((count + 7) >> 3))
+    if data_type == HEADERS_TYPE:
+        return pa.Array.from_buffers(data_type, count, [validity, offsets], count, children=[_NO_ENTRIES])
+    return pa.Array.from_buffers(data_type, count, [validity, offsets, _EMPTY], count)

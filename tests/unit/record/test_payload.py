@@ -1,0 +1,175 @@
+"""Rows in and out of batches: every codec, offsets, append time, compacted batches, resealing."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.checks import check_batch
+from tidemark.record.envelope import (
+    ENVELOPE_BYTES,
+    Attributes,
+    Batch,
+    Codec,
+    parse_envelope,
+    stamped,
+    with_append_time,
+)
+from tidemark.record.payload import (
+    OFFSET_SCHEMA,
+    SCHEMA,
+    build_batch,
+    from_columns,
+    read_batch,
+    reseal,
+    with_offsets,
+)
+from tidemark.record.schema import HEADERS_TYPE
+
+from tests.unit.record.samples import NOON_US, body_start, compacted_sample, sample, three_records
+
+CODECS = list(Codec)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_rows_come_back_as_they_were(codec: Codec) -> None:
+    rows = three_records()
+    batch = check_batch(build_batch(rows, codec=codec))
+    assert read_batch(batch).equals(rows)
+    assert batch.envelope.codec == codec
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_slice_of_rows_carries_only_its_own(codec: Codec) -> None:
+    rows = from_columns(None, [b"%d" % i for i in range(1000)], list(range(1000)))
+    data = build_batch(rows.slice(500, 3), codec=codec)
+    assert len(data) < 1200
+    assert read_batch(check_batch(data)).column(1).to_pylist() == [b"500", b"501", b"502"]
+
+
+def test_a_produced_batch_says_what_it_holds() -> None:
+    envelope = parse_envelope(build_batch(three_records(), producer_id=5, producer_epoch=2, base_sequence=70))
+    assert (envelope.base_offset, envelope.leader_epoch) == (0, -1)
+    assert (envelope.record_count, envelope.last_offset_delta) == (3, 2)
+    assert envelope.max_timestamp_us == NOON_US + 5
+    assert (envelope.producer_id, envelope.producer_epoch, envelope.base_sequence) == (5, 2, 70)
+    assert envelope.attributes == 0
+
+
+def test_a_control_batch_says_so() -> None:
+    envelope = parse_envelope(build_batch(three_records(), control=True))
+    assert envelope.is_control
+    assert envelope.attributes == Attributes.CONTROL
+
+
+@pytest.mark.parametrize("count", range(1, 10))
+def test_every_batch_is_a_multiple_of_eight_long(count: int) -> None:
+    assert len(build_batch(from_columns(None, [b"x" * count], [1]), codec=Codec.LZ4)) % 8 == 0
+
+
+def test_uncompressed_rows_are_views_of_the_batch() -> None:
+    batch = check_batch(sample())
+    start = pa.py_buffer(batch.data).address
+    values = read_batch(batch).column(1).buffers()[2]
+    assert values is not None
+    assert start + body_start(batch.data) <= values.address < start + len(batch.data)
+
+
+def test_offsets_count_up_from_the_base_offset() -> None:
+    batch = stamped(check_batch(sample()), base_offset=41, leader_epoch=2)
+    rows = with_offsets(batch)
+    assert rows.schema == OFFSET_SCHEMA
+    assert rows.column("offset").to_pylist() == [41, 42, 43]
+    assert rows.select(SCHEMA.names).equals(three_records())
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_compacted_rows_keep_their_offsets(codec: Codec) -> None:
+    batch = check_batch(compacted_sample(codec))
+    assert batch.envelope.next_offset == 110
+    assert with_offsets(batch).column("offset").to_pylist() == [101, 104, 107]
+
+
+def test_append_time_is_every_records_timestamp() -> None:
+    batch = with_append_time(check_batch(sample()), timestamp_us=NOON_US + 77)
+    assert with_offsets(batch).column("timestamp").cast(pa.int64()).to_pylist() == [NOON_US + 77] * 3
+    assert read_batch(batch).column("timestamp").cast(pa.int64()).to_pylist()[0] == NOON_US
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_an_empty_compacted_batch_has_no_rows_and_keeps_its_offsets(codec: Codec) -> None:
+    batch = check_batch(compacted_sample(codec, deltas=()))
+    assert with_offsets(batch).num_rows == 0
+    assert batch.envelope.record_count == 0
+    assert batch.envelope.next_offset == 110
+
+
+def test_columns_of_nulls_cost_no_data() -> None:
+    timestamps = from_columns(None, [b""] * 1000, [1] * 1000).column(2)
+    rows = pa.RecordBatch.from_arrays(
+        [pa.nulls(1000, pa.binary()), pa.nulls(1000, pa.binary()), timestamps, pa.nulls(1000, HEADERS_TYPE)],
+        schema=SCHEMA,
+    )
+    data = build_batch(rows)
+    bitmaps, offset_buffers, timestamp_buffer = 3 * 128, 3 * 4008, 8000
+    assert len(data) < bitmaps + offset_buffers + timestamp_buffer + 700
+    assert read_batch(check_batch(data)).equals(rows)
+
+
+def test_columns_become_rows() -> None:
+    rows = from_columns([b"k", None], [None, b"v"], [1, 2], [{"a": b"1", "b": None}, None])
+    assert rows.schema == SCHEMA
+    assert rows.column("key").to_pylist() == [b"k", None]
+    assert rows.column("value").to_pylist() == [None, b"v"]
+    assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [1, 2]
+    assert rows.column("headers").to_pylist() == [[("a", b"1"), ("b", None)], None]
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "timestamps_us"),
+    [([b"k"], [b"a", b"b"], [1, 2]), (None, [b"a"], []), (None, [3.5], [1]), (None, [b"a"], ["soon"])],
+    ids=["too few keys", "no timestamp", "a value that is no bytes", "a timestamp that is no number"],
+)
+def test_columns_that_make_no_records_are_refused(keys: object, values: object, timestamps_us: object) -> None:
+    with pytest.raises(TidemarkError) as refusal:
+        from_columns(keys, values, timestamps_us)  # type: ignore[arg-type]
+    assert refusal.value.code is ErrorCode.INVALID_PAYLOAD
+
+
+def test_a_batch_of_no_records_is_refused() -> None:
+    with pytest.raises(TidemarkError) as refusal:
+        build_batch(from_columns(None, [], []))
+    assert refusal.value.code is ErrorCode.INVALID_BATCH
+
+
+def test_rows_of_another_schema_are_refused() -> None:
+    with pytest.raises(TidemarkError) as refusal:
+        build_batch(three_records().select(["key", "value"]))
+    assert refusal.value.code is ErrorCode.INVALID_PAYLOAD
+
+
+def test_a_record_without_a_timestamp_is_refused() -> None:
+    rows = from_columns(None, [b"v"], [None])  # type: ignore[list-item]
+    with pytest.raises(TidemarkError, match="timestamp") as refusal:
+        build_batch(rows)
+    assert refusal.value.code is ErrorCode.INVALID_PAYLOAD
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_resealing_gives_the_bytes_that_building_would_have(codec: Codec) -> None:
+    expected = build_batch(three_records(), codec=codec, producer_id=9, producer_epoch=1, base_sequence=12)
+    assert reseal(sample(codec), producer_id=9, producer_epoch=1, base_sequence=12) == expected
+
+
+def test_reading_checks_the_crc_first() -> None:
+    data = bytearray(sample())
+    data[-20] ^= 1
+    with pytest.raises(TidemarkError) as refusal:
+        read_batch(Batch(parse_envelope(bytes(data)), bytes(data)))
+    assert refusal.value.code is ErrorCode.CORRUPT_BATCH
+
+
+def test_the_payload_is_what_arrow_calls_one_message() -> None:
+    message = pa.ipc.read_message(pa.py_buffer(sample()).slice(ENVELOPE_BYTES))
+    assert message.type == "record batch"
+    assert pa.ipc.read_record_batch(message, SCHEMA).equals(three_records())
