@@ -1,0 +1,268 @@
+"""ZooKeeper for laptops and tests: one server process on loopback, out of the jars that come inside PySpark."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+from tidemark.model import ErrorCode, TidemarkError
+
+HOST: Final = "127.0.0.1"
+JUTE_MAXBUFFER_BYTES: Final = 8 << 20
+"""Largest request and answer, as on every ZooKeeper of ours (docs/formats.md)."""
+
+_MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_JARS: Final = ("zookeeper-*", "slf4j-api-*", "log4j-*", "netty-*", "commons-*", "metrics-core-*", "snappy-java-*")
+"""What the server needs of PySpark's jars; naming them all makes Java open some 300 files at start."""
+
+_START_TIMEOUT_S: Final = 30.0
+_STOP_TIMEOUT_S: Final = 10.0
+_POLL_INTERVAL_S: Final = 0.02
+_CHOICES_OF_PORT: Final = 5
+
+# minSessionTimeout below the usual two ticks: tests expire sessions quickly.
+_CONFIG: Final = """\
+dataDir={data}
+clientPort={port}
+clientPortAddress={host}
+tickTime=500
+minSessionTimeout=500
+maxSessionTimeout=120000
+maxClientCnxns=0
+admin.enableServer=false
+4lw.commands.whitelist=srvr,ruok
+autopurge.purgeInterval=1
+"""
+
+_LOG_CONFIG: Final = """\
+status = error
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.filePattern = {log}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{ISO8601}} %-5p %c{{1}} %m%n
+appender.file.policies.type = SizeBasedTriggeringPolicy
+appender.file.policies.size = 16MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 1
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+"""
+
+
+class ZooKeeperProcess:
+    """One ZooKeeper server. Its data stays in `directory`: a later start finds it.
+
+    Args:
+        directory: for data, configuration and logs; made where missing.
+        port: where it listens; None: a free one, kept as long as this object lives.
+
+    It dies with this process, however that ends.
+    """
+
+    def __init__(self, directory: Path, port: int | None = None) -> None:
+        self._directory = directory.absolute()
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        assert self._port is not None, "not started yet"
+        return self._port
+
+    @property
+    def connect(self) -> str:
+        """What `zookeeper.connect` must say to reach it."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        assert self._process is not None, "not running"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
+        """Start it and wait until it serves requests.
+
+        Raises:
+            TidemarkError: COORDINATION_UNAVAILABLE when Java or PySpark is missing, or it does not come up in time.
+        """
+        assert not self.running, "running already"
+        command = _java_command(self._directory)
+        attempts = 1 if self._port is not None else _CHOICES_OF_PORT
+        for attempt in range(1, attempts + 1):
+            chosen = self._port is None
+            if self._port is None:
+                self._port = _free_port()
+            try:
+                self._launch(command)
+                self._wait_until_serving(time.monotonic() + timeout_s)
+                return
+            except TidemarkError:
+                self.kill()
+                if chosen:
+                    self._port = None
+                # Somebody may have taken the free port in between; anything else fails the same way again.
+                if attempt == attempts or not self._log_says("Address already in use"):
+                    raise
+            except BaseException:
+                self.kill()
+                raise
+
+    def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
+        """SIGTERM, then SIGKILL after `timeout_s`; again is fine."""
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL; again is fine."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.wait()
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+            self._guard = None
+
+    def __enter__(self) -> ZooKeeperProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _launch(self, command: list[str]) -> None:
+        data = self._directory / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        config = self._directory / "zoo.cfg"
+        config.write_text(_CONFIG.format(data=data, port=self.port, host=HOST), encoding="utf-8")
+        log_config = self._directory / "log4j2.properties"
+        log_config.write_text(_LOG_CONFIG.format(log=self._directory / "zookeeper.log"), encoding="utf-8")
+        with (self._directory / "console.log").open("wb") as console:
+            # A session of its own: Ctrl-C reaches us alone, and we stop it after those that need it.
+            self._process = subprocess.Popen(
+                [*command, _MAIN, str(config)],
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._guard = _guard_process(self._process.pid)
+
+    def _wait_until_serving(self, deadline_s: float) -> None:
+        assert self._process is not None
+        while not _serves(self.port):
+            if self._process.poll() is not None:
+                raise self._not_up(f"ended with status {self._process.returncode}")
+            if time.monotonic() >= deadline_s:
+                raise self._not_up("did not serve in time")
+            time.sleep(_POLL_INTERVAL_S)
+
+    def _not_up(self, what: str) -> TidemarkError:
+        return TidemarkError(
+            ErrorCode.COORDINATION_UNAVAILABLE,
+            f"the local ZooKeeper {what}; see {self._directory / 'zookeeper.log'} and console.log beside it",
+        )
+
+    def _log_says(self, what: str) -> bool:
+        logs = (self._directory / "zookeeper.log", self._directory / "console.log")
+        return any(log.exists() and what in log.read_text(errors="replace")[-20_000:] for log in logs)
+
+
+def _java_command(directory: Path) -> list[str]:
+    options = [
+        "-Xmx256m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-Xshare:auto",
+        "-XX:-UsePerfData",
+        f"-Djute.maxbuffer={JUTE_MAXBUFFER_BYTES}",
+        # The page cache outlives the process, which is all that a laptop and a test can lose.
+        "-Dzookeeper.forceSync=no",
+        "-Dzookeeper.preAllocSize=4096",
+        f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
+        "-Djava.awt.headless=true",
+    ]
+    return [_java(), *options, "-cp", _class_path()]
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home) / "bin")) if home else None
+    found = found or shutil.which("java")
+    if found is None:
+        raise TidemarkError(
+            ErrorCode.COORDINATION_UNAVAILABLE,
+            "Java is missing, which the local ZooKeeper needs: install a JDK >= 17, "
+            "e.g. `apt install openjdk-17-jre-headless` or `brew install openjdk@17`, or set JAVA_HOME",
+        )
+    return found
+
+
+def _class_path() -> str:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise TidemarkError(
+            ErrorCode.COORDINATION_UNAVAILABLE,
+            "PySpark is missing, whose jars hold the local ZooKeeper: `pip install 'tidemark[dev]'`",
+        )
+    jars = Path(spec.origin).parent / "jars"
+    found = sorted(path for pattern in _JARS for path in jars.glob(f"{pattern}.jar"))
+    if not any(path.name.startswith("zookeeper-") for path in found):
+        raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, f"there is no ZooKeeper among the jars in {jars}")
+    return os.pathsep.join(str(path) for path in found)
+
+
+def _guard_process(pid: int) -> subprocess.Popen[bytes]:
+    """A shell that kills `pid` when this process ends: it waits for the end of a pipe that only we hold.
+
+    PR_SET_PDEATHSIG would fire at the end of the *thread* that started the child, and needs code after fork.
+    """
+    return subprocess.Popen(
+        ["/bin/sh", "-c", f"read -r _; kill -9 {pid}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _serves(port: int) -> bool:
+    """Whether `srvr` is answered with a mode: for a moment after its start it says that it is not serving."""
+    try:
+        with socket.create_connection((HOST, port), timeout=1.0) as connection:
+            connection.sendall(b"srvr")
+            answer = b""
+            while part := connection.recv(4096):
+                answer += part
+    except OSError:
+        return False
+    return b"Mode:" in answer
