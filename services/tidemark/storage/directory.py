@@ -1,0 +1,305 @@
+"""One log directory: whose it is, who holds it, how it was left, and its checkpoints (rule T1, docs/formats.md)."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.storage.checkpoint import (
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    CheckpointKey,
+    Checkpoints,
+    read_checkpoints,
+)
+from tidemark.storage.files import (
+    BadFile,
+    Descriptor,
+    pack_json,
+    pack_lines,
+    read_json,
+    replace_file,
+    storage_error,
+    sync_directory,
+    sync_file_system,
+)
+from tidemark.storage.log import Captured, PartitionLog
+
+META_FILE: Final = "meta.json"
+LOCK_FILE: Final = ".lock"
+CLEAN_SHUTDOWN_FILE: Final = "clean-shutdown.json"
+INCARNATION_FILE: Final = "incarnation.json"
+PARTITION_FILE: Final = "partition.json"
+FORMAT_VERSION: Final = 1
+
+_REPLICA_NAME: Final = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
+_ASIDE_NAME: Final = re.compile(r".+\.[0-9a-f]{32}-(?P<suffix>stray|delete)")
+_NAME_BYTES_MAX: Final = 255
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+class PreviousDirectory(NamedTuple):
+    """How a directory was left, for rule T1; None where the file is missing or damaged."""
+
+    directory_id: str
+    clean_broker_epoch: BrokerEpoch | None
+    incarnation: tuple[str, BrokerEpoch] | None  # boot id, broker epoch
+
+
+class FoundReplica(NamedTuple):
+    """A replica's directory; `identity` is None where its partition.json cannot be read."""
+
+    partition: TopicPartition
+    path: Path
+    identity: ReplicaIdentity | None
+    generation: int
+
+
+class LogDirectory:
+    """A directory that this process holds the lock of.
+
+    Attributes:
+        failed: why it is offline, None while it is not; a sync that failed once is never tried again.
+    """
+
+    def __init__(self, path: Path, directory_id: str, lock: Descriptor) -> None:
+        self.path = path
+        self.directory_id = directory_id
+        self.failed: str | None = None
+        self.logs: dict[CheckpointKey, PartitionLog] = {}
+        self._lock_descriptor: Descriptor | None = lock
+        self._checkpoint_lock = threading.Lock()
+        self.previous = PreviousDirectory(directory_id, _clean_epoch(path), _incarnation(path))
+        self.found = list(_found_replicas(path))
+        known = [(found.partition, found.identity.incarnation) for found in self.found if found.identity]
+        self.checkpoints: Checkpoints = read_checkpoints(path, known)
+
+    @classmethod
+    def open(cls, path: Path, *, cluster_id: str, broker_id: BrokerId) -> LogDirectory:
+        """Lock the directory, check whose it is, make it ours where it is new.
+
+        Raises:
+            TidemarkError: INVALID_CONFIG (another cluster's or broker's), STORAGE_ERROR (locked, unreadable).
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = Descriptor(path / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+            fcntl.flock(lock.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _refusal(path, "is held by another process: stop that broker first") from None
+        except OSError as error:
+            raise storage_error(f"open the log directory {path}", error) from error
+        try:
+            meta = read_json(path / META_FILE)
+        except BadFile as error:
+            raise _refusal(path, f"cannot be identified: {error}. Restore the file, or empty the directory") from None
+        try:
+            if meta is None:
+                meta = _format(path, cluster_id, broker_id)
+            _check_owner(path, meta, cluster_id, broker_id)
+            return cls(path, meta["directory_id"], lock)
+        except OSError as error:
+            raise storage_error(f"read the log directory {path}", error) from error
+
+    def fail(self, reason: str) -> None:
+        """Take the directory offline, for good."""
+        if self.failed is None:
+            self.failed = f"the log directory {self.path} is offline: {reason}"
+            _LOGGER.error("log directory offline", extra={"directory": str(self.path), "reason": reason})
+
+    def sync(self) -> None:
+        """One syncfs.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; the directory is offline.
+        """
+        self._check_online()
+        try:
+            sync_file_system(self.path)
+        except OSError as error:
+            self.fail(f"syncfs: {error.strerror}")
+            raise storage_error(f"sync the log directory {self.path}", error) from error
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """Write the three checkpoints with one syncfs; nothing where nothing has changed.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; the directory is offline.
+        """
+        self._check_online()
+        with self._checkpoint_lock:
+            try:
+                self._checkpoint(high_watermarks)
+            except OSError as error:
+                self.fail(f"checkpoint: {error.strerror}")
+                raise storage_error(f"checkpoint the log directory {self.path}", error) from error
+
+    def _checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        captured: list[tuple[PartitionLog, Captured]] = []
+        points = self.checkpoints
+        changed = points.changed
+        points.changed = False
+        for key, log in list(self.logs.items()):
+            capture = log.capture()
+            if capture is None:
+                continue
+            captured.append((log, capture))
+            high_watermark = high_watermarks.get(key[0], max(points.high_watermarks.get(key, 0), 0))
+            entry = (min(high_watermark, capture.log_end), capture.log_end, capture.log_start)
+            changed = points.put(key, *entry) or changed or log.cut_pending
+        if not changed:
+            return
+        renames = points.write_temporaries(self.path)
+        sync_file_system(self.path)
+        for temporary, place in renames:
+            temporary.replace(place)
+        sync_directory(self.path)
+        for log, capture in captured:
+            log.checkpointed(capture)
+
+    def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
+        """Rule T1: the registration that used them is confirmed, so boot id and broker epoch are written now.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR.
+        """
+        self._check_online()
+        try:
+            document = pack_json({"boot_id": boot_id, "broker_epoch": broker_epoch})
+            replace_file(self.path / INCARNATION_FILE, document, durable=True)
+            (self.path / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
+            sync_directory(self.path)
+        except OSError as error:
+            raise storage_error(f"confirm the registration in {self.path}", error) from error
+
+    def close_clean(self, broker_epoch: BrokerEpoch, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """All that the next start needs, one syncfs, then the marker, last.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; there is no marker then.
+        """
+        self._check_online()
+        for log in self.logs.values():
+            log.finish()
+        self.checkpoints.changed = True
+        self.checkpoint(high_watermarks)
+        if any(log.broken for log in self.logs.values()):
+            return
+        try:
+            replace_file(self.path / CLEAN_SHUTDOWN_FILE, pack_json({"broker_epoch": broker_epoch}), durable=True)
+        except OSError as error:
+            raise storage_error(f"write {CLEAN_SHUTDOWN_FILE} in {self.path}", error) from error
+
+    def release(self) -> None:
+        """Close every log and give the lock back."""
+        for log in self.logs.values():
+            log.close()
+        self.logs.clear()
+        self._lock_descriptor = None
+
+    def asides(self) -> list[tuple[Path, str]]:
+        """(path, "stray" or "delete") of what was set aside."""
+        matches = ((path, _ASIDE_NAME.fullmatch(path.name)) for path in self.path.iterdir())
+        return [(path, match["suffix"]) for path, match in matches if match]
+
+    def _check_online(self) -> None:
+        if self.failed is not None:
+            raise TidemarkError(ErrorCode.STORAGE_ERROR, self.failed)
+
+
+def aside_path(path: Path, suffix: str) -> Path:
+    """The name of a replica's directory when it is set aside: <name>.<uuid>-<suffix>, within a name's 255 bytes."""
+    ending = f".{uuid.uuid4().hex}-{suffix}"
+    return path.with_name(path.name[: _NAME_BYTES_MAX - len(ending)] + ending)
+
+
+def write_identity(path: Path, identity: ReplicaIdentity, *, generation: int) -> None:
+    """Write partition.json; durable with the next syncfs."""
+    document = {"topic_id": identity.topic_id, "incarnation": identity.incarnation, "generation": generation}
+    replace_file(path / PARTITION_FILE, pack_json(document))
+
+
+def _found_replicas(directory: Path) -> Iterator[FoundReplica]:
+    for entry in os.scandir(directory):
+        match = _REPLICA_NAME.fullmatch(entry.name)
+        if match is None or not entry.is_dir():
+            continue
+        partition = TopicPartition(match["topic"], int(match["partition"]))
+        path = Path(entry.path)
+        try:
+            document = read_json(path / PARTITION_FILE)
+        except BadFile:
+            document = None
+        if document is None:
+            yield FoundReplica(partition, path, None, -1)
+        else:
+            identity = ReplicaIdentity(document["topic_id"], document["incarnation"])
+            yield FoundReplica(partition, path, identity, document["generation"])
+
+
+def _format(path: Path, cluster_id: str, broker_id: BrokerId) -> dict[str, Any]:
+    foreign = [entry.name for entry in os.scandir(path) if entry.is_dir() and _REPLICA_NAME.fullmatch(entry.name)]
+    if foreign:
+        raise _refusal(
+            path, f"has replicas ({foreign[0]}, ...) and no {META_FILE}: restore the file, or empty the directory"
+        )
+    for name in (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS):
+        replace_file(path / name, pack_lines([]))
+    meta = {
+        "cluster_id": cluster_id,
+        "broker_id": broker_id,
+        "directory_id": uuid.uuid4().hex,
+        "format_version": FORMAT_VERSION,
+    }
+    replace_file(path / META_FILE, pack_json(meta), durable=True)
+    return meta
+
+
+def _check_owner(path: Path, meta: Mapping[str, Any], cluster_id: str, broker_id: BrokerId) -> None:
+    if meta["format_version"] != FORMAT_VERSION:
+        raise _refusal(
+            path,
+            f"has format version {meta['format_version']}, this program reads {FORMAT_VERSION}: use a newer one",
+            ErrorCode.INVALID_CONFIG,
+        )
+    if meta["cluster_id"] != cluster_id:
+        raise _refusal(
+            path,
+            f"belongs to cluster {meta['cluster_id']}, this is {cluster_id}: correct zookeeper.connect or log.dirs",
+            ErrorCode.INVALID_CONFIG,
+        )
+    if meta["broker_id"] != broker_id:
+        raise _refusal(
+            path,
+            f"belongs to broker {meta['broker_id']}, this is broker {broker_id}: correct broker.id or log.dirs",
+            ErrorCode.INVALID_CONFIG,
+        )
+
+
+def _refusal(path: Path, sentence: str, code: ErrorCode = ErrorCode.STORAGE_ERROR) -> TidemarkError:
+    return TidemarkError(code, f"the log directory {path} {sentence}")
+
+
+def _clean_epoch(path: Path) -> BrokerEpoch | None:
+    try:
+        document = read_json(path / CLEAN_SHUTDOWN_FILE)
+    except BadFile:
+        return None
+    return None if document is None else BrokerEpoch(document["broker_epoch"])
+
+
+def _incarnation(path: Path) -> tuple[str, BrokerEpoch] | None:
+    try:
+        document = read_json(path / INCARNATION_FILE)
+    except BadFile:
+        return None
+    return None if document is None else (document["boot_id"], BrokerEpoch(document["broker_epoch"]))

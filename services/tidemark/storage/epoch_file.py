@@ -1,0 +1,30 @@
+"""The leader-epoch-checkpoint: lines of (epoch, start offset), written behind (rule E1, docs/formats.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from tidemark.core.leader_epochs import LeaderEpochs
+from tidemark.model import EpochEntry, LeaderEpoch, Offset
+from tidemark.storage.files import BadFile, pack_lines, read_lines, replace_file
+
+EPOCH_FILE: Final = "leader-epoch-checkpoint"
+
+
+def write_epochs(directory: Path, entries: Iterable[EpochEntry]) -> None:
+    """Replace the file; not durable until the next syncfs, since the envelopes carry the truth."""
+    replace_file(directory / EPOCH_FILE, pack_lines([f"{entry[0]} {entry[1]}" for entry in entries]))
+
+
+def read_epochs(directory: Path) -> LeaderEpochs | None:
+    """What the file says; None where it is missing or damaged, so that the envelopes must be read."""
+    try:
+        lines = read_lines(directory / EPOCH_FILE)
+    except BadFile:
+        return None
+    if lines is None:
+        return None
+    numbers = [line.split() for line in lines]
+    return LeaderEpochs(EpochEntry(LeaderEpoch(int(epoch)), Offset(int(start))) for epoch, start in numbers)

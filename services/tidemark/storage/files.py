@@ -1,0 +1,214 @@
+"""The file primitives of storage: descriptors that close with their last user, durable replacement, checked JSON.
+
+What is replaced is replaced whole (temporary file, rename). What is made durable is made so by one `syncfs` for a
+whole directory, or by fsync where one small file is the point (docs/formats.md, "A log directory").
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import google_crc32c
+
+from tidemark.model import ErrorCode, TidemarkError
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class Descriptor:
+    """A file descriptor that is closed when nobody refers to it any more.
+
+    Whoever holds the object (not just its number) never sees the number reused for another file, whatever the pool
+    or the log does meanwhile.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self, path: Path | str, flags: int) -> None:
+        self.number = -1
+        self.number = os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def __del__(self) -> None:
+        if self.number >= 0:
+            os.close(self.number)
+
+
+class DescriptorPool:
+    """Open files under a bound: the least recently used are let go (the hard limit of descriptors is finite)."""
+
+    def __init__(self, limit: int = 4096) -> None:
+        assert limit > 0
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._open: OrderedDict[object, Descriptor] = OrderedDict()
+
+    def get(self, key: object, path: Path) -> Descriptor:
+        """The descriptor of `key`, opened for reading and writing where it is not open."""
+        with self._lock:
+            found = self._open.get(key)
+            if found is not None:
+                self._open.move_to_end(key)
+                return found
+        opened = Descriptor(path, os.O_RDWR)
+        with self._lock:
+            found = self._open.setdefault(key, opened)
+            while len(self._open) > self._limit:
+                self._open.popitem(last=False)
+            return found
+
+    def drop(self, key: object) -> None:
+        """Let go of it; it closes when its readers are done."""
+        with self._lock:
+            self._open.pop(key, None)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+
+def storage_error(doing: str, error: OSError) -> TidemarkError:
+    """What the operating system refused, as the refusal the callers know."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return TidemarkError(ErrorCode.STORAGE_ERROR, f"{doing}: {reason}")
+
+
+def raise_storage_error(doing: str, error: OSError) -> NoReturn:
+    """Raise `storage_error` in place of the OSError."""
+    raise storage_error(doing, error) from error
+
+
+def sync_file_system(directory: Path) -> None:
+    """Make everything written so far to the file system of this directory durable: syncfs(2), one for all files.
+
+    Raises:
+        OSError: a write back failed. It must not be tried again: what could not be written is lost to the cache.
+    """
+    descriptor = Descriptor(directory, os.O_RDONLY | os.O_DIRECTORY)
+    if not hasattr(_LIBC, "syncfs"):
+        os.sync()  # no syncfs outside Linux; this one reports no error
+        return
+    if _LIBC.syncfs(descriptor.number) != 0:
+        number = ctypes.get_errno() or errno.EIO
+        raise OSError(number, os.strerror(number), str(directory))
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = Descriptor(directory, os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(descriptor.number)
+
+
+def write_temporary(path: Path, content: bytes, *, durable: bool = False) -> Path:
+    """Write the content beside `path`; the caller renames it there when it may count."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    descriptor = Descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    write_all(descriptor.number, content, 0)
+    if durable:
+        os.fsync(descriptor.number)
+    return temporary
+
+
+def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Replace a file whole: a reader, or a start after a kill, sees the old or the new one.
+
+    With `durable` it has reached the disk when this returns (fsync, rename, fsync of the directory).
+    """
+    write_temporary(path, content, durable=durable).replace(path)
+    if durable:
+        sync_directory(path.parent)
+
+
+def write_all(descriptor: int, content: bytes | memoryview, position: int) -> None:
+    """pwrite(2) until everything is written."""
+    left = memoryview(content)
+    while left:
+        written = os.pwrite(descriptor, left, position)
+        left, position = left[written:], position + written
+
+
+def read_exactly(descriptor: int, length: int, position: int) -> bytes:
+    """pread(2) until everything is read; short at the end of the file."""
+    data = os.pread(descriptor, length, position)
+    if len(data) == length or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < length and (data := os.pread(descriptor, length - got, position + got)):
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
+
+
+def checksum(content: bytes) -> int:
+    """CRC-32C."""
+    value: int = google_crc32c.value(content)
+    return value
+
+
+class BadFile(Exception):  # noqa: N818 - a finding about a file, turned into a refusal or a repair by its reader
+    """A small file that is there and does not hold what was once written; the text says what is wrong."""
+
+
+def pack_json(document: Mapping[str, Any]) -> bytes:
+    """A JSON object with the CRC-32C of its content as its last member."""
+    return (json.dumps({**document, "crc": _document_crc(document)}, indent=1) + "\n").encode()
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A document of `pack_json`; None where there is no file.
+
+    Raises:
+        BadFile: cut off, damaged or not ours.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadFile(f"{path.name} cannot be read: {error.strerror}") from error
+    try:
+        document = json.loads(content)
+    except ValueError:
+        raise BadFile(f"{path.name} is not JSON") from None
+    if not isinstance(document, dict) or document.pop("crc", None) != _document_crc(document):
+        raise BadFile(f"the checksum of {path.name} does not match")
+    return document
+
+
+def _document_crc(document: Mapping[str, Any]) -> int:
+    return checksum(json.dumps(document, sort_keys=True, separators=(",", ":")).encode())
+
+
+def pack_lines(lines: list[str]) -> bytes:
+    """A text file: a version line, the lines, and the CRC-32C of all that in a last line."""
+    body = "".join(f"{line}\n" for line in ["1", *lines]).encode()
+    return body + f"crc {checksum(body):08x}\n".encode()
+
+
+def read_lines(path: Path) -> list[str] | None:
+    """The lines of `pack_lines`; None where there is no file.
+
+    Raises:
+        BadFile: cut off, damaged or of a version that is not known.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadFile(f"{path.name} cannot be read: {error.strerror}") from error
+    cut = content.rfind(b"crc ")
+    if cut < 0 or content[cut:] != f"crc {checksum(content[:cut]):08x}\n".encode():
+        raise BadFile(f"the checksum of {path.name} does not match")
+    version, *lines = content[:cut].decode().splitlines()
+    if version != "1":
+        raise BadFile(f"{path.name} has version {version}, this program knows 1")
+    return lines

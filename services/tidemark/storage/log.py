@@ -1,0 +1,712 @@
+"""PartitionLog: one replica's log on disk, the `Log` of ports.py (rules R1, E1, E3, P3, T5).
+
+One thread appends, truncates and resets; others read, flush and checkpoint beside it. `_lock` guards what is in
+memory and is never held across a write; `_files_lock` keeps roll, truncation, reset, close and checkpoint apart.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from tidemark.core.leader_epochs import LeaderEpochs
+from tidemark.core.producer_state import ProducerStates
+from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
+from tidemark.ports import TimestampOffset
+from tidemark.record.envelope import STAMP_BYTES, Batch, stamp
+from tidemark.storage import search
+from tidemark.storage.damage import CUT_FILE, CutPoint, forget_damage, read_cut_point, write_cut_point
+from tidemark.storage.epoch_file import EPOCH_FILE, write_epochs
+from tidemark.storage.files import Descriptor, DescriptorPool, raise_storage_error, read_exactly, sync_directory
+from tidemark.storage.index import NO_TIMESTAMP_US
+from tidemark.storage.recovery import Recovered, envelopes_from, make_segment, segment_offsets
+from tidemark.storage.segment import Damage, Segment, fit, skip_to, walk
+from tidemark.storage.settings import StorageSettings
+from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, newest_snapshot, snapshot_path, write_snapshot
+from tidemark.storage.tail import Tail
+
+_IOV_MAX: Final = 1024
+_SNAPSHOT_INTERVAL_BYTES: Final = 64 << 20
+_INDEX_BEHIND_ENTRIES: Final = 256
+_NOWAIT: Final = getattr(os, "RWF_NOWAIT", None)
+
+
+class Home(Protocol):
+    """The log directory that a log lives in, as far as the log needs it."""
+
+    @property
+    def failed(self) -> str | None:
+        """Why the directory is offline, None while it is not."""
+
+    def fail(self, reason: str) -> None:
+        """A sync failed: the directory goes offline (it is never tried again)."""
+
+
+class Captured(NamedTuple):
+    """What a checkpoint will vouch for: the log at one instant, and the number of cuts until then."""
+
+    log_end: int
+    log_start: int
+    cuts: int
+
+
+class PartitionLog:
+    """Segments of one replica, the last of which is written to.
+
+    Invariants: segments are contiguous; `_end` is the published log end, up to which every byte has been written.
+    """
+
+    def __init__(
+        self, path: Path, recovered: Recovered, *, settings: StorageSettings, pool: DescriptorPool, home: Home
+    ) -> None:
+        self._path = path
+        self._settings = settings
+        self._pool = pool
+        self._home = home
+        self._lock = threading.Lock()
+        self._files_lock = threading.RLock()
+        self._segments: tuple[Segment, ...] = tuple(recovered.segments)
+        self._start = recovered.log_start
+        self._end = recovered.log_end
+        self._epochs: LeaderEpochs = recovered.epochs
+        self._latest_epoch: int = recovered.epochs.latest
+        self._epochs_behind = False
+        self._producers: ProducerStates = recovered.producers
+        self._flushed = recovered.recovery_point
+        self._damaged_until = recovered.damage.until if recovered.damage else None
+        self._cuts = 0
+        self._cut_pending = (path / CUT_FILE).exists()
+        self._snapshot_at = self._end
+        self._unsnapshotted_bytes = 0
+        self._names_behind = True
+        self._broken: str | None = None
+        self._tail = Tail(self._end, self._segments[-1].size_bytes)
+        self._interval_bytes = settings.index_interval_bytes
+        self._segment_ms_us = settings.segment_ms * 1000
+
+    # -- what is known
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """First offset, inclusive."""
+        return Offset(self._start)
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Next offset, exclusive."""
+        return Offset(self._end)
+
+    @property
+    def flushed_offset(self) -> Offset:
+        """Everything below is on disk."""
+        return Offset(self._flushed)
+
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    # -- append
+
+    def append(
+        self, batches: Sequence[Batch], *, base_offset: Offset, leader_epoch: LeaderEpoch, stamp: bool
+    ) -> Offset:
+        """As the port says; nothing of it is in the log when it raises.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; the replica is offline then.
+        """
+        self._check_usable()
+        if not batches:
+            return Offset(self._end)
+        if not stamp and batches[0].envelope.base_offset < self._end:
+            self._start_at_spanning_batch(batches[0])
+        first = base_offset if stamp else batches[0].envelope.base_offset
+        assert not stamp or first == self._end, f"a leader appends at {first}, its log ends at {self._end}"
+        end = self._end
+        try:
+            start = 0
+            while start < len(batches):
+                start = self._append_group(batches, start, leader_epoch, stamp)
+        except (OSError, Damage) as error:
+            self._undo_append(end)
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise TidemarkError(ErrorCode.STORAGE_ERROR, f"append to {self._path.name}: {reason}") from error
+        return Offset(self._end)
+
+    def _append_group(self, batches: Sequence[Batch], start: int, leader_epoch: int, stamping: bool) -> int:
+        """Write the batches from `start` on that go into one segment with one writev; gives the next start."""
+        active = self._segments[-1]
+        if self._rolls_before(active, batches[start]):
+            active = self._roll()
+        opened = self._pool.get(active, active.log_path)
+        descriptor = opened.number
+        if active.index is None:
+            with self._lock:
+                active.ensure_index(descriptor, self._interval_bytes)
+        room = self._settings.segment_bytes - active.size_bytes
+        buffers: list[bytes | memoryview] = []
+        placed: list[tuple[int, int, int, int]] = []
+        total, following = 0, self._end
+        for batch in islice(batches, start, start + _IOV_MAX // 2):
+            envelope, data = batch
+            length = len(data)
+            if placed and (total + length > room or self._too_late(active, envelope.max_timestamp_us)):
+                break
+            if stamping:
+                base, epoch = following, leader_epoch
+                buffers.append(stamp(data, base_offset=base, leader_epoch=epoch))
+                buffers.append(memoryview(data)[STAMP_BYTES:])
+            else:
+                base, epoch = envelope.base_offset, envelope.leader_epoch
+                buffers.append(data)
+            following = base + envelope.last_offset_delta + 1
+            total += length
+            placed.append((base, following, length, envelope.max_timestamp_us))
+            if active.first_timestamp_us is None:
+                active.first_timestamp_us = self._first_timestamp(active, descriptor, envelope.max_timestamp_us)
+        self._write(descriptor, buffers, total, active.size_bytes)
+        self._publish(active, placed)
+        self._remember(batches, start, placed, leader_epoch, stamping)
+        return start + len(placed)
+
+    def _write(self, descriptor: int, buffers: list[bytes | memoryview], total: int, position: int) -> None:
+        written = os.pwritev(descriptor, buffers, position)
+        while written < total:
+            rest = memoryview(b"".join(buffers))[written:]
+            count = os.pwrite(descriptor, rest, position + written)
+            if count <= 0:
+                raise OSError(errno.EIO, "nothing was written")
+            written += count
+
+    def _publish(self, active: Segment, placed: list[tuple[int, int, int, int]]) -> None:
+        tail, interval_bytes = self._tail, self._interval_bytes
+        with self._lock:
+            for base, following, length, timestamp_us in placed:
+                active.note(
+                    base_offset=base,
+                    next_offset=following,
+                    length=length,
+                    timestamp_us=timestamp_us,
+                    interval_bytes=interval_bytes,
+                )
+                tail.next_offsets.append(following)
+                tail.ends.append(active.size_bytes)
+            tail.trim()
+            self._end = following
+
+    def _remember(
+        self,
+        batches: Sequence[Batch],
+        start: int,
+        placed: list[tuple[int, int, int, int]],
+        leader_epoch: int,
+        stamping: bool,
+    ) -> None:
+        """Fold epochs and producers of what was appended into the copies that the next start begins from."""
+        for number, (base, _, length, _) in enumerate(placed, start):
+            envelope = batches[number].envelope
+            epoch = leader_epoch if stamping else envelope.leader_epoch
+            if epoch > self._latest_epoch:
+                with self._lock:
+                    self._epochs.assign(LeaderEpoch(epoch), Offset(base))
+                    self._latest_epoch, self._epochs_behind = epoch, True
+            self._unsnapshotted_bytes += length
+            if envelope.producer_id >= 0:
+                with self._lock:
+                    self._producers.observe(envelope._replace(base_offset=base) if stamping else envelope)
+
+    def _rolls_before(self, active: Segment, batch: Batch) -> bool:
+        if active.size_bytes == 0:
+            return False
+        if active.size_bytes + len(batch.data) > self._settings.segment_bytes:
+            return True
+        return self._too_late(active, batch.envelope.max_timestamp_us)
+
+    def _too_late(self, active: Segment, timestamp_us: int) -> bool:
+        first = active.first_timestamp_us
+        return first is not None and timestamp_us - first > self._segment_ms_us
+
+    def _first_timestamp(self, active: Segment, descriptor: int, otherwise_us: int) -> int:
+        if active.size_bytes == 0:
+            return otherwise_us
+        return next(walk(descriptor, 0, active.size_bytes))[1].max_timestamp_us
+
+    def _roll(self) -> Segment:
+        """Close the active segment and start the next one at the log end."""
+        with self._files_lock:
+            self._segments[-1].seal()
+            write_snapshot(self._path, self._end, self._producers)
+            self._snapshot_at, self._unsnapshotted_bytes = self._end, 0
+            segment = make_segment(self._path, self._end)
+            with self._lock:
+                self._segments = (*self._segments, segment)
+                self._tail = Tail(self._end, 0)
+                self._names_behind = True
+            return segment
+
+    def _start_at_spanning_batch(self, batch: Batch) -> None:
+        """An empty log takes a batch that spans its start, and names its segment by it (rule L1)."""
+        base = batch.envelope.base_offset
+        assert self._end == self._start, f"append at {base} below the log end {self._end}"
+        assert not self.size_bytes(), f"append at {base} below the log end {self._end}"
+        assert batch.envelope.next_offset > self._start, "the batch lies below the log start"
+        with self._files_lock, self._lock:
+            old = self._segments[-1]
+            segment = make_segment(self._path, base)
+            self._segments = (segment,)
+            self._tail = Tail(base, 0)
+            self._pool.drop(old)
+            if old.base_offset != base:
+                old.remove()
+
+    def _undo_append(self, end: int) -> None:
+        """Take back what was written of an append that failed: all of it or nothing is in the log."""
+        try:
+            if self._end == end:
+                self._cut_bytes(self._segments[-1], self._segments[-1].size_bytes)
+            else:
+                self._cut(end)
+        except (OSError, Damage, TidemarkError) as error:
+            self._broken = f"a failed append to {self._path.name} could not be taken back: {error}"
+
+    # -- read
+
+    def read(self, offset: Offset, *, end_offset: int, max_bytes: int, cached_only: bool = False) -> bytes | None:
+        """Whole batches from the one that holds `offset`, all below `end_offset` (exclusive); b"" when there is none.
+
+        Raises:
+            TidemarkError: OFFSET_OUT_OF_RANGE, STORAGE_ERROR.
+        """
+        while True:
+            cuts = self._cuts
+            try:
+                data = self._read(offset, end_offset, max_bytes, cached_only)
+            except (OSError, Damage) as error:
+                if cuts == self._cuts:
+                    raise TidemarkError(ErrorCode.STORAGE_ERROR, f"read from {self._path.name}: {error}") from error
+            else:
+                if cuts == self._cuts:
+                    return data
+
+    def _read(self, offset: int, end_offset: int, max_bytes: int, cached_only: bool) -> bytes | None:
+        with self._lock:
+            end = self._end
+            if self._broken or offset < self._start or offset > end:
+                self._refuse_read(offset)
+            limit = min(end_offset, end)
+            if offset >= limit:
+                return b""
+            if offset >= self._tail.base_offset:
+                segment = self._segments[-1]
+                start, stop = self._tail.find(offset, end_offset=limit, max_bytes=max_bytes)
+            else:
+                segment = self._segment_of(offset)
+                start, stop = 0, -1
+                if cached_only and segment.index is None:
+                    return None
+        if start == stop:
+            return b""
+        descriptor = self._pool.get(segment, segment.log_path)
+        if stop >= 0:
+            return _pread(descriptor.number, stop - start, start, cached_only)
+        return self._read_far(segment, descriptor, offset, limit, max_bytes, cached_only)
+
+    def _read_far(
+        self, segment: Segment, descriptor: Descriptor, offset: int, limit: int, max_bytes: int, cached_only: bool
+    ) -> bytes | None:
+        """Read by the index; where it is too coarse, by the headers."""
+        while True:
+            with self._lock:
+                segment.ensure_index(descriptor.number, self._interval_bytes)
+                size, last = segment.size_bytes, segment.next_offset
+                start, exact, stop = segment.span(offset, end_offset=limit, max_bytes=max_bytes)
+            if cached_only and not (exact and stop >= 0):
+                return None
+            if not exact:
+                start = skip_to(descriptor.number, offset, start=start, end=size)
+            if stop < start or stop - start > max_bytes:
+                stop = -1
+            if start == size:  # a hole up to the end of the segment: the next one goes on
+                following = self._segment_after(segment)
+                if following is None or last >= limit:
+                    return b""
+                segment, offset = following, following.base_offset
+                descriptor = self._pool.get(segment, segment.log_path)
+                continue
+            if stop < 0 or stop == start:
+                stop = fit(descriptor.number, start=start, end=size, end_offset=limit, max_bytes=max_bytes)
+            return _pread(descriptor.number, stop - start, start, cached_only) if stop > start else b""
+
+    def _refuse_read(self, offset: int) -> None:
+        if self._broken:
+            raise TidemarkError(ErrorCode.STORAGE_ERROR, self._broken)
+        raise TidemarkError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} is outside the log, which holds [{self._start}, {self._end})",
+            {"log_start_offset": str(self._start), "log_end_offset": str(self._end)},
+        )
+
+    def _segment_of(self, offset: int) -> Segment:
+        segments = self._segments
+        low, high = 0, len(segments) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if segments[middle].base_offset <= offset:
+                low = middle
+            else:
+                high = middle - 1
+        return segments[low]
+
+    def _segment_after(self, segment: Segment) -> Segment | None:
+        return next((other for other in self._segments if other.base_offset > segment.base_offset), None)
+
+    # -- by time
+
+    def offset_for_timestamp(self, timestamp_us: int, *, end_offset: Offset) -> TimestampOffset | None:
+        """First record at or after `timestamp_us`, at or past the log start and below `end_offset`.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR.
+        """
+        limit = min(end_offset, self._end)
+        try:
+            for segment in self._segments:
+                if segment.base_offset >= limit:
+                    break
+                if segment.max_timestamp_us < timestamp_us:
+                    continue
+                descriptor = self._pool.get(segment, segment.log_path)
+                with self._lock:
+                    index = segment.ensure_index(descriptor.number, self._interval_bytes)
+                    number = max(index.before_timestamp(timestamp_us), 0)
+                    start, size = index.positions[number] if len(index) else 0, segment.size_bytes
+                found = search.first_at_or_after(
+                    descriptor.number,
+                    timestamp_us,
+                    start=start,
+                    end=size,
+                    start_offset=self._start,
+                    end_offset=limit,
+                )
+                if found is not None:
+                    return found
+        except (OSError, Damage, TidemarkError) as error:
+            raise TidemarkError(ErrorCode.STORAGE_ERROR, f"search {self._path.name} by time: {error}") from error
+        return None
+
+    def max_timestamp(self, *, end_offset: Offset) -> TimestampOffset | None:
+        """The first of the records with the largest timestamp below `end_offset`.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR.
+        """
+        limit = min(end_offset, self._end)
+        newest = NO_TIMESTAMP_US
+        try:
+            for segment in self._segments:
+                if segment.base_offset >= limit:
+                    break
+                if segment.next_offset <= limit:
+                    newest = max(newest, segment.max_timestamp_us)
+                    continue
+                descriptor = self._pool.get(segment, segment.log_path)
+                with self._lock:
+                    index = segment.ensure_index(descriptor.number, self._interval_bytes)
+                    number = index.floor(limit)
+                    if number >= 0:
+                        newest = max(newest, index.timestamps[number])
+                    start, size = index.positions[number] if number >= 0 else 0, segment.size_bytes
+                newest = max(newest, search.newest_below(descriptor.number, limit, start=start, end=size))
+        except (OSError, Damage) as error:
+            raise TidemarkError(ErrorCode.STORAGE_ERROR, f"search {self._path.name} by time: {error}") from error
+        return None if newest == NO_TIMESTAMP_US else self.offset_for_timestamp(newest, end_offset=Offset(limit))
+
+    # -- cut
+
+    def truncate(self, end_offset: Offset) -> ProducerStates:
+        """Cut at `end_offset`, exclusive, or before the batch that spans it; gives the producer state of what is left.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; the replica is offline then.
+        """
+        self._check_usable()
+        if end_offset < self._start:
+            self.reset(end_offset)
+        elif end_offset < self._end:
+            try:
+                self._cut(end_offset)
+            except (OSError, Damage) as error:
+                self._broken = f"truncate {self._path.name} at {end_offset}: {error}"
+                raise TidemarkError(ErrorCode.STORAGE_ERROR, self._broken) from error
+        return self._producers.copy()
+
+    def _cut(self, end_offset: int) -> None:
+        with self._files_lock:
+            segment = self._segment_of(end_offset)
+            descriptor = self._pool.get(segment, segment.log_path)
+            with self._lock:
+                index = segment.ensure_index(descriptor.number, self._interval_bytes)
+                number = index.floor(end_offset)
+                start = index.positions[number] if number >= 0 else 0
+            position, end = segment.size_bytes, min(end_offset, self._end)
+            for at, envelope in walk(descriptor.number, start, segment.size_bytes):
+                if envelope.next_offset > end_offset:
+                    position, end = at, min(envelope.base_offset, end_offset)
+                    break
+            self._mark_cut(CutPoint(end, min(self._start, end)))
+            with self._lock:
+                self._cuts += 1
+                dropped = [other for other in self._segments if other.base_offset > segment.base_offset]
+                self._segments = tuple(other for other in self._segments if other not in dropped)
+                self._end = end
+                self._start = min(self._start, end)
+                self._flushed = min(self._flushed, end)
+                self._tail = Tail(end, position)
+            for other in reversed(dropped):
+                self._pool.drop(other)
+                other.remove()
+            self._cut_bytes(segment, position)
+            segment.next_offset = end
+            self._drop_snapshots(end)
+            self._rebuild_state(end)
+
+    def _cut_bytes(self, segment: Segment, size_bytes: int) -> None:
+        """Cut the file of a segment and what is known of it; its next offset is the caller's."""
+        descriptor = self._pool.get(segment, segment.log_path)
+        segment.remove_indexes()
+        os.ftruncate(descriptor.number, size_bytes)
+        with self._lock:
+            index = segment.ensure_index(descriptor.number, self._interval_bytes)
+            if size_bytes == segment.size_bytes:
+                return
+            index.cut(size_bytes)
+            start = index.positions[-1] if len(index) else 0
+            newest = index.timestamps[-1] if len(index) else NO_TIMESTAMP_US
+            for _, envelope in walk(descriptor.number, start, size_bytes):
+                newest = max(newest, envelope.max_timestamp_us)
+            segment.max_timestamp_us = newest
+            segment.unindexed_bytes = size_bytes - start
+            segment.size_bytes = size_bytes
+            if size_bytes == 0:
+                segment.first_timestamp_us = None
+
+    def _rebuild_state(self, end: int) -> None:
+        """Epochs and producers of what is left: the snapshot at or below the cut, and the envelopes after it (P3)."""
+        found = newest_snapshot(self._path, segment_offsets(self._path, SNAPSHOT_SUFFIX), at_most=end)
+        start, producers = found or (0, ProducerStates())
+        for envelope in envelopes_from(self._segments, start, self._interval_bytes):
+            if envelope.producer_id >= 0 and envelope.base_offset >= start:
+                producers.observe(envelope)
+        with self._lock:
+            self._producers = producers
+            if self._epochs.truncate_from_end(Offset(end)):
+                self._latest_epoch, self._epochs_behind = self._epochs.latest, True
+
+    def reset(self, start_offset: Offset) -> None:
+        """Drop everything, start empty there (rule E3).
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; the replica is offline then.
+        """
+        self._check_usable()
+        try:
+            with self._files_lock:
+                self._mark_cut(CutPoint(min(start_offset, self._end), start_offset))
+                with self._lock:
+                    self._cuts += 1
+                    dropped = self._segments
+                    for other in dropped:
+                        self._pool.drop(other)
+                    self._start = self._end = self._flushed = start_offset
+                    for other in reversed(dropped):
+                        other.remove()
+                    self._segments = (make_segment(self._path, start_offset),)
+                    self._tail = Tail(start_offset, 0)
+                    self._producers = ProducerStates()
+                    self._epochs = LeaderEpochs()
+                    self._latest_epoch, self._epochs_behind = -1, True
+                    self._names_behind = True
+                self._drop_snapshots(-1)
+        except OSError as error:
+            self._broken = f"reset {self._path.name}: {error}"
+            raise_storage_error(f"reset {self._path.name}", error)
+
+    def _mark_cut(self, cut: CutPoint) -> None:
+        """Before anything is cut: the checkpoints on disk vouch for nothing past it any more (rule T5)."""
+        if self._cut_pending:
+            earlier = read_cut_point(self._path)
+            if earlier is not None:
+                cut = CutPoint(min(cut.end_offset, earlier.end_offset), cut.log_start)
+        write_cut_point(self._path, cut)
+        self._cut_pending = True
+
+    def _drop_snapshots(self, above: int) -> None:
+        for offset in segment_offsets(self._path, SNAPSHOT_SUFFIX):
+            if offset > above:
+                snapshot_path(self._path, offset).unlink(missing_ok=True)
+        self._snapshot_at = -1
+
+    # -- make durable
+
+    def save_epochs(self, entries: Sequence[EpochEntry]) -> None:
+        """Write the leader-epoch-checkpoint, behind what is in memory; durable with the next syncfs."""
+        with self._files_lock:
+            with self._lock:
+                self._epochs = LeaderEpochs(entries)
+                self._latest_epoch, self._epochs_behind = self._epochs.latest, False
+            try:
+                write_epochs(self._path, entries)
+            except OSError as error:
+                raise_storage_error(f"write {EPOCH_FILE} of {self._path.name}", error)
+
+    def flush(self) -> Offset:
+        """fdatasync; everything below the result is on disk.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR, and the whole log directory is offline: a failed sync is never tried again.
+        """
+        self._check_usable()
+        with self._lock:
+            cuts, end, names = self._cuts, self._end, self._names_behind
+            behind = [segment for segment in self._segments if segment.next_offset > self._flushed]
+            self._names_behind = False
+        try:
+            for segment in behind:
+                opened = self._pool.get(segment, segment.log_path)
+                os.fdatasync(opened.number)
+            if names:
+                sync_directory(self._path)
+        except OSError as error:
+            if cuts != self._cuts and error.errno == errno.ENOENT:
+                return Offset(self._flushed)
+            self._home.fail(f"fdatasync of {self._path.name}: {error.strerror}")
+            raise_storage_error(f"flush {self._path.name}", error)
+        self._note_flushed(end, cuts)
+        return Offset(self._flushed)
+
+    def _note_flushed(self, end: int, cuts: int) -> None:
+        with self._lock:
+            if cuts == self._cuts:
+                self._flushed = max(self._flushed, end)
+
+    # -- checkpoints, for the manager
+
+    @property
+    def broken(self) -> str | None:
+        """Why every call is refused (a write failed, or the log is closed), None while it is not."""
+        return self._broken
+
+    @property
+    def cut_pending(self) -> bool:
+        """The checkpoints on disk are older than the last cut."""
+        return self._cut_pending
+
+    def capture(self) -> Captured | None:
+        """Before a syncfs: write what is behind, and say what that syncfs will vouch for; None if unusable.
+
+        Raises:
+            OSError: the disk does not answer.
+        """
+        with self._files_lock:
+            if self._broken:
+                return None
+            active = self._segments[-1]
+            with self._lock:
+                captured = Captured(self._end, self._start, self._cuts)
+                index = active.index
+                behind = index is not None and len(index) - index.written >= _INDEX_BEHIND_ENTRIES
+                epochs = self._epochs.entries if self._epochs_behind else None
+                self._epochs_behind = False
+                snapshot = self._producers.copy() if self._unsnapshotted_bytes >= _SNAPSHOT_INTERVAL_BYTES else None
+            if behind:
+                with self._lock:
+                    active.persist()
+            if epochs is not None:
+                write_epochs(self._path, epochs)
+            if snapshot is not None:
+                self._snapshot(captured.log_end, snapshot)
+            return captured
+
+    def checkpointed(self, captured: Captured) -> None:
+        """After the checkpoints were renamed: they vouch for what was captured.
+
+        Raises:
+            OSError: the disk does not answer.
+        """
+        self._note_flushed(captured.log_end, captured.cuts)
+        with self._files_lock:
+            if captured.cuts != self._cuts:
+                return
+            if self._cut_pending:
+                (self._path / CUT_FILE).unlink(missing_ok=True)
+                self._cut_pending = False
+            if self._damaged_until is not None and captured.log_end >= self._damaged_until:
+                forget_damage(self._path)
+                self._damaged_until = None
+
+    def _snapshot(self, end: int, states: ProducerStates) -> None:
+        """Write a snapshot and drop what it replaces; those at the starts of segments stay, for truncations."""
+        write_snapshot(self._path, end, states)
+        self._snapshot_at, self._unsnapshotted_bytes = end, 0
+        kept = {segment.base_offset for segment in self._segments} | {end}
+        for offset in segment_offsets(self._path, SNAPSHOT_SUFFIX):
+            if offset not in kept:
+                snapshot_path(self._path, offset).unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """Before the last syncfs of a clean stop: index, end mark, snapshot and epochs, so that no start scans.
+
+        Raises:
+            OSError: the disk does not answer.
+        """
+        with self._files_lock:
+            if self._broken:
+                return
+            self._segments[-1].seal()
+            if self._end > 0 and self._snapshot_at != self._end:
+                self._snapshot(self._end, self._producers)
+            if self._epochs_behind:
+                write_epochs(self._path, self._epochs.entries)
+                self._epochs_behind = False
+
+    def close(self) -> None:
+        """Release the files; every later call is refused."""
+        with self._files_lock, self._lock:
+            self._broken = self._broken or f"the log {self._path.name} is closed"
+            self._cuts += 1
+            for segment in self._segments:
+                self._pool.drop(segment)
+
+    def _check_usable(self) -> None:
+        reason = self._broken or self._home.failed
+        if reason:
+            raise TidemarkError(ErrorCode.STORAGE_ERROR, reason)
+
+
+def _pread(descriptor: int, length: int, position: int, cached_only: bool) -> bytes | None:
+    """Exactly these bytes; None where `cached_only` and not all of them are in the page cache.
+
+    Raises:
+        OSError: also where the file ends before.
+    """
+    if cached_only and _NOWAIT is not None:
+        buffer = bytearray(length)
+        try:
+            if os.preadv(descriptor, [buffer], position, _NOWAIT) == length:
+                return bytes(buffer)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+                raise
+            if error.errno == errno.EAGAIN:
+                return None
+        else:
+            return None
+    data = read_exactly(descriptor, length, position)
+    if len(data) != length:
+        raise OSError(errno.EIO, f"the file ends {length - len(data)} bytes before the log")
+    return data

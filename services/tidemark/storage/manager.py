@@ -1,0 +1,303 @@
+"""LogManager: all log directories of a broker, the `Logs` of ports.py (rules F4, T1, C8)."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from tidemark.core.events import RecoveredLog
+from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.storage.damage import KnownDamage, valid_batches_in_file, write_damage
+from tidemark.storage.directory import (
+    PARTITION_FILE,
+    FoundReplica,
+    LogDirectory,
+    PreviousDirectory,
+    aside_path,
+    write_identity,
+)
+from tidemark.storage.files import DescriptorPool, storage_error
+from tidemark.storage.log import PartitionLog
+from tidemark.storage.recovery import Expected, make_segment, recover, segment_offsets
+from tidemark.storage.segment import Segment
+from tidemark.storage.settings import storage_settings
+
+STRAY_GRACE_MS: Final = 24 * 3600 * 1000
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+def open_logs(
+    directories: Sequence[Path],
+    *,
+    cluster_id: str,
+    broker_id: BrokerId,
+    stray_grace_ms: int = STRAY_GRACE_MS,
+    open_files_max: int = 4096,
+) -> LogManager:
+    """Lock and read the log directories of a broker; new ones become its own. No replica is opened yet.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG or STORAGE_ERROR, with a sentence that says what to do; nothing is locked then.
+    """
+    if not directories:
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, "log.dirs names no directory: name at least one")
+    opened: list[LogDirectory] = []
+    try:
+        for path in directories:
+            opened.append(LogDirectory.open(Path(path), cluster_id=cluster_id, broker_id=broker_id))
+    except TidemarkError:
+        for directory in opened:
+            directory.release()
+        raise
+    return LogManager(opened, stray_grace_ms=stray_grace_ms, open_files_max=open_files_max)
+
+
+class LogManager:
+    """The directories in the order they were configured; the same partition is opened by one thread at a time."""
+
+    def __init__(self, directories: Sequence[LogDirectory], *, stray_grace_ms: int, open_files_max: int) -> None:
+        self._directories = tuple(directories)
+        self._stray_grace_s = stray_grace_ms / 1000
+        self._pool = DescriptorPool(open_files_max)
+        self._lock = threading.RLock()
+        self._deleter = ThreadPoolExecutor(1, thread_name_prefix="log-deleter")
+        self._found: dict[TopicPartition, list[tuple[LogDirectory, FoundReplica]]] = {}
+        self._strays: list[Path] = []
+        for directory in self._directories:
+            for found in directory.found:
+                self._found.setdefault(found.partition, []).append((directory, found))
+            for path, suffix in directory.asides():
+                self._take_aside(path, suffix)
+
+    @property
+    def directory_ids(self) -> tuple[str, ...]:
+        """Uuids of the directories that are online, by index; their locks are held (rule Z3)."""
+        return tuple(directory.directory_id for directory in self._directories if directory.failed is None)
+
+    @property
+    def previous(self) -> tuple[PreviousDirectory, ...]:
+        """How each directory was left (rule T1)."""
+        return tuple(directory.previous for directory in self._directories)
+
+    def sync(self) -> None:
+        """One syncfs for each directory: that it reports no error is part of rule T1.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; that directory is offline, the others are synced.
+        """
+        self._on_each(LogDirectory.sync)
+
+    def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
+        """After the registration is confirmed: write incarnation.json, remove the clean-shutdown markers (rule T1).
+
+        Raises:
+            TidemarkError: STORAGE_ERROR.
+        """
+        self._on_each(lambda directory: directory.confirm_registration(broker_epoch, boot_id))
+
+    def replicas(self) -> Mapping[TopicPartition, ReplicaIdentity]:
+        """What lies on disk (not stray, not deleted); of two directories, the one of the highest generation."""
+        with self._lock:
+            best = {
+                partition: max((found for _, found in places), key=lambda found: found.generation).identity
+                for partition, places in self._found.items()
+            }
+        return {partition: identity for partition, identity in best.items() if identity is not None}
+
+    def open(
+        self, partition: TopicPartition, identity: ReplicaIdentity, configs: Mapping[str, str]
+    ) -> tuple[PartitionLog, RecoveredLog]:
+        """Open or make; another identity under that name is set aside as stray first (rule F4).
+
+        Raises:
+            TidemarkError: STORAGE_ERROR.
+        """
+        try:
+            return self._open(partition, identity, configs)
+        except OSError as error:
+            raise storage_error(f"open the log of {partition}", error) from error
+
+    def _open(
+        self, partition: TopicPartition, identity: ReplicaIdentity, configs: Mapping[str, str]
+    ) -> tuple[PartitionLog, RecoveredLog]:
+        key = (partition, identity.incarnation)
+        with self._lock:
+            doubt = self._set_others_aside(partition, identity)
+            places = self._found.get(partition)
+            fresh = not places
+            if places:
+                directory, found = places[0]
+            else:
+                directory = self._emptiest()
+                found = self._make(directory, partition, identity, doubt)
+        if directory.failed:
+            raise TidemarkError(ErrorCode.STORAGE_ERROR, directory.failed)
+        points = directory.checkpoints
+        expected = Expected(
+            points.recovery_points.get(key, 0), points.high_watermarks.get(key, 0), points.log_starts.get(key)
+        )
+        settings = storage_settings(configs)
+        recovered = recover(found.path, expected, interval_bytes=settings.index_interval_bytes)
+        log = PartitionLog(found.path, recovered, settings=settings, pool=self._pool, home=directory)
+        old = directory.logs.get(key)
+        if old is not None:
+            old.close()
+        directory.logs[key] = log
+        return log, RecoveredLog(
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+            flushed_offset=log.flushed_offset,
+            high_watermark=Offset(recovered.high_watermark),
+            epochs=recovered.epochs.entries,
+            producers=recovered.producers.copy(),
+            damaged=recovered.damage.reason if recovered.damage else None,
+            fresh=fresh,
+            directory=self._directories.index(directory),
+        )
+
+    def _set_others_aside(self, partition: TopicPartition, identity: ReplicaIdentity) -> KnownDamage | None:
+        """Keep only the directory to open; gives the doubt that an unreadable one leaves."""
+        doubt = None
+        places = self._found.get(partition, [])
+        ours = [place for place in places if place[1].identity == identity]
+        keep = max(ours, key=lambda place: place[1].generation, default=None)
+        for directory, found in places:
+            if keep is not None and found is keep[1]:
+                continue
+            if found.identity is None and keep is None:
+                doubt = _doubt(found.path)
+            self._move_aside(directory, found, "stray")
+        if keep is None:
+            self._found.pop(partition, None)
+        else:
+            self._found[partition] = [keep]
+        return doubt
+
+    def _emptiest(self) -> LogDirectory:
+        counts = Counter(id(directory) for places in self._found.values() for directory, _ in places)
+        online = [directory for directory in self._directories if directory.failed is None]
+        if not online:
+            raise TidemarkError(ErrorCode.STORAGE_ERROR, "no log directory is online")
+        return min(online, key=lambda directory: counts[id(directory)])
+
+    def _make(
+        self, directory: LogDirectory, partition: TopicPartition, identity: ReplicaIdentity, doubt: KnownDamage | None
+    ) -> FoundReplica:
+        """A new replica's directory; partition.json is written last, so that it is whole when it counts."""
+        path = directory.path / str(partition)
+        path.mkdir()
+        make_segment(path, 0)
+        if doubt is not None:
+            write_damage(path, doubt)
+        write_identity(path, identity, generation=0)
+        found = FoundReplica(partition, path, identity, 0)
+        self._found[partition] = [(directory, found)]
+        return found
+
+    def set_aside(self, partition: TopicPartition, suffix: str) -> None:
+        """Rename the directory to <name>.<uuid>-stray or -delete; a "-delete" one goes in the background (rule C8).
+
+        Raises:
+            TidemarkError: STORAGE_ERROR.
+        """
+        assert suffix in ("stray", "delete"), suffix
+        with self._lock:
+            for directory, found in self._found.pop(partition, []):
+                try:
+                    self._move_aside(directory, found, suffix)
+                except OSError as error:
+                    raise storage_error(f"set {partition} aside", error) from error
+
+    def _move_aside(self, directory: LogDirectory, found: FoundReplica, suffix: str) -> None:
+        if found.identity is not None:
+            key = (found.partition, found.identity.incarnation)
+            log = directory.logs.pop(key, None)
+            if log is not None:
+                log.close()
+            directory.checkpoints.forget(key)
+        aside = aside_path(found.path, suffix)
+        found.path.rename(aside)
+        self._take_aside(aside, suffix)
+
+    def _take_aside(self, path: Path, suffix: str) -> None:
+        if suffix == "delete":
+            self._deleter.submit(_delete, path)
+        else:
+            self._strays.append(path)
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """Write the HW, recovery-point and log-start checkpoints of every directory, one syncfs each.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; that directory is offline, the others are written.
+        """
+        self._on_each(lambda directory: directory.checkpoint(high_watermarks))
+        self._sweep_strays()
+
+    def close_clean(self, broker_epoch: BrokerEpoch, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """The end of a clean stop: everything written, one syncfs for each directory, its marker last.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; that directory has no marker. All are closed in any case.
+        """
+        try:
+            self._on_each(lambda directory: directory.close_clean(broker_epoch, high_watermarks))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give everything back without a word: to the next start this is a kill."""
+        for directory in self._directories:
+            directory.release()
+        self._deleter.shutdown(wait=True)
+
+    def _on_each(self, act: Callable[[LogDirectory], None]) -> None:
+        errors = []
+        for directory in self._directories:
+            if directory.failed is not None:
+                continue
+            try:
+                act(directory)
+            except TidemarkError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _sweep_strays(self) -> None:
+        now_s = time.time()  # against the file system's own clock, which renamed them
+        with self._lock:
+            due = [path for path in self._strays if now_s - _changed_s(path) >= self._stray_grace_s]
+            self._strays = [path for path in self._strays if path not in due]
+        for path in due:
+            self._deleter.submit(_delete, path)
+
+
+def _changed_s(path: Path) -> float:
+    try:
+        return path.stat().st_ctime
+    except OSError:
+        return 0.0
+
+
+def _delete(path: Path) -> None:
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        _LOGGER.warning("could not delete", extra={"path": str(path), "error": str(error)})
+
+
+def _doubt(path: Path) -> KnownDamage:
+    """What a replica whose identity is lost may have held: its successor is not trusted before it has that again."""
+    ends = _ends(Segment(path, base).log_path for base in segment_offsets(path))
+    return KnownDamage(f"{PARTITION_FILE} was missing or damaged, so the log was set aside", max(ends, default=1))
+
+
+def _ends(paths: Iterable[Path]) -> list[int]:
+    return [end for path in paths if (end := valid_batches_in_file(path, at_least=0)) is not None]

@@ -1,0 +1,331 @@
+"""What a replica's directory holds, and how much of it can be trusted (rule T5).
+
+Everything below the recovery point was made durable; a segment whose end mark fits its file and lies below it needs
+no scan, so a clean stop costs none. From the recovery point on every batch is checked as a replicated one is.
+Damage above it with no valid batch behind is a torn tail and cut; any other damage is kept up to, the rest set aside.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidemark.core.leader_epochs import LeaderEpochs
+from tidemark.core.producer_state import ProducerStates
+from tidemark.model import LeaderEpoch, Offset, TidemarkError
+from tidemark.record.checks import check_batch
+from tidemark.record.envelope import Envelope
+from tidemark.storage.checkpoint import UNKNOWN
+from tidemark.storage.damage import (
+    CutPoint,
+    KnownDamage,
+    end_of_valid_batches,
+    forget_damage,
+    read_cut_point,
+    read_damage,
+    set_aside,
+    valid_batches_in_file,
+    write_damage,
+)
+from tidemark.storage.epoch_file import read_epochs, write_epochs
+from tidemark.storage.files import TEMPORARY_SUFFIX, Descriptor, read_exactly
+from tidemark.storage.index import SegmentIndex, load_index, read_end_mark
+from tidemark.storage.segment import LOG_SUFFIX, OFFSET_DIGITS, Damage, Segment, skip_to, walk
+from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, newest_snapshot
+
+_ALL: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the checkpoints say of a replica; UNKNOWN where they were lost. Ends exclusive."""
+
+    recovery_point: int = 0
+    high_watermark: int = 0
+    log_start: int | None = None
+
+    def after(self, cut: CutPoint | None) -> Expected:
+        """What is left of it after a cut that no checkpoint knows of yet."""
+        if cut is None:
+            return self
+        return Expected(
+            min(self.recovery_point, cut.end_offset), min(self.high_watermark, cut.end_offset), cut.log_start
+        )
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A replica as found; `segments` has at least one, the last is the active one."""
+
+    segments: list[Segment]
+    log_start: int
+    recovery_point: int
+    high_watermark: int
+    epochs: LeaderEpochs
+    producers: ProducerStates
+    damage: KnownDamage | None = None
+
+    @property
+    def log_end(self) -> int:
+        """Next offset, exclusive."""
+        return max(self.segments[-1].next_offset, self.log_start)
+
+
+def segment_offsets(directory: Path, suffix: str = LOG_SUFFIX) -> list[int]:
+    """Base offsets of the files with this suffix, rising."""
+    length = OFFSET_DIGITS + len(suffix)
+    names = (name for name in os.listdir(directory) if len(name) == length and name.endswith(suffix))
+    return sorted(int(name[:OFFSET_DIGITS]) for name in names if name[:OFFSET_DIGITS].isdigit())
+
+
+def recover(directory: Path, expected: Expected, *, interval_bytes: int) -> Recovered:
+    """Read, check, cut or set aside.
+
+    Raises:
+        OSError: the disk does not answer.
+    """
+    expected = expected.after(read_cut_point(directory))
+    for name in os.listdir(directory):
+        if name.endswith(TEMPORARY_SUFFIX):
+            (directory / name).unlink()
+    try:
+        return _recover(directory, expected, interval_bytes, trusting=True)
+    except Damage:
+        # A header below the recovery point, met while folding: look at everything.
+        return _recover(directory, expected, interval_bytes, trusting=False)
+
+
+def _recover(directory: Path, expected: Expected, interval_bytes: int, *, trusting: bool) -> Recovered:
+    segments, damage = _recover_segments(directory, expected, interval_bytes, trusting=trusting)
+    log_start = expected.log_start if expected.log_start not in (None, UNKNOWN) else None
+    if not segments:
+        base = log_start or 0
+        segments = [make_segment(directory, base)]
+        damage = damage or KnownDamage("no segment of the log was found", max(expected.recovery_point, base) + 1)
+    log_start = max(segments[0].base_offset, log_start or 0)
+    end = segments[-1].next_offset
+    if end < log_start:
+        log_start = segments[0].base_offset
+    lost_until = max(expected.recovery_point, expected.high_watermark)
+    if damage is None and end < lost_until:
+        damage = KnownDamage(
+            f"the log ends at {end}, below its recovery point {expected.recovery_point} "
+            f"or high watermark {expected.high_watermark}",
+            lost_until,
+        )
+    damage = _remembered(directory, damage, end)
+    epochs, producers = _fold(directory, segments, expected.recovery_point, interval_bytes)
+    return Recovered(
+        segments,
+        log_start,
+        min(max(expected.recovery_point, log_start), end),
+        max(expected.high_watermark, 0),
+        epochs,
+        producers,
+        damage,
+    )
+
+
+def make_segment(directory: Path, base_offset: int) -> Segment:
+    """An empty segment, ready to be appended to."""
+    segment = Segment(directory, base_offset)
+    Descriptor(segment.log_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    segment.remove_indexes()
+    segment.index = SegmentIndex()
+    return segment
+
+
+def _recover_segments(
+    directory: Path, expected: Expected, interval_bytes: int, *, trusting: bool
+) -> tuple[list[Segment], KnownDamage | None]:
+    bases = segment_offsets(directory)
+    segments: list[Segment] = []
+    start = expected.log_start
+    if bases and start is not None and start != UNKNOWN and bases[0] > start:
+        damage = _Found(f"the log starts at {bases[0]}, its records from {start} on are missing", start, None, 0)
+        return segments, _judge(directory, damage, bases, segments, expected)
+    for number, base in enumerate(bases):
+        segment = Segment(directory, base)
+        if segments and base != segments[-1].next_offset:
+            before = segments[-1]
+            reason = f"the segment at {before.base_offset} ends at {before.next_offset}, the next starts at {base}"
+            damage = _Found(reason, before.next_offset, None, 0)
+            return segments, _judge(directory, damage, bases[number:], segments, expected)
+        descriptor = Descriptor(segment.log_path, os.O_RDWR)
+        size = os.fstat(descriptor.number).st_size
+        mark = read_end_mark(segment.stem)
+        last = number == len(bases) - 1
+        if (
+            trusting
+            and mark is not None
+            and mark.size_bytes == size
+            and base <= mark.next_offset <= expected.recovery_point
+            and (last or mark.next_offset == bases[number + 1])
+        ):
+            segment.accept(mark)
+            segments.append(segment)
+            continue
+        try:
+            point = expected.recovery_point if trusting else 0
+            if mark is not None or not trusting:
+                segment.remove_indexes()
+            _scan(segment, descriptor.number, size, point, interval_bytes)
+        except Damage as found:
+            damage = _Found(found.reason, segment.next_offset, segment, found.position)
+            return segments, _judge(directory, damage, bases[number + 1 :], segments, expected)
+        segments.append(segment)
+    return segments, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Damage: what, the offset that was expected there, and the segment and position where it lies in one."""
+
+    reason: str
+    offset: int
+    segment: Segment | None
+    position: int
+
+
+def _judge(
+    directory: Path, found: _Found, later: Sequence[int], segments: list[Segment], expected: Expected
+) -> KnownDamage | None:
+    """Torn tail or damage: cut or set aside; gives the damage, and adds to `segments` what stays of the damaged one."""
+    ends = [valid_batches_in_file(Segment(directory, base).log_path, at_least=found.offset) for base in later]
+    segment = found.segment
+    if segment is not None:
+        descriptor = Descriptor(segment.log_path, os.O_RDWR)
+        size = os.fstat(descriptor.number).st_size
+        ends.append(end_of_valid_batches(descriptor.number, start=found.position, end=size, at_least=found.offset))
+    valid_until = max((end for end in ends if end is not None), default=None)
+    torn = valid_until is None and UNKNOWN != expected.recovery_point <= found.offset
+    damage = None
+    if not torn:
+        until = max(valid_until or 0, expected.recovery_point, expected.high_watermark, found.offset + 1)
+        damage = KnownDamage(f"{found.reason} (offset {found.offset})", until)
+        write_damage(directory, damage)
+    for base in reversed(later):
+        if torn:
+            Segment(directory, base).remove()
+        else:
+            set_aside(Segment(directory, base), keep_bytes=0)
+    if segment is not None:
+        if torn:
+            os.ftruncate(descriptor.number, found.position)
+        else:
+            set_aside(segment, keep_bytes=found.position)
+        if found.position or torn:
+            segments.append(segment)
+    return damage
+
+
+def _scan(segment: Segment, descriptor: int, size: int, recovery_point: int, interval_bytes: int) -> None:
+    """Read the segment from the last index entry at or below the recovery point; check in full from there on.
+
+    Raises:
+        Damage: what lies from `segment.size_bytes` on is no batch that can follow.
+    """
+    index = load_index(segment.stem)
+    index.cut(size)
+    number = index.floor(recovery_point)
+    if number + 1 < len(index):
+        index.cut(index.positions[number + 1])
+    if number >= 0 and not _starts_at(descriptor, index.positions[number], size, index.offsets[number]):
+        index, number = SegmentIndex(), -1
+    segment.index = index
+    if number >= 0:
+        segment.size_bytes = index.positions[number]
+        segment.next_offset = index.offsets[number]
+        segment.max_timestamp_us = index.timestamps[number]
+    before = -1
+    epoch = -1
+    for position, envelope in walk(descriptor, segment.size_bytes, size):
+        if envelope.base_offset < segment.next_offset or envelope.leader_epoch < epoch:
+            raise Damage(position, f"the batch at {envelope.base_offset} goes back in offset or epoch")
+        checked = envelope.base_offset >= recovery_point
+        if checked:
+            _check(descriptor, position, envelope.batch_length, position)
+        elif envelope.base_offset > segment.next_offset and before >= 0:
+            _check(descriptor, before, position - before, position)
+        segment.note(
+            base_offset=envelope.base_offset,
+            next_offset=envelope.next_offset,
+            length=envelope.batch_length,
+            timestamp_us=envelope.max_timestamp_us,
+            interval_bytes=interval_bytes,
+        )
+        before, epoch = position, envelope.leader_epoch
+
+
+def _check(descriptor: int, start: int, length: int, position: int) -> None:
+    try:
+        check_batch(read_exactly(descriptor, length, start))
+    except TidemarkError as error:
+        raise Damage(position, error.message) from error
+
+
+def _starts_at(descriptor: int, position: int, size: int, offset: int) -> bool:
+    try:
+        return next(walk(descriptor, position, size))[1].base_offset == offset
+    except (Damage, StopIteration):
+        return False
+
+
+def _remembered(directory: Path, damage: KnownDamage | None, end: int) -> KnownDamage | None:
+    """The damage of now or of earlier, whichever is still to be refetched."""
+    earlier = read_damage(directory)
+    if damage is not None:
+        if earlier is not None and earlier.until > damage.until:
+            damage = KnownDamage(damage.reason, earlier.until)
+        write_damage(directory, damage)
+        return damage
+    if earlier is not None and end >= earlier.until:
+        forget_damage(directory)
+        return None
+    return earlier
+
+
+def _fold(
+    directory: Path, segments: Sequence[Segment], recovery_point: int, interval_bytes: int
+) -> tuple[LeaderEpochs, ProducerStates]:
+    """Epochs and producer state, brought up to the end of the log from their files and the envelopes."""
+    end = segments[-1].next_offset
+    epochs = read_epochs(directory)
+    epochs_from = max(recovery_point, 0)
+    if epochs is None:
+        epochs, epochs_from = LeaderEpochs(), 0
+    epochs.truncate_from_end(Offset(end + 1))
+    known = epochs.entries
+    snapshot = newest_snapshot(directory, segment_offsets(directory, SNAPSHOT_SUFFIX), at_most=end)
+    producers_from, producers = snapshot or (0, ProducerStates())
+    for envelope in envelopes_from(segments, min(epochs_from, producers_from), interval_bytes):
+        if envelope.leader_epoch > epochs.latest:
+            epochs.assign(LeaderEpoch(envelope.leader_epoch), Offset(envelope.base_offset))
+        if envelope.base_offset >= producers_from and envelope.producer_id >= 0:
+            producers.observe(envelope)
+    if epochs.entries != known:
+        write_epochs(directory, epochs.entries)
+    return epochs, producers
+
+
+def envelopes_from(segments: Sequence[Segment], offset: int, interval_bytes: int) -> Iterator[Envelope]:
+    """Envelopes of every batch from the one that holds `offset` on.
+
+    Raises:
+        Damage: a header is damaged.
+    """
+    for segment in segments:
+        if segment.next_offset <= offset or segment.size_bytes == 0:
+            continue
+        descriptor = Descriptor(segment.log_path, os.O_RDONLY)
+        start = 0
+        if offset > segment.base_offset:
+            index = segment.ensure_index(descriptor.number, interval_bytes)
+            number = index.floor(offset)
+            nearby = index.positions[number] if number >= 0 else 0
+            start = skip_to(descriptor.number, offset, start=nearby, end=segment.size_bytes)
+        for _, envelope in walk(descriptor.number, start, segment.size_bytes):
+            yield envelope

@@ -1,0 +1,25 @@
+"""What storage takes of a topic's settings; the names are Kafka's dotted keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """Bytes and milliseconds, defaults as Apache Kafka's."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    index_interval_bytes: int = 4096
+
+
+def storage_settings(configs: Mapping[str, str]) -> StorageSettings:
+    """From a topic's configuration, which whoever wrote it has checked; unknown keys are other people's."""
+    defaults = StorageSettings()
+    return StorageSettings(
+        segment_bytes=int(configs.get("segment.bytes", defaults.segment_bytes)),
+        segment_ms=int(configs.get("segment.ms", defaults.segment_ms)),
+        index_interval_bytes=int(configs.get("index.interval.bytes", defaults.index_interval_bytes)),
+    )

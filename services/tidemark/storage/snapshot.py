@@ -1,0 +1,52 @@
+"""Producer snapshots: `<offset>.snapshot` is the state of all producers after every batch below that offset (P3)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tidemark.core.producer_state import ProducerEntry, ProducerStates, RememberedBatch
+from tidemark.model import Offset
+from tidemark.storage.files import BadFile, pack_json, read_json, replace_file
+
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+
+
+def snapshot_path(directory: Path, offset: int) -> Path:
+    """Where the snapshot of this offset lies."""
+    return directory / f"{offset:020d}{SNAPSHOT_SUFFIX}"
+
+
+def write_snapshot(directory: Path, offset: int, states: ProducerStates) -> None:
+    """Replace the snapshot of this offset; durable with the next syncfs."""
+    producers = [
+        [producer_id, entry.producer_epoch, entry.last_timestamp_us, [list(batch) for batch in entry.batches]]
+        for producer_id, entry in states.entries.items()
+    ]
+    replace_file(snapshot_path(directory, offset), pack_json({"offset": offset, "producers": producers}))
+
+
+def read_snapshot(directory: Path, offset: int) -> ProducerStates | None:
+    """The states of a snapshot; None where it is missing, damaged or of another offset."""
+    try:
+        document = read_json(snapshot_path(directory, offset))
+    except BadFile:
+        return None
+    if document is None or document["offset"] != offset:
+        return None
+    entries = {}
+    for producer_id, producer_epoch, last_timestamp_us, batches in document["producers"]:
+        remembered = tuple(
+            RememberedBatch(first, last, Offset(start), Offset(end)) for first, last, start, end in batches
+        )
+        entries[producer_id] = ProducerEntry(producer_epoch, remembered, last_timestamp_us)
+    return ProducerStates(entries)
+
+
+def newest_snapshot(directory: Path, offsets: list[int], *, at_most: int) -> tuple[int, ProducerStates] | None:
+    """The newest readable snapshot at or below an offset, of those whose offsets are given."""
+    for offset in sorted((offset for offset in offsets if offset <= at_most), reverse=True):
+        states = read_snapshot(directory, offset)
+        if states is not None:
+            return offset, states
+    return None

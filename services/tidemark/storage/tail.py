@@ -1,0 +1,44 @@
+"""The last batches of the active segment, by offset and position, so that reads at the tail need no header."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+_KEEP: Final = 512
+
+
+class Tail:
+    """Ends of the last batches; they lie one after the other in the file from `position` on.
+
+    Invariant: `next_offsets[i]` and `ends[i]` (both exclusive) belong to the i-th batch at or after `base_offset`.
+    """
+
+    __slots__ = ("base_offset", "ends", "next_offsets", "position")
+
+    def __init__(self, base_offset: int, position: int) -> None:
+        self.base_offset = base_offset
+        self.position = position
+        self.next_offsets: list[int] = []
+        self.ends: list[int] = []
+
+    def trim(self) -> None:
+        """Forget the older ones where there are too many."""
+        if len(self.ends) >= 2 * _KEEP:
+            self.base_offset = self.next_offsets[_KEEP - 1]
+            self.position = self.ends[_KEEP - 1]
+            del self.next_offsets[:_KEEP], self.ends[:_KEEP]
+
+    def find(self, offset: int, *, end_offset: int, max_bytes: int) -> tuple[int, int]:
+        """(start, end) of the whole batches from `offset` (at least `base_offset`) on, below `end_offset`.
+
+        At most `max_bytes`, except for the first batch; start = end where there is none.
+        """
+        ends, next_offsets = self.ends, self.next_offsets
+        first = bisect_right(next_offsets, offset)
+        start = ends[first - 1] if first else self.position
+        limit = bisect_right(next_offsets, end_offset, first)
+        if limit == first:
+            return start, start
+        past = bisect_right(ends, start + max_bytes, first, limit)
+        return start, ends[max(past - 1, first)]
