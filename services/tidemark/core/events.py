@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tidemark.core.messages import (
     FollowerMessage,
@@ -27,9 +28,15 @@ from tidemark.record.envelope import Batch
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistered:
-    """The registration of this broker is confirmed in ZooKeeper (rules Z3, E5)."""
+    """The registration of this broker is confirmed in ZooKeeper (rules Z3, E5).
+
+    Attributes:
+        known_leader_epochs: what the leaderAndISR nodes said at start-up of the replicas that lie on disk: this
+            process leads none of them in that epoch again. Replicas on disk that no complete command names are stray.
+    """
 
     broker_epoch: BrokerEpoch
+    known_leader_epochs: Mapping[TopicPartition, tuple[ReplicaIdentity, LeaderEpoch]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,77 @@
+"""What the parts of one broker's core share: the effects of the present event and a few facts about the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from tidemark.core.config import ReplicationConfig
+from tidemark.core.effects import Effect, Observed
+from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, TopicPartition
+
+if TYPE_CHECKING:
+    from tidemark.core.partition_follower import PartitionFollower
+    from tidemark.core.partition_leader import PartitionLeader
+    from tidemark.core.replication_session import FollowerSession, LeaderLink
+
+UNREGISTERED = BrokerEpoch(-1)
+
+
+class BrokerContext:
+    """One per broker; only `BrokerCore` and the parts it made write here.
+
+    Attributes:
+        effects: what the present event has brought about so far, in order.
+        broker_epoch: of the confirmed registration, -1 while there is none.
+        suspected: brokers that no leader takes into an ISR (rule C6).
+        isr_answers_due: partitions with a `WriteIsr` or `ReadIsr` that was not answered yet. One at a time, even
+            across leaderships, so that an answer is never taken for that of another question (rule R9).
+        paused: followers that try again later.
+        watched: led partitions whose followers are not all provably in sync; the others cost nothing (rule R6).
+    """
+
+    __slots__ = (
+        "broker_epoch",
+        "broker_id",
+        "config",
+        "effects",
+        "isr_answers_due",
+        "paused",
+        "registrations",
+        "suspected",
+        "talking_links",
+        "talking_sessions",
+        "watched",
+    )
+
+    def __init__(self, broker_id: BrokerId, config: ReplicationConfig) -> None:
+        self.broker_id = broker_id
+        self.config = config
+        self.effects: list[Effect] = []
+        self.broker_epoch = UNREGISTERED
+        self.suspected: frozenset[BrokerId] = frozenset()
+        self.registrations: dict[BrokerId, BrokerRegistration] = {}
+        self.isr_answers_due: set[TopicPartition] = set()
+        self.watched: dict[TopicPartition, PartitionLeader] = {}
+        self.paused: dict[PartitionFollower, None] = {}
+        # insertion-ordered: what is sent, and in which order, must not depend on hashes
+        self.talking_links: dict[LeaderLink, None] = {}
+        self.talking_sessions: dict[FollowerSession, None] = {}
+
+    def emit(self, effect: Effect) -> None:
+        """One more effect of the present event."""
+        self.effects.append(effect)
+
+    def observe(self, kind: str, partition: TopicPartition | None, **fields: str | int) -> None:
+        """Tell people."""
+        self.effects.append(Observed(kind, partition, fields))
+
+    def learn(self, registrations: Iterable[BrokerRegistration]) -> Mapping[BrokerId, BrokerRegistration]:
+        """Keep the newest registration of each broker; gives those that changed."""
+        changed: dict[BrokerId, BrokerRegistration] = {}
+        for registration in registrations:
+            known = self.registrations.get(registration.broker_id)
+            if known is None or (registration.broker_epoch >= known.broker_epoch and registration != known):
+                self.registrations[registration.broker_id] = registration
+                changed[registration.broker_id] = registration
+        return changed

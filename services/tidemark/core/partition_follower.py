@@ -1,0 +1,323 @@
+"""A follower of one partition: reconcile, fetch, append, report (rules R1, R5, R6, E2-E4, F3, L1).
+
+    idle --connected--> reconciling --(E2: ask, cut, ask again)--> fetching --refused--> paused --tick--> ...
+
+Reconciliation goes by leader epochs, never by the high watermark (seed 003).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from tidemark.core.broker_context import BrokerContext
+from tidemark.core.messages import (
+    Chunk,
+    EpochEnd,
+    EpochQuery,
+    FetchPosition,
+    PartitionCommand,
+    Refusal,
+    Report,
+    StopFetch,
+)
+from tidemark.core.replica_log import ReplicaLog
+from tidemark.core.replication_session import LeaderLink, size_bytes
+from tidemark.model import NO_EPOCH, BrokerId, ErrorCode, LeaderEpoch, Offset
+
+PAUSE_MS = 50
+"""After a refusal that a command of the controller will settle, or a chunk that did not fit."""
+
+
+class Phase(Enum):
+    """Where a follower stands."""
+
+    IDLE = "idle"  # no stream to the leader
+    ASKING = "asking"  # an epoch query is out
+    CUTTING = "cutting"  # the log is being truncated; then asking or fetching
+    DRAINING = "draining"  # the position waits for appends under way
+    FETCHING = "fetching"
+    PAUSED = "paused"  # tries again at `retry_at_ms`
+
+
+class PartitionFollower:
+    """One followership: one leader epoch from its beginning to its end.
+
+    Invariant: while fetching, chunks are appended in the order of their offsets, without a gap (rule L1).
+    """
+
+    __slots__ = (
+        "_chunk_bytes",
+        "_ctx",
+        "_leader_high_watermark",
+        "_reconciled",
+        "_retry_at_ms",
+        "ask_again",
+        "assigned",
+        "leader",
+        "leader_epoch",
+        "link",
+        "log",
+        "may_hold_holes",
+        "phase",
+        "spares_high_watermark",
+    )
+
+    def __init__(
+        self,
+        ctx: BrokerContext,
+        log: ReplicaLog,
+        command: PartitionCommand,
+        *,
+        spares_high_watermark: bool,
+        may_hold_holes: bool = False,
+    ) -> None:
+        """`spares_high_watermark`: the lineage is the one this replica reconciled in before, so nothing below its
+        own high watermark may go (rule E3)."""
+        assert log.quiet, "a followership begins on a quiet log"
+        self._ctx = ctx
+        self.log = log
+        self.leader: BrokerId = command.state.leader
+        self.leader_epoch: LeaderEpoch = command.state.leader_epoch
+        self.assigned = command.assigned_replicas
+        self.link: LeaderLink | None = None
+        self.phase = Phase.IDLE
+        self.spares_high_watermark = spares_high_watermark
+        self.may_hold_holes = may_hold_holes
+        self.ask_again = False
+        self._reconciled = False
+        self._leader_high_watermark = Offset(0)
+        self._retry_at_ms = 0
+        self._chunk_bytes: deque[int] = deque()
+
+    @property
+    def reconciled(self) -> bool:
+        """The log was brought in line with the leader's in this epoch."""
+        return self._reconciled
+
+    # -- the stream --------------------------------------------------------------------------------------------
+
+    def on_connected(self, link: LeaderLink) -> None:
+        """The stream to the leader is up."""
+        self.link = link
+        if self.phase is not Phase.CUTTING:
+            self._begin()
+
+    def on_gone(self) -> None:
+        """The stream ended; what is under way to the log goes on, its credit was of that stream."""
+        self._chunk_bytes = deque(0 for _ in self._chunk_bytes)
+        if self.phase is not Phase.CUTTING:
+            self.phase = Phase.IDLE
+
+    def retry(self, now_ms: int) -> bool:
+        """Try again after a pause; False while it is too early."""
+        if self.phase is Phase.PAUSED:
+            if now_ms < self._retry_at_ms:
+                return False
+            self._begin()
+        return True
+
+    def leave(self, newer_leader_epoch: LeaderEpoch) -> None:
+        """Follow no more; the leader hears of a newer epoch (rule F3)."""
+        if self._connected:
+            assert self.link is not None
+            self.link.stop(StopFetch(self.log.partition, newer_leader_epoch))
+            self.link.give_credit(self.log.directory, sum(self._chunk_bytes))
+        self._chunk_bytes.clear()
+        self.phase = Phase.IDLE
+
+    @property
+    def _connected(self) -> bool:
+        return self.link is not None and self.link.connected
+
+    def _begin(self) -> None:
+        """Reconcile unless that is done in this epoch, then fetch."""
+        if not self._connected:
+            self.phase = Phase.IDLE
+        elif not self.log.quiet:
+            self.phase = Phase.DRAINING
+        elif self._reconciled or self.log.epochs.latest == NO_EPOCH:
+            self._fetch()
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
+        assert self.link is not None
+        self.phase = Phase.ASKING
+        self.link.ask(EpochQuery(self.log.partition, self.log.identity, self.leader_epoch, self.log.epochs.latest))
+
+    def _fetch(self) -> None:
+        assert self.link is not None
+        log = self.log
+        self._reconciled = True
+        self.spares_high_watermark = True
+        self.phase = Phase.FETCHING
+        self.link.fetch(
+            FetchPosition(
+                log.partition, log.identity, self.leader_epoch, log.log_end_offset, log.last_record_epoch, log.directory
+            )
+        )
+
+    def _pause(self, now_ms: int) -> None:
+        self.phase = Phase.PAUSED
+        self._retry_at_ms = now_ms + PAUSE_MS
+        self._ctx.paused[self] = None
+
+    # -- reconciliation ----------------------------------------------------------------------------------------
+
+    def on_epoch_end(self, answer: EpochEnd) -> None:
+        """One round of rule E2: cut to the nearer end, ask again while the epochs differ."""
+        if self.phase is not Phase.ASKING or answer.current_leader_epoch != self.leader_epoch:
+            return
+        log = self.log
+        own = log.epochs.end_of(answer.leader_epoch, log.log_end_offset)
+        end = min(answer.end_offset, own.start_offset)
+        self.ask_again = own.leader_epoch != answer.leader_epoch
+        self._cut(Offset(end), answer.leader_epoch)
+
+    def _cut(self, end: Offset, answered_epoch: LeaderEpoch) -> None:
+        log = self.log
+        if end >= log.log_end_offset:
+            # an epoch in which this replica led without writing a record is unknown to the leader
+            if log.epochs.latest > answered_epoch and log.epochs.truncate_from_end(end):
+                log.save_epochs()
+            self._after_cut()
+            return
+        below = log.high_watermark - end
+        assert below <= 0 or not self.spares_high_watermark, (
+            f"{log.partition}: a cut at {end} below the high watermark {log.high_watermark} in one lineage"
+        )
+        self._ctx.observe(
+            "truncated",
+            log.partition,
+            log_end_offset=log.log_end_offset,
+            end_offset=end,
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+            below_high_watermark=max(0, below),
+        )
+        self.phase = Phase.CUTTING
+        if end < log.log_start_offset:
+            self.ask_again = False
+            log.reset(end)
+        else:
+            log.truncate(end)
+
+    def on_truncated(self) -> None:
+        """The cut is done; the log's offsets are those after it."""
+        self._after_cut()
+
+    def _after_cut(self) -> None:
+        if not self._connected:
+            self.phase = Phase.IDLE
+        elif self.ask_again and self.log.epochs.latest != NO_EPOCH:
+            self._ask()
+        else:
+            self._fetch()
+
+    # -- fetching ----------------------------------------------------------------------------------------------
+
+    def on_chunk(self, chunk: Chunk, now_ms: int) -> None:
+        """Append what continues the log; take over the high watermark (rules R5, L1)."""
+        link = self.link
+        assert link is not None, "chunks come over a link"
+        if chunk.current_leader_epoch != self.leader_epoch or self.phase is not Phase.FETCHING:
+            link.give_back(chunk)
+            return
+        log = self.log
+        reason = chunk.error.value if chunk.error is not None else self._misfit(chunk)
+        if reason is not None:
+            link.give_back(chunk)
+            self._ctx.observe(
+                "chunk_refused",
+                log.partition,
+                reason=reason,
+                leader=self.leader,
+                continues_from=chunk.continues_from,
+                log_end_offset=log.next_offset,
+            )
+            self._pause(now_ms)
+            return
+        if chunk.continues_from < log.next_offset:
+            link.give_back(chunk)  # of an older position: it is all there
+            return
+        self._leader_high_watermark = max(self._leader_high_watermark, chunk.high_watermark)
+        if chunk.batches:
+            self._chunk_bytes.append(size_bytes(chunk))
+            log.append_as_follower(chunk.batches)
+        else:
+            self._advance_high_watermark()
+
+    def _misfit(self, chunk: Chunk) -> str | None:
+        """Why a chunk does not continue this log, None when it does or is an old one."""
+        log = self.log
+        if chunk.continues_from > log.next_offset:
+            return "gap"
+        if chunk.continues_from < log.next_offset:
+            return None
+        expected: int = log.next_offset
+        epoch: int = log.epochs.latest
+        spans = log.next_offset == log.log_start_offset
+        for batch in chunk.batches:
+            envelope = batch.envelope
+            if envelope.next_offset <= expected:
+                return "batch below the log end"
+            if envelope.base_offset < expected and not spans:
+                return "batch overlaps the log end"
+            if envelope.base_offset > expected and not self.may_hold_holes:
+                return "hole"
+            if not epoch <= envelope.leader_epoch <= self.leader_epoch:
+                return "leader epoch out of order"
+            expected, epoch, spans = envelope.next_offset, envelope.leader_epoch, False
+        return None
+
+    def on_appended(self) -> None:
+        """A chunk is in the page cache: report it (rule R1) and let the leader send more."""
+        log = self.log
+        used_bytes = self._chunk_bytes.popleft() if self._chunk_bytes else 0
+        self._advance_high_watermark()
+        if not self._connected:
+            return
+        assert self.link is not None
+        if used_bytes:
+            self.link.give_credit(log.directory, used_bytes)
+        if self.phase is Phase.FETCHING:
+            self.report()
+        elif self.phase is Phase.DRAINING and log.quiet:
+            self._begin()
+
+    def report(self) -> None:
+        """Tell the leader the log end and what is flushed."""
+        if self.phase is Phase.FETCHING and self._connected:
+            assert self.link is not None
+            log = self.log
+            self.link.report(Report(log.partition, self.leader_epoch, log.log_end_offset, log.flushed_offset))
+
+    def _advance_high_watermark(self) -> None:
+        """Rule R2: the lesser of the own log end and the leader's high watermark."""
+        log = self.log
+        moved = log.raise_high_watermark(min(log.log_end_offset, self._leader_high_watermark))
+        if moved and log.damaged is not None and log.log_end_offset >= self._leader_high_watermark:
+            self._ctx.observe("replica_healed", log.partition, was=log.damaged)
+            log.damaged = None
+
+    # -- refusals ----------------------------------------------------------------------------------------------
+
+    def on_refusal(self, refusal: Refusal, now_ms: int) -> None:
+        """Start empty where the leader starts (rule E3), reconcile again, or wait for the controller."""
+        if self.phase not in (Phase.ASKING, Phase.FETCHING):
+            return
+        log = self.log
+        same_epoch = refusal.current_leader_epoch == self.leader_epoch
+        too_old = refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE and refusal.log_start_offset > log.log_end_offset
+        if same_epoch and too_old and log.quiet:
+            self._ctx.observe(
+                "log_reset", log.partition, log_end_offset=log.log_end_offset, start_offset=refusal.log_start_offset
+            )
+            self.phase = Phase.CUTTING
+            self.ask_again = False
+            log.reset(refusal.log_start_offset)
+            return
+        if same_epoch and refusal.code is ErrorCode.LOG_DIVERGED:
+            self._reconciled = False
+        self._pause(now_ms)

@@ -1,0 +1,550 @@
+"""The leader of one partition: append, replicate, commit, and keep the ISR (rules R1-R9, E1, E6, P1, P2, P4)."""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from tidemark.core import isr as isr_rules
+from tidemark.core.broker_context import BrokerContext
+from tidemark.core.effects import ProduceResult, ReadIsr, ReplyToProduce, ReportIsrChange, WriteIsr
+from tidemark.core.events import ProduceArrived
+from tidemark.core.isr import Committed, IsrState, PendingExpand
+from tidemark.core.messages import FetchPosition, PartitionCommand, Report
+from tidemark.core.producer_state import REMEMBERED_BATCHES, ProducerEntry, is_idempotent
+from tidemark.core.replica_log import ReplicaLog
+from tidemark.core.replication_session import FollowerSession, Sending
+from tidemark.model import (
+    BrokerId,
+    ErrorCode,
+    IsrEntry,
+    LeaderAndIsr,
+    LeaderEpoch,
+    Offset,
+    TidemarkError,
+    VersionedState,
+)
+from tidemark.record.envelope import Batch
+
+ACKS_ALL = -1
+LONG_AGO_MS = -(1 << 62)
+
+
+class RemoteReplica:
+    """What a leader knows of one follower in its leadership (rule R1).
+
+    Attributes:
+        acknowledged: the follower has fetched in this leader epoch; before that its offsets are unknown.
+        caught_up_ms: when it last was, as far as was written down; see `last_caught_up_ms`.
+        end_then, end_then_ms: the leader's log end when the follower's previous report arrived, and when that was.
+        sending: set while the follower's stream carries this partition.
+    """
+
+    __slots__ = (
+        "acknowledged",
+        "broker_id",
+        "caught_up_ms",
+        "end_then",
+        "end_then_ms",
+        "flushed_offset",
+        "log_end_offset",
+        "sending",
+    )
+
+    def __init__(self, broker_id: BrokerId, caught_up_ms: int) -> None:
+        self.broker_id = broker_id
+        self.acknowledged = False
+        self.log_end_offset = Offset(-1)
+        self.flushed_offset = Offset(-1)
+        self.caught_up_ms = caught_up_ms
+        self.end_then = Offset(1 << 62)
+        self.end_then_ms = LONG_AGO_MS
+        self.sending: Sending | None = None
+
+    def last_caught_up_ms(self, leader_end: Offset) -> int:
+        """Rule R7: an idle follower is caught up as of its last message, whatever that said (rule R6)."""
+        if self.sending is not None and self.log_end_offset >= leader_end:
+            return max(self.caught_up_ms, self.sending.session.last_message_ms)
+        return self.caught_up_ms
+
+    def reported(self, log_end_offset: Offset, leader_end: Offset, now_ms: int) -> None:
+        """Fold in a report that arrived now."""
+        self.log_end_offset = log_end_offset
+        if log_end_offset >= leader_end:
+            self.caught_up_ms = now_ms
+        elif log_end_offset >= self.end_then and self.end_then_ms > self.caught_up_ms:
+            self.caught_up_ms = self.end_then_ms
+        self.end_then = leader_end
+        self.end_then_ms = now_ms
+
+    def leader_end_moves(self, leader_end: Offset) -> None:
+        """The leader's log end is about to pass `leader_end`: write down what the heartbeats said until now."""
+        if self.sending is not None and self.log_end_offset >= leader_end:
+            self.caught_up_ms = max(self.caught_up_ms, self.sending.session.last_message_ms)
+            self.end_then = leader_end
+            self.end_then_ms = self.caught_up_ms
+
+
+class _Waiting(NamedTuple):
+    """A produce request without its answer."""
+
+    acks: int
+    base_offset: Offset
+    end_offset: Offset
+
+
+class PartitionLeader:
+    """One leadership: one leader epoch from its beginning to its end.
+
+    Invariants: no record below `epoch_start_offset` has this epoch; the high watermark passes an offset only when
+    every member of the ISR, and of a change in flight, has acknowledged the epoch and written it.
+    """
+
+    def __init__(self, ctx: BrokerContext, log: ReplicaLog, command: PartitionCommand, now_ms: int) -> None:
+        assert log.quiet, "a leadership begins on a quiet log"
+        self._ctx = ctx
+        self.log = log
+        self.leader_epoch: LeaderEpoch = command.state.leader_epoch
+        self.epoch_start_offset = log.next_offset
+        self.assigned = command.assigned_replicas
+        self._isr: IsrState = Committed(VersionedState(command.state, command.partition_epoch))
+        self._newer: VersionedState | None = None
+        self._remotes: dict[BrokerId, RemoteReplica] = {}
+        self._attached: list[RemoteReplica] = []
+        self._holding: tuple[RemoteReplica, ...] = ()
+        self._outside: frozenset[BrokerId] = frozenset()
+        self._waiting: dict[int, _Waiting] = {}
+        self._by_end: list[tuple[Offset, int]] = []
+        self._appending: deque[int | None] = deque()
+        for broker_id in command.state.isr_ids:
+            if broker_id != ctx.broker_id:
+                self._remote(broker_id, now_ms)
+        if log.epochs.assign(self.leader_epoch, log.next_offset):
+            log.save_epochs()
+        self._isr_moved()
+
+    # -- what others ask ---------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> LeaderAndIsr:
+        """The node's content as last confirmed."""
+        return self._isr.confirmed.state
+
+    @property
+    def partition_epoch(self) -> int:
+        """The node's version as last confirmed."""
+        return self._isr.confirmed.version
+
+    @property
+    def isr(self) -> IsrState:
+        """The ISR and the change in flight."""
+        return self._isr
+
+    @property
+    def may_state_high_watermark(self) -> bool:
+        """Rule E6: the high watermark has reached this epoch's start."""
+        return self.log.high_watermark >= self.epoch_start_offset
+
+    @property
+    def awaits_isr_answer(self) -> bool:
+        """A change is in flight; whoever leads anew does not take over the question of an earlier leadership."""
+        return not isinstance(self._isr, Committed)
+
+    # -- produce -----------------------------------------------------------------------------------------------
+
+    def on_produce(self, event: ProduceArrived) -> None:
+        """Check, append, and answer as the acks ask for."""
+        try:
+            self._check_acks(event)
+            fresh, duplicate = self._check_sequences(event.batches)
+        except TidemarkError as error:
+            self._reply(event.request_id, Offset(-1), error)
+            return
+        if not fresh:  # every batch is in the log already (rule P2)
+            assert duplicate is not None, "what is not fresh is a duplicate"
+            self._waiting[event.request_id] = duplicate
+            heappush(self._by_end, (duplicate.end_offset, event.request_id))
+            self._answer_committed()
+            return
+        base = self.log.append_as_leader(fresh, self.leader_epoch)
+        end = self.log.next_offset
+        if duplicate is not None:
+            base = duplicate.base_offset
+        if event.acks == 0:
+            self._appending.append(None)
+            self._reply(event.request_id, base, None)
+            return
+        self._waiting[event.request_id] = _Waiting(event.acks, base, end)
+        if event.acks == ACKS_ALL:
+            self._appending.append(None)
+            heappush(self._by_end, (end, event.request_id))
+        else:
+            self._appending.append(event.request_id)
+
+    def _check_acks(self, event: ProduceArrived) -> None:
+        state = self.state
+        if state.sealed:
+            raise self._error(ErrorCode.PARTITION_SEALED, "is being removed and takes no more records")
+        if event.acks not in (ACKS_ALL, 0, 1):
+            raise self._error(ErrorCode.INVALID_ACKS, f"cannot be produced to with acks {event.acks}: 0, 1 or -1 (all)")
+        if not event.batches:
+            raise self._error(ErrorCode.INVALID_REQUEST, "was sent no batch")
+        if event.request_id in self._waiting:
+            raise self._error(ErrorCode.INVALID_REQUEST, "is named twice in one request")
+        if event.acks == ACKS_ALL:
+            in_sync = len(isr_rules.surely_in_sync(self._isr))
+            if in_sync < state.min_isr:
+                raise self._error(
+                    ErrorCode.NOT_ENOUGH_REPLICAS,
+                    f"has {in_sync} replicas in sync and needs {state.min_isr} for acks=all",
+                )
+        elif any(is_idempotent(batch.envelope) for batch in event.batches):
+            raise self._error(ErrorCode.INVALID_ACKS, "takes batches of an idempotent producer with acks=all only")
+
+    def _check_sequences(self, batches: tuple[Batch, ...]) -> tuple[tuple[Batch, ...], _Waiting | None]:
+        """The batches to append, and what there is to wait for because of duplicates. All or nothing."""
+        producers = self.log.producers
+        if not any(is_idempotent(batch.envelope) for batch in batches):
+            return batches, None
+        undo: dict[int, ProducerEntry | None] = {}
+        fresh: list[Batch] = []
+        first: Offset | None = None
+        end: int = 0
+        next_offset: int = self.log.next_offset
+        try:
+            for batch in batches:
+                envelope = batch.envelope
+                duplicate = producers.check(envelope)
+                if duplicate is not None:
+                    first = duplicate.first_offset if first is None else first
+                    end = max(end, duplicate.last_offset + 1)
+                    continue
+                fresh.append(batch)
+                if is_idempotent(envelope):
+                    self._check_in_flight(producers.entry(envelope.producer_id))
+                    undo.setdefault(envelope.producer_id, producers.entry(envelope.producer_id))
+                    producers.observe(envelope._replace(base_offset=next_offset))
+                next_offset += envelope.last_offset_delta + 1
+        finally:
+            # the append itself folds them in; here they only had to be checked one after the other
+            for producer_id, entry in undo.items():
+                producers.restore(producer_id, entry)
+        return tuple(fresh), None if first is None else _Waiting(ACKS_ALL, first, Offset(end))
+
+    def _check_in_flight(self, entry: ProducerEntry | None) -> None:
+        """Rule P1: a sixth batch would push out one that may still be sent again."""
+        if entry is None or len(entry.batches) < REMEMBERED_BATCHES:
+            return
+        oldest = entry.batches[0]
+        if oldest.first_offset >= self.epoch_start_offset and oldest.last_offset >= self.log.high_watermark:
+            raise self._error(
+                ErrorCode.INVALID_REQUEST,
+                f"takes at most {REMEMBERED_BATCHES} unacknowledged batches of one idempotent producer",
+            )
+
+    def on_produce_expired(self, request_id: int) -> None:
+        """The client waits no longer; the records stay."""
+        waiting = self._waiting.pop(request_id, None)
+        if waiting is not None:
+            self._reply(
+                request_id,
+                waiting.base_offset,
+                self._error(ErrorCode.REQUEST_TIMED_OUT, "did not replicate the records in the time the client gave"),
+            )
+
+    def on_appended(self, log_end_offset: Offset) -> None:
+        """The oldest append is in the page cache: it counts, followers get it, acks=1 is answered."""
+        log = self.log
+        before = log.log_end_offset
+        for remote in self._attached:
+            remote.leader_end_moves(before)
+        log.appended(log_end_offset)
+        if self._remotes:
+            self._ctx.watched[log.partition] = self
+        request_id = self._appending.popleft()
+        if request_id is not None:
+            waiting = self._waiting.pop(request_id, None)
+            if waiting is not None:
+                self._reply(request_id, waiting.base_offset, None)
+        for remote in self._attached:
+            assert remote.sending is not None
+            remote.sending.session.send_more(remote.sending)
+        self.maybe_advance_high_watermark()
+
+    # -- followers ---------------------------------------------------------------------------------------------
+
+    def attach(self, session: FollowerSession, position: FetchPosition, now_ms: int) -> None:
+        """A follower fetches from here on, in this epoch; its position was checked."""
+        self.detach(session.follower)
+        remote = self._remote(session.follower, LONG_AGO_MS)
+        remote.acknowledged = True
+        remote.sending = session.start(self, position)
+        self._attached.append(remote)
+        self._follower_moved(remote, position.fetch_offset, now_ms)
+        session.send_more(remote.sending)
+
+    def detach(self, follower: BrokerId) -> None:
+        """The follower's stream no longer carries this partition."""
+        remote = self._remotes.get(follower)
+        if remote is None or remote.sending is None:
+            return
+        remote.caught_up_ms = remote.last_caught_up_ms(self.log.log_end_offset)
+        remote.sending.session.stop(self.log.partition)
+        remote.sending = None
+        self._attached.remove(remote)
+        self._ctx.watched[self.log.partition] = self
+
+    def on_report(self, session: FollowerSession, report: Report, now_ms: int) -> None:
+        """A follower's log end moved."""
+        remote = self._remotes.get(session.follower)
+        if remote is None or remote.sending is None or remote.sending.session is not session:
+            return
+        if report.log_end_offset > self.log.log_end_offset:
+            self._ctx.observe("report_refused", self.log.partition, follower=session.follower)
+            return
+        remote.flushed_offset = report.flushed_offset
+        self._follower_moved(remote, report.log_end_offset, now_ms)
+
+    def _follower_moved(self, remote: RemoteReplica, log_end_offset: Offset, now_ms: int) -> None:
+        remote.reported(log_end_offset, self.log.log_end_offset, now_ms)
+        if remote.broker_id in self._outside:
+            self.maybe_expand()
+        self.maybe_advance_high_watermark()
+
+    def _remote(self, broker_id: BrokerId, caught_up_ms: int) -> RemoteReplica:
+        remote = self._remotes.get(broker_id)
+        if remote is None:
+            remote = self._remotes[broker_id] = RemoteReplica(broker_id, caught_up_ms)
+        return remote
+
+    # -- high watermark ----------------------------------------------------------------------------------------
+
+    def maybe_advance_high_watermark(self) -> None:
+        """Rules R2-R4: the least log end of the ISR and of any change in flight, while m members are confirmed."""
+        log = self.log
+        end = log.log_end_offset
+        if end == log.high_watermark or not isr_rules.confirmed_enough(self._isr):
+            return
+        for remote in self._holding:
+            if not remote.acknowledged:
+                return
+            if remote.log_end_offset < end:
+                end = remote.log_end_offset
+        if log.raise_high_watermark(end):
+            for remote in self._attached:
+                assert remote.sending is not None
+                remote.sending.session.note_high_watermark(remote.sending)
+            self._answer_committed()
+
+    def _answer_committed(self) -> None:
+        """Answer acks=all up to the high watermark, after another look at m (rule R4)."""
+        high_watermark = self.log.high_watermark
+        heap = self._by_end
+        if not heap or heap[0][0] > high_watermark:
+            return
+        in_sync = len(isr_rules.surely_in_sync(self._isr))
+        while heap and heap[0][0] <= high_watermark:
+            request_id = heappop(heap)[1]
+            waiting = self._waiting.pop(request_id, None)
+            if waiting is None:
+                continue
+            error = None
+            if in_sync < self.state.min_isr:
+                error = self._error(
+                    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                    f"has written the records, but {in_sync} replicas in sync are less than {self.state.min_isr}",
+                )
+            self._reply(request_id, waiting.base_offset, error)
+
+    # -- ISR ---------------------------------------------------------------------------------------------------
+
+    def check_lag(self, now_ms: int) -> bool:
+        """Take out who lags and take in who caught up; False once nothing needs another look (rules R7, R8)."""
+        end = self.log.log_end_offset
+        lag_max_ms = self._ctx.config.replica_lag_time_max_ms
+        in_doubt = bool(self._outside) or not isinstance(self._isr, Committed)
+        late: list[BrokerId] = []
+        for remote in self._holding:
+            if now_ms - remote.last_caught_up_ms(end) > lag_max_ms:
+                late.append(remote.broker_id)
+            in_doubt |= remote.sending is None or remote.log_end_offset < end
+        if late and self._may_propose():
+            self._shrink(late, now_ms)
+        elif self._outside:
+            self.maybe_expand()
+        return in_doubt or bool(late)
+
+    def _may_propose(self) -> bool:
+        return isinstance(self._isr, Committed) and self.log.partition not in self._ctx.isr_answers_due
+
+    def _shrink(self, late: list[BrokerId], now_ms: int) -> None:
+        end = self.log.log_end_offset
+        why = {
+            f"late_{remote.broker_id}_ms": min(now_ms - remote.last_caught_up_ms(end), now_ms)
+            for remote in self._holding
+            if remote.broker_id in late
+        }
+        self._ctx.observe(
+            "isr_shrinking",
+            self.log.partition,
+            leaving=_ids(late),
+            log_end_offset=end,
+            leader_epoch=self.leader_epoch,
+            **why,
+        )
+        change = isr_rules.shrink(self._isr.confirmed, late)
+        self._write(change, change.proposed, ())
+
+    def maybe_expand(self) -> None:
+        """Rule R8, for whoever may join now."""
+        if not self._may_propose():
+            return
+        joining = [
+            IsrEntry(remote.broker_id, remote.sending.session.broker_epoch)
+            for remote in self._attached
+            if remote.sending is not None
+            and remote.broker_id in self._outside
+            and self._may_join(remote, remote.sending)
+        ]
+        if joining:
+            change = isr_rules.expand(self._isr.confirmed, joining)
+            self._write(change, change.proposed, joining)
+
+    def _may_join(self, remote: RemoteReplica, sending: Sending) -> bool:
+        known = self._ctx.registrations.get(remote.broker_id)
+        return (
+            remote.acknowledged
+            and remote.log_end_offset >= self.log.high_watermark
+            and remote.log_end_offset >= self.epoch_start_offset
+            and remote.broker_id not in self._ctx.suspected
+            and (known is None or known.broker_epoch <= sending.session.broker_epoch)
+        )
+
+    def _write(self, change: IsrState, proposed: LeaderAndIsr, joining: tuple[IsrEntry, ...] | list[IsrEntry]) -> None:
+        self._isr = change
+        self._ctx.isr_answers_due.add(self.log.partition)
+        self._isr_moved()
+        self._ctx.emit(
+            WriteIsr(
+                self.log.partition,
+                self.log.identity,
+                proposed,
+                change.confirmed.version,
+                {entry.broker_id: entry.broker_epoch for entry in joining},
+            )
+        )
+
+    def on_isr_written(self, version: int) -> None:
+        """The change stands."""
+        change = self._isr
+        assert not isinstance(change, Committed), "only a change in flight is answered"
+        joined = isinstance(change, PendingExpand)
+        self._ctx.observe(
+            "isr_expanded" if joined else "isr_shrunk",
+            self.log.partition,
+            isr=_ids(change.proposed.isr_ids),
+            elr=_ids(entry.broker_id for entry in change.proposed.elr),
+            before=_ids(change.confirmed.state.isr_ids),
+            partition_epoch=version,
+        )
+        self._ctx.emit(ReportIsrChange(self.log.partition))
+        self._settle(VersionedState(change.proposed, version))
+
+    def on_isr_write_failed(self, *, unknown: bool) -> None:
+        """It stays in flight until the node was read (rule R9)."""
+        assert not isinstance(self._isr, Committed), "only a change in flight is answered"
+        self._ctx.observe("isr_write_failed", self.log.partition, unknown=int(unknown))
+        self.read_isr()
+
+    def read_isr(self) -> None:
+        """Ask what the node holds."""
+        self._ctx.isr_answers_due.add(self.log.partition)
+        self._ctx.emit(ReadIsr(self.log.partition, self.log.identity))
+
+    def on_isr_read(self, found: VersionedState | None) -> bool:
+        """Adopt what the node holds; False when it says that this leadership is over (rule R9)."""
+        if (
+            found is None
+            or found.state.leader != self._ctx.broker_id
+            or found.state.leader_epoch != self.leader_epoch
+            or found.version < self.partition_epoch
+        ):
+            return False
+        changed = found.state.isr != self.state.isr
+        self._settle(found)
+        if changed:
+            self._ctx.emit(ReportIsrChange(self.log.partition))
+        return True
+
+    def on_command(self, command: PartitionCommand) -> None:
+        """The controller wrote and kept the leader and its epoch."""
+        self.assigned = command.assigned_replicas
+        for remote in tuple(self._attached):
+            if remote.broker_id not in self.assigned and remote.broker_id not in command.state.isr_ids:
+                self.detach(remote.broker_id)
+        told = VersionedState(command.state, command.partition_epoch)
+        if isinstance(self._isr, Committed):
+            self._settle(told)
+        elif told.version > self.partition_epoch and (self._newer is None or told.version > self._newer.version):
+            self._newer = told
+            self._isr_moved()
+        else:
+            self._isr_moved()
+
+    def _settle(self, confirmed: VersionedState) -> None:
+        """Nothing is in flight any more; the newest state known stands."""
+        newer, self._newer = self._newer, None
+        for candidate in (self._isr.confirmed, newer):
+            if candidate is not None and candidate.version > confirmed.version:
+                confirmed = candidate
+        self._isr = Committed(confirmed)
+        self._isr_moved()
+        self.maybe_expand()
+        self.maybe_advance_high_watermark()
+
+    def _isr_moved(self) -> None:
+        """Work out anew who holds the high watermark and who is outside."""
+        me = self._ctx.broker_id
+        members = set(isr_rules.holding_high_watermark(self._isr))
+        if self._newer is not None:
+            members.update(self._newer.state.isr_ids)
+        assert me in members, "a leader is in its ISR"
+        members.discard(me)
+        self._holding = tuple(self._remote(broker_id, LONG_AGO_MS) for broker_id in sorted(members))
+        self._outside = frozenset(self.assigned).difference(self._isr.confirmed.state.isr_ids, (me,))
+        if self._holding or self._outside:
+            self._ctx.watched[self.log.partition] = self
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def stop(self, error: TidemarkError) -> None:
+        """This leadership is over: nobody is acknowledged any more, nothing is sent."""
+        self._ctx.watched.pop(self.log.partition, None)
+        for remote in tuple(self._attached):
+            assert remote.sending is not None
+            remote.sending.session.stop(self.log.partition)
+            remote.sending = None
+        self._attached.clear()
+        for request_id, waiting in self._waiting.items():
+            self._reply(request_id, waiting.base_offset, error)
+        self._waiting.clear()
+        self._by_end.clear()
+
+    def _reply(self, request_id: int, base_offset: Offset, error: TidemarkError | None) -> None:
+        log = self.log
+        self._ctx.effects.append(
+            ReplyToProduce(request_id, log.partition, ProduceResult(base_offset, log.log_start_offset, error))
+        )
+
+    def _error(self, code: ErrorCode, sentence: str) -> TidemarkError:
+        return TidemarkError(
+            code,
+            f"{self.log.partition} {sentence}",
+            {"leader": str(self._ctx.broker_id), "leader_epoch": str(self.leader_epoch)},
+        )
+
+
+def _ids(broker_ids: object) -> str:
+    assert hasattr(broker_ids, "__iter__")
+    return ",".join(str(broker_id) for broker_id in broker_ids)

@@ -1,0 +1,155 @@
+"""A replica's log as the core knows it: its offsets, epochs and producers, and what is under way to it (rules R1, L1).
+
+Operations are pipelined: storage carries them out in order and answers each once. A log is *quiet* when nothing is
+under way; roles change, and epochs begin, only on a quiet log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tidemark.core.broker_context import BrokerContext
+from tidemark.core.effects import AppendToLog, HighWatermarkAdvanced, ResetLog, SaveEpochs, TruncateLog
+from tidemark.core.events import LogTruncated, RecoveredLog
+from tidemark.core.leader_epochs import LeaderEpochs
+from tidemark.core.producer_state import is_idempotent
+from tidemark.model import NO_EPOCH, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
+from tidemark.record.envelope import Batch
+
+
+class ReplicaLog:
+    """Offsets: ends are exclusive.
+
+    Invariants: log_start <= high_watermark <= log_end <= next_offset; `epochs` and `producers` are those of
+    `next_offset`, that is with everything under way.
+    """
+
+    __slots__ = (
+        "_ctx",
+        "_under_way",
+        "cutting",
+        "damaged",
+        "directory",
+        "epochs",
+        "flushed_offset",
+        "high_watermark",
+        "identity",
+        "log_end_offset",
+        "log_start_offset",
+        "next_offset",
+        "partition",
+        "producers",
+    )
+
+    def __init__(
+        self, ctx: BrokerContext, partition: TopicPartition, identity: ReplicaIdentity, found: RecoveredLog
+    ) -> None:
+        self._ctx = ctx
+        self.partition = partition
+        self.identity = identity
+        self.directory = found.directory
+        self.log_start_offset = found.log_start_offset
+        self.log_end_offset = found.log_end_offset
+        self.next_offset = found.log_end_offset
+        self.flushed_offset = found.flushed_offset
+        self.high_watermark = max(found.log_start_offset, min(found.high_watermark, found.log_end_offset))
+        self.epochs = LeaderEpochs(found.epochs)
+        self.producers = found.producers.copy()
+        self.damaged = found.damaged
+        self.cutting = False
+        self._under_way: deque[Offset] = deque()
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing is under way."""
+        return not self._under_way and not self.cutting
+
+    @property
+    def last_record_epoch(self) -> LeaderEpoch:
+        """Leader epoch of the last written record, -1 for an empty log."""
+        if self.log_end_offset <= self.log_start_offset:
+            return NO_EPOCH
+        return self.epochs.epoch_at(Offset(self.log_end_offset - 1))
+
+    def append_as_leader(self, batches: tuple[Batch, ...], leader_epoch: LeaderEpoch) -> Offset:
+        """Put batches at the end; gives the offset of the first record."""
+        assert not self.cutting, "a leader's log is never cut"
+        base = self.next_offset
+        end: int = base
+        for batch in batches:
+            envelope = batch.envelope
+            if is_idempotent(envelope):
+                self.producers.observe(envelope._replace(base_offset=end))
+            end += envelope.last_offset_delta + 1
+        self._append(base, Offset(end), leader_epoch, batches, stamp=True)
+        return base
+
+    def append_as_follower(self, batches: tuple[Batch, ...]) -> None:
+        """Put replicated batches at the end; they continue from `next_offset`, as the caller has checked."""
+        assert not self.cutting, "nothing is appended while the log is cut"
+        new_epoch = False
+        for batch in batches:
+            envelope = batch.envelope
+            if envelope.leader_epoch > self.epochs.latest:
+                new_epoch |= self.epochs.assign(
+                    LeaderEpoch(envelope.leader_epoch), Offset(max(envelope.base_offset, self.log_start_offset))
+                )
+            if is_idempotent(envelope):
+                self.producers.observe(envelope)
+        last = batches[-1].envelope
+        self._append(self.next_offset, Offset(last.next_offset), LeaderEpoch(last.leader_epoch), batches, stamp=False)
+        if new_epoch:
+            self.save_epochs()
+
+    def _append(
+        self, base: Offset, end: Offset, leader_epoch: LeaderEpoch, batches: tuple[Batch, ...], *, stamp: bool
+    ) -> None:
+        self._under_way.append(end)
+        self.next_offset = end
+        self._ctx.effects.append(AppendToLog(self.partition, self.identity, base, leader_epoch, batches, stamp))
+
+    def appended(self, log_end_offset: Offset) -> None:
+        """The oldest append under way is written."""
+        expected = self._under_way.popleft()
+        assert log_end_offset == expected, f"{self.partition}: log end {log_end_offset} after an append to {expected}"
+        self.log_end_offset = log_end_offset
+
+    def truncate(self, end_offset: Offset) -> None:
+        """Cut the end off; everything but the answer must wait."""
+        assert self.quiet, "a log is cut only while nothing is under way"
+        assert self.log_start_offset <= end_offset < self.log_end_offset
+        self.cutting = True
+        self._ctx.emit(TruncateLog(self.partition, self.identity, end_offset))
+
+    def reset(self, start_offset: Offset) -> None:
+        """Drop everything and start at another offset (rule E3)."""
+        assert self.quiet, "a log is cut only while nothing is under way"
+        self.cutting = True
+        self.epochs.clear()
+        self.high_watermark = start_offset
+        self._ctx.emit(ResetLog(self.partition, self.identity, start_offset))
+
+    def truncated(self, event: LogTruncated) -> None:
+        """The log was cut."""
+        assert self.cutting, "only a cut that was asked for is answered"
+        self.cutting = False
+        self.log_start_offset = event.log_start_offset
+        self.log_end_offset = self.next_offset = event.log_end_offset
+        self.flushed_offset = min(self.flushed_offset, event.log_end_offset)
+        self.high_watermark = max(event.log_start_offset, min(self.high_watermark, event.log_end_offset))
+        self.producers = event.producers.copy()
+        self.epochs.truncate_from_end(event.log_end_offset)
+        self.save_epochs()
+
+    def raise_high_watermark(self, to: Offset) -> bool:
+        """Never back (HW-MONOTONIC), never past the log end; True when it moved."""
+        if to <= self.high_watermark:
+            return False
+        assert to <= self.log_end_offset, "what is not written is not committed"
+        self.high_watermark = to
+        self._ctx.effects.append(HighWatermarkAdvanced(self.partition, to))
+        return True
+
+    def save_epochs(self) -> None:
+        """Have the epoch checkpoint written behind."""
+        self._ctx.emit(SaveEpochs(self.partition, self.identity, self.epochs.entries))
