@@ -504,8 +504,9 @@ class PartitionLog:
                 producers.observe(envelope)
         with self._lock:
             self._producers = producers
-            if self._epochs.truncate_from_end(Offset(end)):
-                self._latest_epoch, self._epochs_behind = self._epochs.latest, True
+            self._epochs.truncate_from_end(Offset(end))
+            self._latest_epoch, self._epochs_behind = self._epochs.latest, False
+        write_epochs(self._path, self._epochs.entries)
 
     def reset(self, start_offset: Offset) -> None:
         """Drop everything, start empty there (rule E3).
@@ -529,8 +530,9 @@ class PartitionLog:
                     self._tail = Tail(start_offset, 0)
                     self._producers = ProducerStates()
                     self._epochs = LeaderEpochs()
-                    self._latest_epoch, self._epochs_behind = -1, True
+                    self._latest_epoch, self._epochs_behind = -1, False
                     self._names_behind = True
+                write_epochs(self._path, ())
                 self._drop_snapshots(-1)
         except OSError as error:
             self._broken = f"reset {self._path.name}: {error}"

@@ -1,0 +1,377 @@
+"""The contract of `Log` and `Logs`: run by the real ones on files and by the fakes in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tidemark.core.events import RecoveredLog
+from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.ports import Log, Logs, TimestampOffset
+from tidemark.record.checks import check_batches
+from tidemark.storage.manager import LogManager
+
+from tests.fakes.logs import MemoryLogs
+from tests.unit.storage.batches import (
+    IDENTITY,
+    PARTITION,
+    at,
+    follow,
+    lead,
+    make_batch,
+    memory_directory,
+    open_one,
+    read_all,
+)
+
+SMALL = {"segment.bytes": "2000", "index.interval.bytes": "500"}
+
+
+class World:
+    """Logs that can be restarted as after a kill."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._memory = MemoryLogs()
+        self.logs: Logs = self._memory if path is None else open_one(path)
+
+    def restart(self) -> Logs:
+        self.stop()
+        if self._path is not None:
+            self.logs = open_one(self._path)
+        return self.logs
+
+    def stop(self) -> None:
+        if isinstance(self.logs, LogManager):
+            self.logs.close()
+        else:
+            self._memory.stop_process()
+
+    def open(self) -> tuple[Log, RecoveredLog]:
+        return self.logs.open(PARTITION, IDENTITY, SMALL)
+
+
+@pytest.fixture(params=["files", "memory"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    with memory_directory() as path:
+        made = World(path if request.param == "files" else None)
+        yield made
+        made.stop()
+
+
+@pytest.fixture
+def log(world: World) -> Log:
+    return world.open()[0]
+
+
+def test_a_new_log_is_fresh_and_empty(world: World) -> None:
+    log, recovered = world.open()
+    assert recovered.fresh
+    assert recovered.damaged is None
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes()) == (0, 0, 0)
+    assert log.read(Offset(0), end_offset=Offset(10), max_bytes=100) == b""
+
+
+def test_a_leader_append_stamps_offsets_and_epoch(log: Log) -> None:
+    assert lead(log, make_batch(["a", "b"]), make_batch(["c"]), epoch=7) == 3
+    data = log.read(Offset(0), end_offset=Offset(3), max_bytes=1 << 20)
+    assert data
+    stamps = [(b.envelope.base_offset, b.envelope.leader_epoch) for b in check_batches(data)]
+    assert stamps == [(0, 7), (2, 7)]
+
+
+def test_a_follower_append_keeps_every_byte(log: Log) -> None:
+    first, second = at(make_batch(["a", "b"]), 0, 3), at(make_batch(["c"]), 2, 4)
+    assert follow(log, first, second) == 3
+    assert read_all(log) == first.data + second.data
+
+
+def test_a_read_gives_whole_batches_from_the_one_that_holds_the_offset(log: Log) -> None:
+    for number in range(40):
+        lead(log, make_batch([f"{number}"] * 3))
+    for offset in range(120):
+        data = log.read(Offset(offset), end_offset=Offset(120), max_bytes=1000)
+        assert data
+        batches = check_batches(data)
+        assert batches[0].envelope.base_offset == offset - offset % 3
+
+
+def test_the_first_batch_comes_even_when_larger_than_max_bytes_and_alone(log: Log) -> None:
+    lead(log, *(make_batch(["a" * 300]) for _ in range(9)))
+    for offset in range(9):
+        data = log.read(Offset(offset), end_offset=Offset(9), max_bytes=1)
+        assert data
+        assert [b.envelope.base_offset for b in check_batches(data)] == [offset]
+
+
+def test_a_read_stays_below_max_bytes_and_below_the_end_offset(log: Log) -> None:
+    lead(log, *(make_batch(["a", "b"]) for _ in range(20)))
+    size = log.size_bytes() // 20
+    for end in range(41):
+        for offset in range(0, 40, 3):
+            data = log.read(Offset(offset), end_offset=Offset(end), max_bytes=3 * size + 10)
+            assert data is not None
+            assert len(data) <= 3 * size
+            assert all(b.envelope.next_offset <= end for b in check_batches(data))
+            assert bool(data) == (offset - offset % 2 + 2 <= end)
+
+
+def test_outside_the_log_is_out_of_range_and_the_end_is_not(log: Log) -> None:
+    lead(log, make_batch(["a", "b"]))
+    assert log.read(Offset(2), end_offset=Offset(2), max_bytes=100) == b""
+    for offset in (-1, 3):
+        with pytest.raises(TidemarkError) as caught:
+            log.read(Offset(offset), end_offset=Offset(2), max_bytes=100)
+        assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_holes_between_batches_are_read_over(log: Log) -> None:
+    follow(log, at(make_batch(["a"]), 0), at(make_batch(["b", "c"]), 5))
+    follow(log, at(make_batch(["d" * 1900]), 20))
+    for offset, base in ((0, 0), (1, 5), (4, 5), (5, 5), (6, 5), (7, 20), (19, 20), (20, 20)):
+        data = log.read(Offset(offset), end_offset=Offset(21), max_bytes=10)
+        assert data
+        assert check_batches(data)[0].envelope.base_offset == base
+
+
+def test_truncation_cuts_before_the_batch_that_spans_the_offset(log: Log) -> None:
+    lead(log, *(make_batch(["a", "b"]) for _ in range(30)))
+    kept = read_all(log)
+    log.truncate(Offset(41))
+    assert log.log_end_offset == 40
+    assert kept.startswith(read_all(log))
+    lead(log, make_batch(["new"]), epoch=1)
+    assert log.log_end_offset == 41
+    read_all(log)
+
+
+@pytest.mark.parametrize("end", [0, 1, 2, 59, 60, 61, 200])
+def test_truncation_at_any_offset_leaves_a_prefix(log: Log, end: int) -> None:
+    lead(log, *(make_batch(["a", "b"]) for _ in range(30)))
+    whole = read_all(log)
+    log.truncate(Offset(end))
+    assert log.log_end_offset == min(end - end % 2, 60)
+    left = read_all(log)
+    assert left == whole[: len(left)]
+    assert len(left) == log.size_bytes()
+
+
+def test_truncation_gives_the_producer_state_of_what_is_left(log: Log) -> None:
+    for number in range(20):
+        lead(log, make_batch(["a", "b"], producer_id=5, producer_epoch=1, sequence=2 * number))
+    states = log.truncate(Offset(21))
+    entry = states.entries[5]
+    assert [batch.first_offset for batch in entry.batches] == [10, 12, 14, 16, 18]
+    assert entry.batches[-1].last_sequence == 19
+    assert log.truncate(Offset(0)).entries == {}
+
+
+def test_reset_drops_everything_and_starts_there(world: World) -> None:
+    log, _ = world.open()
+    lead(log, *(make_batch(["a", "b"]) for _ in range(30)))
+    log.reset(Offset(100))
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes()) == (100, 100, 0)
+    follow(log, at(make_batch(["c"]), 100, 2))
+    log, recovered = world.restart().open(PARTITION, IDENTITY, SMALL)
+    assert (recovered.log_start_offset, recovered.log_end_offset) == (100, 101)
+    assert recovered.damaged is None
+    assert recovered.epochs == ((2, 100),)
+
+
+def test_an_empty_log_takes_the_batch_that_spans_its_start(world: World) -> None:
+    log, _ = world.open()
+    log.reset(Offset(100))
+    spanning = at(make_batch(["a", "b", "c", "d"]), 98)
+    assert follow(log, spanning) == 102
+    assert log.log_start_offset == 100
+    assert log.read(Offset(100), end_offset=Offset(102), max_bytes=1) == spanning.data
+    world.logs.checkpoint({})
+    _, recovered = world.restart().open(PARTITION, IDENTITY, SMALL)
+    assert (recovered.log_start_offset, recovered.log_end_offset, recovered.damaged) == (100, 102, None)
+
+
+def test_a_killed_process_loses_nothing_it_appended(world: World) -> None:
+    log, _ = world.open()
+    log.save_epochs([EpochEntry(LeaderEpoch(1), Offset(0))])
+    for number in range(20):
+        batch = make_batch(["a", "b"], producer_id=9, producer_epoch=0, sequence=2 * number)
+        lead(log, batch, epoch=1 + number // 10)
+    whole = read_all(log)
+    log, recovered = world.restart().open(PARTITION, IDENTITY, SMALL)
+    assert (recovered.fresh, recovered.damaged, recovered.log_end_offset) == (False, None, 40)
+    assert recovered.epochs == ((1, 0), (2, 20))
+    assert [batch.first_sequence for batch in recovered.producers.entries[9].batches] == [30, 32, 34, 36, 38]
+    assert read_all(log) == whole
+
+
+def test_the_epoch_of_a_leader_without_records_is_kept(world: World) -> None:
+    log, _ = world.open()
+    lead(log, make_batch(["a", "b"]))
+    entries = [EpochEntry(LeaderEpoch(0), Offset(0)), EpochEntry(LeaderEpoch(4), Offset(2))]
+    log.save_epochs(entries)
+    _, recovered = world.restart().open(PARTITION, IDENTITY, SMALL)
+    assert recovered.epochs == tuple(entries)
+
+
+def test_the_high_watermark_comes_back_as_checkpointed(world: World) -> None:
+    log, recovered = world.open()
+    assert recovered.high_watermark == 0
+    lead(log, make_batch(["a", "b", "c"]))
+    world.logs.checkpoint({PARTITION: Offset(2)})
+    lead(log, make_batch(["d"]))
+    world.logs.checkpoint({})
+    _, recovered = world.restart().open(PARTITION, IDENTITY, SMALL)
+    assert (recovered.high_watermark, recovered.flushed_offset) == (2, 4)
+
+
+def test_a_truncation_below_the_checkpoint_is_no_damage(world: World) -> None:
+    log, _ = world.open()
+    lead(log, *(make_batch(["a", "b"]) for _ in range(10)))
+    world.logs.checkpoint({PARTITION: Offset(20)})
+    log.truncate(Offset(6))
+    lead(log, make_batch(["c"]), epoch=3)
+    log, recovered = world.restart().open(PARTITION, IDENTITY, SMALL)
+    assert (recovered.log_end_offset, recovered.damaged) == (7, None)
+    assert recovered.high_watermark <= 6
+    assert recovered.flushed_offset <= 6
+
+
+def test_flush_tells_up_to_where_everything_is_on_disk(log: Log) -> None:
+    assert log.flush() == 0
+    lead(log, *(make_batch(["a", "b"]) for _ in range(20)))
+    assert log.flush() == 40
+
+
+def test_another_identity_sets_the_old_log_aside(world: World) -> None:
+    log, _ = world.open()
+    lead(log, make_batch(["old"]))
+    world.logs.checkpoint({PARTITION: Offset(1)})
+    other = ReplicaIdentity("topic-two", "incarnation-two")
+    log, recovered = world.logs.open(PARTITION, other, {})
+    assert (recovered.fresh, recovered.damaged, recovered.log_end_offset, recovered.high_watermark) == (
+        True,
+        None,
+        0,
+        0,
+    )
+    assert world.logs.replicas() == {PARTITION: other}
+    _, recovered = world.restart().open(PARTITION, other, {})
+    assert (recovered.fresh, recovered.damaged) == (False, None)
+
+
+@pytest.mark.parametrize("suffix", ["stray", "delete"])
+def test_what_is_set_aside_is_gone_and_may_be_made_anew(world: World, suffix: str) -> None:
+    log, _ = world.open()
+    lead(log, make_batch(["old"]))
+    world.logs.set_aside(PARTITION, suffix)
+    assert world.logs.replicas() == {}
+    with pytest.raises(TidemarkError) as caught:
+        log.read(Offset(0), end_offset=Offset(1), max_bytes=10)
+    assert caught.value.code is ErrorCode.STORAGE_ERROR
+    assert world.open()[1].fresh
+    world.logs.set_aside(TopicPartition("unknown", 3), suffix)
+
+
+def test_a_record_is_found_by_time(log: Log) -> None:
+    for number in range(30):
+        lead(log, make_batch(["a", "b", "c"], timestamp_us=1000 + 100 * number))
+    end = Offset(90)
+    assert log.offset_for_timestamp(0, end_offset=end) == TimestampOffset(1000, Offset(0))
+    assert log.offset_for_timestamp(1001, end_offset=end) == TimestampOffset(1001, Offset(1))
+    assert log.offset_for_timestamp(1003, end_offset=end) == TimestampOffset(1100, Offset(3))
+    assert log.offset_for_timestamp(3902, end_offset=end) == TimestampOffset(3902, Offset(89))
+    assert log.offset_for_timestamp(3903, end_offset=end) is None
+    assert log.offset_for_timestamp(3902, end_offset=Offset(87)) is None
+    assert log.max_timestamp(end_offset=end) == TimestampOffset(3902, Offset(89))
+    assert log.max_timestamp(end_offset=Offset(60)) == TimestampOffset(2902, Offset(59))
+    assert log.max_timestamp(end_offset=Offset(0)) is None
+
+
+def test_time_may_go_back_from_batch_to_batch(log: Log) -> None:
+    for number in (9, 2, 7, 3, 1, 8, 4, 0, 5, 6):
+        lead(log, make_batch(["a" * 200], timestamp_us=1000 * number))
+    assert log.offset_for_timestamp(9000, end_offset=Offset(10)) == TimestampOffset(9000, Offset(0))
+    assert log.max_timestamp(end_offset=Offset(10)) == TimestampOffset(9000, Offset(0))
+    log.truncate(Offset(5))
+    log.truncate(Offset(0))
+    lead(log, make_batch(["b"], timestamp_us=3))
+    assert log.max_timestamp(end_offset=Offset(1)) == TimestampOffset(3, Offset(0))
+
+
+def test_a_closed_log_refuses(log: Log) -> None:
+    lead(log, make_batch(["a"]))
+    log.close()
+    calls: list[Callable[[], object]] = [
+        lambda: lead(log, make_batch(["a"])),
+        lambda: log.read(Offset(0), end_offset=Offset(1), max_bytes=1),
+        lambda: log.truncate(Offset(0)),
+        log.flush,
+    ]
+    for call in calls:
+        with pytest.raises(TidemarkError) as caught:
+            call()
+        assert caught.value.code is ErrorCode.STORAGE_ERROR
+
+
+_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 4), st.integers(1, 700)),
+        st.tuples(st.just("truncate"), st.integers(0, 60), st.just(0)),
+        st.tuples(st.just("reset"), st.integers(0, 60), st.just(0)),
+        st.tuples(st.just("restart"), st.just(0), st.just(0)),
+        st.tuples(st.just("checkpoint"), st.just(0), st.just(0)),
+        st.tuples(st.just("read"), st.integers(0, 60), st.integers(1, 2000)),
+        st.tuples(st.just("time"), st.integers(0, 60), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_steps)
+def test_files_and_memory_do_the_same_for_any_calls(steps: list[tuple[str, int, int]]) -> None:
+    with memory_directory() as path:
+        worlds = [World(path), World(None)]
+        logs = [world.open()[0] for world in worlds]
+        for number, (step, first, second) in enumerate(steps):
+            match step:
+                case "append":
+                    batch = make_batch(["v" * second] * first, timestamp_us=second)
+                    outcomes: list[object] = [lead(log, batch, batch, epoch=number) for log in logs]
+                case "truncate":
+                    outcomes = [log.truncate(Offset(first)) for log in logs]
+                case "reset":
+                    outcomes = [log.reset(Offset(first)) for log in logs]
+                case "restart":
+                    opened = [world.restart().open(PARTITION, IDENTITY, SMALL) for world in worlds]
+                    logs = [log for log, _ in opened]
+                    outcomes = [(r.log_start_offset, r.log_end_offset, r.epochs, r.damaged) for _, r in opened]
+                case "checkpoint":
+                    outcomes = [
+                        world.logs.checkpoint({PARTITION: log.log_end_offset})
+                        for world, log in zip(worlds, logs, strict=True)
+                    ]
+                case "read":
+                    outcomes = [_read(log, first, second) for log in logs]
+                case _:
+                    outcomes = [log.offset_for_timestamp(first, end_offset=log.log_end_offset) for log in logs]
+            assert outcomes[0] == outcomes[1], step
+            assert logs[0].size_bytes() == logs[1].size_bytes()
+        assert read_all(logs[0]) == read_all(logs[1])
+        for world in worlds:
+            world.stop()
+
+
+def _read(log: Log, offset: int, max_bytes: int) -> object:
+    """Far reads may stop before a segment's end or an index entry: only what is promised is compared."""
+    try:
+        data = log.read(Offset(offset), end_offset=log.log_end_offset, max_bytes=max_bytes)
+    except TidemarkError as error:
+        return error.code
+    assert data is not None
+    batches = check_batches(data)
+    assert len(batches) == 1 or len(data) <= max_bytes
+    return batches[0] if batches else None

@@ -1,0 +1,82 @@
+"""Small batches and log directories for the tests of storage."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tidemark.model import BrokerId, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
+from tidemark.ports import Log
+from tidemark.record.checks import check_batches
+from tidemark.record.envelope import Batch, parse_envelope, stamped
+from tidemark.record.payload import build_batch, from_columns
+from tidemark.storage.manager import LogManager, open_logs
+
+PARTITION = TopicPartition("flights", 0)
+IDENTITY = ReplicaIdentity("topic-one", "incarnation-one")
+CLUSTER = "cluster-one"
+BROKER = BrokerId(1)
+
+
+def make_batch(
+    values: Sequence[str], *, timestamp_us: int = 0, producer_id: int = -1, producer_epoch: int = -1, sequence: int = -1
+) -> Batch:
+    """One batch as a producer sends it; the i-th record has timestamp_us + i."""
+    rows = from_columns(
+        keys=None,
+        values=[value.encode() for value in values],
+        timestamps_us=[timestamp_us + number for number in range(len(values))],
+    )
+    data = bytes(build_batch(rows, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence))
+    return Batch(parse_envelope(data), data)
+
+
+def at(batch: Batch, base_offset: int, leader_epoch: int = 0) -> Batch:
+    """The batch as a leader stamped it: what a follower appends."""
+    return stamped(batch, base_offset=base_offset, leader_epoch=leader_epoch)
+
+
+def lead(log: Log, *batches: Batch, epoch: int = 0) -> Offset:
+    """Append as a leader does."""
+    return log.append(batches, base_offset=log.log_end_offset, leader_epoch=LeaderEpoch(epoch), stamp=True)
+
+
+def follow(log: Log, *batches: Batch) -> Offset:
+    """Append as a follower does."""
+    return log.append(batches, base_offset=log.log_end_offset, leader_epoch=LeaderEpoch(0), stamp=False)
+
+
+def read_all(log: Log) -> bytes:
+    """Every byte from the log start to its end, each batch checked."""
+    parts: list[bytes] = []
+    offset, end = int(log.log_start_offset), log.log_end_offset
+    while offset < end:
+        data = log.read(Offset(offset), end_offset=end, max_bytes=1 << 20)
+        assert data
+        batches = check_batches(data)
+        assert batches[0].envelope.base_offset <= offset < batches[-1].envelope.next_offset
+        offset = batches[-1].envelope.next_offset
+        parts.append(data)
+    assert offset == end
+    return b"".join(parts)
+
+
+@contextmanager
+def memory_directory() -> Iterator[Path]:
+    """A directory on a memory file system where there is one: a syncfs there waits for nobody else's writes."""
+    shm = Path("/dev/shm")
+    path = Path(tempfile.mkdtemp(prefix="tidemark-test-", dir=shm if shm.is_dir() else None))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def open_one(path: Path, *, stray_grace_ms: int = 1 << 40, open_files_max: int = 64) -> LogManager:
+    """The logs of one directory."""
+    return open_logs(
+        [path], cluster_id=CLUSTER, broker_id=BROKER, stray_grace_ms=stray_grace_ms, open_files_max=open_files_max
+    )
