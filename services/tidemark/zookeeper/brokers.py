@@ -1,0 +1,133 @@
+"""Brokers in ZooKeeper: registration (rule Z3), who lives, broker epochs (rule T2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerEpochRecord,
+    BrokerId,
+    BrokerRegistration,
+    ErrorCode,
+    TidemarkError,
+)
+from tidemark.zookeeper import codecs, paths
+from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.session import ZooKeeperSession
+
+_POLL_INTERVAL_S: Final = 0.1
+WAIT_MS_MIN: Final = 30_000
+"""At least so long a registration waits for the session of the same disks on another boot."""
+
+
+async def register(
+    session: ZooKeeperSession,
+    registration: BrokerRegistration,
+    *,
+    clean: bool,
+    locked_directory_ids: frozenset[str],
+) -> BrokerEpoch:
+    """Rule Z3: raise the epoch, delete an old ephemeral where that is safe, create the new one; one multi."""
+    broker_id = registration.broker_id
+    wait_s = max(3 * session.call_timeout_ms, WAIT_MS_MIN) / 1000
+    deadline_s = asyncio.get_running_loop().time() + wait_s
+    while True:
+        # The epoch first: whoever registers after this read raises it, and our multi fails.
+        found_epoch = await session.get(paths.broker_epoch(broker_id))
+        found = await session.get(paths.broker(broker_id))
+        delete_old = False
+        if found is not None:
+            old = codecs.decode_registration(paths.broker(broker_id), found[0], broker_id)
+            if found[1].ephemeralOwner == session.session_id:
+                if replace(old, broker_epoch=registration.broker_epoch) == registration:
+                    return old.broker_epoch  # an earlier attempt whose answer was lost
+                delete_old = True
+            elif _must_wait(old, registration, locked_directory_ids):
+                if asyncio.get_running_loop().time() >= deadline_s:
+                    raise _taken(old, "its directories are in use under another boot of a machine")
+                await asyncio.sleep(_POLL_INTERVAL_S)
+                continue
+            else:
+                delete_old = True
+        epoch, operations = _operations(registration, found_epoch, clean=clean, delete_old=delete_old)
+        try:
+            await commit(session, operations)
+        except MultiFailed:
+            continue  # somebody registered, or the old session ended, in between
+        except TidemarkError as error:
+            if asyncio.get_running_loop().time() >= deadline_s or error.metadata.get("sent") != "true":
+                raise
+            if session.session_id == 0:
+                raise
+            continue
+        return epoch
+
+
+def _must_wait(old: BrokerRegistration, registration: BrokerRegistration, locked_directory_ids: frozenset[str]) -> bool:
+    """Whether the old session must end by itself; raises BROKER_ID_TAKEN where waiting would not help."""
+    if not locked_directory_ids & set(old.directory_ids):
+        raise _taken(old, "it shares no log directory with us")
+    return old.boot_id != registration.boot_id
+
+
+def _taken(old: BrokerRegistration, why: str) -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.BROKER_ID_TAKEN,
+        f"broker.id {old.broker_id} is registered by {old.host}:{old.port}, and {why}; "
+        "give this broker an id of its own, or stop the other one",
+        {"broker_id": str(old.broker_id), "host": old.host, "port": str(old.port)},
+    )
+
+
+def _operations(
+    registration: BrokerRegistration, found_epoch: tuple[bytes, Any] | None, *, clean: bool, delete_old: bool
+) -> tuple[BrokerEpoch, list[Operation]]:
+    broker_id = registration.broker_id
+    epoch_path = paths.broker_epoch(broker_id)
+    unclean_at = BrokerEpoch(-1)
+    epoch = BrokerEpoch(0)
+    if found_epoch is not None:
+        data, stat = found_epoch
+        epoch = BrokerEpoch(stat.version + 1)
+        unclean_at = codecs.decode_broker_epoch(epoch_path, data, stat.version).unclean_at
+    if not clean:
+        unclean_at = epoch
+    content = codecs.encode_broker_epoch(registration.directory_ids, unclean_at)
+    operations: list[Operation] = [
+        Create(epoch_path, content) if found_epoch is None else Set(epoch_path, content, epoch - 1)
+    ]
+    if delete_old:
+        operations.append(Delete(paths.broker(broker_id)))
+    node = codecs.encode_registration(replace(registration, broker_epoch=epoch))
+    operations.append(Create(paths.broker(broker_id), node, ephemeral=True))
+    return epoch, operations
+
+
+async def live(session: ZooKeeperSession, watch: Callable[[Any], None] | None) -> Mapping[BrokerId, BrokerRegistration]:
+    """/brokers/ids; the watch also fires when a broker bounces, as that deletes a child and creates one."""
+    ids = _ids(await session.children(paths.BROKERS, watch))
+    nodes = await session.read_many([paths.broker(broker_id) for broker_id in ids])
+    return {
+        broker_id: codecs.decode_registration(paths.broker(broker_id), node[0], broker_id)
+        for broker_id, node in zip(ids, nodes, strict=True)
+        if node is not None
+    }
+
+
+async def epochs(session: ZooKeeperSession) -> Mapping[BrokerId, BrokerEpochRecord]:
+    """/brokers/epochs."""
+    ids = _ids(await session.children(paths.BROKER_EPOCHS))
+    nodes = await session.read_many([paths.broker_epoch(broker_id) for broker_id in ids])
+    return {
+        broker_id: codecs.decode_broker_epoch(paths.broker_epoch(broker_id), node[0], node[1].version)
+        for broker_id, node in zip(ids, nodes, strict=True)
+        if node is not None
+    }
+
+
+def _ids(names: list[str]) -> list[BrokerId]:
+    return sorted(BrokerId(int(name)) for name in names if name.isascii() and name.isdigit())

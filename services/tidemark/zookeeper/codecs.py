@@ -1,0 +1,245 @@
+"""The JSON in ZooKeeper's nodes (docs/formats.md): written strictly, read tolerantly.
+
+A reader ignores fields it does not know and takes defaults for those that came later; what it cannot do
+without, or finds of another type, is a TidemarkError(INTERNAL) that names the path.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerEpochRecord,
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    ErrorCode,
+    IsrEntry,
+    LeaderAndIsr,
+    LeaderEpoch,
+    TidemarkError,
+    TopicDescription,
+)
+from tidemark.ports import ControllerInfo
+
+VERSION: Final = 1
+
+T = TypeVar("T")
+
+
+def encode(fields: Mapping[str, object]) -> bytes:
+    """Compact JSON with the format's version in front."""
+    return json.dumps({"version": VERSION, **fields}, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _decode(path: str, data: bytes, build: Callable[[Mapping[str, Any]], T]) -> T:
+    try:
+        fields = json.loads(data)
+        if not isinstance(fields, dict):
+            raise TypeError("it is no JSON object")
+        return build(fields)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise TidemarkError(
+            ErrorCode.INTERNAL, f"the ZooKeeper node {path} cannot be understood: {why}", {"path": path}
+        ) from error
+
+
+def _int(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is no whole number")
+    return value
+
+
+def _str(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no string")
+    return value
+
+
+def _bool(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
+
+
+def encode_state(state: LeaderAndIsr) -> bytes:
+    """A leaderAndISR node."""
+    return encode(
+        {
+            "leader": state.leader,
+            "leader_epoch": state.leader_epoch,
+            "isr": [list(entry) for entry in state.isr],
+            "elr": [list(entry) for entry in state.elr],
+            "last_known": [list(entry) for entry in state.last_known],
+            "min_isr": state.min_isr,
+            "lineage": state.lineage,
+            "sealed": state.sealed,
+            "controller_epoch": state.controller_epoch,
+        }
+    )
+
+
+def decode_state(path: str, data: bytes) -> LeaderAndIsr:
+    """As `encode_state` wrote it."""
+    return _decode(
+        path,
+        data,
+        lambda fields: LeaderAndIsr(
+            leader=BrokerId(_int(fields["leader"])),
+            leader_epoch=LeaderEpoch(_int(fields["leader_epoch"])),
+            isr=_entries(fields["isr"]),
+            elr=_entries(fields.get("elr", ())),
+            last_known=_entries(fields.get("last_known", ())),
+            min_isr=_int(fields.get("min_isr", 1)),
+            lineage=_int(fields.get("lineage", 0)),
+            sealed=_bool(fields.get("sealed", False)),
+            controller_epoch=ControllerEpoch(_int(fields.get("controller_epoch", 0))),
+        ),
+    )
+
+
+def _entries(pairs: Iterable[Any]) -> tuple[IsrEntry, ...]:
+    return tuple(
+        IsrEntry(BrokerId(_int(broker_id)), BrokerEpoch(_int(broker_epoch))) for broker_id, broker_epoch in pairs
+    )
+
+
+def encode_registration(registration: BrokerRegistration) -> bytes:
+    """A node of /brokers/ids."""
+    return encode(
+        {
+            "host": registration.host,
+            "port": registration.port,
+            "rack": registration.rack,
+            "directories": list(registration.directory_ids),
+            "boot_id": registration.boot_id,
+            "broker_epoch": registration.broker_epoch,
+            "features": dict(registration.features),
+        }
+    )
+
+
+def decode_registration(path: str, data: bytes, broker_id: BrokerId) -> BrokerRegistration:
+    """As `encode_registration` wrote it."""
+    return _decode(
+        path,
+        data,
+        lambda fields: BrokerRegistration(
+            broker_id=broker_id,
+            host=_str(fields["host"]),
+            port=_int(fields["port"]),
+            broker_epoch=BrokerEpoch(_int(fields["broker_epoch"])),
+            rack=_str(fields.get("rack", "")),
+            directory_ids=tuple(_str(item) for item in fields.get("directories", ())),
+            boot_id=_str(fields.get("boot_id", "")),
+            features={_str(name): _int(level) for name, level in fields.get("features", {}).items()},
+        ),
+    )
+
+
+def encode_broker_epoch(directory_ids: Iterable[str], unclean_at: BrokerEpoch) -> bytes:
+    """A node of /brokers/epochs; the epoch itself is the node's version."""
+    return encode({"directories": list(directory_ids), "unclean_at": unclean_at})
+
+
+def decode_broker_epoch(path: str, data: bytes, version: int) -> BrokerEpochRecord:
+    """As `encode_broker_epoch` wrote it, with the node's version."""
+    return _decode(
+        path,
+        data,
+        lambda fields: BrokerEpochRecord(
+            broker_epoch=BrokerEpoch(version),
+            directory_ids=tuple(_str(item) for item in fields.get("directories", ())),
+            unclean_at=BrokerEpoch(_int(fields.get("unclean_at", -1))),
+        ),
+    )
+
+
+def encode_topic(topic: TopicDescription) -> bytes:
+    """A node of /brokers/topics."""
+    return encode(
+        {
+            "topic_id": topic.topic_id,
+            "partitions": _replicas_out(topic.partitions),
+            "incarnations": {str(partition): found for partition, found in sorted(topic.incarnations.items())},
+            "adding": _replicas_out(topic.adding),
+            "removing": _replicas_out(topic.removing),
+            "original": _replicas_out(topic.original),
+        }
+    )
+
+
+def decode_topic(path: str, data: bytes, name: str) -> TopicDescription:
+    """As `encode_topic` wrote it; without configs, zxids and version."""
+    return _decode(
+        path,
+        data,
+        lambda fields: TopicDescription(
+            topic=name,
+            topic_id=_str(fields["topic_id"]),
+            partitions=_replicas_in(fields["partitions"]),
+            incarnations={int(partition): _str(found) for partition, found in fields["incarnations"].items()},
+            adding=_replicas_in(fields.get("adding", {})),
+            removing=_replicas_in(fields.get("removing", {})),
+            original=_replicas_in(fields.get("original", {})),
+        ),
+    )
+
+
+def _replicas_out(partitions: Mapping[int, tuple[BrokerId, ...]]) -> dict[str, list[BrokerId]]:
+    return {str(partition): list(replicas) for partition, replicas in sorted(partitions.items())}
+
+
+def _replicas_in(partitions: Mapping[str, Iterable[Any]]) -> dict[int, tuple[BrokerId, ...]]:
+    return {
+        int(partition): tuple(BrokerId(_int(replica)) for replica in replicas)
+        for partition, replicas in partitions.items()
+    }
+
+
+def encode_configs(configs: Mapping[str, str]) -> bytes:
+    """A node of /config/topics: the explicit settings."""
+    return encode({"config": dict(sorted(configs.items()))})
+
+
+def decode_configs(path: str, data: bytes) -> dict[str, str]:
+    """As `encode_configs` wrote it."""
+    return _decode(
+        path, data, lambda fields: {_str(key): _str(value) for key, value in fields.get("config", {}).items()}
+    )
+
+
+def encode_controller(controller_id: BrokerId, address: str) -> bytes:
+    """The /controller node."""
+    return encode({"id": controller_id, "address": address})
+
+
+def decode_controller(path: str, data: bytes) -> ControllerInfo:
+    """As `encode_controller` wrote it."""
+    return _decode(
+        path, data, lambda fields: ControllerInfo(BrokerId(_int(fields["id"])), _str(fields.get("address", "")))
+    )
+
+
+def encode_number(name: str, number: int) -> bytes:
+    """A node that holds one number: /controller_epoch ("epoch"), /producer_ids ("next")."""
+    return encode({name: number})
+
+
+def decode_number(path: str, data: bytes, name: str) -> int:
+    """As `encode_number` wrote it."""
+    return _decode(path, data, lambda fields: _int(fields[name]))
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """The /cluster/id node."""
+    return encode({"id": cluster_id})
+
+
+def decode_cluster_id(path: str, data: bytes) -> str:
+    """As `encode_cluster_id` wrote it."""
+    return _decode(path, data, lambda fields: _str(fields["id"]))

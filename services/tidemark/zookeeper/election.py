@@ -1,0 +1,111 @@
+"""The controller's election (rule Z1), the cluster id and blocks of producer ids."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+from kazoo.exceptions import NodeExistsError
+
+from tidemark.model import BrokerId, ControllerEpoch, ErrorCode, TidemarkError
+from tidemark.ports import ControllerInfo, ControllerTerm
+from tidemark.zookeeper import codecs, paths
+from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.session import ZooKeeperSession
+from tidemark.zookeeper.topics import term_check
+
+_EPOCH: Final = "epoch"
+_NEXT: Final = "next"
+_RETRIES: Final = 64
+"""Of writes that lose against others: each lost round is another's success."""
+
+
+async def elect(session: ZooKeeperSession, controller_id: BrokerId, address: str) -> ControllerTerm | None:
+    """Create /controller and raise /controller_epoch in one multi; None when somebody else holds it."""
+    for _ in range(_RETRIES):
+        # The epoch first: whoever is elected after this read raises it, and our multi fails.
+        found_epoch = await session.get(paths.CONTROLLER_EPOCH)
+        epoch, version = 0, -1
+        if found_epoch is not None:
+            epoch = codecs.decode_number(paths.CONTROLLER_EPOCH, found_epoch[0], _EPOCH)
+            version = found_epoch[1].version
+        held = await session.get(paths.CONTROLLER)
+        if held is not None:
+            return await _ours(session, controller_id, held)
+        content = codecs.encode_number(_EPOCH, epoch + 1)
+        raise_epoch: Operation = (
+            Create(paths.CONTROLLER_EPOCH, content) if version < 0 else Set(paths.CONTROLLER_EPOCH, content, version)
+        )
+        node = codecs.encode_controller(controller_id, address)
+        try:
+            await commit(session, [raise_epoch, Create(paths.CONTROLLER, node, ephemeral=True)])
+        except MultiFailed:
+            continue
+        return ControllerTerm(controller_id, ControllerEpoch(epoch + 1), version + 1)
+    return None
+
+
+async def _ours(session: ZooKeeperSession, controller_id: BrokerId, held: tuple[bytes, Any]) -> ControllerTerm | None:
+    """The term of an earlier attempt of this session whose answer was lost.
+
+    While our node stands nobody else is elected, so the present epoch is the one our node was made with.
+    """
+    if held[1].ephemeralOwner != session.session_id:
+        return None
+    found_epoch = await session.get(paths.CONTROLLER_EPOCH)
+    if found_epoch is None:
+        return None
+    epoch = codecs.decode_number(paths.CONTROLLER_EPOCH, found_epoch[0], _EPOCH)
+    return ControllerTerm(controller_id, ControllerEpoch(epoch), found_epoch[1].version)
+
+
+async def current(session: ZooKeeperSession, watch: Callable[[Any], None] | None) -> ControllerInfo | None:
+    """/controller; the watch also fires on its creation."""
+    if watch is not None and not await session.exists(paths.CONTROLLER, watch):
+        return None
+    found = await session.get(paths.CONTROLLER)
+    return None if found is None else codecs.decode_controller(paths.CONTROLLER, found[0])
+
+
+async def resign(session: ZooKeeperSession, term: ControllerTerm) -> None:
+    """Delete /controller unless another one was elected since."""
+    try:
+        await commit(session, [term_check(term), Delete(paths.CONTROLLER)])
+    except MultiFailed:
+        return  # it is somebody else's, or gone
+
+
+async def cluster_id(session: ZooKeeperSession) -> str:
+    """Of /cluster/id, created by whoever is first."""
+    found = await session.get(paths.CLUSTER_ID)
+    if found is None:
+        try:
+            await commit(session, [Create(paths.CLUSTER_ID, codecs.encode_cluster_id(uuid.uuid4().hex))])
+        except MultiFailed as failed:
+            if not isinstance(failed.cause, NodeExistsError):
+                raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused {paths.CLUSTER_ID}: {failed}") from failed
+        found = await session.get(paths.CLUSTER_ID)
+    if found is None:
+        raise TidemarkError(ErrorCode.INTERNAL, f"{paths.CLUSTER_ID} was deleted", {"path": paths.CLUSTER_ID})
+    return codecs.decode_cluster_id(paths.CLUSTER_ID, found[0])
+
+
+async def next_producer_ids(session: ZooKeeperSession, count: int) -> range:
+    """The next `count` ids; ids of a block whose answer was lost are never given to anybody (rule P1)."""
+    assert count > 0
+    for _ in range(_RETRIES):
+        found = await session.get(paths.PRODUCER_IDS)
+        start = 0 if found is None else codecs.decode_number(paths.PRODUCER_IDS, found[0], _NEXT)
+        content = codecs.encode_number(_NEXT, start + count)
+        operation: Operation = (
+            Create(paths.PRODUCER_IDS, content) if found is None else Set(paths.PRODUCER_IDS, content, found[1].version)
+        )
+        try:
+            await commit(session, [operation])
+        except MultiFailed:
+            continue
+        return range(start, start + count)
+    raise TidemarkError(
+        ErrorCode.COORDINATION_UNAVAILABLE, f"{paths.PRODUCER_IDS} is changed too often by others; try again"
+    )

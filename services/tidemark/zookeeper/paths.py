@@ -1,0 +1,74 @@
+"""Where things are in ZooKeeper (docs/formats.md)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidemark.model import BrokerId, TopicPartition
+
+CLUSTER_ID: Final = "/cluster/id"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+BROKERS: Final = "/brokers/ids"
+BROKER_EPOCHS: Final = "/brokers/epochs"
+TOPICS: Final = "/brokers/topics"
+TOPIC_DELETIONS: Final = "/admin/delete_topics"
+TOPIC_CONFIGS: Final = "/config/topics"
+PRODUCER_IDS: Final = "/producer_ids"
+
+PARENTS: Final = (
+    "/cluster",
+    BROKERS,
+    BROKER_EPOCHS,
+    TOPICS,
+    TOPIC_DELETIONS,
+    "/admin/partitions_add",
+    "/admin/partitions_remove",
+    "/admin/requests",
+    TOPIC_CONFIGS,
+    "/config/brokers",
+    "/config/clients",
+)
+"""Made when a store starts."""
+
+INCARNATION_PREFIX: Final = "i-"
+
+
+def broker(broker_id: BrokerId) -> str:
+    """Ephemeral: the broker's registration."""
+    return f"{BROKERS}/{broker_id}"
+
+
+def broker_epoch(broker_id: BrokerId) -> str:
+    """Persistent: its version is the broker epoch (rule Z3)."""
+    return f"{BROKER_EPOCHS}/{broker_id}"
+
+
+def topic(name: str) -> str:
+    """The topic's assignment."""
+    return f"{TOPICS}/{name}"
+
+
+def topic_config(name: str) -> str:
+    """The topic's explicit settings."""
+    return f"{TOPIC_CONFIGS}/{name}"
+
+
+def topic_deletion(name: str) -> str:
+    """Exists while the topic is to be deleted."""
+    return f"{TOPIC_DELETIONS}/{name}"
+
+
+def partition(partition: TopicPartition) -> str:
+    """Parent of the partition's nodes."""
+    return f"{TOPICS}/{partition.topic}/{partition.partition}"
+
+
+def state(of: TopicPartition) -> str:
+    """The partition's leaderAndISR node."""
+    return f"{partition(of)}/leaderAndISR"
+
+
+def incarnation(of: TopicPartition, incarnation_id: str) -> str:
+    """Exists as long as this incarnation of the partition does (rules R9, C7)."""
+    return f"{partition(of)}/{INCARNATION_PREFIX}{incarnation_id}"

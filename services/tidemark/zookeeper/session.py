@@ -1,0 +1,450 @@
+"""A ZooKeeper session on asyncio: kazoo's threads bridged, deadlines on everything, the lease of rule F1.
+
+kazoo's callbacks come on its threads and are carried over with `call_soon_threadsafe`; nothing here waits on a
+thread's lock for longer than it takes to put a request into kazoo's queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kazoo.client import KazooClient, KazooState, TransactionRequest
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.protocol.serialization import Connect, Create
+from kazoo.protocol.states import KeeperState, ZnodeStat
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.ports import Clock, StoreEvent
+from tidemark.zookeeper.multi_read import MultiRead
+
+_log = logging.getLogger(__name__)
+
+# kazoo tells every reconnection attempt; we say ourselves what an operator needs.
+_KAZOO_LOG: Final = logging.getLogger("tidemark.zookeeper.kazoo")
+_KAZOO_LOG.setLevel(logging.CRITICAL)
+
+LEASE_MARGIN_FRACTION: Final = 6
+"""The lease ends this part of the timeout early: a follower tells the leader of a touched session half a tick late."""
+
+PING_FRACTION: Final = 6
+"""When idle, the session is touched every so many parts of the timeout."""
+
+_IN_FLIGHT_MAX: Final = 128
+"""Requests in kazoo's hands: each puts a byte into a socket pair whose send would block the loop from some 270 on."""
+
+_READS_PER_REQUEST: Final = 250
+
+_LOST_ANSWER: Final = (
+    ConnectionLoss,
+    ConnectionClosedError,
+    SessionExpiredError,
+    SessionMovedError,
+    OperationTimeoutError,
+    AuthFailedError,
+)
+
+NodeRead = tuple[bytes, ZnodeStat]
+"""Data and stat of a node."""
+
+
+class ZooKeeperSession:
+    """One session at a time; after its expiry every call is refused until `renew`.
+
+    Args:
+        connect: host:port[,host:port...][/chroot].
+        session_timeout_ms: asked for; the server may grant less or more, and what it grants counts.
+        clock: the port's clock; the lease is on it.
+        on_event: told of SESSION_SUSPENDED, _RESTORED and _EXPIRED, on the event loop.
+    """
+
+    def __init__(
+        self, connect: str, session_timeout_ms: int, clock: Clock, on_event: Callable[[StoreEvent], None]
+    ) -> None:
+        self._connect = connect
+        self._session_timeout_ms = session_timeout_ms
+        self._clock = clock
+        self._on_event = on_event
+        self._client: Any = None
+        self._connected = asyncio.Event()
+        self._suspended = False
+        self._window = asyncio.Semaphore(_IN_FLIGHT_MAX)
+        self._negotiated_timeout_ms = 0
+        self._lease_until_ms = 0
+        self._last_answered_send_ms = 0
+        self._pinging: asyncio.Task[None] | None = None
+
+    @property
+    def session_id(self) -> int:
+        """Of the live session: what `ephemeralOwner` of its nodes says; 0 when there is none."""
+        client_id = self._client.client_id if self._client is not None else None
+        return int(client_id[0]) if client_id else 0
+
+    @property
+    def call_timeout_ms(self) -> int:
+        """Deadline of every request."""
+        return max(self._session_timeout_ms, 1000)
+
+    def lease_valid_until_ms(self) -> int:
+        """Rule F1: send time of the last answered request + negotiated timeout - margin; 0 with no session."""
+        return self._lease_until_ms
+
+    # life
+
+    async def start(self) -> None:
+        """Connect; raises COORDINATION_UNAVAILABLE when no server answers in time."""
+        assert self._client is None, "started already"
+        sent_ms = self._clock.now_ms()
+        loop = asyncio.get_running_loop()
+        self._connected.clear()
+        self._suspended = False
+        client = self._new_client(loop)
+        self._client = client
+        try:
+            client.start_async()
+            async with asyncio.timeout(self.call_timeout_ms / 1000):
+                await self._connected.wait()
+        except TimeoutError:
+            await self._discard()
+            raise self._unavailable("no server answered") from None
+        except BaseException:
+            await self._discard()
+            raise
+        self._answered(client, sent_ms)
+        self._pinging = asyncio.create_task(self._keep_alive(client), name="zookeeper keep-alive")
+
+    async def stop(self) -> None:
+        """Close the session, which deletes its ephemeral nodes; again is fine."""
+        self._lease_until_ms = 0
+        if self._pinging is not None:
+            self._pinging.cancel()
+            self._pinging = None
+        await self._discard()
+
+    async def renew(self) -> None:
+        """A new session in place of the old one."""
+        await self.stop()
+        await self.start()
+
+    def _new_client(self, loop: asyncio.AbstractEventLoop) -> Any:
+        client = KazooClient(
+            hosts=self._connect,
+            timeout=self._session_timeout_ms / 1000,
+            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_jitter": 0.1, "max_delay": 0.5},
+            logger=_KAZOO_LOG,
+        )
+
+        def on_loop(call: Callable[..., None], *arguments: object) -> None:
+            try:
+                loop.call_soon_threadsafe(call, *arguments)
+            except RuntimeError:  # the loop is closed: nobody is left to tell
+                _log.debug("a ZooKeeper event came after the end of the event loop")
+
+        def on_state(state: KazooState) -> None:
+            negotiated_ms = getattr(client, "negotiated_timeout_ms", 0)
+            read_only = client.client_state == KeeperState.CONNECTED_RO
+            on_loop(self._on_state, client, state, negotiated_ms, read_only)
+
+        _observe_negotiated_timeout(client)
+        client.add_listener(on_state)
+        return client
+
+    async def _discard(self) -> None:
+        client, self._client = self._client, None
+        self._connected.clear()
+        if client is not None:
+            await asyncio.wait({_close_in_thread(client)}, timeout=self.call_timeout_ms / 1000)
+
+    def _on_state(self, client: Any, state: KazooState, negotiated_ms: int, read_only: bool) -> None:
+        if client is not self._client:
+            return
+        if state == KazooState.CONNECTED and not read_only:
+            self._negotiated_timeout_ms = negotiated_ms
+            self._connected.set()
+            if self._suspended:
+                self._suspended = False
+                _log.info("ZooKeeper answers again", extra={"zookeeper": self._connect})
+                self._on_event(StoreEvent.SESSION_RESTORED)
+        elif state == KazooState.LOST:
+            self._expire()
+        else:
+            self._connected.clear()
+            if not self._suspended:
+                self._suspended = True
+                _log.warning("ZooKeeper does not answer", extra={"zookeeper": self._connect})
+                self._on_event(StoreEvent.SESSION_SUSPENDED)
+
+    def _expire(self) -> None:
+        """The server said that the session is gone. kazoo would go on with a new one: we say when."""
+        client, self._client = self._client, None
+        self._connected.clear()
+        self._lease_until_ms = 0
+        if self._pinging is not None:
+            self._pinging.cancel()
+            self._pinging = None
+        _close_in_thread(client)
+        _log.warning("the ZooKeeper session has expired", extra={"zookeeper": self._connect})
+        self._on_event(StoreEvent.SESSION_EXPIRED)
+
+    # requests
+
+    async def call(self, submit: Callable[[Any], Any]) -> Any:
+        """Put one request to ZooKeeper and wait for its answer.
+
+        Args:
+            submit: given kazoo's client, makes the request and gives its AsyncResult.
+
+        Raises:
+            TidemarkError: COORDINATION_UNAVAILABLE with metadata sent="true" when the request may have been carried
+                out, sent="false" when it was not put.
+            KazooException: what ZooKeeper refused, e.g. NoNodeError.
+        """
+        sent = False
+        try:
+            async with asyncio.timeout(self.call_timeout_ms / 1000):
+                client = await self._ready()
+                async with self._window:
+                    sent = True
+                    return await self._request(client, submit)
+        except TimeoutError:
+            raise self._unavailable("no answer in time", sent=sent) from None
+
+    async def read(self, submit: Callable[[Any], Any]) -> Any:
+        """As `call` for what may be repeated: a connection lost on the way is tried again until the deadline."""
+        try:
+            async with asyncio.timeout(self.call_timeout_ms / 1000):
+                while True:
+                    client = await self._ready()
+                    async with self._window:
+                        try:
+                            return await self._request(client, submit)
+                        except TidemarkError:
+                            if self._client is not client:
+                                raise
+                    # Only after the loop has heard of the loss does `_ready` wait for the connection.
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise self._unavailable("no answer in time") from None
+
+    async def read_many(self, paths: Sequence[str]) -> list[NodeRead | None]:
+        """Data of many nodes, None where there is none; a few requests, all under way at once."""
+        parts = [paths[start : start + _READS_PER_REQUEST] for start in range(0, len(paths), _READS_PER_REQUEST)]
+        answers = await gather_all([self.read(_reader_of(part)) for part in parts])
+        found: list[NodeRead | None] = []
+        for path, answer in zip(paths, (answer for part in answers for answer in part), strict=True):
+            if not isinstance(answer, int):
+                found.append(answer)
+            elif answer == NoNodeError.code:
+                found.append(None)
+            else:
+                raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refuses to read {path}: error {answer}")
+        return found
+
+    async def get(self, path: str, watch: Callable[[Any], None] | None = None) -> NodeRead | None:
+        """Data of one node, None where there is none."""
+        try:
+            data, stat = await self.read(lambda client: client.get_async(path, watch=watch))
+        except NoNodeError:
+            return None
+        return data, stat
+
+    async def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
+        """Names of the children; none where the node is missing."""
+        try:
+            found: list[str] = await self.read(lambda client: client.get_children_async(path, watch=watch))
+        except NoNodeError:
+            return []
+        return found
+
+    async def exists(self, path: str, watch: Callable[[Any], None] | None = None) -> bool:
+        """Whether the node does; the watch fires on its creation too."""
+        return await self.read(lambda client: client.exists_async(path, watch=watch)) is not None
+
+    async def ensure(self, path: str) -> None:
+        """Make the node, and those above it, where missing."""
+        await self.read(lambda client: client.ensure_path_async(path))
+
+    async def ensure_chroot(self) -> None:
+        """Make the path at the end of the connect string, under which everything lies."""
+        chroot = self._client.chroot if self._client is not None else ""
+        names = [name for name in chroot.split("/") if name]
+        for depth in range(1, len(names) + 1):
+            request = Create("/" + "/".join(names[:depth]), b"", OPEN_ACL_UNSAFE, 0)
+            with contextlib.suppress(NodeExistsError):
+                await self.read(_submitter(request))
+
+    async def sync(self) -> None:
+        """What is read next is no older than now."""
+        await self.read(lambda client: client.sync_async("/"))
+
+    async def commit(self, build: Callable[[TransactionRequest], None]) -> list[Any]:
+        """One multi: the results in order, exceptions as values; raises as `call` when there was no answer."""
+
+        def submit(client: Any) -> Any:
+            transaction = client.transaction()
+            build(transaction)
+            return transaction.commit_async()
+
+        results: list[Any] = await self.call(submit)
+        return results
+
+    def watcher(self, event: StoreEvent) -> Callable[[Any], None]:
+        """A watch that tells the listener of `event` on the event loop."""
+        loop = asyncio.get_running_loop()
+
+        def fire(_: Any) -> None:
+            try:
+                loop.call_soon_threadsafe(self._on_event, event)
+            except RuntimeError:  # the loop is closed
+                _log.debug("a watch fired after the end of the event loop")
+
+        return fire
+
+    async def _ready(self) -> Any:
+        if self._client is None:
+            raise self._unavailable("the session has ended", sent=False)
+        await self._connected.wait()
+        if self._client is None:
+            raise self._unavailable("the session has ended", sent=False)
+        return self._client
+
+    async def _request(self, client: Any, submit: Callable[[Any], Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+
+        def settle(value: Any, error: BaseException | None) -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(value)
+            else:
+                answer.set_exception(error)
+
+        def on_done(result: Any) -> None:
+            error = result.exception
+            try:
+                loop.call_soon_threadsafe(settle, None if error else result.value, error)
+            except RuntimeError:  # the loop is closed
+                _log.debug("an answer of ZooKeeper came after the end of the event loop")
+
+        sent_ms = self._clock.now_ms()
+        submit(client).rawlink(on_done)
+        try:
+            value = await answer
+        except _LOST_ANSWER as error:
+            raise self._unavailable(f"the connection was lost ({type(error).__name__})") from error
+        except KazooException:
+            self._answered(client, sent_ms)
+            raise
+        self._answered(client, sent_ms)
+        return value
+
+    def _answered(self, client: Any, sent_ms: int) -> None:
+        if client is not self._client:
+            # kazoo goes on with a session that we never took over: what it did there will not last.
+            raise self._unavailable("the session has ended")
+        self._last_answered_send_ms = max(self._last_answered_send_ms, sent_ms)
+        margin_ms = self._negotiated_timeout_ms // LEASE_MARGIN_FRACTION
+        self._lease_until_ms = max(self._lease_until_ms, sent_ms + self._negotiated_timeout_ms - margin_ms)
+
+    async def _keep_alive(self, client: Any) -> None:
+        """Touch the session whenever nothing was answered for a while (rule F1)."""
+        while self._client is client:
+            interval_ms = max(self._negotiated_timeout_ms // PING_FRACTION, 10)
+            idle_ms = self._clock.now_ms() - self._last_answered_send_ms
+            if idle_ms >= interval_ms:
+                try:
+                    await self.read(lambda connected: connected.exists_async("/"))
+                except TidemarkError as error:
+                    _log.debug("keep-alive: %s", error)
+                    await asyncio.sleep(0.05)
+            else:
+                await asyncio.sleep((interval_ms - idle_ms) / 1000)
+
+    def _unavailable(self, why: str, *, sent: bool = True) -> TidemarkError:
+        return TidemarkError(
+            ErrorCode.COORDINATION_UNAVAILABLE,
+            f"ZooKeeper at {self._connect} cannot be reached: {why}",
+            {"zookeeper": self._connect, "sent": str(sent).lower()},
+        )
+
+
+async def gather_all(calls: Sequence[Any]) -> list[Any]:
+    """Results in order; the first failure is raised when all have ended, so that none goes on unseen."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+def _reader_of(paths: Sequence[str]) -> Callable[[Any], Any]:
+    return lambda client: _submitter(MultiRead([client.chroot + path for path in paths]))(client)
+
+
+def _submitter(request: Any) -> Callable[[Any], Any]:
+    """Of a request that kazoo has no method for; its paths are absolute, chroot included."""
+
+    def submit(client: Any) -> Any:
+        result = client.handler.async_result()
+        client._call(request, result)
+        return result
+
+    return submit
+
+
+def _observe_negotiated_timeout(client: Any) -> None:
+    """Note what the server grants, before kazoo reports the connection: it keeps that to itself."""
+    connection = client._connection
+    invoke = connection._invoke
+
+    def observed(timeout: float, request: Any, xid: int | None = None) -> Any:
+        answer = invoke(timeout, request, xid)
+        if isinstance(request, Connect):
+            client.negotiated_timeout_ms = answer[0].time_out
+        return answer
+
+    connection._invoke = observed
+
+
+def _close_in_thread(client: Any) -> asyncio.Future[None]:
+    """End kazoo's threads and the session, which blocks: for seconds when the server is silent.
+
+    On a daemon thread, so that a silent server holds up neither the event loop nor the end of the process.
+    """
+    loop = asyncio.get_running_loop()
+    closed: asyncio.Future[None] = loop.create_future()
+
+    def settle() -> None:
+        if not closed.done():
+            closed.set_result(None)
+
+    def close() -> None:
+        try:
+            client.stop()
+            client.close()
+        except (KazooException, OSError) as error:
+            _log.warning("closing a ZooKeeper client failed: %s", error)
+        finally:
+            try:
+                loop.call_soon_threadsafe(settle)
+            except RuntimeError:  # the loop is closed
+                _log.debug("a ZooKeeper client was closed after the end of the event loop")
+
+    threading.Thread(target=close, name="zookeeper close", daemon=True).start()
+    return closed

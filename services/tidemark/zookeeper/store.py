@@ -1,0 +1,162 @@
+"""`ports.MetadataStore` over a real ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerEpochRecord,
+    BrokerId,
+    BrokerRegistration,
+    ReplicaIdentity,
+    TopicDescription,
+    TopicPartition,
+    VersionedState,
+)
+from tidemark.ports import Clock, ControllerInfo, ControllerTerm, StateWrite, StoreEvent, WriteResult
+from tidemark.zookeeper import brokers, election, paths, states, topics
+from tidemark.zookeeper.session import ZooKeeperSession
+
+_WATCHED: Final = (StoreEvent.BROKERS, StoreEvent.TOPICS, StoreEvent.DELETIONS, StoreEvent.CONTROLLER)
+
+
+class ZooKeeperMetadataStore:
+    """See `ports.MetadataStore` for the meaning of each call.
+
+    Args:
+        connect: zookeeper.connect: host:port[,host:port...][/chroot].
+        session_timeout_ms: zookeeper.session.timeout.ms; also the deadline of a request, 1 s at least.
+        clock: the lease (rule F1) is on it.
+    """
+
+    def __init__(self, connect: str, session_timeout_ms: int, clock: Clock) -> None:
+        self._session = ZooKeeperSession(connect, session_timeout_ms, clock, self._tell)
+        self._listeners: list[Callable[[StoreEvent], None]] = []
+        self._watchers: dict[StoreEvent, Callable[[Any], None]] = {}
+
+    def listen(self, listener: Callable[[StoreEvent], None]) -> None:
+        """Be told of hints, on the event loop."""
+        self._listeners.append(listener)
+
+    def lease_valid_until_ms(self) -> int:
+        """End of the session lease on the port's clock (rule F1); 0 with no session."""
+        return self._session.lease_valid_until_ms()
+
+    async def start(self) -> None:
+        """Connect; make the layout's parent nodes where missing."""
+        self._watchers = {event: self._session.watcher(event) for event in _WATCHED}
+        await self._session.start()
+        try:
+            await self._make_parents()
+        except BaseException:
+            await self._session.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Close the session, which deletes its ephemeral nodes."""
+        await self._session.stop()
+
+    async def new_session(self) -> None:
+        """After SESSION_EXPIRED: connect anew."""
+        await self._session.renew()
+
+    async def cluster_id(self) -> str:
+        """Of /cluster/id, created by whoever is first."""
+        return await election.cluster_id(self._session)
+
+    # brokers
+
+    async def register_broker(
+        self, registration: BrokerRegistration, *, clean: bool, locked_directory_ids: frozenset[str]
+    ) -> BrokerEpoch:
+        """Rule Z3, waiting where it says wait; raises BROKER_ID_TAKEN."""
+        return await brokers.register(
+            self._session, registration, clean=clean, locked_directory_ids=locked_directory_ids
+        )
+
+    async def live_brokers(self, *, watch: bool = False) -> Mapping[BrokerId, BrokerRegistration]:
+        """/brokers/ids."""
+        return await brokers.live(self._session, self._watch(StoreEvent.BROKERS, watch))
+
+    async def broker_epochs(self) -> Mapping[BrokerId, BrokerEpochRecord]:
+        """/brokers/epochs."""
+        return await brokers.epochs(self._session)
+
+    # topics
+
+    async def topics(
+        self, names: Sequence[str] | None = None, *, watch: bool = False
+    ) -> Mapping[str, TopicDescription]:
+        """Those of `names` that exist (None: all), configs included, pipelined."""
+        return await topics.read(self._session, names, self._watch(StoreEvent.TOPICS, watch))
+
+    async def create_topic(self, topic: TopicDescription) -> TopicDescription:
+        """One multi guarded by absence; raises TOPIC_ALREADY_EXISTS."""
+        return await topics.create(self._session, topic)
+
+    async def request_topic_deletion(self, topic: str) -> None:
+        """Create /admin/delete_topics/<t>; again is fine; raises UNKNOWN_TOPIC."""
+        await topics.request_deletion(self._session, topic)
+
+    async def requested_deletions(self, *, watch: bool = False) -> frozenset[str]:
+        """Children of /admin/delete_topics."""
+        watcher = self._watch(StoreEvent.DELETIONS, watch)
+        return frozenset(await self._session.children(paths.TOPIC_DELETIONS, watcher))
+
+    async def delete_topic(self, term: ControllerTerm, topic: TopicDescription) -> None:
+        """Delete its states, its node, its config and its request; can be run again."""
+        await topics.delete(self._session, term, topic)
+
+    # partition states
+
+    async def states(
+        self, partitions: Sequence[TopicPartition], *, sync: bool = False
+    ) -> Mapping[TopicPartition, VersionedState]:
+        """Those that exist, pipelined; `sync` first where asked."""
+        if sync:
+            await self._session.sync()
+        return await states.read(self._session, partitions)
+
+    async def write_states(self, term: ControllerTerm, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
+        """Multis that check the term; raises CONTROLLER_NOT_ACTIVE when that fails."""
+        return await states.write_of_controller(self._session, term, writes)
+
+    async def write_isr(self, write: StateWrite) -> WriteResult:
+        """One conditional multi of a leader (rule R9)."""
+        return await states.write_of_leader(self._session, write)
+
+    async def read_isr(self, partition: TopicPartition, identity: ReplicaIdentity) -> VersionedState | None:
+        """Sync, then read; None when the node or this incarnation is gone."""
+        return await states.read_one(self._session, partition, identity)
+
+    # controller
+
+    async def elect_controller(self, controller_id: BrokerId, address: str) -> ControllerTerm | None:
+        """Rule Z1 in one multi; None when somebody else holds /controller."""
+        return await election.elect(self._session, controller_id, address)
+
+    async def controller(self, *, watch: bool = False) -> ControllerInfo | None:
+        """/controller."""
+        return await election.current(self._session, self._watch(StoreEvent.CONTROLLER, watch))
+
+    async def resign(self, term: ControllerTerm) -> None:
+        """Delete /controller if it is still ours."""
+        await election.resign(self._session, term)
+
+    async def next_producer_ids(self, count: int) -> range:
+        """A block of producer ids from /producer_ids (rule P1)."""
+        return await election.next_producer_ids(self._session, count)
+
+    def _watch(self, event: StoreEvent, wanted: bool) -> Callable[[Any], None] | None:
+        return self._watchers[event] if wanted else None
+
+    def _tell(self, event: StoreEvent) -> None:
+        for listener in self._listeners:
+            listener(event)
+
+    async def _make_parents(self) -> None:
+        await self._session.ensure_chroot()
+        for path in paths.PARENTS:
+            await self._session.ensure(path)

@@ -1,0 +1,152 @@
+"""Topics in ZooKeeper: reading, creation guarded by absence, deletion that can be run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from tidemark.model import ControllerEpoch, ErrorCode, TidemarkError, TopicDescription
+from tidemark.ports import ControllerTerm
+from tidemark.zookeeper import codecs, paths
+from tidemark.zookeeper.multis import (
+    BYTES_MAX,
+    Check,
+    Create,
+    Delete,
+    MultiFailed,
+    Operation,
+    Set,
+    batches,
+    commit,
+)
+from tidemark.zookeeper.session import ZooKeeperSession, gather_all
+
+NODE_BYTES_MAX = BYTES_MAX - 16_384
+"""Largest topic node: what a multi holds, less room for the config and the operations' own bytes."""
+
+
+def term_check(term: ControllerTerm) -> Check:
+    """Rule Z1: what every multi of a controller starts with."""
+    return Check(paths.CONTROLLER_EPOCH, term.epoch_version)
+
+
+def not_active(term: ControllerTerm) -> TidemarkError:
+    """The refusal of a controller whose term is over."""
+    return TidemarkError(
+        ErrorCode.CONTROLLER_NOT_ACTIVE,
+        f"another controller was elected after epoch {term.epoch}",
+        {"controller_epoch": str(ControllerEpoch(term.epoch))},
+    )
+
+
+async def read(
+    session: ZooKeeperSession, names: Sequence[str] | None, watch: Callable[[Any], None] | None
+) -> Mapping[str, TopicDescription]:
+    """Those of `names` that exist, with their configs; `watch` on the list, and on every one read."""
+    if names is None or watch is not None:
+        present = await session.children(paths.TOPICS, watch)
+        names = sorted(present) if names is None else names
+    wanted = list(dict.fromkeys(names))
+    topic_paths = [paths.topic(name) for name in wanted]
+    config_paths = [paths.topic_config(name) for name in wanted]
+    if watch is None:
+        nodes = await session.read_many([*topic_paths, *config_paths])
+    else:
+        nodes = await gather_all([session.get(path, watch) for path in [*topic_paths, *config_paths]])
+    found: dict[str, TopicDescription] = {}
+    for name, node, config in zip(wanted, nodes[: len(wanted)], nodes[len(wanted) :], strict=True):
+        if node is None:
+            continue
+        topic = codecs.decode_topic(paths.topic(name), node[0], name)
+        found[name] = replace(
+            topic,
+            configs={} if config is None else codecs.decode_configs(paths.topic_config(name), config[0]),
+            created_zxid=node[1].czxid,
+            modified_zxid=node[1].mzxid,
+            version=node[1].version,
+        )
+    return found
+
+
+async def create(session: ZooKeeperSession, topic: TopicDescription) -> TopicDescription:
+    """One multi guarded by absence; the result has the zxids and the version."""
+    node = codecs.encode_topic(topic)
+    if len(node) > NODE_BYTES_MAX:
+        fitting = len(topic.partitions) * NODE_BYTES_MAX // len(node)
+        raise TidemarkError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"a topic of {len(topic.partitions)} partitions does not fit into a ZooKeeper node; about {fitting} do",
+            {"partitions_max": str(fitting)},
+        )
+    config = codecs.encode_configs(topic.configs)
+    config_operation: Operation = Create(paths.topic_config(topic.topic), config)
+    while True:
+        try:
+            await commit(session, [Create(paths.topic(topic.topic), node), config_operation])
+        except MultiFailed as failed:
+            if failed.index == 1 and isinstance(failed.cause, NodeExistsError):
+                config_operation = Set(paths.topic_config(topic.topic), config, -1)  # left over, of no topic
+                continue
+            if not isinstance(failed.cause, NodeExistsError):
+                raise _unexpected(failed) from failed
+        created = (await read(session, [topic.topic], None)).get(topic.topic)
+        if created is None or created.topic_id != topic.topic_id:
+            raise TidemarkError(
+                ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {topic.topic} already", {"topic": topic.topic}
+            )
+        return created
+
+
+def _unexpected(failed: MultiFailed) -> TidemarkError:
+    return TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}")
+
+
+async def request_deletion(session: ZooKeeperSession, topic: str) -> None:
+    """Create /admin/delete_topics/<t> if the topic exists."""
+    try:
+        await commit(session, [Check(paths.topic(topic)), Create(paths.topic_deletion(topic))])
+    except MultiFailed as failed:
+        if isinstance(failed.cause, NodeExistsError):
+            return
+        if failed.index == 0 and isinstance(failed.cause, NoNodeError):
+            raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {topic}", {"topic": topic}) from None
+        raise _unexpected(failed) from failed
+
+
+async def delete(session: ZooKeeperSession, term: ControllerTerm, topic: TopicDescription) -> None:
+    """Partitions first, then node, config and request together: a topic that can be seen can be deleted again."""
+    found = (await read(session, [topic.topic], None)).get(topic.topic)
+    if found is not None and found.topic_id != topic.topic_id:
+        return  # a new one of the same name
+    partitions = await session.children(paths.topic(topic.topic))
+    roots = [f"{paths.topic(topic.topic)}/{name}" for name in partitions]
+    below = await gather_all([session.children(root) for root in roots])
+    items = [
+        (root, [*(Delete(f"{root}/{name}") for name in names), Delete(root)])
+        for root, names in zip(roots, below, strict=True)
+    ]
+    for batch in batches(items, reserved=[term_check(term)]):
+        await _commit_of(session, term, [operation for _, operations in batch for operation in operations])
+    last: list[Operation] = []
+    for path in (paths.topic_config(topic.topic), paths.topic_deletion(topic.topic)):
+        if await session.exists(path):
+            last.append(Delete(path))
+    if found is not None:
+        last.append(Delete(paths.topic(topic.topic), found.version))
+    if last:
+        await _commit_of(session, term, last)
+
+
+async def _commit_of(session: ZooKeeperSession, term: ControllerTerm, operations: Sequence[Operation]) -> None:
+    try:
+        await commit(session, [term_check(term), *operations])
+    except MultiFailed as failed:
+        if failed.index == 0:
+            raise not_active(term) from None
+        raise TidemarkError(
+            ErrorCode.COORDINATION_UNAVAILABLE,
+            f"{operations[failed.index - 1].path} was changed by somebody else meanwhile; run it again",
+        ) from failed
