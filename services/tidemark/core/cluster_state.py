@@ -1,0 +1,104 @@
+"""The cluster as clients see it, and how news of it is merged (rule K2). Pure; brokers and clients share it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tidemark.model import (
+    NO_LEADER,
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    LeaderEpoch,
+    TidemarkError,
+)
+
+NO_CONTROLLER_EPOCH = ControllerEpoch(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """Leadership of one partition, as of one version (`partition_epoch`) of its node."""
+
+    partition: int
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    assigned_replicas: tuple[BrokerId, ...]
+    in_sync_replicas: tuple[BrokerId, ...]
+    incarnation: str = ""
+    lineage: int = 0
+    eligible_leader_replicas: tuple[BrokerId, ...] = ()
+    partition_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """One topic; a topic recreated under the same name has another id and a larger `created_zxid`."""
+
+    topic: str
+    topic_id: str
+    created_zxid: int = -1
+    modified_zxid: int = -1
+    partitions: Mapping[int, PartitionView] = field(default_factory=dict)
+    configs: Mapping[str, str] = field(default_factory=dict)
+    error: TidemarkError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The whole cluster, or (not `complete`) what changed.
+
+    In a change, `brokers` is always whole, and each topic holds only the partitions that changed.
+    """
+
+    cluster_id: str = ""
+    controller_id: BrokerId = NO_LEADER
+    controller_epoch: ControllerEpoch = NO_CONTROLLER_EPOCH
+    admin_address: str = ""
+    brokers: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
+    topics: Mapping[str, TopicView] = field(default_factory=dict)
+    deleted_topics: tuple[str, ...] = ()
+    complete: bool = False
+
+
+def apply(view: ClusterView, update: ClusterView) -> ClusterView:
+    """The view after an update: newer topics and partitions win, what an old teller says of them is ignored."""
+    if update.controller_epoch < view.controller_epoch:
+        return view
+    topics = {} if update.complete else dict(view.topics)
+    for name in update.deleted_topics:
+        topics.pop(name, None)
+    for name, topic in update.topics.items():
+        topics[name] = merge_topic(view.topics.get(name), topic)
+    return ClusterView(
+        cluster_id=update.cluster_id or view.cluster_id,
+        controller_id=update.controller_id,
+        controller_epoch=update.controller_epoch,
+        admin_address=update.admin_address or view.admin_address,
+        brokers=update.brokers,
+        topics=topics,
+        complete=view.complete or update.complete,
+    )
+
+
+def merge_topic(known: TopicView | None, told: TopicView) -> TopicView:
+    """What is known of a topic after it was told of (rule K2: the larger creation and modification zxid replace)."""
+    if known is None or told.error is not None or told.created_zxid > known.created_zxid:
+        return told
+    if told.created_zxid < known.created_zxid or told.topic_id != known.topic_id:
+        return known
+    newer = told if told.modified_zxid >= known.modified_zxid else known
+    partitions = dict(known.partitions)
+    for index, partition in told.partitions.items():
+        before = partitions.get(index)
+        if before is None or is_newer(partition, before):
+            partitions[index] = partition
+    return replace(newer, partitions=partitions)
+
+
+def is_newer(told: PartitionView, known: PartitionView) -> bool:
+    """Whether a partition's view replaces another of the same topic id; epochs compare within one incarnation."""
+    if told.incarnation != known.incarnation:
+        return True
+    return (told.leader_epoch, told.partition_epoch) >= (known.leader_epoch, known.partition_epoch)

@@ -1,0 +1,30 @@
+"""Channels to Tidemark's services: message limits, keepalive and quick reconnection."""
+
+from __future__ import annotations
+
+import grpc
+
+MESSAGE_BYTES_MAX = 16 << 20
+"""gRPC's limit both ways; our own messages are split at half of it."""
+SPLIT_BYTES = 8 << 20
+
+LIMITS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+)
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    *LIMITS,
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A channel to host:port; connects when it is first used, and again, within 500 ms, when it broke."""
+    return grpc.aio.insecure_channel(address, options=list(_OPTIONS))

@@ -1,0 +1,179 @@
+"""LeaderAndIsr and StopReplica: proto <-> core.messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand, StoppedReplica, StopReplicaCommand
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    IsrEntry,
+    LeaderAndIsr,
+    LeaderEpoch,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
+from tidemark.rpc import errors
+from tidemark.rpc.metadata_codec import broker_from_proto, broker_to_proto
+from tidemark.v1 import controller_service_pb2 as pb
+from tidemark.v1 import record_pb2
+
+
+def leader_and_isr_to_proto(command: LeaderAndIsrCommand) -> pb.LeaderAndIsrRequest:
+    """The request, with its partitions grouped by topic."""
+    topics: dict[tuple[str, str], pb.TopicState] = {}
+    for partition in command.partitions:
+        key = (partition.partition.topic, partition.identity.topic_id)
+        topic = topics.get(key)
+        if topic is None:
+            topic = topics[key] = pb.TopicState(
+                topic=key[0], topic_id=key[1], configs=dict(command.topic_configs.get(key[0], {}))
+            )
+        topic.partitions.append(_state_to_proto(partition))
+    return pb.LeaderAndIsrRequest(
+        header=header_to_proto(command.controller_id, command.controller_epoch, command.broker_epoch),
+        topics=list(topics.values()),
+        brokers=[broker_to_proto(broker) for broker in command.brokers],
+        suspected=sorted(command.suspected),
+        complete=command.complete,
+        part=command.part,
+    )
+
+
+def leader_and_isr_from_proto(message: pb.LeaderAndIsrRequest) -> LeaderAndIsrCommand:
+    """The command of a request."""
+    configs: dict[str, Mapping[str, str]] = {topic.topic: dict(topic.configs) for topic in message.topics}
+    return LeaderAndIsrCommand(
+        controller_id=BrokerId(message.header.controller_id),
+        controller_epoch=ControllerEpoch(message.header.controller_epoch),
+        broker_epoch=BrokerEpoch(message.header.broker_epoch),
+        partitions=tuple(
+            _state_from_proto(topic.topic_id, state) for topic in message.topics for state in topic.partitions
+        ),
+        brokers=tuple(broker_from_proto(broker) for broker in message.brokers),
+        suspected=frozenset(BrokerId(broker) for broker in message.suspected),
+        complete=message.complete,
+        part=message.part,
+        topic_configs=configs,
+    )
+
+
+def stop_replica_to_proto(command: StopReplicaCommand) -> pb.StopReplicaRequest:
+    """The request of a command."""
+    return pb.StopReplicaRequest(
+        header=header_to_proto(command.controller_id, command.controller_epoch, command.broker_epoch),
+        replicas=[
+            pb.StoppedReplica(
+                topic=replica.partition.topic,
+                partition=replica.partition.partition,
+                topic_id=replica.identity.topic_id,
+                incarnation=replica.identity.incarnation,
+                leader_epoch=replica.leader_epoch,
+                delete=replica.delete,
+            )
+            for replica in command.replicas
+        ],
+    )
+
+
+def stop_replica_from_proto(message: pb.StopReplicaRequest) -> StopReplicaCommand:
+    """The command of a request."""
+    return StopReplicaCommand(
+        controller_id=BrokerId(message.header.controller_id),
+        controller_epoch=ControllerEpoch(message.header.controller_epoch),
+        broker_epoch=BrokerEpoch(message.header.broker_epoch),
+        replicas=tuple(
+            StoppedReplica(
+                TopicPartition(replica.topic, replica.partition),
+                ReplicaIdentity(replica.topic_id, replica.incarnation),
+                LeaderEpoch(replica.leader_epoch),
+                replica.delete,
+            )
+            for replica in message.replicas
+        ),
+    )
+
+
+def header_to_proto(
+    controller_id: BrokerId, controller_epoch: ControllerEpoch, broker_epoch: BrokerEpoch
+) -> pb.ControlHeader:
+    """Who is speaking to whom (rule F4)."""
+    return pb.ControlHeader(controller_id=controller_id, controller_epoch=controller_epoch, broker_epoch=broker_epoch)
+
+
+def refusals_to_proto(refused: Iterable[tuple[TopicPartition, TidemarkError]]) -> list[pb.PartitionError]:
+    """The partitions a broker refused."""
+    return [
+        pb.PartitionError(
+            partition=record_pb2.PartitionRef(topic=partition.topic, partition=partition.partition),
+            error=errors.to_proto(error),
+        )
+        for partition, error in refused
+    ]
+
+
+def refusals_from_proto(messages: Iterable[pb.PartitionError]) -> tuple[tuple[TopicPartition, TidemarkError], ...]:
+    """The partitions a broker refused."""
+    return tuple(
+        (TopicPartition(message.partition.topic, message.partition.partition), errors.from_proto(message.error))
+        for message in messages
+    )
+
+
+def _state_to_proto(command: PartitionCommand) -> pb.PartitionState:
+    state = command.state
+    return pb.PartitionState(
+        topic=command.partition.topic,
+        partition=command.partition.partition,
+        incarnation=command.identity.incarnation,
+        assigned_replicas=command.assigned_replicas,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        isr=_entries_to_proto(state.isr),
+        elr=_entries_to_proto(state.elr),
+        last_known=_entries_to_proto(state.last_known),
+        min_isr=state.min_isr,
+        lineage=state.lineage,
+        sealed=state.sealed,
+        controller_epoch=state.controller_epoch,
+        partition_epoch=command.partition_epoch,
+        adding_replicas=command.adding_replicas,
+        removing_replicas=command.removing_replicas,
+    )
+
+
+def _state_from_proto(topic_id: str, message: pb.PartitionState) -> PartitionCommand:
+    return PartitionCommand(
+        partition=TopicPartition(message.topic, message.partition),
+        identity=ReplicaIdentity(topic_id, message.incarnation),
+        assigned_replicas=_ids(message.assigned_replicas),
+        state=LeaderAndIsr(
+            leader=BrokerId(message.leader),
+            leader_epoch=LeaderEpoch(message.leader_epoch),
+            isr=_entries_from_proto(message.isr),
+            elr=_entries_from_proto(message.elr),
+            last_known=_entries_from_proto(message.last_known),
+            min_isr=message.min_isr,
+            lineage=message.lineage,
+            sealed=message.sealed,
+            controller_epoch=ControllerEpoch(message.controller_epoch),
+        ),
+        partition_epoch=message.partition_epoch,
+        adding_replicas=_ids(message.adding_replicas),
+        removing_replicas=_ids(message.removing_replicas),
+    )
+
+
+def _ids(ids: Iterable[int]) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(broker) for broker in ids)
+
+
+def _entries_to_proto(entries: Iterable[IsrEntry]) -> list[record_pb2.IsrEntry]:
+    return [record_pb2.IsrEntry(broker_id=entry.broker_id, broker_epoch=entry.broker_epoch) for entry in entries]
+
+
+def _entries_from_proto(entries: Iterable[record_pb2.IsrEntry]) -> tuple[IsrEntry, ...]:
+    return tuple(IsrEntry(BrokerId(entry.broker_id), BrokerEpoch(entry.broker_epoch)) for entry in entries)

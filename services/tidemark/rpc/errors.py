@@ -1,0 +1,119 @@
+"""The one place that maps refusals to gRPC status with google.rpc.ErrorInfo, and back (rule K3)."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.v1 import record_pb2
+
+DOMAIN = "tidemark"
+
+_STATUS: dict[ErrorCode, grpc.StatusCode] = {
+    ErrorCode.TOPIC_ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
+    ErrorCode.UNKNOWN_TOPIC: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.UNKNOWN_PARTITION: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.UNKNOWN_TOPIC_ID: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.NOT_LEADER: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.FENCED_LEADER_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.NOT_A_REPLICA: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.PARTITION_SEALED: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.STALE_CONTROLLER_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.STALE_BROKER_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.BROKER_ID_TAKEN: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.PRODUCER_FENCED: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.UNKNOWN_PRODUCER_ID: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.DUPLICATE_SEQUENCE: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.OFFSET_OUT_OF_RANGE: grpc.StatusCode.OUT_OF_RANGE,
+    ErrorCode.LOG_TRUNCATED: grpc.StatusCode.DATA_LOSS,
+    ErrorCode.LOG_DIVERGED: grpc.StatusCode.DATA_LOSS,
+    ErrorCode.REPLICA_DAMAGED: grpc.StatusCode.DATA_LOSS,
+    ErrorCode.REQUEST_TIMED_OUT: grpc.StatusCode.DEADLINE_EXCEEDED,
+    ErrorCode.LEADER_NOT_AVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.OFFSET_NOT_AVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.STORAGE_ERROR: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.BROKER_NOT_AVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.COORDINATION_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.CONTROLLER_NOT_ACTIVE: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.SHUTTING_DOWN: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
+}
+"""What is not listed is INVALID_ARGUMENT: the caller sent something wrong."""
+
+_GRPC_TO_CODE: dict[grpc.StatusCode, ErrorCode] = {
+    grpc.StatusCode.UNAVAILABLE: ErrorCode.BROKER_NOT_AVAILABLE,
+    grpc.StatusCode.CANCELLED: ErrorCode.BROKER_NOT_AVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED: ErrorCode.REQUEST_TIMED_OUT,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ErrorCode.BATCH_TOO_LARGE,
+    grpc.StatusCode.INVALID_ARGUMENT: ErrorCode.INVALID_REQUEST,
+    grpc.StatusCode.UNIMPLEMENTED: ErrorCode.INVALID_REQUEST,
+}
+
+
+def status_of(code: ErrorCode) -> grpc.StatusCode:
+    """The gRPC status under which a refusal travels."""
+    return _STATUS.get(code, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+def to_proto(error: TidemarkError) -> record_pb2.Error:
+    """A refusal inside a reply or a stream."""
+    return record_pb2.Error(code=str(error.code), message=error.message, metadata=dict(error.metadata))
+
+
+def from_proto(error: record_pb2.Error) -> TidemarkError:
+    """The refusal inside a reply or a stream; a code of a later version becomes INTERNAL and keeps its name."""
+    return _refusal(error.code, error.message, dict(error.metadata))
+
+
+async def abort_with(context: grpc.aio.ServicerContext, error: TidemarkError) -> NoReturn:  # type: ignore[type-arg]
+    """End a unary call with the refusal as status and google.rpc.ErrorInfo."""
+    info = error_details_pb2.ErrorInfo(reason=str(error.code), domain=DOMAIN, metadata=dict(error.metadata))
+    detail = any_pb2.Any()
+    detail.Pack(info)
+    code = status_of(error.code)
+    status = status_pb2.Status(
+        code=code_pb2.Code.Value(code.name), message=f"{error.code}: {error.message}", details=[detail]
+    )
+    rich = rpc_status.to_status(status)
+    await context.abort(rich.code, rich.details, rich.trailing_metadata)
+    raise AssertionError("abort raises")
+
+
+def from_rpc_error(error: grpc.RpcError, *, address: str) -> TidemarkError:
+    """What a failed call means: the refusal it carries, or what befell the connection to `address`."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return TidemarkError(ErrorCode.INTERNAL, f"{address}: {error}")
+    info = _error_info(error)
+    if info is not None:
+        message = (error.details() or "").removeprefix(f"{info.reason}: ")
+        return _refusal(info.reason, message, dict(info.metadata))
+    code = _GRPC_TO_CODE.get(error.code(), ErrorCode.INTERNAL)
+    return TidemarkError(code, f"{address}: {error.code().name.lower()}: {error.details()}", {"address": address})
+
+
+def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | None:
+    for key, value in error.trailing_metadata() or ():
+        if key != "grpc-status-details-bin" or not isinstance(value, bytes):
+            continue
+        status = status_pb2.Status.FromString(value)
+        for detail in status.details:
+            info = error_details_pb2.ErrorInfo()
+            if detail.Unpack(info) and info.domain == DOMAIN:
+                return info
+    return None
+
+
+def _refusal(reason: str, message: str, metadata: dict[str, str]) -> TidemarkError:
+    try:
+        return TidemarkError(ErrorCode(reason), message, metadata)
+    except ValueError:
+        return TidemarkError(ErrorCode.INTERNAL, f"{reason}: {message}", metadata)

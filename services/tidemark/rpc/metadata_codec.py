@@ -1,0 +1,122 @@
+"""ClusterMetadata <-> core.cluster_state.ClusterView.
+
+In a change (`complete` unset) `brokers` is whole and every TopicMetadata holds only the partitions that changed:
+receivers merge with `core.cluster_state.apply`.
+"""
+
+from __future__ import annotations
+
+from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    LeaderEpoch,
+)
+from tidemark.rpc import errors
+from tidemark.v1 import metadata_pb2
+
+
+def view_to_proto(view: ClusterView) -> metadata_pb2.ClusterMetadata:
+    """The message of a view or a change."""
+    return metadata_pb2.ClusterMetadata(
+        cluster_id=view.cluster_id,
+        controller_id=view.controller_id,
+        controller_epoch=view.controller_epoch,
+        admin_address=view.admin_address,
+        brokers=[broker_to_proto(broker) for broker in view.brokers.values()],
+        topics=[topic_to_proto(topic) for topic in view.topics.values()],
+        deleted_topics=list(view.deleted_topics),
+        complete=view.complete,
+    )
+
+
+def view_from_proto(message: metadata_pb2.ClusterMetadata) -> ClusterView:
+    """The view or change of a message."""
+    return ClusterView(
+        cluster_id=message.cluster_id,
+        controller_id=BrokerId(message.controller_id),
+        controller_epoch=ControllerEpoch(message.controller_epoch),
+        admin_address=message.admin_address,
+        brokers={BrokerId(broker.broker_id): broker_from_proto(broker) for broker in message.brokers},
+        topics={topic.topic: topic_from_proto(topic) for topic in message.topics},
+        deleted_topics=tuple(message.deleted_topics),
+        complete=message.complete,
+    )
+
+
+def broker_to_proto(broker: BrokerRegistration) -> metadata_pb2.BrokerEndpoint:
+    """Where a broker is reached."""
+    return metadata_pb2.BrokerEndpoint(
+        broker_id=broker.broker_id,
+        host=broker.host,
+        port=broker.port,
+        rack=broker.rack,
+        broker_epoch=broker.broker_epoch,
+    )
+
+
+def broker_from_proto(message: metadata_pb2.BrokerEndpoint) -> BrokerRegistration:
+    """Where a broker is reached; its directories are not told."""
+    return BrokerRegistration(
+        broker_id=BrokerId(message.broker_id),
+        host=message.host,
+        port=message.port,
+        rack=message.rack,
+        broker_epoch=BrokerEpoch(message.broker_epoch),
+    )
+
+
+def topic_to_proto(topic: TopicView) -> metadata_pb2.TopicMetadata:
+    """One topic with the partitions the view holds."""
+    return metadata_pb2.TopicMetadata(
+        topic=topic.topic,
+        topic_id=topic.topic_id,
+        created_zxid=topic.created_zxid,
+        modified_zxid=topic.modified_zxid,
+        partitions=[_partition_to_proto(topic.partitions[index]) for index in sorted(topic.partitions)],
+        configs=dict(topic.configs),
+        error=None if topic.error is None else errors.to_proto(topic.error),
+    )
+
+
+def topic_from_proto(message: metadata_pb2.TopicMetadata) -> TopicView:
+    """One topic with the partitions the message holds."""
+    return TopicView(
+        topic=message.topic,
+        topic_id=message.topic_id,
+        created_zxid=message.created_zxid,
+        modified_zxid=message.modified_zxid,
+        partitions={partition.partition: _partition_from_proto(partition) for partition in message.partitions},
+        configs=dict(message.configs),
+        error=errors.from_proto(message.error) if message.HasField("error") else None,
+    )
+
+
+def _partition_to_proto(partition: PartitionView) -> metadata_pb2.PartitionMetadata:
+    return metadata_pb2.PartitionMetadata(
+        partition=partition.partition,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        assigned_replicas=partition.assigned_replicas,
+        in_sync_replicas=partition.in_sync_replicas,
+        incarnation=partition.incarnation,
+        lineage=partition.lineage,
+        eligible_leader_replicas=partition.eligible_leader_replicas,
+        partition_epoch=partition.partition_epoch,
+    )
+
+
+def _partition_from_proto(message: metadata_pb2.PartitionMetadata) -> PartitionView:
+    return PartitionView(
+        partition=message.partition,
+        leader=BrokerId(message.leader),
+        leader_epoch=LeaderEpoch(message.leader_epoch),
+        assigned_replicas=tuple(BrokerId(replica) for replica in message.assigned_replicas),
+        in_sync_replicas=tuple(BrokerId(replica) for replica in message.in_sync_replicas),
+        incarnation=message.incarnation,
+        lineage=message.lineage,
+        eligible_leader_replicas=tuple(BrokerId(replica) for replica in message.eligible_leader_replicas),
+        partition_epoch=message.partition_epoch,
+    )

@@ -1,0 +1,107 @@
+"""A grpc.aio server with health, reflection and one place where refusals become status."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.channel import LIMITS
+from tidemark.rpc.errors import abort_with
+
+_log = logging.getLogger(__name__)
+
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    *LIMITS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+
+
+class Service(NamedTuple):
+    """A servicer, how it is added to a server, and its full name ("tidemark.v1.BrokerService")."""
+
+    add: Callable[[Any, grpc.aio.Server], None]
+    servicer: object
+    full_name: str
+
+
+class GrpcServer:
+    """Health is NOT_SERVING from before the port opens until `set_serving(True)`."""
+
+    def __init__(self, host: str, port: int, services: Sequence[Service]) -> None:
+        self._services = tuple(services)
+        self._server = grpc.aio.server(interceptors=[_Refusals()], options=list(_OPTIONS))
+        self._health = health_aio.HealthServicer()
+        for service in self._services:
+            service.add(service.servicer, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (*(service.full_name for service in self._services), reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        self.port = self._server.add_insecure_port(f"{host}:{port}")
+        if self.port == 0:
+            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"listeners: {host}:{port} is taken; choose another port")
+
+    async def start(self) -> None:
+        """Open the port, NOT_SERVING."""
+        await self.set_serving(False)
+        await self._server.start()
+
+    async def set_serving(self, serving: bool) -> None:
+        """Tell every health watcher."""
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", *(service.full_name for service in self._services)):
+            await self._health.set(name, status)
+
+    async def stop(self, grace_s: float) -> None:
+        """NOT_SERVING, no new calls, calls under way get `grace_s` seconds."""
+        await self.set_serving(False)
+        await self._server.stop(grace_s)
+
+
+def make_server(host: str, port: int, services: Sequence[Service]) -> GrpcServer:
+    """A server bound to host:port (0: a free one, told by `.port`), not yet started."""
+    return GrpcServer(host, port, services)
+
+
+class _Refusals(grpc.aio.ServerInterceptor):
+    """Unary calls end with the refusal their handler raised; what nobody foresaw is logged and becomes INTERNAL."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_streaming or handler.response_streaming:
+            return handler
+        inner = handler.unary_unary
+        if not inspect.iscoroutinefunction(inner):
+            return handler
+
+        async def refusing(request: Any, context: Any) -> Any:
+            try:
+                return await inner(request, context)
+            except TidemarkError as error:
+                await abort_with(context, error)
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the last resort of every call
+                _log.exception("unexpected", extra={"method": handler_call_details.method})
+                await abort_with(context, TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
+
+        return grpc.unary_unary_rpc_method_handler(
+            refusing,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
