@@ -176,6 +176,9 @@ def _recover_segments(
         except Damage as found:
             damage = _Found(found.reason, segment.next_offset, segment, found.position)
             return segments, _judge(directory, damage, bases[number + 1 :], segments, expected)
+        if not last:
+            segment.seal()
+            segment.forget_index()
         segments.append(segment)
     return segments, None
 

@@ -143,6 +143,12 @@ class Segment:
         mark = EndMark(self.next_offset, self.size_bytes, self.max_timestamp_us, len(self.index))
         write_end_mark(self.stem, mark)
 
+    def forget_index(self) -> None:
+        """Let go of the index in memory; the files have all of it."""
+        if self.index is not None:
+            self.expected_entries = len(self.index)
+            self.index = None
+
     def remove_indexes(self) -> None:
         """Delete the index files; they are written anew from memory or from the log."""
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
@@ -216,6 +222,9 @@ def fit(descriptor: int, *, start: int, end: int, end_offset: int, max_bytes: in
     fitting = start
     for position, envelope in walk(descriptor, start, end):
         past = position + envelope.batch_length
+        if position == start and envelope.next_offset > end_offset:
+            # Ends of reads are ends of batches, or a damaged length of offsets looks like this.
+            _check_whole(descriptor, position, past)
         if envelope.next_offset > end_offset or (past - start > max_bytes and position > start):
             break
         fitting = past
