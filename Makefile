@@ -1,0 +1,74 @@
+# The whole of Tidemark from a fresh clone: `make demo` or `make test`. Python >= 3.11, Java >= 17 and make are all it needs.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+unexport PIP_CONSTRAINT
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PARTS := lint types unit simulation contract integration chaos spark
+NAME ?= produce
+
+# Your own choice: make PYTHON=/path/to/python3.12 demo
+PYTHON ?=
+CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11)
+
+.PHONY: help demo test $(PARTS) bench stubs clean prerequisites
+
+help: ## what there is
+	@echo "make demo               the main job: real flights, a killed leader, Spark gets every row"
+	@echo "make test               linters, types and all tests"
+	@echo "make lint types unit simulation contract integration chaos spark    one part of them"
+	@echo "make bench NAME=produce one benchmark: produce, failover"
+	@echo "make stubs              the gRPC stubs again, from proto/"
+	@echo "make clean              remove what was made"
+
+demo: $(READY) ## the main job
+	@$(BIN)/python -m tidemark.local.demo
+
+test: $(READY) ## everything
+	@$(BIN)/python tests/run.py
+
+$(PARTS): $(READY)
+	@$(BIN)/python tests/run.py $@
+
+bench: $(READY) ## one benchmark
+	@$(BIN)/python -m bench $(NAME)
+
+stubs: $(READY) ## after a change in proto/ this happens by itself
+	@$(BIN)/pip install --quiet --no-deps --editable . -c constraints.txt
+
+clean: ## remove what was made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tidemark-dev
+	rm -rf services/tidemark/v1/*_pb2*.py services/tidemark/v1/*_pb2*.pyi
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Set-up runs again when what it is made of changed.
+$(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard proto/tidemark/v1/*.proto) | prerequisites
+	@set -e; \
+	for python in $(CANDIDATES); do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$python"; break; fi; \
+	done; \
+	if [ ! -x $(BIN)/pip ]; then \
+	  echo "setting up $(VENV) with $$($$found --version)"; \
+	  "$$found" -m venv --clear $(VENV); \
+	fi; \
+	echo "installing pinned dependencies and generating stubs (a minute or two the first time)"; \
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]' -c constraints.txt; \
+	touch $(READY)
+
+prerequisites:
+	@for python in $(CANDIDATES); do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$python"; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "Tidemark needs Python >= 3.11, and none of [$(CANDIDATES)] is: install one (apt install python3.11 python3.11-venv, brew install python@3.12) or name yours with make PYTHON=/path/to/python" >&2; exit 1; \
+	fi; \
+	if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
+	  echo "Tidemark needs the venv module of $$found: apt install python3-venv" >&2; exit 1; \
+	fi; \
+	if [ -n "$$JAVA_HOME" ] && [ -x "$$JAVA_HOME/bin/java" ]; then java="$$JAVA_HOME/bin/java"; else java=java; fi; \
+	major=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+	if [ "$${major:-0}" -lt 17 ]; then \
+	  echo "Tidemark needs Java >= 17 for Spark and the local ZooKeeper$${major:+, and found $$major}: install one (apt install openjdk-17-jre-headless, brew install openjdk@17) or set JAVA_HOME" >&2; exit 1; \
+	fi
