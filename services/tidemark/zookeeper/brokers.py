@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -17,15 +16,14 @@ from tidemark.model import (
 )
 from tidemark.zookeeper import codecs, paths
 from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit
-from tidemark.zookeeper.session import ZooKeeperSession
+from tidemark.zookeeper.session_port import Session
 
-_POLL_INTERVAL_S: Final = 0.1
 WAIT_MS_MIN: Final = 30_000
 """At least so long a registration waits for the session of the same disks on another boot."""
 
 
 async def register(
-    session: ZooKeeperSession,
+    session: Session,
     registration: BrokerRegistration,
     *,
     clean: bool,
@@ -33,8 +31,8 @@ async def register(
 ) -> BrokerEpoch:
     """Rule Z3: raise the epoch, delete an old ephemeral where that is safe, create the new one; one multi."""
     broker_id = registration.broker_id
-    wait_s = max(3 * session.call_timeout_ms, WAIT_MS_MIN) / 1000
-    deadline_s = asyncio.get_running_loop().time() + wait_s
+    wait_ms = max(3 * session.call_timeout_ms, WAIT_MS_MIN)
+    deadline_ms = session.now_ms() + wait_ms
     while True:
         # The epoch first: whoever registers after this read raises it, and our multi fails.
         found_epoch = await session.get(paths.broker_epoch(broker_id))
@@ -47,9 +45,9 @@ async def register(
                     return old.broker_epoch  # an earlier attempt whose answer was lost
                 delete_old = True
             elif _must_wait(old, registration, locked_directory_ids):
-                if asyncio.get_running_loop().time() >= deadline_s:
+                if session.now_ms() >= deadline_ms:
                     raise _taken(old, "its directories are in use under another boot of a machine")
-                await asyncio.sleep(_POLL_INTERVAL_S)
+                await session.pause()
                 continue
             else:
                 delete_old = True
@@ -59,7 +57,7 @@ async def register(
         except MultiFailed:
             continue  # somebody registered, or the old session ended, in between
         except TidemarkError as error:
-            if asyncio.get_running_loop().time() >= deadline_s or error.metadata.get("sent") != "true":
+            if session.now_ms() >= deadline_ms or error.metadata.get("sent") != "true":
                 raise
             if session.session_id == 0:
                 raise
@@ -107,7 +105,7 @@ def _operations(
     return epoch, operations
 
 
-async def live(session: ZooKeeperSession, watch: Callable[[Any], None] | None) -> Mapping[BrokerId, BrokerRegistration]:
+async def live(session: Session, watch: Callable[[Any], None] | None) -> Mapping[BrokerId, BrokerRegistration]:
     """/brokers/ids; the watch also fires when a broker bounces, as that deletes a child and creates one."""
     ids = _ids(await session.children(paths.BROKERS, watch))
     nodes = await session.read_many([paths.broker(broker_id) for broker_id in ids])
@@ -118,7 +116,7 @@ async def live(session: ZooKeeperSession, watch: Callable[[Any], None] | None) -
     }
 
 
-async def epochs(session: ZooKeeperSession) -> Mapping[BrokerId, BrokerEpochRecord]:
+async def epochs(session: Session) -> Mapping[BrokerId, BrokerEpochRecord]:
     """/brokers/epochs."""
     ids = _ids(await session.children(paths.BROKER_EPOCHS))
     nodes = await session.read_many([paths.broker_epoch(broker_id) for broker_id in ids])

@@ -12,7 +12,7 @@ from tidemark.model import BrokerId, ControllerEpoch, ErrorCode, TidemarkError
 from tidemark.ports import ControllerInfo, ControllerTerm
 from tidemark.zookeeper import codecs, paths
 from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit
-from tidemark.zookeeper.session import ZooKeeperSession
+from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.topics import term_check
 
 _EPOCH: Final = "epoch"
@@ -21,7 +21,7 @@ _RETRIES: Final = 64
 """Of writes that lose against others: each lost round is another's success."""
 
 
-async def elect(session: ZooKeeperSession, controller_id: BrokerId, address: str) -> ControllerTerm | None:
+async def elect(session: Session, controller_id: BrokerId, address: str) -> ControllerTerm | None:
     """Create /controller and raise /controller_epoch in one multi; None when somebody else holds it."""
     for _ in range(_RETRIES):
         # The epoch first: whoever is elected after this read raises it, and our multi fails.
@@ -46,7 +46,7 @@ async def elect(session: ZooKeeperSession, controller_id: BrokerId, address: str
     return None
 
 
-async def _ours(session: ZooKeeperSession, controller_id: BrokerId, held: tuple[bytes, Any]) -> ControllerTerm | None:
+async def _ours(session: Session, controller_id: BrokerId, held: tuple[bytes, Any]) -> ControllerTerm | None:
     """The term of an earlier attempt of this session whose answer was lost.
 
     While our node stands nobody else is elected, so the present epoch is the one our node was made with.
@@ -60,7 +60,7 @@ async def _ours(session: ZooKeeperSession, controller_id: BrokerId, held: tuple[
     return ControllerTerm(controller_id, ControllerEpoch(epoch), found_epoch[1].version)
 
 
-async def current(session: ZooKeeperSession, watch: Callable[[Any], None] | None) -> ControllerInfo | None:
+async def current(session: Session, watch: Callable[[Any], None] | None) -> ControllerInfo | None:
     """/controller; the watch also fires on its creation."""
     if watch is not None and not await session.exists(paths.CONTROLLER, watch):
         return None
@@ -68,7 +68,7 @@ async def current(session: ZooKeeperSession, watch: Callable[[Any], None] | None
     return None if found is None else codecs.decode_controller(paths.CONTROLLER, found[0])
 
 
-async def resign(session: ZooKeeperSession, term: ControllerTerm) -> None:
+async def resign(session: Session, term: ControllerTerm) -> None:
     """Delete /controller unless another one was elected since."""
     try:
         await commit(session, [term_check(term), Delete(paths.CONTROLLER)])
@@ -76,7 +76,7 @@ async def resign(session: ZooKeeperSession, term: ControllerTerm) -> None:
         return  # it is somebody else's, or gone
 
 
-async def cluster_id(session: ZooKeeperSession) -> str:
+async def cluster_id(session: Session) -> str:
     """Of /cluster/id, created by whoever is first."""
     found = await session.get(paths.CLUSTER_ID)
     if found is None:
@@ -91,7 +91,7 @@ async def cluster_id(session: ZooKeeperSession) -> str:
     return codecs.decode_cluster_id(paths.CLUSTER_ID, found[0])
 
 
-async def next_producer_ids(session: ZooKeeperSession, count: int) -> range:
+async def next_producer_ids(session: Session, count: int) -> range:
     """The next `count` ids; ids of a block whose answer was lost are never given to anybody (rule P1)."""
     assert count > 0
     for _ in range(_RETRIES):

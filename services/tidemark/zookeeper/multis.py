@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from kazoo.exceptions import KazooException, RolledBackError, RuntimeInconsistency
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.zookeeper.session import ZooKeeperSession
+from tidemark.zookeeper.session_port import Session
 
 OPERATIONS_MAX: Final = 500
 BYTES_MAX: Final = 512 << 10
@@ -89,7 +89,7 @@ class MultiFailed(Exception):  # noqa: N818 - an outcome, not an error
         self.cause = cause
 
 
-async def commit(session: ZooKeeperSession, operations: Sequence[Operation]) -> list[Any]:
+async def commit(session: Session, operations: Sequence[Operation]) -> list[Any]:
     """Do all or nothing; the results in order: a ZnodeStat for a Set.
 
     Raises:

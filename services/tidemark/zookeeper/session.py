@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 
 from kazoo.client import KazooClient, KazooState, TransactionRequest
 from kazoo.exceptions import (
@@ -26,12 +26,13 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.protocol.serialization import Connect, Create
-from kazoo.protocol.states import KeeperState, ZnodeStat
+from kazoo.protocol.states import KeeperState
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import Clock, StoreEvent
 from tidemark.zookeeper.multi_read import MultiRead
+from tidemark.zookeeper.session_port import NodeRead
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,10 @@ _IN_FLIGHT_MAX: Final = 128
 
 _READS_PER_REQUEST: Final = 250
 
+_POLL_INTERVAL_S: Final = 0.1
+
+T = TypeVar("T")
+
 _LOST_ANSWER: Final = (
     ConnectionLoss,
     ConnectionClosedError,
@@ -58,9 +63,6 @@ _LOST_ANSWER: Final = (
     OperationTimeoutError,
     AuthFailedError,
 )
-
-NodeRead = tuple[bytes, ZnodeStat]
-"""Data and stat of a node."""
 
 
 class ZooKeeperSession:
@@ -105,6 +107,24 @@ class ZooKeeperSession:
         return self._lease_until_ms
 
     # life
+
+    def now_ms(self) -> int:
+        """The port's clock."""
+        return self._clock.now_ms()
+
+    async def pause(self) -> None:
+        """Let a little time pass before something is looked at again."""
+        await asyncio.sleep(_POLL_INTERVAL_S)
+
+    async def gather(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Results in order; the first failure is raised when all have ended, so that none goes on unseen."""
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        found: list[T] = []
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            found.append(result)
+        return found
 
     async def start(self) -> None:
         """Connect; raises COORDINATION_UNAVAILABLE when no server answers in time."""
@@ -244,7 +264,7 @@ class ZooKeeperSession:
     async def read_many(self, paths: Sequence[str]) -> list[NodeRead | None]:
         """Data of many nodes, None where there is none; a few requests, all under way at once."""
         parts = [paths[start : start + _READS_PER_REQUEST] for start in range(0, len(paths), _READS_PER_REQUEST)]
-        answers = await gather_all([self.read(_reader_of(part)) for part in parts])
+        answers = await self.gather([self.read(_reader_of(part)) for part in parts])
         found: list[NodeRead | None] = []
         for path, answer in zip(paths, (answer for part in answers for answer in part), strict=True):
             if not isinstance(answer, int):
@@ -382,15 +402,6 @@ class ZooKeeperSession:
             f"ZooKeeper at {self._connect} cannot be reached: {why}",
             {"zookeeper": self._connect, "sent": str(sent).lower()},
         )
-
-
-async def gather_all(calls: Sequence[Any]) -> list[Any]:
-    """Results in order; the first failure is raised when all have ended, so that none goes on unseen."""
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results
 
 
 def _reader_of(paths: Sequence[str]) -> Callable[[Any], Any]:

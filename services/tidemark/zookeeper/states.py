@@ -9,16 +9,14 @@ from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicParti
 from tidemark.ports import ControllerTerm, StateWrite, WriteOutcome, WriteResult
 from tidemark.zookeeper import codecs, paths
 from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, batches, commit
-from tidemark.zookeeper.session import ZooKeeperSession, gather_all
+from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.topics import not_active, term_check
 
 _CONFLICT = WriteResult(WriteOutcome.CONFLICT)
 _UNKNOWN = WriteResult(WriteOutcome.UNKNOWN)
 
 
-async def read(
-    session: ZooKeeperSession, partitions: Sequence[TopicPartition]
-) -> Mapping[TopicPartition, VersionedState]:
+async def read(session: Session, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, VersionedState]:
     """Those that exist."""
     nodes = await session.read_many([paths.state(partition) for partition in partitions])
     return {
@@ -28,9 +26,7 @@ async def read(
     }
 
 
-async def read_one(
-    session: ZooKeeperSession, partition: TopicPartition, identity: ReplicaIdentity
-) -> VersionedState | None:
+async def read_one(session: Session, partition: TopicPartition, identity: ReplicaIdentity) -> VersionedState | None:
     """Sync, then read; None when the node or this incarnation is gone."""
     await session.sync()
     node_path = paths.state(partition)
@@ -42,12 +38,12 @@ async def read_one(
 
 
 async def write_of_controller(
-    session: ZooKeeperSession, term: ControllerTerm, writes: Sequence[StateWrite]
+    session: Session, term: ControllerTerm, writes: Sequence[StateWrite]
 ) -> Sequence[WriteResult]:
     """Batched multis, all under way at once; one result for each write, in order."""
     items = [(index, [*_operations(write), *_epoch_checks(write)]) for index, write in enumerate(writes)]
     parts = list(batches(items, reserved=[term_check(term)]))
-    outcomes = await gather_all([_write_batch(session, term, part) for part in parts])
+    outcomes = await session.gather([_write_batch(session, term, part) for part in parts])
     results = [_UNKNOWN] * len(writes)
     for part, versions in zip(parts, outcomes, strict=True):
         for (index, _), result in zip(part, versions, strict=True):
@@ -56,7 +52,7 @@ async def write_of_controller(
 
 
 async def _write_batch(
-    session: ZooKeeperSession, term: ControllerTerm, part: Sequence[tuple[int, Sequence[Operation]]]
+    session: Session, term: ControllerTerm, part: Sequence[tuple[int, Sequence[Operation]]]
 ) -> list[WriteResult]:
     # Each broker's epoch is checked once a multi, and a conflicting pair twice: then it fails, as it must.
     operations: dict[Operation, None] = {term_check(term): None}
@@ -75,7 +71,7 @@ async def _write_batch(
     return [WriteResult(WriteOutcome.WRITTEN, versions[_state_path(own)]) for _, own in part]
 
 
-async def write_of_leader(session: ZooKeeperSession, write: StateWrite) -> WriteResult:
+async def write_of_leader(session: Session, write: StateWrite) -> WriteResult:
     """One multi that also checks the incarnation (rule R9)."""
     assert write.expected_version >= 0, "a leader changes an ISR, it never creates one"
     operations: list[Operation] = [

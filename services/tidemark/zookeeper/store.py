@@ -18,21 +18,20 @@ from tidemark.model import (
 from tidemark.ports import Clock, ControllerInfo, ControllerTerm, StateWrite, StoreEvent, WriteResult
 from tidemark.zookeeper import brokers, election, paths, states, topics
 from tidemark.zookeeper.session import ZooKeeperSession
+from tidemark.zookeeper.session_port import Session
 
 _WATCHED: Final = (StoreEvent.BROKERS, StoreEvent.TOPICS, StoreEvent.DELETIONS, StoreEvent.CONTROLLER)
 
 
-class ZooKeeperMetadataStore:
+class SessionMetadataStore:
     """See `ports.MetadataStore` for the meaning of each call.
 
     Args:
-        connect: zookeeper.connect: host:port[,host:port...][/chroot].
-        session_timeout_ms: zookeeper.session.timeout.ms; also the deadline of a request, 1 s at least.
-        clock: the lease (rule F1) is on it.
+        session_of: makes the session, given what is to be told of its events.
     """
 
-    def __init__(self, connect: str, session_timeout_ms: int, clock: Clock) -> None:
-        self._session = ZooKeeperSession(connect, session_timeout_ms, clock, self._tell)
+    def __init__(self, session_of: Callable[[Callable[[StoreEvent], None]], Session]) -> None:
+        self._session = session_of(self._tell)
         self._listeners: list[Callable[[StoreEvent], None]] = []
         self._watchers: dict[StoreEvent, Callable[[Any], None]] = {}
 
@@ -160,3 +159,16 @@ class ZooKeeperMetadataStore:
         await self._session.ensure_chroot()
         for path in paths.PARENTS:
             await self._session.ensure(path)
+
+
+class ZooKeeperMetadataStore(SessionMetadataStore):
+    """Over a real ZooKeeper.
+
+    Args:
+        connect: zookeeper.connect: host:port[,host:port...][/chroot].
+        session_timeout_ms: zookeeper.session.timeout.ms; also the deadline of a request, 1 s at least.
+        clock: the lease (rule F1) is on it.
+    """
+
+    def __init__(self, connect: str, session_timeout_ms: int, clock: Clock) -> None:
+        super().__init__(lambda on_event: ZooKeeperSession(connect, session_timeout_ms, clock, on_event))

@@ -22,7 +22,7 @@ from tidemark.zookeeper.multis import (
     batches,
     commit,
 )
-from tidemark.zookeeper.session import ZooKeeperSession, gather_all
+from tidemark.zookeeper.session_port import Session
 
 NODE_BYTES_MAX = BYTES_MAX - 16_384
 """Largest topic node: what a multi holds, less room for the config and the operations' own bytes."""
@@ -43,7 +43,7 @@ def not_active(term: ControllerTerm) -> TidemarkError:
 
 
 async def read(
-    session: ZooKeeperSession, names: Sequence[str] | None, watch: Callable[[Any], None] | None
+    session: Session, names: Sequence[str] | None, watch: Callable[[Any], None] | None
 ) -> Mapping[str, TopicDescription]:
     """Those of `names` that exist, with their configs; `watch` on the list, and on every one read."""
     if names is None or watch is not None:
@@ -55,7 +55,7 @@ async def read(
     if watch is None:
         nodes = await session.read_many([*topic_paths, *config_paths])
     else:
-        nodes = await gather_all([session.get(path, watch) for path in [*topic_paths, *config_paths]])
+        nodes = await session.gather([session.get(path, watch) for path in [*topic_paths, *config_paths]])
     found: dict[str, TopicDescription] = {}
     for name, node, config in zip(wanted, nodes[: len(wanted)], nodes[len(wanted) :], strict=True):
         if node is None:
@@ -71,7 +71,7 @@ async def read(
     return found
 
 
-async def create(session: ZooKeeperSession, topic: TopicDescription) -> TopicDescription:
+async def create(session: Session, topic: TopicDescription) -> TopicDescription:
     """One multi guarded by absence; the result has the zxids and the version."""
     node = codecs.encode_topic(topic)
     if len(node) > NODE_BYTES_MAX:
@@ -104,7 +104,7 @@ def _unexpected(failed: MultiFailed) -> TidemarkError:
     return TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}")
 
 
-async def request_deletion(session: ZooKeeperSession, topic: str) -> None:
+async def request_deletion(session: Session, topic: str) -> None:
     """Create /admin/delete_topics/<t> if the topic exists."""
     try:
         await commit(session, [Check(paths.topic(topic)), Create(paths.topic_deletion(topic))])
@@ -116,14 +116,14 @@ async def request_deletion(session: ZooKeeperSession, topic: str) -> None:
         raise _unexpected(failed) from failed
 
 
-async def delete(session: ZooKeeperSession, term: ControllerTerm, topic: TopicDescription) -> None:
+async def delete(session: Session, term: ControllerTerm, topic: TopicDescription) -> None:
     """Partitions first, then node, config and request together: a topic that can be seen can be deleted again."""
     found = (await read(session, [topic.topic], None)).get(topic.topic)
     if found is not None and found.topic_id != topic.topic_id:
         return  # a new one of the same name
     partitions = await session.children(paths.topic(topic.topic))
     roots = [f"{paths.topic(topic.topic)}/{name}" for name in partitions]
-    below = await gather_all([session.children(root) for root in roots])
+    below = await session.gather([session.children(root) for root in roots])
     items = [
         (root, [*(Delete(f"{root}/{name}") for name in names), Delete(root)])
         for root, names in zip(roots, below, strict=True)
@@ -140,7 +140,7 @@ async def delete(session: ZooKeeperSession, term: ControllerTerm, topic: TopicDe
         await _commit_of(session, term, last)
 
 
-async def _commit_of(session: ZooKeeperSession, term: ControllerTerm, operations: Sequence[Operation]) -> None:
+async def _commit_of(session: Session, term: ControllerTerm, operations: Sequence[Operation]) -> None:
     try:
         await commit(session, [term_check(term), *operations])
     except MultiFailed as failed:
