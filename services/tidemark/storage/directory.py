@@ -99,6 +99,14 @@ class LogDirectory:
         except OSError as error:
             raise storage_error(f"open the log directory {path}", error) from error
         try:
+            return cls._open_locked(path, lock, cluster_id, broker_id)
+        except BaseException:
+            fcntl.flock(lock.number, fcntl.LOCK_UN)
+            raise
+
+    @classmethod
+    def _open_locked(cls, path: Path, lock: Descriptor, cluster_id: str, broker_id: BrokerId) -> LogDirectory:
+        try:
             meta = read_json(path / META_FILE)
         except BadFile as error:
             raise _refusal(path, f"cannot be identified: {error}. Restore the file, or empty the directory") from None
@@ -204,7 +212,9 @@ class LogDirectory:
         for log in self.logs.values():
             log.close()
         self.logs.clear()
-        self._lock_descriptor = None
+        if self._lock_descriptor is not None:
+            fcntl.flock(self._lock_descriptor.number, fcntl.LOCK_UN)
+            self._lock_descriptor = None
 
     def asides(self) -> list[tuple[Path, str]]:
         """(path, "stray" or "delete") of what was set aside."""
