@@ -1,0 +1,286 @@
+"""A whole cluster on loopback: ZooKeeper, controllers, an admin service and brokers, each a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tidemark.local.ports import HOST, HeldPorts
+from tidemark.local.process import ServiceProcess
+from tidemark.local.zookeeper_process import ZooKeeperProcess
+from tidemark.model import ErrorCode, TidemarkError
+
+__all__ = ["ADMIN", "LocalCluster", "broker_name", "controller_name", "fixed_ports"]
+
+ADMIN: Final = "admin"
+ZOOKEEPER: Final = "zookeeper"
+FIRST_CONTROLLER_ID: Final = 100
+
+_READY_TIMEOUT_S: Final = 30.0
+_STOP_TIMEOUT_S: Final = 15.0
+_POLL_INTERVAL_S: Final = 0.03
+_HEALTH_TIMEOUT_S: Final = 0.5
+_METRICS_STEP: Final = 100
+_NODE_STEP: Final = 10
+
+
+def broker_name(broker_id: int) -> str:
+    """What the cluster calls the process of that broker."""
+    return f"broker-{broker_id}"
+
+
+def controller_name(index: int) -> str:
+    """What the cluster calls the process of its controller `index`, from 0; its controller.id is 100 + index."""
+    return f"controller-{FIRST_CONTROLLER_ID + index}"
+
+
+def fixed_ports(brokers: int, controllers: int) -> dict[str, int]:
+    """The ports of `tidemark dev`: 9192, 9202, ... brokers, 9193, 9203, ... controllers, 9194 admin, metrics + 100."""
+    ports = {ZOOKEEPER: 9181, ADMIN: 9194}
+    ports |= {broker_name(index): 9192 + _NODE_STEP * index for index in range(brokers)}
+    ports |= {controller_name(index): 9193 + _NODE_STEP * index for index in range(controllers)}
+    return ports
+
+
+class LocalCluster:
+    """A cluster whose data stays in `directory`: a later start finds it.
+
+    Blocking; from async code use `async with`, or `asyncio.to_thread`. Every process dies with this one.
+
+    Args:
+        directory: data in zookeeper/ and broker-N/, one log each in logs/.
+        brokers: their ids are 0, 1, ...
+        controllers: their ids are 100, 101, ...
+        ports: where each process listens, by name, its metrics 100 above; None: free ones, ours as long as this
+            object is started.
+        settings: more flags for every service of a kind ("broker", "controller", "admin"), by dotted key.
+        environment: added to ours for every service.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        brokers: int = 3,
+        controllers: int = 2,
+        ports: Mapping[str, int] | None = None,
+        settings: Mapping[str, Mapping[str, str]] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory.absolute()
+        self._brokers = [broker_name(index) for index in range(brokers)]
+        self._controllers = [controller_name(index) for index in range(controllers)]
+        self._fixed = dict(ports or {})
+        self._settings = {kind: dict(flags) for kind, flags in (settings or {}).items()}
+        self._environment = dict(environment or {})
+        self._ports = HeldPorts()
+        self._zookeeper: ZooKeeperProcess | None = None
+        self._services: dict[str, ServiceProcess] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the services, in the order they are started; ZooKeeper is not among them."""
+        return (*self._controllers, ADMIN, *self._brokers)
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses of all brokers, as clients take them."""
+        return ",".join(self.address(name) for name in self._brokers)
+
+    @property
+    def admin_address(self) -> str:
+        """host:port of the admin service."""
+        return self.address(ADMIN)
+
+    @property
+    def zookeeper(self) -> ZooKeeperProcess:
+        """The ZooKeeper process."""
+        assert self._zookeeper is not None, "not started"
+        return self._zookeeper
+
+    def address(self, name: str) -> str:
+        """host:port of a service."""
+        return f"{HOST}:{self._ports[name]}"
+
+    def metrics_address(self, name: str) -> str:
+        """host:port of a service's /metrics."""
+        return f"{HOST}:{self._ports[name + ' metrics']}"
+
+    def process(self, name: str) -> ServiceProcess:
+        """The process of a service."""
+        return self._services[name]
+
+    def start(self, timeout_s: float = _READY_TIMEOUT_S) -> None:
+        """Start everything and wait until every service says SERVING; gives nothing half-started.
+
+        Raises:
+            TidemarkError: with the tail of the log of the service that ended or did not serve in time.
+        """
+        assert self._zookeeper is None, "started already"
+        try:
+            self._take_ports()
+            self._zookeeper = ZooKeeperProcess(self.directory / ZOOKEEPER, self._fixed.get(ZOOKEEPER))
+            self._zookeeper.start()
+            self._services = {name: self._service(name) for name in self.names}
+            for service in self._services.values():
+                service.start()
+            self.wait_until_serving(timeout_s=timeout_s)
+        except BaseException:
+            self.kill_all()
+            raise
+
+    def stop(self) -> None:
+        """End everything in order: brokers and admin, controllers, ZooKeeper; again is fine.
+
+        Raises:
+            TidemarkError: when a service that was asked to end did not end with status 0.
+        """
+        try:
+            unclean = self._terminate((*self._brokers, ADMIN)) + self._terminate(self._controllers)
+            if self._zookeeper is not None:
+                self._zookeeper.stop()
+        finally:
+            self.kill_all()
+        if unclean:
+            raise unclean[0].died("did not end cleanly")
+
+    def kill_all(self) -> None:
+        """SIGKILL to everything; again is fine."""
+        for service in self._services.values():
+            service.kill()
+        if self._zookeeper is not None:
+            self._zookeeper.kill()
+            self._zookeeper = None
+        self._ports.release()
+
+    def kill(self, name: str) -> None:
+        """kill -9 one service."""
+        self._services[name].kill()
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP: it goes silent, its connections stay."""
+        self._services[name].signal(signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """SIGCONT."""
+        self._services[name].signal(signal.SIGCONT)
+
+    def terminate(self, name: str, timeout_s: float = _STOP_TIMEOUT_S) -> None:
+        """SIGTERM to one service and wait for its clean end; raises TidemarkError when it is not clean."""
+        if self._terminate((name,), timeout_s):
+            raise self._services[name].died("did not end cleanly")
+
+    def restart(self, name: str, timeout_s: float = _READY_TIMEOUT_S) -> None:
+        """Start a service again, on the same data and port, and wait until it serves; ends it first if it runs."""
+        self._terminate((name,))
+        self._services[name].start()
+        self.wait_until_serving((name,), timeout_s=timeout_s)
+
+    def wait_until_serving(self, names: Iterable[str] | None = None, *, timeout_s: float = _READY_TIMEOUT_S) -> None:
+        """Wait until gRPC health says SERVING for all of `names` (default: every service)."""
+        waiting = {name: self._services[name] for name in (self.names if names is None else names)}
+        deadline_s = time.monotonic() + timeout_s
+        channels = {name: grpc.insecure_channel(self.address(name), options=_RECONNECT_FAST) for name in waiting}
+        try:
+            while waiting:
+                for name, service in list(waiting.items()):
+                    if not service.running:
+                        raise service.died("ended")
+                    if _is_serving(channels[name]):
+                        del waiting[name]
+                if waiting and time.monotonic() > deadline_s:
+                    raise _not_serving(waiting.values(), timeout_s)
+                time.sleep(_POLL_INTERVAL_S if waiting else 0)
+        finally:
+            for channel in channels.values():
+                channel.close()
+
+    def __enter__(self) -> LocalCluster:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.stop()
+        else:
+            self.kill_all()
+
+    async def __aenter__(self) -> LocalCluster:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, traceback)
+
+    def _take_ports(self) -> None:
+        for name in self.names:
+            port = self._fixed.get(name, 0)
+            self._ports.take(name, port)
+            self._ports.take(f"{name} metrics", port and port + _METRICS_STEP)
+        self._ports.hand_over()
+
+    def _service(self, name: str) -> ServiceProcess:
+        kind, _, number = name.partition("-")
+        flags = {
+            "zookeeper.connect": self.zookeeper.connect,
+            "listeners": self.address(name),
+            "metrics.listeners": self.metrics_address(name),
+        }
+        if kind == "broker":
+            flags |= {
+                "broker.id": number,
+                "log.dirs": str(self.directory / name),
+                "admin.address": self.admin_address,
+            }
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
+        if kind == "controller":
+            flags["controller.id"] = number
+        flags |= self._settings.get(kind, {})
+        arguments = [part for key, value in flags.items() for part in (f"--{key}", value)]
+        log = self.directory / "logs" / f"{name}.log"
+        return ServiceProcess(name, f"tidemark.{kind}", arguments, log=log, environment=self._environment)
+
+    def _terminate(self, names: Iterable[str], timeout_s: float = _STOP_TIMEOUT_S) -> list[ServiceProcess]:
+        """SIGTERM to all at once; the ones that did not end with status 0 (killed after `timeout_s`)."""
+        ending = [self._services[name] for name in names if name in self._services and self._services[name].running]
+        for service in ending:
+            service.signal(signal.SIGCONT)
+            service.signal(signal.SIGTERM)
+        deadline_s = time.monotonic() + timeout_s
+        for service in ending:
+            if not service.wait(max(0.0, deadline_s - time.monotonic())):
+                service.kill()
+        return [service for service in ending if service.exit_status != 0]
+
+
+_RECONNECT_FAST: Final = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 100))
+
+
+def _is_serving(channel: grpc.Channel) -> bool:
+    health: Any = health_pb2_grpc.HealthStub(channel)
+    try:
+        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=_HEALTH_TIMEOUT_S)
+    except grpc.RpcError:
+        return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def _not_serving(services: Iterable[ServiceProcess], timeout_s: float) -> TidemarkError:
+    waiting = list(services)
+    names = ", ".join(service.name for service in waiting)
+    return TidemarkError(
+        ErrorCode.REQUEST_TIMED_OUT,
+        f"not serving after {timeout_s:.0f} s: {names}; the log of {waiting[0].name} ends with:\n{waiting[0].tail()}",
+    )

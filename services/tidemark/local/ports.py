@@ -1,0 +1,66 @@
+"""Ports on loopback that nobody else takes while we hold them, also while the process that uses one is down."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import Final
+
+from tidemark.model import ErrorCode, TidemarkError
+
+HOST: Final = "127.0.0.1"
+
+
+class HeldPorts:
+    """Named ports, bound but not listening.
+
+    On Linux a listener with SO_REUSEADDR, which gRPC's and Prometheus' are, may bind beside such a socket, while the
+    kernel gives the port to nobody who asks for a free one. Elsewhere the ports are only chosen.
+    """
+
+    def __init__(self) -> None:
+        self._ports: dict[str, int] = {}
+        self._sockets: list[socket.socket] = []
+
+    def __getitem__(self, name: str) -> int:
+        return self._ports[name]
+
+    def take(self, name: str, port: int = 0) -> int:
+        """Bind `port` (0: a free one) for `name`, or raise INVALID_CONFIG when somebody listens there."""
+        if name in self._ports:
+            return self._ports[name]
+        if port and _answers(port):
+            raise TidemarkError(
+                ErrorCode.INVALID_CONFIG, f"port {port} for {name} is taken; is another cluster running?"
+            )
+        holder = socket.socket()
+        try:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind((HOST, port))
+        except OSError as error:
+            holder.close()
+            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"port {port} for {name} is taken: {error}") from error
+        self._ports[name] = int(holder.getsockname()[1])
+        self._sockets.append(holder)
+        return self._ports[name]
+
+    def hand_over(self) -> None:
+        """Call when all are chosen: where a second bind is refused, the ports are given up now."""
+        if sys.platform != "linux":
+            self._close()
+
+    def release(self) -> None:
+        """Let all go."""
+        self._close()
+        self._ports.clear()
+
+    def _close(self) -> None:
+        for holder in self._sockets:
+            holder.close()
+        self._sockets.clear()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex((HOST, port)) == 0
