@@ -86,4 +86,4 @@ def read_checkpoints(directory: Path, known: Iterable[CheckpointKey]) -> Checkpo
 
 
 def _lines(offsets: Mapping[CheckpointKey, int]) -> list[str]:
-    return [f"{key[0].topic} {key[0].partition} {key[1]} {offset}" for key, offset in offsets.items()]
+    return [f"{key[0].topic} {key[0].partition} {key[1]} {offset}" for key, offset in list(offsets.items())]

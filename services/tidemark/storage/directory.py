@@ -196,8 +196,11 @@ class LogDirectory:
             TidemarkError: STORAGE_ERROR; there is no marker then.
         """
         self._check_online()
-        for log in self.logs.values():
-            log.finish()
+        try:
+            for log in self.logs.values():
+                log.finish()
+        except OSError as error:
+            raise storage_error(f"finish the logs in {self.path}", error) from error
         self.checkpoints.changed = True
         self.checkpoint(high_watermarks)
         if any(log.broken for log in self.logs.values()):

@@ -144,11 +144,11 @@ class LogManager:
             points.recovery_points.get(key, 0), points.high_watermarks.get(key, 0), points.log_starts.get(key)
         )
         settings = storage_settings(configs)
-        recovered = recover(found.path, expected, interval_bytes=settings.index_interval_bytes)
-        log = PartitionLog(found.path, recovered, settings=settings, pool=self._pool, home=directory)
-        old = directory.logs.get(key)
+        old = directory.logs.pop(key, None)
         if old is not None:
             old.close()
+        recovered = recover(found.path, expected, interval_bytes=settings.index_interval_bytes)
+        log = PartitionLog(found.path, recovered, settings=settings, pool=self._pool, home=directory)
         directory.logs[key] = log
         return log, RecoveredLog(
             log_start_offset=log.log_start_offset,
