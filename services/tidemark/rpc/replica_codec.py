@@ -1,0 +1,237 @@
+"""FollowerMessage and LeaderMessage <-> replica_service.proto, one codec object for each end of one stream.
+
+A partition is named in full once and by a handle, a small number, ever after. On the follower's end every batch of
+a chunk is checked before the core sees it; what fails makes the chunk's `error`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tidemark.core.messages import (
+    Chunk,
+    Credit,
+    EpochEnd,
+    EpochQuery,
+    FetchPosition,
+    FollowerMessage,
+    LeaderMessage,
+    Refusal,
+    Report,
+    StopFetch,
+)
+from tidemark.model import LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.record.checks import check_batches
+from tidemark.rpc import errors
+from tidemark.rpc.channel import SPLIT_BYTES
+from tidemark.v1 import record_pb2
+from tidemark.v1 import replica_service_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+
+class FollowerEnd:
+    """The follower's end of a stream: encodes what it says, decodes what the leader says."""
+
+    def __init__(self) -> None:
+        self._handles: dict[TopicPartition, tuple[int, ReplicaIdentity]] = {}
+        self._partitions: list[TopicPartition] = []
+
+    def encode(self, message: FollowerMessage) -> pb.ReplicateRequest:
+        """The request of a message."""
+        return pb.ReplicateRequest(
+            epoch_queries=[
+                pb.EpochQuery(
+                    replica=self._name(query.partition, query.identity),
+                    current_leader_epoch=query.current_leader_epoch,
+                    last_epoch=query.last_epoch,
+                )
+                for query in message.queries
+            ],
+            positions=[
+                pb.FetchPosition(
+                    replica=self._name(position.partition, position.identity),
+                    current_leader_epoch=position.current_leader_epoch,
+                    fetch_offset=position.fetch_offset,
+                    last_epoch=position.last_epoch,
+                    directory=position.directory,
+                )
+                for position in message.positions
+            ],
+            reports=[
+                pb.ReplicaReport(
+                    handle=self._handles[report.partition][0],
+                    current_leader_epoch=report.current_leader_epoch,
+                    log_end_offset=report.log_end_offset,
+                    flushed_offset=report.flushed_offset,
+                )
+                for report in message.reports
+                if report.partition in self._handles
+            ],
+            stops=[
+                pb.ReplicaStop(handle=self._handles[stop.partition][0], newer_leader_epoch=stop.newer_leader_epoch)
+                for stop in message.stops
+                if stop.partition in self._handles
+            ],
+            credits=[
+                pb.DirectoryCredit(directory=credit.directory, credit_bytes=credit.credit_bytes)
+                for credit in message.credits
+            ],
+        )
+
+    def decode(self, response: pb.ReplicateResponse) -> LeaderMessage:
+        """The message of a response, its batches checked."""
+        return LeaderMessage(
+            epoch_ends=tuple(
+                EpochEnd(
+                    self._partitions[end.handle],
+                    LeaderEpoch(end.current_leader_epoch),
+                    LeaderEpoch(end.leader_epoch),
+                    Offset(end.end_offset),
+                )
+                for end in response.epoch_ends
+            ),
+            chunks=tuple(self._chunk(chunk) for chunk in response.chunks),
+            refusals=tuple(self._refusal(refusal) for refusal in response.refusals),
+        )
+
+    def _chunk(self, chunk: pb.ReplicaChunk) -> Chunk:
+        partition = self._partitions[chunk.handle]
+        head = Chunk(
+            partition,
+            LeaderEpoch(chunk.current_leader_epoch),
+            Offset(chunk.continues_from),
+            Offset(chunk.high_watermark),
+            Offset(chunk.log_start_offset),
+        )
+        if not chunk.batches:
+            return head
+        try:
+            return head._replace(batches=check_batches(chunk.batches))
+        except TidemarkError as error:
+            _log.error("chunk refused", extra={"partition": str(partition), "offset": chunk.continues_from,
+                                               "code": str(error.code), "why": error.message})  # fmt: skip
+            return head._replace(error=error.code)
+
+    def _refusal(self, refusal: pb.ReplicaRefusal) -> Refusal:
+        error = errors.from_proto(refusal.error)
+        return Refusal(
+            self._partitions[refusal.handle],
+            error.code,
+            error.message,
+            LeaderEpoch(refusal.current_leader_epoch),
+            Offset(refusal.log_start_offset),
+        )
+
+    def _name(self, partition: TopicPartition, identity: ReplicaIdentity) -> pb.ReplicaHandle:
+        known = self._handles.get(partition)
+        if known is not None and known[1] == identity:
+            return pb.ReplicaHandle(handle=known[0])
+        handle = len(self._partitions)
+        self._partitions.append(partition)
+        self._handles[partition] = (handle, identity)
+        return pb.ReplicaHandle(
+            handle=handle,
+            topic=partition.topic,
+            partition=partition.partition,
+            topic_id=identity.topic_id,
+            incarnation=identity.incarnation,
+        )
+
+
+class LeaderEnd:
+    """The leader's end of a stream: decodes what the follower says, encodes what it answers."""
+
+    def __init__(self) -> None:
+        self._handles: dict[TopicPartition, int] = {}
+        self._named: dict[int, tuple[TopicPartition, ReplicaIdentity]] = {}
+
+    def decode(self, request: pb.ReplicateRequest) -> FollowerMessage:
+        """The message of a request; raises KeyError for a handle that was never named."""
+        return FollowerMessage(
+            queries=tuple(
+                EpochQuery(
+                    *self._learn(query.replica),
+                    LeaderEpoch(query.current_leader_epoch),
+                    LeaderEpoch(query.last_epoch),
+                )
+                for query in request.epoch_queries
+            ),
+            positions=tuple(
+                FetchPosition(
+                    *self._learn(position.replica),
+                    LeaderEpoch(position.current_leader_epoch),
+                    Offset(position.fetch_offset),
+                    LeaderEpoch(position.last_epoch),
+                    position.directory,
+                )
+                for position in request.positions
+            ),
+            reports=tuple(
+                Report(
+                    self._named[report.handle][0],
+                    LeaderEpoch(report.current_leader_epoch),
+                    Offset(report.log_end_offset),
+                    Offset(report.flushed_offset),
+                )
+                for report in request.reports
+            ),
+            stops=tuple(
+                StopFetch(self._named[stop.handle][0], LeaderEpoch(stop.newer_leader_epoch)) for stop in request.stops
+            ),
+            credits=tuple(Credit(credit.directory, credit.credit_bytes) for credit in request.credits),
+        )
+
+    def encode(self, message: LeaderMessage) -> list[pb.ReplicateResponse]:
+        """The responses of a message: one, or several where its chunks are over the split size."""
+        response = pb.ReplicateResponse(
+            epoch_ends=[
+                pb.EpochEnd(
+                    handle=self._handles[end.partition],
+                    current_leader_epoch=end.current_leader_epoch,
+                    leader_epoch=end.leader_epoch,
+                    end_offset=end.end_offset,
+                )
+                for end in message.epoch_ends
+            ],
+            refusals=[
+                pb.ReplicaRefusal(
+                    handle=self._handles[refusal.partition],
+                    error=record_pb2.Error(code=str(refusal.code), message=refusal.message),
+                    current_leader_epoch=refusal.current_leader_epoch,
+                    log_start_offset=refusal.log_start_offset,
+                )
+                for refusal in message.refusals
+            ],
+        )
+        responses = [response]
+        size_bytes = 0
+        for chunk in message.chunks:
+            data = _joined(chunk)
+            if size_bytes and size_bytes + len(data) > SPLIT_BYTES:
+                response = pb.ReplicateResponse()
+                responses.append(response)
+                size_bytes = 0
+            size_bytes += len(data)
+            response.chunks.add(
+                handle=self._handles[chunk.partition],
+                current_leader_epoch=chunk.current_leader_epoch,
+                continues_from=chunk.continues_from,
+                high_watermark=chunk.high_watermark,
+                log_start_offset=chunk.log_start_offset,
+                batches=data,
+            )
+        return responses
+
+    def _learn(self, replica: pb.ReplicaHandle) -> tuple[TopicPartition, ReplicaIdentity]:
+        if replica.topic:
+            partition = TopicPartition(replica.topic, replica.partition)
+            self._named[replica.handle] = (partition, ReplicaIdentity(replica.topic_id, replica.incarnation))
+            self._handles[partition] = replica.handle
+        return self._named[replica.handle]
+
+
+def _joined(chunk: Chunk) -> bytes:
+    if len(chunk.batches) == 1:
+        return chunk.batches[0].data
+    return b"".join([batch.data for batch in chunk.batches])
