@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from tidemark.model import TidemarkError
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import ENVELOPE_BYTES, MAGIC
+from tidemark.storage.checkpoint import UNKNOWN
 from tidemark.storage.files import BadFile, Descriptor, pack_json, read_exactly, read_json, replace_file
 from tidemark.storage.segment import LOG_SUFFIX, Damage, Segment, checked_header
 
@@ -38,16 +39,16 @@ class KnownDamage(NamedTuple):
 
 
 def write_cut_point(directory: Path, cut: CutPoint) -> None:
-    """Say so before the log is cut. Not synced: an empty file after a power loss stands for a cut at 0."""
+    """Say so before the log is cut. Not synced: one that a power loss left empty vouches for nothing."""
     replace_file(directory / CUT_FILE, pack_json(cut._asdict()))
 
 
 def read_cut_point(directory: Path) -> CutPoint | None:
-    """The cut since the last checkpoint; a damaged file is taken for a cut at the very start."""
+    """The cut since the last checkpoint; of a damaged file, UNKNOWN: nothing vouches for the log then."""
     try:
         document = read_json(directory / CUT_FILE)
     except BadFile:
-        return CutPoint(0, 0)
+        return CutPoint(UNKNOWN, UNKNOWN)
     return None if document is None else CutPoint(document["end_offset"], document["log_start"])
 
 

@@ -116,6 +116,8 @@ def _recover(directory: Path, expected: Expected, interval_bytes: int, *, trusti
             f"or high watermark {expected.high_watermark}",
             lost_until,
         )
+    if damage is None and expected.log_start == UNKNOWN and segments[0].base_offset > 0:
+        damage = KnownDamage(f"nothing vouches for the log to start at {segments[0].base_offset}", end + 1)
     damage = _remembered(directory, damage, end)
     epochs, producers = _fold(directory, segments, expected.recovery_point, interval_bytes)
     return Recovered(
