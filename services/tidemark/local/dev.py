@@ -1,0 +1,129 @@
+"""`tidemark dev`: a whole cluster in the foreground, with its state on the screen, until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from tidemark.local.cluster import LocalCluster, fixed_ports
+from tidemark.model import TidemarkError
+
+DEFAULT_DIRECTORY: Final = Path(".tidemark-dev")
+
+_REFRESH_S: Final = 0.5
+
+
+def run(
+    directory: Path = DEFAULT_DIRECTORY,
+    *,
+    brokers: int = 3,
+    controllers: int = 2,
+    free_ports: bool = False,
+    console: Console | None = None,
+) -> int:
+    """Start a cluster, show it until SIGINT or SIGTERM, stop it in order.
+
+    Args:
+        directory: its data; a second start finds it.
+        brokers: how many.
+        controllers: how many; one is active, the others stand by.
+        free_ports: whatever ports are free, instead of 9192, 9202, ... for brokers and 9194 for admin.
+        console: where to write; default: stdout.
+
+    Returns:
+        exit status: 0 after a clean stop, 1 when the cluster did not start or did not stop cleanly.
+    """
+    out = console or Console()
+    ports = None if free_ports else fixed_ports(brokers, controllers)
+    cluster = LocalCluster(directory, brokers=brokers, controllers=controllers, ports=ports)
+    try:
+        with _sigterm_as_interrupt():
+            started_s = time.monotonic()
+            try:
+                with out.status(f"starting {brokers} brokers, {controllers} controllers, admin and ZooKeeper"):
+                    cluster.start()
+                out.print(f"ready in {time.monotonic() - started_s:.1f} s; data in {cluster.directory}")
+                _show_next_steps(out, cluster)
+                _watch(out, cluster)
+            except KeyboardInterrupt:
+                out.print("stopping")
+                _stop(cluster)
+    except TidemarkError as error:
+        out.print(f"[red]{error.code}[/red]: ", end="")
+        out.print(error.message, markup=False, highlight=False)
+        return 1
+    return 0
+
+
+def _show_next_steps(out: Console, cluster: LocalCluster) -> None:
+    for label, value in (
+        ("bootstrap", cluster.bootstrap),
+        ("admin", cluster.admin_address),
+        ("ZooKeeper", cluster.zookeeper.connect),
+        ("logs", str(cluster.directory / "logs")),
+    ):
+        out.print(f"  {label:<10} {value}", highlight=False, soft_wrap=True)
+    out.print("next, in another terminal:")
+    for command in (
+        f"export TIDEMARK_BOOTSTRAP={cluster.bootstrap}",
+        "tidemark topic create greetings --partitions 3",
+        "echo hello | tidemark produce greetings",
+        "tidemark consume greetings --from earliest",
+    ):
+        out.print(f"  {command}", highlight=False, soft_wrap=True)
+    out.print("Ctrl-C stops everything.")
+
+
+def _watch(out: Console, cluster: LocalCluster) -> None:
+    """Until KeyboardInterrupt: a table on a terminal, else a line for each change."""
+    alive = dict.fromkeys(cluster.names, True)
+    live = Live(_table(cluster), console=out, auto_refresh=False) if out.is_terminal else contextlib.nullcontext()
+    with live as shown:
+        while True:
+            time.sleep(_REFRESH_S)
+            for name in cluster.names:
+                service = cluster.process(name)
+                if alive[name] and not service.running:
+                    out.print(f"{name} ended with status {service.exit_status}; its log: {service.log}")
+                alive[name] = service.running
+            if isinstance(shown, Live):
+                shown.update(_table(cluster), refresh=True)
+
+
+def _table(cluster: LocalCluster) -> Table:
+    table = Table("service", "address", "metrics", "pid", "state")
+    for name in cluster.names:
+        service = cluster.process(name)
+        state = "running" if service.running else f"[red]ended, status {service.exit_status}[/red]"
+        metrics = f"http://{cluster.metrics_address(name)}/metrics"
+        table.add_row(name, cluster.address(name), metrics, str(service.pid), state)
+    return table
+
+
+def _stop(cluster: LocalCluster) -> None:
+    """Stop in order; a second Ctrl-C ends everything at once."""
+    try:
+        cluster.stop()
+    except KeyboardInterrupt:
+        cluster.kill_all()
+
+
+@contextlib.contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,83 @@
+"""The data source: schema, options in, Arrow out. Batch read; every step that computes lives in options and ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from tidemark_spark import rows, topics
+from tidemark_spark.options import ReadOptions, include_headers, parse_options
+from tidemark_spark.ranges import OffsetRange, plan_ranges
+
+NAME = "tidemark"
+
+_SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+_HEADERS = ", headers array<struct<key: string, value: binary>>"
+
+
+def register(spark: SparkSession) -> None:
+    """Make format("tidemark") known to a session; sessions started with `pyspark_tidemark` installed know it already."""
+    spark.dataSource.register(TidemarkDataSource)
+
+
+@dataclass(frozen=True)
+class TidemarkInputPartition(InputPartition):
+    """What one task reads: stateless, so that a retried task reads the same."""
+
+    offsets: OffsetRange
+    timestamp_type: int
+
+
+class TidemarkDataSource(DataSource):
+    """Topics as a table with the columns of Spark's Kafka source.
+
+    Options: `tidemark.bootstrap`; `subscribe` or `assign`; `startingOffsets` (earliest, or JSON by topic and
+    partition), `endingOffsets` (latest, or JSON); `minPartitions`; `includeHeaders`; `deadlineMs`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """What format() takes."""
+        return NAME
+
+    def schema(self) -> str:
+        """Columns, named and typed as those of Spark's Kafka source."""
+        return _SCHEMA + (_HEADERS if include_headers(self.options) else "")
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch reader; the options are checked here, on the driver."""
+        return TidemarkReader(parse_options(self.options))
+
+
+class TidemarkReader(DataSourceReader):
+    """Plans ranges once, on the driver; every task then reads its range and nothing else."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each range; the ends are the high watermarks now."""
+        described = topics.describe(self._options)
+        bounds: Mapping[str, Mapping[int, topics.PartitionBounds]] = {
+            name: topic.bounds for name, topic in described.items()
+        }
+        return [
+            TidemarkInputPartition(value=None, offsets=offsets, timestamp_type=described[offsets.topic].timestamp_type)
+            for offsets in plan_ranges(self._options, bounds)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range, in the order of their offsets."""
+        assert isinstance(partition, TidemarkInputPartition)
+        for records in topics.read(self._options, partition.offsets):
+            yield rows.to_columns(
+                records,
+                partition.offsets,
+                timestamp_type=partition.timestamp_type,
+                with_headers=self._options.include_headers,
+            )

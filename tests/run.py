@@ -1,0 +1,117 @@
+"""Runs the parts of the suite in order, all of them, each bounded, and says what each one took.
+
+    python tests/run.py [part ...]
+
+Exit status: that of the first part that failed, else 0.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+_PYTHON = sys.executable
+_BIN = Path(_PYTHON).parent
+_TIMED_OUT = 124
+
+
+class Part(NamedTuple):
+    """A part of the suite: commands one after the other, together no longer than `limit_s`."""
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+    limit_s: float
+
+
+class Outcome(NamedTuple):
+    """What became of a part."""
+
+    name: str
+    status: int
+    seconds: float
+
+
+def _pytest(*directories: str) -> tuple[str, ...]:
+    return (_PYTHON, "-m", "pytest", "-q", "--color=no", *directories)
+
+
+_LINT = (
+    (str(_BIN / "ruff"), "check", "--quiet"),
+    (str(_BIN / "ruff"), "format", "--check", "--quiet"),
+    (str(_BIN / "lint-imports"), "--no-logo"),
+)
+_PARTS = (
+    Part("lint", _LINT, 60),
+    Part("types", ((_PYTHON, "-m", "mypy"),), 180),
+    Part("unit", (_pytest("tests/unit"),), 180),
+    Part("simulation", (_pytest("tests/simulation"),), 180),
+    Part("contract", (_pytest("tests/contract"),), 180),
+    Part("integration", (_pytest("tests/integration"),), 300),
+    Part("chaos", (_pytest("tests/chaos"),), 300),
+    Part("spark", (_pytest("tests/spark"),), 240),
+)
+
+
+def main(names: list[str]) -> int:
+    """Run the named parts, or all."""
+    unknown = [name for name in names if name not in {part.name for part in _PARTS}]
+    if unknown:
+        sys.stderr.write(f"no such part: {', '.join(unknown)}; there are {', '.join(part.name for part in _PARTS)}\n")
+        return 2
+    wanted = [part for part in _PARTS if (part.name in names) or (not names and _exists(part))]
+    started_s = time.monotonic()
+    outcomes = []
+    for part in wanted:
+        _say(f"== {part.name}")
+        outcomes.append(_run(part))
+    _say("\n== time of each part")
+    for outcome in outcomes:
+        verdict = "ok" if outcome.status == 0 else f"FAILED, status {outcome.status}"
+        _say(f"{outcome.name:<12} {outcome.seconds:6.1f} s  {verdict}")
+    _say(f"{'total':<12} {time.monotonic() - started_s:6.1f} s")
+    return next((outcome.status for outcome in outcomes if outcome.status), 0)
+
+
+def _exists(part: Part) -> bool:
+    """Whether there is anything in it: a directory without tests is no part yet."""
+    directories = [Path(word) for command in part.commands for word in command if word.startswith("tests/")]
+    return all(any((ROOT / directory).rglob("test_*.py")) for directory in directories)
+
+
+def _run(part: Part) -> Outcome:
+    started_s = time.monotonic()
+    status = 0
+    for command in part.commands:
+        left_s = part.limit_s - (time.monotonic() - started_s)
+        status = _call(command, left_s) or status
+    return Outcome(part.name, status, time.monotonic() - started_s)
+
+
+def _call(command: tuple[str, ...], limit_s: float) -> int:
+    """Exit status of a command; past its limit it is asked to end, so that its own clean-up runs, then killed."""
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        return process.wait(max(1.0, limit_s))
+    except subprocess.TimeoutExpired:
+        _say(f"{' '.join(command)}: not done in its time")
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    return _TIMED_OUT
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,78 @@
+"""The style of the house, as tests."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES_MAX = 560
+FUNCTION_LINES_MAX = 75
+
+PRODUCTION = sorted(
+    path
+    for place in ("services", "spark")
+    for path in (ROOT / place).rglob("*.py")
+    if "v1" not in path.relative_to(ROOT).parts
+)
+PROTOS = sorted((ROOT / "proto").rglob("*.proto"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@pytest.mark.parametrize("path", PRODUCTION, ids=name_of)
+def test_a_file_can_be_held_in_mind(path: Path) -> None:
+    source = path.read_text()
+    assert len(source.splitlines()) <= LINES_MAX
+    too_long = {
+        function.name: function.end_lineno - function.lineno + 1
+        for function in functions(ast.parse(source))
+        if function.end_lineno is not None and function.end_lineno - function.lineno >= FUNCTION_LINES_MAX
+    }
+    assert not too_long, "functions that do not fit a screen"
+
+
+@pytest.mark.parametrize("path", PRODUCTION, ids=name_of)
+def test_nothing_is_left_for_later(path: Path) -> None:
+    left = re.findall(r"\b(?:TODO|FIXME|XXX|HACK|NotImplementedError)\b", path.read_text())
+    assert not left
+
+
+@pytest.mark.parametrize("path", PRODUCTION, ids=name_of)
+def test_no_error_is_swallowed(path: Path) -> None:
+    handlers = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ExceptHandler)]
+    swallowed = [
+        handler.lineno
+        for handler in handlers
+        if (handler.type is None or getattr(handler.type, "id", "") in ("Exception", "BaseException"))
+        and all(isinstance(statement, ast.Pass) for statement in handler.body)
+    ]
+    assert not swallowed
+
+
+@pytest.mark.parametrize("path", PROTOS, ids=name_of)
+def test_every_message_field_and_call_says_what_it_is(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    declares = re.compile(r"^\s*(service|message|enum|rpc|oneof|(?:repeated |optional )?[\w.<>, ]+ \w+ = \d+)\b")
+    bare = [
+        f"{number}: {line.strip()}"
+        for number, line in enumerate(lines, start=1)
+        if declares.match(line) and not lines[number - 2].strip().startswith("//") and "//" not in line
+    ]
+    assert not bare
+
+
+@pytest.mark.parametrize("path", PROTOS, ids=name_of)
+def test_the_package_is_the_directory(path: Path) -> None:
+    package = ".".join(path.parent.relative_to(ROOT / "proto").parts)
+    assert f"package {package};" in path.read_text()
