@@ -85,10 +85,7 @@ class MemoryLog:
         stored = self._stored
         assert not stamp or base_offset == stored.end
         for batch in batches:
-            if stamp:
-                written = stamped(batch, base_offset=stored.end, leader_epoch=leader_epoch)
-            else:
-                written = batch
+            written = stamped(batch, base_offset=stored.end, leader_epoch=leader_epoch) if stamp else batch
             envelope = written.envelope
             spans_start = not stored.batches and stored.end == stored.start < envelope.next_offset
             assert envelope.base_offset >= stored.end or spans_start
