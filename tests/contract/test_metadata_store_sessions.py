@@ -1,0 +1,140 @@
+"""The real session: its lease (rule F1), its deadlines; ZooKeeper as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from tidemark.local.zookeeper_process import ZooKeeperProcess
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.ports import StoreEvent
+from tidemark.runtime.clock import SystemClock
+from tidemark.zookeeper.store import ZooKeeperMetadataStore
+
+from tests.contract.conftest import Ear
+from tests.fakes.metadata_store import ManualClock
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def test_with_no_server_the_start_fails_in_time_and_names_the_address() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    store = ZooKeeperMetadataStore(address, 1000, SystemClock())
+    async with asyncio.timeout(5):
+        with pytest.raises(TidemarkError, match=address) as refusal:
+            await store.start()
+    assert refusal.value.code is ErrorCode.COORDINATION_UNAVAILABLE
+    assert store.lease_valid_until_ms() == 0
+    await store.stop()
+
+
+async def test_the_lease_counts_from_the_sending_of_what_was_answered(zookeeper: ZooKeeperProcess) -> None:
+    clock = ManualClock(now_ms=1_000_000)
+    store = ZooKeeperMetadataStore(zookeeper.connect + "/lease", 6000, clock)
+    await store.start()
+    assert store.lease_valid_until_ms() == 1_000_000 + 6000 - 1000
+    clock.advance(100)
+    asking = asyncio.create_task(store.controller())
+    await asyncio.sleep(0)  # sent now
+    clock.advance(300)
+    await asking
+    assert store.lease_valid_until_ms() == 1_000_100 + 6000 - 1000
+    await store.stop()
+    assert store.lease_valid_until_ms() == 0
+
+
+async def test_the_lease_goes_by_what_the_server_grants(zookeeper: ZooKeeperProcess) -> None:
+    clock = ManualClock(now_ms=1_000_000)
+    store = ZooKeeperMetadataStore(zookeeper.connect + "/granted", 100, clock)
+    await store.start()
+    assert store.lease_valid_until_ms() == 1_000_000 + 500 - 500 // 6, "the least it grants is 500 ms"
+    await store.stop()
+
+
+async def test_an_idle_session_keeps_its_lease(zookeeper: ZooKeeperProcess) -> None:
+    clock = SystemClock()
+    store = ZooKeeperMetadataStore(zookeeper.connect + "/idle", 600, clock)
+    await store.start()
+    first = store.lease_valid_until_ms()
+    async with asyncio.timeout(10):
+        while store.lease_valid_until_ms() < first + 1000:
+            await asyncio.sleep(0.02)
+            assert store.lease_valid_until_ms() > clock.now_ms() - 300
+    await store.stop()
+
+
+async def test_a_server_that_is_silent_holds_up_neither_calls_nor_the_stop(tmp_path: Path) -> None:
+    with ZooKeeperProcess(tmp_path) as process:
+        store = ZooKeeperMetadataStore(process.connect, 1000, SystemClock())
+        ear = Ear(store)
+        await store.start()
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(5):
+                with pytest.raises(TidemarkError) as refusal:
+                    await store.next_producer_ids(1)
+            assert refusal.value.code is ErrorCode.COORDINATION_UNAVAILABLE
+            await ear.hears(StoreEvent.SESSION_SUSPENDED)
+            async with asyncio.timeout(5):
+                await store.stop()
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+
+
+async def test_a_process_that_slept_past_its_session_finds_its_lease_over_before_it_is_told(
+    zookeeper: ZooKeeperProcess,
+) -> None:
+    clock = ManualClock(now_ms=1_000_000)
+    store = ZooKeeperMetadataStore(zookeeper.connect + "/slept", 4000, clock)
+    await store.start()
+    clock.advance(60_000)  # SIGSTOP, SIGCONT: no callback has run yet
+    assert store.lease_valid_until_ms() < clock.now_ms()
+    await store.stop()
+
+
+def test_a_second_start_finds_its_data_and_a_second_stop_is_fine(tmp_path: Path) -> None:
+    process = ZooKeeperProcess(tmp_path / "with a space")
+
+    async def first() -> str:
+        store = ZooKeeperMetadataStore(process.connect, 4000, SystemClock())
+        await store.start()
+        found = await store.cluster_id()
+        await store.stop()
+        return found
+
+    process.start()
+    port = process.port
+    cluster_id = asyncio.run(first())
+    process.kill()
+    assert not process.running
+    process.start()
+    assert process.port == port
+    assert asyncio.run(first()) == cluster_id
+    process.stop()
+    process.stop()
+    assert not process.running
+
+
+def test_without_java_the_start_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(TidemarkError, match="install a JDK"):
+        ZooKeeperProcess(tmp_path).start()
+
+
+def test_a_taken_port_is_an_error_that_names_the_log(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        process = ZooKeeperProcess(tmp_path, port=int(taken.getsockname()[1]))
+        with pytest.raises(TidemarkError, match=r"zookeeper\.log"):
+            process.start(timeout_s=20)
+    assert not process.running
