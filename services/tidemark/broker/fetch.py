@@ -1,0 +1,229 @@
+"""Fetch with long poll, ListOffsets and OffsetsForLeaderEpoch (rules K1, E4, E6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from tidemark.broker.log_threads import LogThreads
+from tidemark.broker.metrics import BrokerMetrics
+from tidemark.core.broker import BrokerCore
+from tidemark.core.effects import HighWatermarkAdvanced, LeadershipChanged
+from tidemark.core.replica import ReadableRange
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
+from tidemark.ports import Clock, Log, TimestampOffset
+from tidemark.rpc import errors
+from tidemark.rpc.channel import SPLIT_BYTES
+from tidemark.v1 import broker_service_pb2 as pb
+
+_WAIT_MS_MAX: Final = 30_000
+
+
+class Waiters:
+    """Fetches that wait for news of their partitions."""
+
+    def __init__(self) -> None:
+        self._by_partition: dict[TopicPartition, set[asyncio.Event]] = {}
+
+    def on_high_watermark(self, effect: HighWatermarkAdvanced) -> None:
+        """Wake whoever waits on the partition."""
+        self._wake(effect.partition)
+
+    def on_leadership(self, effect: LeadershipChanged) -> None:
+        """Wake whoever waits on the partition."""
+        self._wake(effect.partition)
+
+    async def wait(self, partitions: Iterable[TopicPartition], event: asyncio.Event, timeout_s: float) -> None:
+        """Wait until the event is set or time is up; the caller registered it with `watch`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+        except TimeoutError:
+            return
+
+    def watch(self, partitions: Iterable[TopicPartition]) -> asyncio.Event:
+        """An event that is set at the next news of one of the partitions."""
+        event = asyncio.Event()
+        for partition in partitions:
+            self._by_partition.setdefault(partition, set()).add(event)
+        return event
+
+    def forget(self, partitions: Iterable[TopicPartition], event: asyncio.Event) -> None:
+        """The fetch is answered."""
+        for partition in partitions:
+            waiting = self._by_partition.get(partition)
+            if waiting is not None:
+                waiting.discard(event)
+                if not waiting:
+                    del self._by_partition[partition]
+
+    def _wake(self, partition: TopicPartition) -> None:
+        for event in self._by_partition.get(partition, ()):
+            event.set()
+
+
+class FetchService:
+    """Reads of clients."""
+
+    def __init__(
+        self,
+        core: BrokerCore,
+        logs: LogThreads,
+        waiters: Waiters,
+        clock: Clock,
+        metrics: BrokerMetrics,
+        pool: ThreadPoolExecutor,
+        lease_valid_until_ms: Callable[[], int],
+    ) -> None:
+        self._core = core
+        self._logs = logs
+        self._waiters = waiters
+        self._clock = clock
+        self._metrics = metrics
+        self._pool = pool
+        self._lease_valid_until_ms = lease_valid_until_ms
+
+    async def fetch(self, request: pb.FetchRequest) -> pb.FetchResponse:
+        """Answer as soon as `min_bytes` are there, something is refused, or `max_wait_ms` are over."""
+        partitions = [TopicPartition(part.topic, part.partition) for part in request.partitions]
+        deadline_ms = self._clock.now_ms() + min(max(request.max_wait_ms, 0), _WAIT_MS_MAX)
+        while True:
+            event = self._waiters.watch(partitions)
+            try:
+                response, size_bytes, refused = await self._read_all(request)
+                left_ms = deadline_ms - self._clock.now_ms()
+                if size_bytes >= request.min_bytes or refused or left_ms <= 0:
+                    self._metrics.fetched_bytes.inc(size_bytes)
+                    return response
+                await self._waiters.wait(partitions, event, left_ms / 1000)
+            finally:
+                self._waiters.forget(partitions, event)
+
+    async def _read_all(self, request: pb.FetchRequest) -> tuple[pb.FetchResponse, int, bool]:
+        room_bytes = min(max(request.max_bytes, 1), SPLIT_BYTES)
+        response = pb.FetchResponse()
+        size_bytes, refused = 0, False
+        for part in request.partitions:
+            result = response.partitions.add(topic=part.topic, partition=part.partition, high_watermark=-1)
+            try:
+                await self._read_one(part, result, room_bytes, first=size_bytes == 0)
+            except TidemarkError as error:
+                result.error.CopyFrom(errors.to_proto(error))
+                refused = True
+            size_bytes += len(result.batches)
+            room_bytes -= len(result.batches)
+        return response, size_bytes, refused
+
+    async def _read_one(
+        self, part: pb.PartitionFetch, result: pb.PartitionFetchResult, room_bytes: int, *, first: bool
+    ) -> None:
+        partition = TopicPartition(part.topic, part.partition)
+        readable = self._readable(partition, part)
+        result.high_watermark = readable.high_watermark
+        result.log_start_offset = readable.log_start_offset
+        result.log_end_offset = readable.log_end_offset
+        if part.fetch_offset >= readable.end_offset or (room_bytes <= 0 and not first):
+            return
+        max_bytes = min(room_bytes, part.max_bytes) if part.max_bytes > 0 else room_bytes
+        data = await self._read(partition, Offset(part.fetch_offset), readable.end_offset, max(max_bytes, 1))
+        # The read left the event loop: what was read counts only if this replica still leads in the epoch it had.
+        self._readable(partition, part)
+        self._check_lease(partition)
+        result.batches = data
+
+    def _readable(self, partition: TopicPartition, part: pb.PartitionFetch) -> ReadableRange:
+        return self._core.readable(
+            partition,
+            topic_id=part.topic_id,
+            incarnation=part.incarnation,
+            current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
+            fetch_offset=Offset(part.fetch_offset),
+            last_fetched_epoch=LeaderEpoch(part.last_fetched_epoch),
+            now_ms=self._clock.now_ms(),
+        )
+
+    def _check_lease(self, partition: TopicPartition) -> None:
+        """Rule F1: compared when the read is released."""
+        if self._clock.now_ms() > self._lease_valid_until_ms():
+            raise TidemarkError(
+                ErrorCode.NOT_LEADER, f"{partition}: this broker has lost touch with ZooKeeper; try again"
+            )
+
+    async def _read(self, partition: TopicPartition, offset: Offset, end_offset: Offset, max_bytes: int) -> bytes:
+        log = self._open_log(partition)
+        data = log.read(offset, end_offset=end_offset, max_bytes=max_bytes, cached_only=True)
+        if data is not None:
+            return data
+        loop = asyncio.get_running_loop()
+        cold = await loop.run_in_executor(
+            self._pool, lambda: log.read(offset, end_offset=end_offset, max_bytes=max_bytes)
+        )
+        return cold or b""
+
+    def _open_log(self, partition: TopicPartition) -> Log:
+        log = self._logs.log(partition)
+        if log is None:
+            raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition}: its log is not open; try again")
+        return log
+
+    async def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        """Offsets by position or time."""
+        response = pb.ListOffsetsResponse()
+        for part in request.partitions:
+            result = response.partitions.add(topic=part.topic, partition=part.partition, offset=-1, timestamp_us=-1)
+            try:
+                await self._list_one(part, result)
+            except TidemarkError as error:
+                result.error.CopyFrom(errors.to_proto(error))
+        return response
+
+    async def _list_one(self, part: pb.PartitionListOffsets, result: pb.PartitionListOffsetsResult) -> None:
+        partition = TopicPartition(part.topic, part.partition)
+        stated = self._core.stated_offsets(
+            partition,
+            topic_id=part.topic_id,
+            current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
+            now_ms=self._clock.now_ms(),
+        )
+        self._check_lease(partition)
+        result.leader_epoch = stated.leader_epoch
+        position = part.WhichOneof("position")
+        if position == "earliest":
+            result.offset = stated.log_start_offset
+            return
+        if position == "latest":
+            result.offset = stated.high_watermark
+            return
+        if position is None:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, "name a position: earliest, latest, timestamp or max")
+        log = self._open_log(partition)
+        loop = asyncio.get_running_loop()
+        found: TimestampOffset | None = await loop.run_in_executor(
+            self._pool,
+            lambda: (
+                log.max_timestamp(end_offset=stated.high_watermark)
+                if position == "max_timestamp"
+                else log.offset_for_timestamp(part.timestamp_us, end_offset=stated.high_watermark)
+            ),
+        )
+        if found is not None:
+            result.offset, result.timestamp_us = found.offset, found.timestamp_us
+
+    def epoch_ends(self, request: pb.OffsetsForLeaderEpochRequest) -> pb.OffsetsForLeaderEpochResponse:
+        """End offsets of leader epochs (rule E2, KIP-320)."""
+        response = pb.OffsetsForLeaderEpochResponse()
+        for part in request.partitions:
+            result = response.partitions.add(topic=part.topic, partition=part.partition, leader_epoch=-1, end_offset=-1)
+            try:
+                end = self._core.epoch_end(
+                    TopicPartition(part.topic, part.partition),
+                    current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
+                    leader_epoch=LeaderEpoch(part.leader_epoch),
+                )
+            except TidemarkError as error:
+                result.error.CopyFrom(errors.to_proto(error))
+            else:
+                result.leader_epoch, result.end_offset = end.leader_epoch, end.start_offset
+        return response

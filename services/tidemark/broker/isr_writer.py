@@ -1,0 +1,106 @@
+"""The leader's own ZooKeeper writes and reads (rule R9), and the hints to the controller that follow them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+import grpc
+
+from tidemark.core.effects import ReadIsr, ReportIsrChange, WriteIsr
+from tidemark.core.events import Event, IsrRead, IsrWriteFailed, IsrWritten
+from tidemark.model import BrokerEpoch, BrokerId, TidemarkError, TopicPartition
+from tidemark.ports import MetadataStore, StateWrite, WriteOutcome
+from tidemark.rpc.channel import open_channel
+from tidemark.v1 import controller_service_pb2 as pb
+from tidemark.v1 import record_pb2
+from tidemark.v1.controller_service_pb2_grpc import ControllerServiceStub
+
+_log = logging.getLogger(__name__)
+_REREAD_S: Final = 0.2
+_HINT_DELAY_S: Final = 0.02
+_HINT_DEADLINE_S: Final = 2.0
+
+
+class IsrWriter:
+    """One task for each write or read under way; the core allows one for each partition."""
+
+    def __init__(self, broker_id: BrokerId, store: MetadataStore, submit: Callable[[Event], None]) -> None:
+        self._broker_id = broker_id
+        self._store = store
+        self._submit = submit
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._hints: set[TopicPartition] = set()
+        self._hinting = False
+        self.broker_epoch = BrokerEpoch(-1)
+
+    def write(self, effect: WriteIsr) -> None:
+        """Carry out `WriteIsr`."""
+        self._spawn(self._write(effect))
+
+    def read(self, effect: ReadIsr) -> None:
+        """Carry out `ReadIsr`."""
+        self._spawn(self._read(effect))
+
+    def report(self, effect: ReportIsrChange) -> None:
+        """Carry out `ReportIsrChange`: hints of a moment go together."""
+        self._hints.add(effect.partition)
+        if not self._hinting:
+            self._hinting = True
+            self._spawn(self._send_hints())
+
+    async def stop(self) -> None:
+        """Leave everything: the session ends, whoever leads next reads the nodes."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _write(self, effect: WriteIsr) -> None:
+        write = StateWrite(
+            effect.partition, effect.identity, effect.state, effect.expected_version, dict(effect.joining)
+        )
+        try:
+            result = await self._store.write_isr(write)
+        except TidemarkError as error:
+            _log.warning("ISR write unanswered", extra={"partition": str(effect.partition), "why": str(error)})
+            self._submit(IsrWriteFailed(effect.partition, unknown=True))
+            return
+        if result.outcome is WriteOutcome.WRITTEN:
+            self._submit(IsrWritten(effect.partition, result.version))
+        else:
+            self._submit(IsrWriteFailed(effect.partition, unknown=result.outcome is WriteOutcome.UNKNOWN))
+
+    async def _read(self, effect: ReadIsr) -> None:
+        while True:
+            try:
+                found = await self._store.read_isr(effect.partition, effect.identity)
+            except TidemarkError as error:
+                _log.warning("ISR read unanswered", extra={"partition": str(effect.partition), "why": str(error)})
+                await asyncio.sleep(_REREAD_S)
+                continue
+            self._submit(IsrRead(effect.partition, found))
+            return
+
+    async def _send_hints(self) -> None:
+        await asyncio.sleep(_HINT_DELAY_S)
+        hints, self._hints, self._hinting = self._hints, set(), False
+        request = pb.ReportIsrChangesRequest(
+            broker_id=self._broker_id,
+            broker_epoch=self.broker_epoch,
+            partitions=[record_pb2.PartitionRef(topic=hint.topic, partition=hint.partition) for hint in hints],
+        )
+        try:
+            controller = await self._store.controller()
+            if controller is None:
+                return
+            async with open_channel(controller.address) as channel:
+                await ControllerServiceStub(channel).ReportIsrChanges(request, timeout=_HINT_DEADLINE_S)
+        except (TidemarkError, grpc.RpcError) as error:
+            _log.info("hint not delivered; the next controller reads all", extra={"why": str(error).split("\n")[0]})
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

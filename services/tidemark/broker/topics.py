@@ -1,0 +1,74 @@
+"""What a broker knows of its topics' settings, told by the controller with each LeaderAndIsr."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from tidemark.model import TidemarkError
+from tidemark.record.checks import ProduceLimits
+from tidemark.runtime.configuration import UNLIMITED, TopicSettings, topic_settings
+
+_log = logging.getLogger(__name__)
+_NO_CONFIGS: Final[Mapping[str, str]] = {}
+
+
+class TopicRules(NamedTuple):
+    """A topic's settings and what they let a producer send."""
+
+    settings: TopicSettings
+    limits: ProduceLimits
+
+    @property
+    def append_time(self) -> bool:
+        """Whether the leader's clock dates the records."""
+        return self.limits.append_time
+
+
+class TopicTable:
+    """Settings by topic; a topic not told of has the defaults. Read by the append threads, written by the loop."""
+
+    def __init__(self) -> None:
+        self._configs: dict[str, Mapping[str, str]] = {}
+        self._rules: dict[str, TopicRules] = {}
+        self._default = _rules_of({})
+
+    def update(self, configs: Mapping[str, Mapping[str, str]]) -> None:
+        """Take in settings; what a later version wrote and this one does not know is logged and left at its default."""
+        for topic, told in configs.items():
+            if self._configs.get(topic) == told:
+                continue
+            known = dict(told)
+            try:
+                rules = _rules_of(known)
+            except TidemarkError as error:
+                _log.error("topic settings not understood", extra={"topic": topic, "why": str(error)})
+                known, rules = {}, self._default
+            self._configs[topic] = known
+            self._rules[topic] = rules
+
+    def configs(self, topic: str) -> Mapping[str, str]:
+        """The explicit settings of a topic."""
+        return self._configs.get(topic, _NO_CONFIGS)
+
+    def rules(self, topic: str) -> TopicRules:
+        """All settings of a topic, and its produce limits."""
+        return self._rules.get(topic, self._default)
+
+
+def _rules_of(configs: Mapping[str, str]) -> TopicRules:
+    settings = topic_settings(configs)
+    limits = ProduceLimits(
+        max_message_bytes=settings.max_message_bytes,
+        max_uncompressed_bytes=settings.max_message_uncompressed_bytes,
+        compacted="compact" in settings.cleanup_policy,
+        timestamp_before_max_us=_us(settings.message_timestamp_before_max_ms),
+        timestamp_after_max_us=_us(settings.message_timestamp_after_max_ms),
+        append_time=settings.message_timestamp_type == "LogAppendTime",
+    )
+    return TopicRules(settings, limits)
+
+
+def _us(limit_ms: int) -> int | None:
+    return None if limit_ms == UNLIMITED else limit_ms * 1000
