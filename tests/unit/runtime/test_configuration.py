@@ -1,0 +1,233 @@
+"""Settings: sources and their order, refusals, the generated page."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.configuration import (
+    KEYS,
+    TOPIC_KEYS,
+    AdminSettings,
+    BrokerSettings,
+    ControllerSettings,
+    HostPort,
+    TopicSettings,
+    attributes_of,
+    load_settings,
+    read_settings,
+    render_documentation,
+    topic_settings,
+)
+from tidemark.runtime.configuration_keys import keys_of
+
+REQUIRED = ("--zookeeper.connect", "zk:2181", "--broker.id", "0", "--log.dirs", "/a,/b")
+
+
+def broker(*argv: str, **environ: str) -> BrokerSettings:
+    return read_settings(BrokerSettings, [*REQUIRED, *argv], environ)
+
+
+def refusal(*argv: str, **environ: str) -> TidemarkError:
+    with pytest.raises(TidemarkError) as refused:
+        broker(*argv, **environ)
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("cls", "owner"),
+    [
+        (BrokerSettings, "broker"),
+        (ControllerSettings, "controller"),
+        (AdminSettings, "admin"),
+        (TopicSettings, "topic"),
+    ],
+)
+def test_every_settings_class_has_an_attribute_for_each_of_its_keys(cls: type[object], owner: str) -> None:
+    assert attributes_of(cls) == {key.attribute for key in keys_of(owner).values()}
+
+
+def test_every_default_of_the_table_is_valid() -> None:
+    for key in KEYS.values():
+        for owner in key.owners:
+            default = key.default_for(owner)
+            if default is not None:
+                key.parse(default)
+
+
+def test_the_configuration_page_is_current() -> None:
+    page = Path(__file__).parents[3] / "docs" / "configuration.md"
+    assert page.read_text(encoding="utf-8") == render_documentation(), (
+        "run python -m tidemark.runtime.configuration_docs docs/configuration.md"
+    )
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    settings = broker()
+    assert settings.broker_id == 0
+    assert settings.log_dirs == (Path("/a"), Path("/b"))
+    assert settings.listeners == "127.0.0.1:9192"
+    assert (settings.listeners.host, settings.listeners.port) == ("127.0.0.1", 9192)
+    assert settings.advertised_listeners == settings.listeners
+    assert settings.metrics_listeners == "127.0.0.1:9292"
+    assert settings.admin_address is None
+    assert settings.log_dirs_trust_boot_id is True
+
+
+def test_each_service_has_its_port() -> None:
+    common = ["--zookeeper.connect", "zk:2181"]
+    assert read_settings(AdminSettings, common, {}).listeners.port == 9194
+    assert read_settings(ControllerSettings, [*common, "--controller.id", "1"], {}).listeners.port == 9193
+
+
+def test_a_flag_goes_before_the_environment_before_the_file_before_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "tidemark.yaml"
+    file.write_text(
+        "stray.grace.ms: 1\nnum.read.threads: 11\nreplica.lag.time.max.ms: 1111\n"
+        "controller.id: 4\nlog: {level: debug}\nlog.dirs.trust.boot.id: false\n"
+    )
+    settings = broker(
+        "--config",
+        str(file),
+        "--stray.grace.ms=3",
+        TIDEMARK_STRAY_GRACE_MS="2",
+        TIDEMARK_NUM_READ_THREADS="22",
+        TIDEMARK_CONTROLLER_ID="5",
+    )
+    assert settings.stray_grace_ms == 3
+    assert settings.num_read_threads == 22
+    assert settings.replica_lag_time_max_ms == 1111
+    assert settings.replica_fetch_max_bytes == 1 << 20
+    assert settings.log_level == "debug"
+    assert settings.log_dirs_trust_boot_id is False
+
+
+def test_port_0_leaves_the_metrics_port_to_the_system_too() -> None:
+    assert broker("--listeners", "127.0.0.1:0").metrics_listeners == "127.0.0.1:0"
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [
+        (["--brokr.id", "1"], ErrorCode.UNKNOWN_CONFIG, "did you mean broker.id?"),
+        (["--controller.id", "1"], ErrorCode.UNKNOWN_CONFIG, "it is a setting of: controller"),
+        (["--segment.bytes", "4096"], ErrorCode.UNKNOWN_CONFIG, "it is a setting of: topic"),
+        (["--broker.id", "-1"], ErrorCode.INVALID_CONFIG, "want 0 and up"),
+        (["--broker.id", "one"], ErrorCode.INVALID_CONFIG, "want a whole number"),
+        (["--broker.id"], ErrorCode.INVALID_CONFIG, "needs a value"),
+        (["--num.read.threads", "0"], ErrorCode.INVALID_CONFIG, "want 1 to 256"),
+        (["--listeners", "localhost"], ErrorCode.INVALID_CONFIG, "want host:port"),
+        (["--listeners", ":9192"], ErrorCode.INVALID_CONFIG, "want host:port"),
+        (["--listeners", "h:65536"], ErrorCode.INVALID_CONFIG, "want host:port"),
+        (["--listeners", "h:65500"], ErrorCode.INVALID_CONFIG, "set metrics.listeners"),
+        (["--log.level", "loud"], ErrorCode.INVALID_CONFIG, "want debug or info"),
+        (["--log.dirs", "/a,/a"], ErrorCode.INVALID_CONFIG, "different paths"),
+        (["--log.dirs.trust.boot.id", "yes"], ErrorCode.INVALID_CONFIG, "want true or false"),
+        (["--zookeeper.connect", ""], ErrorCode.INVALID_CONFIG, "must not be empty"),
+        (["stop"], ErrorCode.INVALID_CONFIG, "no setting"),
+        (["--config", "/nowhere/at/all.yaml"], ErrorCode.INVALID_CONFIG, "cannot read"),
+    ],
+)
+def test_what_is_wrong_on_the_command_line_is_refused_with_what_would_be_right(
+    argv: list[str], code: ErrorCode, says: str
+) -> None:
+    error = refusal(*argv)
+    assert error.code is code
+    assert says in error.message
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("broker.idd: 1", "did you mean broker.id"),
+        ("segment.bytes: 4096", "a setting of: topic"),
+        ("a: [", "is not YAML"),
+        ("- a", "must hold a mapping"),
+        ("stray.grace.ms: soon", "want a whole number"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "tidemark.yaml"
+    file.write_text(text)
+    error = refusal("--config", str(file))
+    assert says in error.message
+    assert "\n" not in str(error)
+
+
+def test_a_slip_in_the_environment_is_refused_and_what_is_not_ours_is_left_alone() -> None:
+    assert refusal(TIDEMARK_STRAY_GRACEMS="1").code is ErrorCode.UNKNOWN_CONFIG
+    broker(
+        TIDEMARK_BOOTSTRAP="b:9192",
+        TIDEMARK_ADMIN_SERVICE_HOST="10.0.0.1",
+        TIDEMARK_ADMIN_PORT_9194_TCP_ADDR="10.0.0.1",
+        HOME="/root",
+    )
+
+
+def test_a_required_setting_that_is_missing_says_every_way_to_give_it() -> None:
+    with pytest.raises(TidemarkError, match=r"--broker\.id VALUE, TIDEMARK_BROKER_ID"):
+        read_settings(BrokerSettings, ["--zookeeper.connect", "zk:2181"], {})
+
+
+def test_for_people_a_refusal_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        load_settings(BrokerSettings, ["--broker.idd", "1"], {})
+    assert ended.value.code == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    assert "UNKNOWN_CONFIG" in output.err
+
+
+def test_help_names_every_setting_of_the_service(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        load_settings(BrokerSettings, ["--help"], {})
+    assert ended.value.code == 0
+    output = capsys.readouterr().out
+    for key in keys_of("broker").values():
+        assert f"--{key.name}" in output
+        assert key.environment_name in output
+
+
+def test_topic_settings_fill_in_defaults() -> None:
+    settings = topic_settings({"segment.bytes": "1024", "retention.ms": "-1"})
+    assert settings.segment_bytes == 1024
+    assert settings.retention_ms == -1
+    assert settings.min_insync_replicas == 2
+    assert settings.unclean_leader_election_enable is False
+
+
+@pytest.mark.parametrize(
+    ("configs", "code", "says"),
+    [
+        ({"segmnt.bytes": "1"}, ErrorCode.UNKNOWN_CONFIG, "did you mean segment.bytes?"),
+        ({"broker.id": "1"}, ErrorCode.UNKNOWN_CONFIG, "it is a setting of: broker"),
+        ({"segment.bytes": "1"}, ErrorCode.INVALID_CONFIG, "want 1024 and up"),
+        ({"retention.ms": "-2"}, ErrorCode.INVALID_CONFIG, "-1 for no limit"),
+        ({"min.insync.replicas": "0"}, ErrorCode.INVALID_CONFIG, "want 1 to"),
+        ({"max.message.bytes": str(9 << 20)}, ErrorCode.INVALID_CONFIG, "to 8388608"),
+        ({"flush.policy": "group-commit"}, ErrorCode.INVALID_CONFIG, "page cache of every in-sync replica"),
+        ({"cleanup.policy": "compact"}, ErrorCode.INVALID_CONFIG, "compaction is not offered"),
+        ({"message.timestamp.type": ""}, ErrorCode.INVALID_CONFIG, "want CreateTime or LogAppendTime"),
+    ],
+)
+def test_a_topic_setting_that_is_wrong_is_refused(configs: dict[str, str], code: ErrorCode, says: str) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        topic_settings(configs)
+    assert refused.value.code is code
+    assert says in refused.value.message
+    assert refused.value.metadata["config"] == next(iter(configs))
+
+
+def test_topic_keys_are_those_of_the_topic_scope() -> None:
+    assert {key.scope for key in TOPIC_KEYS.values()} == {"topic"}
+
+
+def test_an_address_of_ipv6_keeps_its_brackets_and_survives_pickling() -> None:
+    address = HostPort.parse("[::1]:9192")
+    assert (address.host, address.port, str(address)) == ("::1", 9192, "[::1]:9192")
+    copied = pickle.loads(pickle.dumps(address))
+    assert (copied, copied.host, copied.port) == (address, "::1", 9192)

@@ -1,0 +1,55 @@
+"""Log lines, for machines and for people."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from tidemark.runtime.logging import configure_logging
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+def test_a_json_line_has_the_message_the_service_and_the_extra_fields() -> None:
+    out = io.StringIO()
+    configure_logging("info", "json", "broker-0", out)
+    logging.getLogger("tidemark.x").info("took %d ms", 5, extra={"partition": "flights-0", "level": "mine"})
+    logging.getLogger("tidemark.x").debug("not shown")
+    fields = json.loads(out.getvalue())
+    assert fields["message"] == "took 5 ms"
+    assert fields["service"] == "broker-0"
+    assert fields["level"] == "info"
+    assert fields["partition"] == "flights-0"
+    assert fields["time"].endswith("Z")
+
+
+def test_a_traceback_stays_inside_its_json_line() -> None:
+    out = io.StringIO()
+    configure_logging("info", "json", "broker-0", out)
+    try:
+        raise ValueError("broken\nin two")
+    except ValueError:
+        logging.getLogger("tidemark.x").exception("failed")
+    assert out.getvalue().count("\n") == 1
+    assert "ValueError" in json.loads(out.getvalue())["error"]
+
+
+def test_text_has_the_extra_fields_too_and_kazoo_is_quiet() -> None:
+    out = io.StringIO()
+    configure_logging("debug", "text", "broker-0", out)
+    logging.getLogger("tidemark.x").warning("slow", extra={"lag_ms": 7})
+    logging.getLogger("kazoo.client").warning("connection dropped")
+    line = out.getvalue()
+    assert line.count("\n") == 1
+    assert line.endswith("WARNING broker-0 slow  lag_ms=7\n")

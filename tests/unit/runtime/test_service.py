@@ -1,0 +1,120 @@
+"""A service's life, in processes of its own that are sent real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.clock import SystemClock
+from tidemark.runtime.service import EXIT_FAILED, EXIT_OK, run_until_stopped
+
+SERVICES = Path(__file__).parents[3] / "services"
+
+PROGRAM = """
+import asyncio, sys
+from tidemark.runtime.service import run_until_stopped
+
+async def start():
+    print("started", flush=True)
+
+async def stop():
+    print("stopping", flush=True)
+    if "hang" in sys.argv:
+        await asyncio.Event().wait()
+    print("stopped", flush=True)
+
+sys.exit(asyncio.run(run_until_stopped(start, stop)))
+"""
+
+
+async def run(*arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        PROGRAM,
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(SERVICES)},
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_stops_the_service_in_order(number: signal.Signals) -> None:
+    process = await run()
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        assert await process.stdout.readline() == b"started\n"
+        process.send_signal(number)
+        assert await process.stdout.read() == b"stopping\nstopped\n"
+        assert await process.wait() == EXIT_OK
+
+
+async def test_a_second_signal_ends_a_stop_that_hangs() -> None:
+    process = await run("hang")
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        assert await process.stdout.readline() == b"started\n"
+        process.send_signal(signal.SIGTERM)
+        assert await process.stdout.readline() == b"stopping\n"
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 128 + signal.SIGTERM
+
+
+async def test_a_start_that_fails_is_logged_stopped_and_an_exit_code(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[str] = []
+
+    async def start() -> None:
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, "the port is taken")
+
+    async def stop() -> None:
+        calls.append("stop")
+
+    assert await run_until_stopped(start, stop) == EXIT_FAILED
+    assert calls == ["stop"]
+    assert "the port is taken" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_service_that_fails_later_is_stopped_too() -> None:
+    failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    calls: list[str] = []
+
+    async def start() -> None:
+        calls.append("start")
+        failed.set_exception(TidemarkError(ErrorCode.BROKER_ID_TAKEN, "broker.id 1 is taken"))
+
+    async def stop() -> None:
+        calls.append("stop")
+
+    assert await run_until_stopped(start, stop, failed=failed) == EXIT_FAILED
+    assert calls == ["start", "stop"]
+
+
+async def test_a_signal_during_the_start_interrupts_it() -> None:
+    calls: list[str] = []
+
+    async def start() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            calls.append("interrupted")
+
+    async def stop() -> None:
+        calls.append("stop")
+
+    assert await run_until_stopped(start, stop) == EXIT_OK
+    assert calls == ["interrupted", "stop"]
+
+
+def test_the_clock_never_goes_back() -> None:
+    clock = SystemClock()
+    times = [clock.now_ms() for _ in range(100)]
+    assert times == sorted(times)
+    assert clock.wall_us() > 1_700_000_000_000_000
