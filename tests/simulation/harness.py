@@ -1,7 +1,7 @@
 """A deterministic cluster of broker cores: one seed decides delays, losses, crashes and elections.
 
-Streams are FIFO and may break; logs keep what was written (flush.policy=os, no power loss); a stand-in controller decides
-leadership over an in-memory store of leaderAndISR nodes.
+Streams are FIFO and may break; logs keep what was written (flush.policy=os, no power loss); a stand-in controller
+decides leadership over an in-memory store of leaderAndISR nodes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidemark.model import (
 )
 from tidemark.record.envelope import Batch, Envelope
 
-from tests.simulation.invariants import InvariantViolated, all_invariants
+from tests.simulation.invariants import InvariantError, all_invariants
 
 CONFIG = ReplicationConfig(
     replica_lag_time_max_ms=800,
@@ -229,6 +229,16 @@ class Process:
                     world.disk(me, partition).high_watermark = high_watermark
             case fx.ReplyToProduce(request_id, partition, result):
                 world.on_reply(self, request_id, partition, result)
+            case fx.WriteIsr() | fx.ReadIsr():
+                self._coordinate(effect)
+            case fx.ResetLog() | fx.CloseLog():
+                raise InvariantError(f"nothing is reset or closed here: {effect}")
+            case _:
+                self._carry_out_on_streams(effect)
+
+    def _carry_out_on_streams(self, effect: fx.Effect) -> None:
+        world = self.world
+        match effect:
             case fx.ConnectToLeader(leader, _, _, broker_epoch):
                 self.wanted[leader] = broker_epoch
                 world.after(world.random.randrange(1, 10), lambda: self.try_connect(leader))
@@ -251,10 +261,6 @@ class Process:
                     stream.break_()
             case fx.ReadForFollower():
                 self._later(self._read(effect))
-            case fx.WriteIsr() | fx.ReadIsr():
-                self._coordinate(effect)
-            case fx.ResetLog() | fx.CloseLog():
-                raise InvariantViolated(f"nothing is reset or closed here: {effect}")
             case _:
                 pass
 
@@ -537,7 +543,7 @@ class World:
         request = self._requests.pop(request_id, None)
         if request is None:
             if process.alive:
-                raise InvariantViolated(f"request {request_id} was answered twice, or was never asked")
+                raise InvariantError(f"request {request_id} was answered twice, or was never asked")
             return
         value, acks, then = request
         if result.error is None and acks == -1:

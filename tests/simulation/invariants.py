@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidemark.core.leader_epochs import LeaderEpochs
-from tidemark.core.partition_leader import PartitionLeader
 from tidemark.model import TopicPartition
 
 if TYPE_CHECKING:
     from tests.simulation.harness import World
 
 
-class InvariantViolated(AssertionError):
+class InvariantError(AssertionError):
     """An invariant does not hold."""
 
 
@@ -26,7 +25,7 @@ class Invariant:
 
     def require(self, holds: bool, sentence: str) -> None:
         if not holds:
-            raise InvariantViolated(f"{self.name}: {sentence}")
+            raise InvariantError(f"{self.name}: {sentence}")
 
 
 class LeaderInIsr(Invariant):
@@ -197,6 +196,3 @@ def all_invariants() -> list[Invariant]:
         EpochsMonotonic(),
         AckedReadable(),
     ]
-
-
-__all__ = ["Invariant", "InvariantViolated", "PartitionLeader", "all_invariants"]

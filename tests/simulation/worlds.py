@@ -6,7 +6,7 @@ from tidemark.core.effects import ProduceResult
 from tidemark.model import BrokerId
 
 from tests.simulation.harness import PARTITION, World, make_batch
-from tests.simulation.invariants import InvariantViolated
+from tests.simulation.invariants import InvariantError
 
 PRODUCER_ID = 5
 
@@ -32,7 +32,7 @@ class IdempotentClient:
             if self.sent >= self.count:
                 return
         elif not result.error.retriable:
-            raise InvariantViolated(f"EXACTLY-ONCE-APPEND: batch {self.sent} was refused: {result.error}")
+            raise InvariantError(f"EXACTLY-ONCE-APPEND: batch {self.sent} was refused: {result.error}")
         self.world.after(self.world.random.choice((1, 20, 60)), self._send)
 
 
@@ -65,7 +65,7 @@ def _misfortune(world: World) -> None:
     elif kind == "all":
         for one in range(3):
             world.crash(BrokerId(one))
-            world.after(rng.choice((30, 600, 900)), lambda b=BrokerId(one): world.start(b))
+            world.after(rng.choice((30, 600, 900)), lambda b=one: world.start(BrokerId(b)))
     elif kind == "expire":
         world.expire(broker)
     elif kind == "move":
@@ -97,7 +97,7 @@ def make_peace(world: World) -> None:
         if len(world.store.nodes[PARTITION].state.isr) == 3 and _all_equal(world):
             return
     node = world.store.nodes[PARTITION]
-    raise InvariantViolated(f"LIVENESS: not in sync again: {node}, {_ends(world)}")
+    raise InvariantError(f"LIVENESS: not in sync again: {node}, {_ends(world)}")
 
 
 def _ends(world: World) -> list[int]:
@@ -115,12 +115,12 @@ def _check_the_end(world: World, client: IdempotentClient) -> None:
             break
         world.run(world.now + 500)
     if client.sent < client.count:
-        raise InvariantViolated(f"LIVENESS: the producer got {client.sent} of {client.count} through")
+        raise InvariantError(f"LIVENESS: the producer got {client.sent} of {client.count} through")
     world.run(world.now + 1500)
     values = world.values_of_leader()
     for offset, value in world.acked[PARTITION]:
         if offset >= len(values) or values[offset] != value:
-            raise InvariantViolated(f"ACKED-READABLE: {value} was acknowledged at {offset}")
+            raise InvariantError(f"ACKED-READABLE: {value} was acknowledged at {offset}")
     mine = [value for value in values if value.startswith("p")]
     if mine != [f"p{n}.0" for n in range(client.count)]:
-        raise InvariantViolated(f"EXACTLY-ONCE-APPEND: {mine}")
+        raise InvariantError(f"EXACTLY-ONCE-APPEND: {mine}")

@@ -85,6 +85,7 @@ class BrokerCore:
         """Take in one event; gives what is to be done, in order."""
         ctx = self._ctx
         ctx.effects = []
+        ctx.now_ms = now_ms
         self._handlers[type(event)](event, now_ms)
         if ctx.talking_links or ctx.talking_sessions:
             self._streams.flush(now_ms)

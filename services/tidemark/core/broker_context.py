@@ -22,6 +22,7 @@ class BrokerContext:
 
     Attributes:
         effects: what the present event has brought about so far, in order.
+        now_ms: the time of the present event.
         broker_epoch: of the confirmed registration, -1 while there is none.
         suspected: brokers that no leader takes into an ISR (rule C6).
         isr_answers_due: partitions with a `WriteIsr` or `ReadIsr` that was not answered yet. One at a time, even
@@ -36,6 +37,7 @@ class BrokerContext:
         "config",
         "effects",
         "isr_answers_due",
+        "now_ms",
         "paused",
         "registrations",
         "suspected",
@@ -48,6 +50,7 @@ class BrokerContext:
         self.broker_id = broker_id
         self.config = config
         self.effects: list[Effect] = []
+        self.now_ms = 0
         self.broker_epoch = UNREGISTERED
         self.suspected: frozenset[BrokerId] = frozenset()
         self.registrations: dict[BrokerId, BrokerRegistration] = {}

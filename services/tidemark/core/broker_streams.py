@@ -208,12 +208,12 @@ class BrokerStreams:
         message = event.message
         for stop in message.stops:
             self._on_stop(session, stop)
-        for credit in message.credits:
-            session.add_credit(credit.directory, credit.credit_bytes)
         for query in message.queries:
             self._on_query(session, query)
         for position in message.positions:
             self._on_position(session, position, now_ms)
+        for credit in message.credits:
+            session.add_credit(credit.directory, credit.credit_bytes)
         for report in message.reports:
             sending = session.sendings.get(report.partition)
             if sending is not None and sending.leader.leader_epoch == report.current_leader_epoch:

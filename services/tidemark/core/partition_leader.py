@@ -412,9 +412,12 @@ class PartitionLeader:
             self._write(change, change.proposed, joining)
 
     def _may_join(self, remote: RemoteReplica, sending: Sending) -> bool:
+        """Who joins is also caught up (rule R7): a silent follower would only be taken out again."""
         known = self._ctx.registrations.get(remote.broker_id)
+        silent_ms = self._ctx.now_ms - remote.last_caught_up_ms(self.log.log_end_offset)
         return (
             remote.acknowledged
+            and silent_ms <= self._ctx.config.replica_lag_time_max_ms
             and remote.log_end_offset >= self.log.high_watermark
             and remote.log_end_offset >= self.epoch_start_offset
             and remote.broker_id not in self._ctx.suspected
@@ -500,8 +503,8 @@ class PartitionLeader:
                 confirmed = candidate
         self._isr = Committed(confirmed)
         self._isr_moved()
-        self.maybe_expand()
         self.maybe_advance_high_watermark()
+        self.maybe_expand()
 
     def _isr_moved(self) -> None:
         """Work out anew who holds the high watermark and who is outside."""
