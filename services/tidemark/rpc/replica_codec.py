@@ -20,7 +20,7 @@ from tidemark.core.messages import (
     Report,
     StopFetch,
 )
-from tidemark.model import LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
 from tidemark.rpc import errors
 from tidemark.rpc.channel import SPLIT_BYTES
@@ -80,11 +80,11 @@ class FollowerEnd:
         )
 
     def decode(self, response: pb.ReplicateResponse) -> LeaderMessage:
-        """The message of a response, its batches checked."""
+        """The message of a response, its batches checked; raises INVALID_REQUEST for a handle never given."""
         return LeaderMessage(
             epoch_ends=tuple(
                 EpochEnd(
-                    self._partitions[end.handle],
+                    self._partition(end.handle),
                     LeaderEpoch(end.current_leader_epoch),
                     LeaderEpoch(end.leader_epoch),
                     Offset(end.end_offset),
@@ -96,7 +96,7 @@ class FollowerEnd:
         )
 
     def _chunk(self, chunk: pb.ReplicaChunk) -> Chunk:
-        partition = self._partitions[chunk.handle]
+        partition = self._partition(chunk.handle)
         head = Chunk(
             partition,
             LeaderEpoch(chunk.current_leader_epoch),
@@ -113,10 +113,15 @@ class FollowerEnd:
                                                "code": str(error.code), "why": error.message})  # fmt: skip
             return head._replace(error=error.code)
 
+    def _partition(self, handle: int) -> TopicPartition:
+        if handle >= len(self._partitions):
+            raise _never_given(handle)
+        return self._partitions[handle]
+
     def _refusal(self, refusal: pb.ReplicaRefusal) -> Refusal:
         error = errors.from_proto(refusal.error)
         return Refusal(
-            self._partitions[refusal.handle],
+            self._partition(refusal.handle),
             error.code,
             error.message,
             LeaderEpoch(refusal.current_leader_epoch),
@@ -147,7 +152,7 @@ class LeaderEnd:
         self._named: dict[int, tuple[TopicPartition, ReplicaIdentity]] = {}
 
     def decode(self, request: pb.ReplicateRequest) -> FollowerMessage:
-        """The message of a request; raises KeyError for a handle that was never named."""
+        """The message of a request; raises INVALID_REQUEST for a handle never given."""
         return FollowerMessage(
             queries=tuple(
                 EpochQuery(
@@ -169,7 +174,7 @@ class LeaderEnd:
             ),
             reports=tuple(
                 Report(
-                    self._named[report.handle][0],
+                    self._replica(report.handle)[0],
                     LeaderEpoch(report.current_leader_epoch),
                     Offset(report.log_end_offset),
                     Offset(report.flushed_offset),
@@ -177,7 +182,7 @@ class LeaderEnd:
                 for report in request.reports
             ),
             stops=tuple(
-                StopFetch(self._named[stop.handle][0], LeaderEpoch(stop.newer_leader_epoch)) for stop in request.stops
+                StopFetch(self._replica(stop.handle)[0], LeaderEpoch(stop.newer_leader_epoch)) for stop in request.stops
             ),
             credits=tuple(Credit(credit.directory, credit.credit_bytes) for credit in request.credits),
         )
@@ -228,7 +233,17 @@ class LeaderEnd:
             partition = TopicPartition(replica.topic, replica.partition)
             self._named[replica.handle] = (partition, ReplicaIdentity(replica.topic_id, replica.incarnation))
             self._handles[partition] = replica.handle
-        return self._named[replica.handle]
+        return self._replica(replica.handle)
+
+    def _replica(self, handle: int) -> tuple[TopicPartition, ReplicaIdentity]:
+        replica = self._named.get(handle)
+        if replica is None:
+            raise _never_given(handle)
+        return replica
+
+
+def _never_given(handle: int) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_REQUEST, f"handle {handle} was never given on this stream")
 
 
 def _joined(chunk: Chunk) -> bytes:

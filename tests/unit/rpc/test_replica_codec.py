@@ -16,8 +16,6 @@ from tidemark.core.messages import (
     StopFetch,
 )
 from tidemark.model import (
-    BrokerEpoch,
-    BrokerId,
     ErrorCode,
     LeaderEpoch,
     Offset,
@@ -27,15 +25,7 @@ from tidemark.model import (
 )
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import Batch
-from tidemark.rpc.replica_codec import (
-    ENTRIES_MAX,
-    FollowerDecoder,
-    FollowerEncoder,
-    Handles,
-    Hello,
-    LeaderDecoder,
-    LeaderEncoder,
-)
+from tidemark.rpc.replica_codec import FollowerEnd, LeaderEnd
 from tidemark.v1 import replica_service_pb2 as pb
 
 from tests.unit.record.samples import patched, sample
@@ -51,19 +41,15 @@ class Stream:
     """Both ends of one stream."""
 
     def __init__(self) -> None:
-        of_follower, of_leader = Handles(), Handles()
-        self.follower_encoder = FollowerEncoder(of_follower)
-        self.leader_decoder = LeaderDecoder(of_follower)
-        self.follower_decoder = FollowerDecoder(of_leader)
-        self.leader_encoder = LeaderEncoder(of_leader)
+        self.follower, self.leader = FollowerEnd(), LeaderEnd()
 
-    def to_leader(self, message: FollowerMessage) -> list[FollowerMessage]:
-        sent = [request.SerializeToString() for request in self.follower_encoder.encode(message)]
-        return [self.follower_decoder.decode(pb.ReplicateRequest.FromString(data)) for data in sent]
+    def to_leader(self, message: FollowerMessage) -> FollowerMessage:
+        sent = self.follower.encode(message).SerializeToString()
+        return self.leader.decode(pb.ReplicateRequest.FromString(sent))
 
-    def to_follower(self, *messages: LeaderMessage) -> list[LeaderMessage]:
-        sent = [response.SerializeToString() for response in self.leader_encoder.encode(messages)]
-        return [self.leader_decoder.decode(pb.ReplicateResponse.FromString(data)) for data in sent]
+    def to_follower(self, message: LeaderMessage) -> list[LeaderMessage]:
+        sent = [response.SerializeToString() for response in self.leader.encode(message)]
+        return [self.follower.decode(pb.ReplicateResponse.FromString(data)) for data in sent]
 
 
 def position(partition: TopicPartition = FLIGHTS, identity: ReplicaIdentity = FIRST) -> FetchPosition:
@@ -89,11 +75,11 @@ def test_what_a_follower_says_arrives_as_it_was_said() -> None:
         stops=(),
         credits=(Credit(0, 8 << 20), Credit(1, 1)),
     )
-    assert Stream().to_leader(message) == [message]
+    assert Stream().to_leader(message) == message
 
 
 def test_an_empty_message_is_one_heartbeat_each_way(stream: Stream) -> None:
-    assert stream.to_leader(FollowerMessage()) == [FollowerMessage()]
+    assert stream.to_leader(FollowerMessage()) == FollowerMessage()
     assert stream.to_follower(LeaderMessage()) == [LeaderMessage()]
 
 
@@ -107,12 +93,6 @@ def test_what_a_leader_says_arrives_as_it_was_said(stream: Stream) -> None:
     assert stream.to_follower(message) == [message]
 
 
-def test_several_messages_of_a_leader_travel_as_one(stream: Stream) -> None:
-    batch = check_batch(sample())
-    first, second = LeaderMessage(chunks=(chunk(batch),)), LeaderMessage(chunks=(chunk(partition=OTHER),))
-    assert stream.to_follower(first, second) == [LeaderMessage(chunks=(*first.chunks, *second.chunks))]
-
-
 def test_chunks_beyond_the_split_size_travel_in_further_messages(stream: Stream) -> None:
     batch = check_batch(sample())
     many = batch, *(batch,) * (3 * (1 << 20) // len(batch.data))
@@ -122,18 +102,9 @@ def test_chunks_beyond_the_split_size_travel_in_further_messages(stream: Stream)
     assert tuple(one for part in arrived for one in part.chunks) == message.chunks
 
 
-def test_a_long_message_of_a_follower_is_split_and_loses_nothing() -> None:
-    count = ENTRIES_MAX + 5
-    positions = tuple(position(TopicPartition("flights", index)) for index in range(count))
-    arrived = Stream().to_leader(FollowerMessage(positions=positions, credits=(Credit(1, 10),)))
-    assert len(arrived) == 2
-    assert arrived[0].positions + arrived[1].positions == positions
-    assert [one.credits for one in arrived] == [(Credit(1, 10),), ()]
-
-
 def test_a_partition_made_anew_gets_another_number_and_the_old_one_can_be_left(stream: Stream) -> None:
     message = FollowerMessage(positions=(position(FLIGHTS, AGAIN),), stops=(StopFetch(FLIGHTS, EPOCH),))
-    assert stream.to_leader(message) == [message]
+    assert stream.to_leader(message) == message
     assert stream.to_follower(LeaderMessage(chunks=(chunk(),))) == [LeaderMessage(chunks=(chunk(),))]
 
 
@@ -154,22 +125,19 @@ def test_a_cut_off_batch_becomes_an_error_of_its_chunk(stream: Stream) -> None:
 
 
 def test_reports_on_what_this_stream_never_named_are_not_sent() -> None:
-    assert Stream().to_leader(FollowerMessage(reports=(Report(FLIGHTS, EPOCH, Offset(1), Offset(0)),))) == [
-        FollowerMessage()
-    ]
+    message = FollowerMessage(reports=(Report(FLIGHTS, EPOCH, Offset(1), Offset(0)),))
+    assert Stream().to_leader(message) == FollowerMessage()
+
+
+def test_a_partition_is_named_in_full_once(stream: Stream) -> None:
+    again = stream.follower.encode(FollowerMessage(positions=(position(),)))
+    assert again.positions[0].replica.topic == ""
+    assert stream.leader.decode(again).positions == (position(),)
 
 
 def test_a_handle_that_was_never_given_is_refused(stream: Stream) -> None:
     with pytest.raises(TidemarkError, match="never given") as of_follower:
-        stream.follower_decoder.decode(pb.ReplicateRequest(reports=[pb.ReplicaReport(handle=99)]))
+        stream.leader.decode(pb.ReplicateRequest(reports=[pb.ReplicaReport(handle=99)]))
     with pytest.raises(TidemarkError, match="never given") as of_leader:
-        stream.leader_decoder.decode(pb.ReplicateResponse(chunks=[pb.ReplicaChunk(handle=99)]))
+        stream.follower.decode(pb.ReplicateResponse(chunks=[pb.ReplicaChunk(handle=99)]))
     assert {of_follower.value.code, of_leader.value.code} == {ErrorCode.INVALID_REQUEST}
-
-
-def test_a_stream_opens_with_hello_or_not_at_all() -> None:
-    hello = Hello(BrokerId(2), BrokerEpoch(5), BrokerEpoch(4))
-    stream = Stream()
-    assert stream.follower_decoder.hello(stream.follower_encoder.hello(hello)) == hello
-    with pytest.raises(TidemarkError, match="hello"):
-        stream.follower_decoder.hello(pb.ReplicateRequest())
