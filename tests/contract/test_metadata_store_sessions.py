@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from tidemark.local.zookeeper_process import ZooKeeperProcess
-from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import StoreEvent
+from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.ports import StoreEvent, WriteOutcome
 from tidemark.runtime.clock import SystemClock
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
 from tests.contract.conftest import Ear
+from tests.contract.test_metadata_store import elected, topic_of, write_of
 from tests.fakes.metadata_store import ManualClock
 
 
@@ -138,3 +139,42 @@ def test_a_taken_port_is_an_error_that_names_the_log(tmp_path: Path, zookeeper: 
         with pytest.raises(TidemarkError, match=r"zookeeper\.log"):
             process.start(timeout_s=20)
     assert not process.running
+
+
+async def test_what_is_said_of_writes_is_true_while_the_server_is_killed_again_and_again(tmp_path: Path) -> None:
+    with ZooKeeperProcess(tmp_path) as process:
+        store = ZooKeeperMetadataStore(process.connect, 6000, SystemClock())
+        await store.start()
+        topic = await store.create_topic(topic_of())
+        await store.write_states(await elected(store), [write_of(topic, 0, -1)])
+        partition, identity = TopicPartition(topic.topic, 0), ReplicaIdentity(topic.topic_id, topic.incarnations[0])
+        version, unknown = 0, 0
+        killing = asyncio.create_task(kill_and_start(process, times=4))
+        while not killing.done():
+            try:
+                result = await store.write_isr(write_of(topic, 0, version))
+            except TidemarkError as error:
+                if error.metadata["sent"] != "false":  # a write that was sent is answered or unknown
+                    raise
+                continue
+            if result.outcome is WriteOutcome.WRITTEN:
+                assert result.version == version + 1
+                version = result.version
+                continue
+            assert result.outcome is WriteOutcome.UNKNOWN, "nobody else writes"
+            unknown += 1
+            found = await store.read_isr(partition, identity)
+            assert found is not None
+            assert found.version in (version, version + 1)
+            version = found.version
+        await killing
+        assert version > 0
+        assert unknown > 0
+        await store.stop()
+
+
+async def kill_and_start(process: ZooKeeperProcess, *, times: int) -> None:
+    for _ in range(times):
+        await asyncio.to_thread(process.kill)
+        await asyncio.to_thread(process.start)
+        await asyncio.sleep(0.5)
