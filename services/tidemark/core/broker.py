@@ -247,7 +247,8 @@ class BrokerCore:
             replica = None
         if replica is None or (replica.failed and replica.waiting is None):
             replica = self._open(partition, command.identity, replica)
-        if state.leader_epoch < replica.leader_epoch:
+        another = state.leader_epoch == replica.leader_epoch and replica.leader not in (NO_LEADER, state.leader)
+        if state.leader_epoch < replica.leader_epoch or another:  # one epoch has one leader
             reply.refused.append((partition, self._fenced(replica, state.leader_epoch)))
             return
         if state.leader_epoch == replica.leader_epoch and self._repeat(replica, command):
