@@ -38,6 +38,14 @@ def test_a_lower_leader_epoch_is_refused_and_an_equal_one_changes_nothing() -> N
     assert stage.high_watermark() == 1
 
 
+def test_an_epoch_has_one_leader_whatever_a_command_says() -> None:
+    stage = Stage().follows(leader=2)
+    stage.command(node(1, 5, (1, 2)))
+    assert stage.refusals() == [ErrorCode.FENCED_LEADER_EPOCH]
+    stage.chunk(0, batch(offset=0, epoch=5))
+    assert stage.got(fx.AppendToLog)
+
+
 def test_a_recreated_topic_sets_the_old_log_aside_as_stray() -> None:
     stage = Stage().leads((1,))
     stage.produce()

@@ -113,6 +113,17 @@ def test_a_high_watermark_without_data_goes_out_with_the_next_tick() -> None:
     assert (chunk.continues_from, chunk.high_watermark, chunk.batches) == (1, 1, ())
 
 
+def test_a_follower_is_told_when_its_partition_cannot_be_read_and_may_ask_again() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    stage.write(batch(1))
+    failed = TidemarkError(ErrorCode.STORAGE_ERROR, "the disk is gone")
+    stage.feed(ev.FollowerReadDone(2, P, 5, 0, (), failed))
+    assert stage.refused_followers() == [ErrorCode.STORAGE_ERROR]
+    stage.fetches(2, 0)
+    assert stage.one(fx.ReadForFollower).offset == 0
+
+
 # -- min ISR (R4) ----------------------------------------------------------------------------------------------
 
 
