@@ -1,0 +1,105 @@
+"""Where the replicas of a new topic's partitions go (rule C4; seed 000's broker list rotation). Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from tidemark.model import BrokerId, ErrorCode, TidemarkError
+
+
+def assign_replicas(
+    brokers: Mapping[BrokerId, str],
+    *,
+    partitions: int,
+    replication_factor: int,
+    existing: Iterable[tuple[BrokerId, ...]] = (),
+) -> tuple[tuple[BrokerId, ...], ...]:
+    """The assigned replicas of every partition of a new topic, the preferred leader first (rule C4).
+
+    Args:
+        brokers: live brokers and their racks; "" where the rack is unknown.
+        partitions: how many, 1 or more.
+        replication_factor: replicas of each partition, 1 to the number of live brokers.
+        existing: assigned replicas of every partition that exists, in any order.
+
+    Raises:
+        TidemarkError: INVALID_PARTITIONS or INVALID_REPLICATION_FACTOR.
+    """
+    check_counts(len(brokers), partitions=partitions, replication_factor=replication_factor)
+    ring = sorted(brokers)
+    before = [replicas for replicas in existing if replicas]
+    preferred = Counter(replicas[0] for replicas in before)
+    start = min(range(len(ring)), key=lambda index: (preferred[ring[index]], index))
+    followed = Counter((replicas[0], follower) for replicas in before for follower in replicas[1:])
+    apart = _shares_a_rack(brokers)
+    assigned = []
+    for partition in range(partitions):
+        position = (start + partition) % len(ring)
+        leader = ring[position]
+        followers = _follower_order(ring, position, preferred[leader])
+        if apart:
+            followers = _keep_racks_apart(brokers, leader, followers, replication_factor - 1, followed)
+        replicas = (leader, *followers[: replication_factor - 1])
+        preferred[leader] += 1
+        followed.update((leader, follower) for follower in replicas[1:])
+        assigned.append(replicas)
+    return tuple(assigned)
+
+
+def check_counts(live_brokers: int, *, partitions: int, replication_factor: int) -> None:
+    """Refuse what cannot be placed: INVALID_PARTITIONS or INVALID_REPLICATION_FACTOR."""
+    if partitions < 1:
+        raise TidemarkError(ErrorCode.INVALID_PARTITIONS, f"a topic needs at least 1 partition, not {partitions}")
+    if replication_factor < 1:
+        raise TidemarkError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {replication_factor} is less than 1; {live_brokers} brokers are live",
+        )
+    if replication_factor > live_brokers:
+        raise TidemarkError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {replication_factor} is larger than the number of live brokers, {live_brokers}",
+        )
+
+
+def _follower_order(ring: Sequence[BrokerId], leader: int, led_before: int) -> list[BrokerId]:
+    """Every broker but the leader, in the order in which they follow it; rotates by one with each partition it leads.
+
+    The rotation is over the n - 1 others, so no follower is ever the leader again (the seed's (i + j + k) mod n
+    meets it), and the successors of a leader's partitions differ by at most one in number.
+    """
+    others = len(ring) - 1
+    return [ring[(leader + 1 + (index + led_before) % others) % len(ring)] for index in range(others)]
+
+
+def _shares_a_rack(brokers: Mapping[BrokerId, str]) -> bool:
+    known = [rack for rack in brokers.values() if rack]
+    return len(set(known)) < len(known)
+
+
+def _keep_racks_apart(
+    brokers: Mapping[BrokerId, str],
+    leader: BrokerId,
+    order: Sequence[BrokerId],
+    count: int,
+    followed: Mapping[tuple[BrokerId, BrokerId], int],
+) -> list[BrokerId]:
+    """`count` followers, each from a rack used least so far, then one that has followed this leader least.
+
+    A broker whose rack is unknown counts as a rack of its own.
+    """
+    used = Counter([_rack(brokers, leader)])
+    chosen: list[BrokerId] = []
+    left = list(order)
+    for _ in range(count):
+        follower = min(left, key=lambda broker: (used[_rack(brokers, broker)], followed.get((leader, broker), 0)))
+        left.remove(follower)
+        chosen.append(follower)
+        used[_rack(brokers, follower)] += 1
+    return chosen
+
+
+def _rack(brokers: Mapping[BrokerId, str], broker: BrokerId) -> tuple[str, BrokerId | None]:
+    rack = brokers[broker]
+    return (rack, None) if rack else ("", broker)

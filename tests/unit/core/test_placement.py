@@ -1,0 +1,103 @@
+"""Rule C4: the seed's formula, and its promises for clusters of 2 to 50 brokers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tidemark.core.placement import assign_replicas
+from tidemark.model import BrokerId, ErrorCode, TidemarkError
+
+
+def brokers_of(count: int, racks: int = 0) -> dict[BrokerId, str]:
+    return {BrokerId(index): f"rack-{index % racks}" if racks else "" for index in range(count)}
+
+
+def test_the_first_topic_follows_the_formula_of_the_seed() -> None:
+    assigned = assign_replicas(brokers_of(3), partitions=6, replication_factor=3)
+    assert assigned == ((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (1, 0, 2), (2, 1, 0))
+
+
+def test_a_second_topic_starts_at_the_broker_that_leads_fewest_and_rotates_on() -> None:
+    first = assign_replicas(brokers_of(3), partitions=4, replication_factor=2)
+    assert first == ((0, 1), (1, 2), (2, 0), (0, 2))
+    assert assign_replicas(brokers_of(3), partitions=2, replication_factor=2, existing=first) == ((1, 0), (2, 1))
+
+
+def test_one_broker_leads_everything_and_has_no_followers() -> None:
+    assert assign_replicas({BrokerId(7): ""}, partitions=2, replication_factor=1) == ((7,), (7,))
+
+
+def test_partitions_of_brokers_that_are_gone_do_not_count() -> None:
+    gone = [(BrokerId(9), BrokerId(0))] * 5
+    assert assign_replicas(brokers_of(2), partitions=1, replication_factor=2, existing=gone) == ((0, 1),)
+
+
+@pytest.mark.parametrize("count", range(2, 51))
+def test_no_replica_is_met_twice_and_a_failed_brokers_load_spreads_evenly(count: int) -> None:
+    brokers = brokers_of(count)
+    existing: list[tuple[BrokerId, ...]] = []
+    for partitions, factor in ((count * (count - 1), 2), (count + 1, min(3, count)), (2 * count - 1, min(5, count))):
+        assigned = assign_replicas(brokers, partitions=partitions, replication_factor=factor, existing=existing)
+        assert all(len(set(replicas)) == factor == len(replicas) for replicas in assigned)
+        existing += assigned
+    leaders = Counter(replicas[0] for replicas in existing)
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+    for failed in brokers:
+        heirs = Counter(replicas[1] for replicas in existing if replicas[0] == failed)
+        floor, rest = divmod(leaders[failed], count - 1)
+        assert all(heirs[survivor] in {floor, floor + bool(rest)} for survivor in brokers if survivor != failed)
+
+
+@given(count=st.integers(2, 50), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_leaders_stay_balanced_over_any_topics_created_in_a_row(count: int, data: st.DataObject) -> None:
+    brokers = brokers_of(count)
+    existing: list[tuple[BrokerId, ...]] = []
+    for partitions in data.draw(st.lists(st.integers(1, 2 * count), min_size=1, max_size=6)):
+        factor = data.draw(st.integers(1, count))
+        existing += assign_replicas(brokers, partitions=partitions, replication_factor=factor, existing=existing)
+    leaders = Counter(replicas[0] for replicas in existing)
+    assert max(leaders[broker] for broker in brokers) - min(leaders[broker] for broker in brokers) <= 1
+
+
+@given(count=st.integers(2, 24), racks=st.integers(1, 6), factor=st.integers(1, 6))
+@settings(max_examples=80, deadline=None)
+def test_racks_that_are_known_are_kept_apart_as_far_as_they_go(count: int, racks: int, factor: int) -> None:
+    factor, racks = min(factor, count), min(racks, count)
+    brokers = brokers_of(count, racks)
+    for replicas in assign_replicas(brokers, partitions=3 * count, replication_factor=factor):
+        used = Counter(brokers[broker] for broker in replicas)
+        assert len(set(replicas)) == factor
+        assert len(used) == min(factor, racks)
+
+
+def test_with_two_racks_the_brokers_of_the_other_rack_share_a_leaders_partitions() -> None:
+    assigned = assign_replicas(brokers_of(6, 2), partitions=18, replication_factor=2)
+    assert Counter(replicas[1] for replicas in assigned if replicas[0] == 0) == {1: 1, 3: 1, 5: 1}
+
+
+def test_a_broker_of_unknown_rack_counts_as_a_rack_of_its_own() -> None:
+    brokers = {BrokerId(0): "a", BrokerId(1): "a", BrokerId(2): "", BrokerId(3): ""}
+    assigned = assign_replicas(brokers, partitions=12, replication_factor=3)
+    assert not any({0, 1} <= set(replicas) for replicas in assigned)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "factor", "code", "numbers"),
+    [
+        (1, 4, ErrorCode.INVALID_REPLICATION_FACTOR, ("4", "3")),
+        (1, 0, ErrorCode.INVALID_REPLICATION_FACTOR, ("0", "3")),
+        (1, -1, ErrorCode.INVALID_REPLICATION_FACTOR, ("-1", "3")),
+        (0, 1, ErrorCode.INVALID_PARTITIONS, ("0",)),
+    ],
+)
+def test_what_cannot_be_placed_is_refused_with_its_numbers(
+    partitions: int, factor: int, code: ErrorCode, numbers: tuple[str, ...]
+) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        assign_replicas(brokers_of(3), partitions=partitions, replication_factor=factor)
+    assert refused.value.code is code
+    assert all(number in refused.value.message for number in numbers)
