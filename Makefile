@@ -12,6 +12,9 @@ NAME ?= produce
 # Your own choice: make PYTHON=/path/to/python3.12 demo
 PYTHON ?=
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11)
+FIND_PYTHON = for python in $(CANDIDATES); do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$python"; break; fi; \
+	done
 
 .PHONY: help demo test $(PARTS) bench stubs clean prerequisites
 
@@ -45,10 +48,7 @@ clean: ## remove what was made
 
 # Set-up runs again when what it is made of changed.
 $(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard proto/tidemark/v1/*.proto) | prerequisites
-	@set -e; \
-	for python in $(CANDIDATES); do \
-	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$python"; break; fi; \
-	done; \
+	@set -e; $(FIND_PYTHON); \
 	if [ ! -x $(BIN)/pip ]; then \
 	  echo "setting up $(VENV) with $$($$found --version)"; \
 	  "$$found" -m venv --clear $(VENV); \
@@ -58,9 +58,7 @@ $(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard proto/tidemar
 	touch $(READY)
 
 prerequisites:
-	@for python in $(CANDIDATES); do \
-	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$python"; break; fi; \
-	done; \
+	@$(FIND_PYTHON); \
 	if [ -z "$$found" ]; then \
 	  echo "Tidemark needs Python >= 3.11, and none of [$(CANDIDATES)] is: install one (apt install python3.11 python3.11-venv, brew install python@3.12) or name yours with make PYTHON=/path/to/python" >&2; exit 1; \
 	fi; \
