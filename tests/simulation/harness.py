@@ -485,7 +485,8 @@ class World:
             if eligible:
                 leader = eligible[0].broker_id
                 isr = (IsrEntry(leader, self.store.broker_epochs[leader]),)
-                elr = tuple(entry for entry in elr if entry.broker_id != leader)
+                # T3: with m members or more the high watermark leaves the others behind, so none is eligible any longer
+                elr = () if len(isr) >= state.min_isr else tuple(one for one in elr if one.broker_id != leader)
         if leader != state.leader or (leader >= 0 and leader not in state.isr_ids):
             epoch = state.leader_epoch + 1
         return replace(state, leader=leader, leader_epoch=epoch, isr=isr, elr=elr)
