@@ -1,0 +1,63 @@
+"""`python -m tidemark.admin`: the admin service, wired from top to bottom."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+
+from tidemark.admin.servicer import SERVICE_NAME, AdminServicer
+from tidemark.admin.session import SessionKeeper
+from tidemark.admin.topics import TopicAdministration
+from tidemark.rpc.server import Service, make_server
+from tidemark.runtime.clock import SystemClock
+from tidemark.runtime.configuration import AdminSettings, load_settings
+from tidemark.runtime.logging import configure_logging
+from tidemark.runtime.metrics import start_metrics_server
+from tidemark.runtime.service import run_until_stopped
+from tidemark.v1 import admin_service_pb2_grpc
+from tidemark.zookeeper.store import ZooKeeperMetadataStore
+
+_log = logging.getLogger("tidemark.admin")
+
+
+async def serve(settings: AdminSettings) -> int:
+    """Run the service until SIGTERM; gives the exit code of the process."""
+    store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, SystemClock())
+    session = SessionKeeper(store)
+    topics = TopicAdministration(
+        store,
+        default_replication_factor=settings.default_replication_factor,
+        admin_address=str(settings.advertised_listeners),
+    )
+    servicer = AdminServicer(topics, request_timeout_ms=settings.admin_request_timeout_ms)
+    service = Service(admin_service_pb2_grpc.add_AdminServiceServicer_to_server, servicer, SERVICE_NAME)
+    stop = contextlib.AsyncExitStack()
+
+    async def start() -> None:
+        server = make_server(settings.listeners.host, settings.listeners.port, [service])
+        await server.start()
+        stop.push_async_callback(server.stop, settings.shutdown_grace_ms / 1000)
+        metrics = start_metrics_server(settings.metrics_listeners.host, settings.metrics_listeners.port)
+        stop.callback(metrics.close)
+        await store.start()
+        stop.push_async_callback(store.stop)
+        session.start()
+        stop.push_async_callback(session.stop)
+        await server.set_serving(True)
+        stop.push_async_callback(server.stop, settings.shutdown_grace_ms / 1000)
+        _log.info("serving", extra={"address": f"{settings.listeners.host}:{server.port}"})
+
+    return await run_until_stopped(start, stop.aclose)
+
+
+def main() -> None:
+    """Entry point."""
+    settings = load_settings(AdminSettings)
+    configure_logging(settings.log_level, settings.log_format, AdminSettings.owner)
+    sys.exit(asyncio.run(serve(settings)))
+
+
+if __name__ == "__main__":
+    main()

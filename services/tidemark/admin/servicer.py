@@ -1,0 +1,139 @@
+"""`tidemark.v1.AdminService` on the wire: translate, call, translate; deadlines, audit log and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from grpc.aio import ServicerContext
+
+from tidemark.admin.planning import TopicRequest
+from tidemark.admin.topics import TopicAdministration
+from tidemark.model import TidemarkError
+from tidemark.rpc.metadata_codec import topic_to_proto, view_to_proto
+from tidemark.runtime.metrics import METRICS
+from tidemark.v1 import admin_service_pb2 as pb
+from tidemark.v1 import admin_service_pb2_grpc
+
+SERVICE_NAME: Final = "tidemark.v1.AdminService"
+
+_audit = logging.getLogger("tidemark.audit")
+
+_REQUESTS = METRICS.counter("admin_requests", "Calls by method and outcome: OK or an error code", ("method", "code"))
+_SECONDS = METRICS.histogram("admin_request_seconds", "Time of a call", ("method",))
+
+_MARGIN_S: Final = 0.25
+"""Our answer that says what is missing must arrive before the caller's deadline does."""
+
+_OUR_OWN_TROUBLE: Final = "INTERNAL"
+
+
+class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
+    """Refusals are raised; the server makes status of them.
+
+    Args:
+        topics: does the work.
+        request_timeout_ms: admin.request.timeout.ms; the caller's deadline counts where it is shorter.
+    """
+
+    def __init__(self, topics: TopicAdministration, *, request_timeout_ms: int) -> None:
+        self._topics = topics
+        self._request_timeout_s = request_timeout_ms / 1000
+
+    async def CreateTopic(  # noqa: N802 - named by the contract
+        self, request: pb.CreateTopicRequest, context: ServicerContext[Any, Any]
+    ) -> pb.CreateTopicResponse:
+        """Creates a topic and waits until every partition has a leader."""
+        facts = {
+            "topic": request.topic,
+            "partitions": request.partitions,
+            "replication_factor": request.replication_factor,
+            "configs": dict(request.configs),
+            "request_id": request.request_id,
+        }
+        audited = None if request.validate_only else facts
+        async with _observed("CreateTopic", context, audited):
+            view = await self._topics.create_topic(
+                TopicRequest(
+                    topic=request.topic,
+                    partitions=request.partitions,
+                    replication_factor=request.replication_factor,
+                    configs=dict(request.configs),
+                    request_id=request.request_id,
+                ),
+                validate_only=request.validate_only,
+                timeout_s=self._timeout_s(context),
+            )
+            facts["topic_id"] = view.topic_id
+            return pb.CreateTopicResponse(topic=topic_to_proto(view))
+
+    async def DeleteTopic(  # noqa: N802 - named by the contract
+        self, request: pb.DeleteTopicRequest, context: ServicerContext[Any, Any]
+    ) -> pb.DeleteTopicResponse:
+        """Deletes a topic and waits until its nodes are gone."""
+        async with _observed("DeleteTopic", context, {"topic": request.topic, "request_id": request.request_id}):
+            await self._topics.delete_topic(request.topic, timeout_s=self._timeout_s(context))
+            return pb.DeleteTopicResponse()
+
+    async def ListTopics(  # noqa: N802 - named by the contract
+        self, request: pb.ListTopicsRequest, context: ServicerContext[Any, Any]
+    ) -> pb.ListTopicsResponse:
+        """Names of all topics."""
+        async with _observed("ListTopics", context):
+            return pb.ListTopicsResponse(topics=await self._topics.list_topics())
+
+    async def DescribeTopics(  # noqa: N802 - named by the contract
+        self, request: pb.DescribeTopicsRequest, context: ServicerContext[Any, Any]
+    ) -> pb.DescribeTopicsResponse:
+        """Topics with their partitions, from ZooKeeper."""
+        async with _observed("DescribeTopics", context):
+            views = await self._topics.describe_topics(list(request.topics))
+            return pb.DescribeTopicsResponse(topics=[topic_to_proto(view) for view in views])
+
+    async def DescribeCluster(  # noqa: N802 - named by the contract
+        self, request: pb.DescribeClusterRequest, context: ServicerContext[Any, Any]
+    ) -> pb.DescribeClusterResponse:
+        """Brokers, controller and counts."""
+        async with _observed("DescribeCluster", context):
+            view, counts = await self._topics.describe_cluster()
+            return pb.DescribeClusterResponse(
+                metadata=view_to_proto(view),
+                topic_count=counts.topics,
+                partition_count=counts.partitions,
+                under_replicated_count=counts.under_replicated,
+                under_min_isr_count=counts.under_min_isr,
+                offline_count=counts.offline,
+            )
+
+    def _timeout_s(self, context: ServicerContext[Any, Any]) -> float:
+        remaining_s = context.time_remaining()
+        if remaining_s is None:
+            return self._request_timeout_s
+        return min(self._request_timeout_s, max(remaining_s - _MARGIN_S, remaining_s / 2))
+
+
+@asynccontextmanager
+async def _observed(
+    method: str, context: ServicerContext[Any, Any], change: dict[str, object] | None = None
+) -> AsyncIterator[None]:
+    """Counts the call and its time; a change gets one line in the audit log, whatever became of it."""
+    started_s = time.monotonic()
+    outcome = _OUR_OWN_TROUBLE
+    try:
+        yield
+        outcome = "OK"
+    except TidemarkError as error:
+        outcome = str(error.code)
+        raise
+    except asyncio.CancelledError:
+        outcome = "CANCELLED"
+        raise
+    finally:
+        _REQUESTS.labels(method, outcome).inc()
+        _SECONDS.labels(method).observe(time.monotonic() - started_s)
+        if change is not None:
+            _audit.info("%s", method, extra={"peer": context.peer(), "outcome": outcome, **change})

@@ -1,0 +1,206 @@
+"""Creates, deletes and describes topics through the metadata store, and watches what the controller makes of it.
+
+Admin writes the topic node; the controller initialises leaders and carries out deletions (rule C4, seed 001).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from tidemark.admin.planning import TopicRequest, already_exists, check_topic_name, plan_topic, topic_id_of
+from tidemark.admin.views import Counts, count, partitions_of, partitions_without_leader, topic_view
+from tidemark.core.cluster_state import ClusterView, TopicView
+from tidemark.model import NO_LEADER, ErrorCode, TidemarkError, TopicDescription
+from tidemark.ports import MetadataStore
+
+_FIRST_PAUSE_S = 0.01
+_PAUSE_S_MAX = 0.25
+_SHOWN_PARTITIONS_MAX = 10
+
+Found = TypeVar("Found")
+
+
+class TopicAdministration:
+    """Every call of the admin service, over one metadata store.
+
+    Args:
+        store: started.
+        default_replication_factor: of a topic that names none.
+        admin_address: host:port at which clients reach this service.
+    """
+
+    def __init__(self, store: MetadataStore, *, default_replication_factor: int, admin_address: str) -> None:
+        self._store = store
+        self._default_replication_factor = default_replication_factor
+        self._admin_address = admin_address
+
+    async def create_topic(self, request: TopicRequest, *, validate_only: bool, timeout_s: float) -> TopicView:
+        """The topic made, every partition with a leader; with `validate_only` what would be made, nothing written.
+
+        A retry with the same request id finds the topic of the first try and waits for it.
+
+        Raises:
+            TidemarkError: what `plan_topic` refuses, TOPIC_ALREADY_EXISTS, or REQUEST_TIMED_OUT, which says what is
+                missing: the topic exists then and the controller goes on.
+        """
+        check_topic_name(request.topic)
+        topic_id = topic_id_of(request)
+        topics, brokers = await asyncio.gather(self._store.topics(), self._store.live_brokers())
+        topic = topics.get(request.topic)
+        if topic is not None and topic.topic_id != topic_id:
+            raise already_exists(request.topic)
+        if topic is None:
+            topic = plan_topic(
+                request,
+                brokers,
+                topics.values(),
+                topic_id=topic_id,
+                default_replication_factor=self._default_replication_factor,
+            )
+            if validate_only:
+                return topic_view(topic, {})
+            topic = await self._write(topic)
+        return await self._wait_for_leaders(topic, timeout_s)
+
+    async def _write(self, topic: TopicDescription) -> TopicDescription:
+        try:
+            return await self._store.create_topic(topic)
+        except TidemarkError as error:
+            if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
+                raise
+            # The answer was lost: what was written, if it was, has our id.
+            found = (await self._store.topics([topic.topic])).get(topic.topic)
+            if found is None:
+                raise
+            if found.topic_id != topic.topic_id:
+                raise already_exists(topic.topic) from error
+            return found
+
+    async def _wait_for_leaders(self, topic: TopicDescription, timeout_s: float) -> TopicView:
+        missing = sorted(topic.partitions)
+
+        async def all_lead() -> TopicView | None:
+            nonlocal missing
+            found = (await self._store.topics([topic.topic])).get(topic.topic)
+            if found is None or found.topic_id != topic.topic_id:
+                raise TidemarkError(
+                    ErrorCode.UNKNOWN_TOPIC,
+                    f"the topic {topic.topic} was created, but somebody has deleted it meanwhile",
+                    {"topic": topic.topic},
+                )
+            states = await self._store.states(partitions_of([found]))
+            missing = partitions_without_leader(found, states)
+            return None if missing else topic_view(found, states)
+
+        view = await _poll(all_lead, timeout_s)
+        if view is None:
+            raise TidemarkError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"the topic {topic.topic} is created, but after {timeout_s:.1f} s {len(missing)} of "
+                f"{len(topic.partitions)} partitions have no leader yet ({_shortened(missing)}); "
+                f"{await self._why_no_leader()}",
+                {"topic": topic.topic, "partitions_missing": str(len(missing))},
+            )
+        return view
+
+    async def _why_no_leader(self) -> str:
+        try:
+            controller = await self._store.controller()
+        except TidemarkError:
+            return "ZooKeeper does not answer"
+        return "no controller is active" if controller is None else "the controller goes on with it"
+
+    async def delete_topic(self, name: str, *, timeout_s: float) -> None:
+        """Ask the controller to delete the topic and return when its nodes are gone.
+
+        Raises:
+            TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC, or REQUEST_TIMED_OUT: the controller goes on then.
+        """
+        check_topic_name(name)
+        topic = (await self._store.topics([name])).get(name)
+        if topic is None:
+            raise _unknown_topic(name)
+        await self._store.request_topic_deletion(name)
+
+        async def is_gone() -> bool | None:
+            found = (await self._store.topics([name])).get(name)
+            return True if found is None or found.topic_id != topic.topic_id else None
+
+        if await _poll(is_gone, timeout_s) is None:
+            raise TidemarkError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"the deletion of topic {name} is requested, but after {timeout_s:.1f} s it is still there; "
+                f"{await self._why_no_leader()}",
+                {"topic": name},
+            )
+
+    async def list_topics(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(await self._store.topics())
+
+    async def describe_topics(self, names: Sequence[str]) -> list[TopicView]:
+        """Topics in the order asked for, or all, sorted; one that cannot be described carries an error."""
+        refused: dict[str, TidemarkError] = {}
+        for name in names:
+            try:
+                check_topic_name(name)
+            except TidemarkError as error:
+                refused[name] = error
+        asked = [name for name in names if name not in refused]
+        topics = {} if names and not asked else await self._store.topics(asked if names else None)
+        states = await self._store.states(partitions_of(topics.values()))
+        views = []
+        for name in names or sorted(topics):
+            if name in topics:
+                views.append(topic_view(topics[name], states))
+            else:
+                views.append(TopicView(topic=name, topic_id="", error=refused.get(name, _unknown_topic(name))))
+        return views
+
+    async def describe_cluster(self) -> tuple[ClusterView, Counts]:
+        """Live brokers, controller and cluster id, and the counts of topics and partitions."""
+        cluster_id, brokers, controller, topics = await asyncio.gather(
+            self._store.cluster_id(), self._store.live_brokers(), self._store.controller(), self._store.topics()
+        )
+        states = await self._store.states(partitions_of(topics.values()))
+        view = ClusterView(
+            cluster_id=cluster_id,
+            controller_id=NO_LEADER if controller is None else controller.controller_id,
+            admin_address=self._admin_address,
+            brokers={broker_id: brokers[broker_id] for broker_id in sorted(brokers)},
+        )
+        return view, count(topics.values(), states)
+
+
+def _unknown_topic(name: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {name}", {"topic": name})
+
+
+def _shortened(partitions: Sequence[int]) -> str:
+    shown = ", ".join(str(partition) for partition in partitions[:_SHOWN_PARTITIONS_MAX])
+    return shown if len(partitions) <= _SHOWN_PARTITIONS_MAX else f"{shown}, ..."
+
+
+async def _poll(look: Callable[[], Awaitable[Found | None]], timeout_s: float) -> Found | None:
+    """What `look` finds, asked again with growing pauses; None when there was nothing in time.
+
+    ZooKeeper may be away for a while: what is under way goes on without us.
+    """
+    pause_s = _FIRST_PAUSE_S
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    found = await look()
+                except TidemarkError as error:
+                    if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
+                        raise
+                    found = None
+                if found is not None:
+                    return found
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+    except TimeoutError:
+        return None

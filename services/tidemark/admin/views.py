@@ -1,0 +1,102 @@
+"""Topics and states from ZooKeeper as clients see them, and the counts of a cluster. Plain functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tidemark.core.cluster_state import PartitionView, TopicView
+from tidemark.model import (
+    NO_EPOCH,
+    NO_LEADER,
+    TopicDescription,
+    TopicPartition,
+    VersionedState,
+)
+from tidemark.runtime.configuration import topic_settings
+
+States = Mapping[TopicPartition, VersionedState]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Numbers of topics and partitions, in all and in trouble."""
+
+    topics: int = 0
+    partitions: int = 0
+    under_replicated: int = 0
+    under_min_isr: int = 0
+    offline: int = 0
+
+
+def partitions_of(topics: Iterable[TopicDescription]) -> list[TopicPartition]:
+    """Every partition of these topics, by topic and index."""
+    return [TopicPartition(topic.topic, index) for topic in topics for index in sorted(topic.partitions)]
+
+
+def partitions_without_leader(topic: TopicDescription, states: States) -> list[int]:
+    """Indexes of the partitions that nobody leads, sorted."""
+    return [
+        partition.partition
+        for partition in partitions_of([topic])
+        if partition not in states or states[partition].state.leader == NO_LEADER
+    ]
+
+
+def topic_view(topic: TopicDescription, states: States) -> TopicView:
+    """A topic with its partitions; one whose state is not there yet has no leader and an empty ISR."""
+    return TopicView(
+        topic=topic.topic,
+        topic_id=topic.topic_id,
+        created_zxid=topic.created_zxid,
+        modified_zxid=topic.modified_zxid,
+        partitions={index: _partition_view(topic, index, states) for index in sorted(topic.partitions)},
+        configs=topic.configs,
+    )
+
+
+def _partition_view(topic: TopicDescription, index: int, states: States) -> PartitionView:
+    assigned, incarnation = topic.partitions[index], topic.incarnations.get(index, "")
+    found = states.get(TopicPartition(topic.topic, index))
+    if found is None:
+        return PartitionView(
+            partition=index,
+            leader=NO_LEADER,
+            leader_epoch=NO_EPOCH,
+            assigned_replicas=assigned,
+            in_sync_replicas=(),
+            incarnation=incarnation,
+        )
+    state = found.state
+    return PartitionView(
+        partition=index,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        assigned_replicas=assigned,
+        in_sync_replicas=state.isr_ids,
+        incarnation=incarnation,
+        lineage=state.lineage,
+        eligible_leader_replicas=tuple(entry.broker_id for entry in state.elr),
+        partition_epoch=found.version,
+    )
+
+
+def count(topics: Iterable[TopicDescription], states: States) -> Counts:
+    """Partitions in trouble; one whose state is not there yet has no leader and nobody in sync."""
+    found = list(topics)
+    partitions = under_replicated = under_min_isr = offline = 0
+    for topic in found:
+        for index, assigned in topic.partitions.items():
+            versioned = states.get(TopicPartition(topic.topic, index))
+            in_sync = 0 if versioned is None else len(versioned.state.isr)
+            min_isr = _min_isr(topic, len(assigned)) if versioned is None else versioned.state.min_isr
+            partitions += 1
+            under_replicated += in_sync < len(assigned)
+            under_min_isr += in_sync < min_isr
+            offline += versioned is None or versioned.state.leader == NO_LEADER
+    return Counts(len(found), partitions, under_replicated, under_min_isr, offline)
+
+
+def _min_isr(topic: TopicDescription, replication_factor: int) -> int:
+    known = {name: value for name, value in topic.configs.items() if name == "min.insync.replicas"}
+    return min(topic_settings(known).min_insync_replicas, replication_factor)
