@@ -12,7 +12,7 @@ NAME ?= produce
 # Your own choice: make PYTHON=/path/to/python3.12 demo
 PYTHON ?=
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11)
-FIND_PYTHON = for python in $(CANDIDATES); do \
+FIND_PYTHON = found=; for python in $(CANDIDATES); do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$python"; break; fi; \
 	done
 

@@ -1,0 +1,27 @@
+"""`python -m bench NAME`: one benchmark; its last line is its figures as JSON."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+_HELPERS = ("figures", "peers")
+
+
+def main(arguments: list[str]) -> int:
+    names = sorted(
+        path.stem for path in HERE.glob("*.py") if not path.stem.startswith("_") and path.stem not in _HELPERS
+    )
+    if len(arguments) != 1 or arguments[0] not in names:
+        print(f"use: python -m bench NAME; there are {', '.join(names)}", file=sys.stderr)
+        return 2
+    # The benchmark sees its own arguments only.
+    sys.argv = [str(HERE / f"{arguments[0]}.py")]
+    runpy.run_module(f"bench.{arguments[0]}", run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
