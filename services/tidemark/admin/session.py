@@ -1,4 +1,7 @@
-"""Keeps the admin service in touch with ZooKeeper: a session that expired is replaced. It holds nothing ephemeral."""
+"""Keeps the admin service in touch with ZooKeeper: connects, however long that takes, and replaces expired sessions.
+
+The session holds nothing ephemeral, so nothing is lost with it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _RETRY_S = 0.5
 
 
 class SessionKeeper:
-    """Opens a new session whenever the store's has expired; make it before the store is started."""
+    """Starts the store, and opens a new session whenever it has expired."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -22,16 +25,25 @@ class SessionKeeper:
         self._task: asyncio.Task[None] | None = None
         store.listen(self._on_event)
 
-    def start(self) -> None:
-        """Begin to watch."""
+    async def start(self) -> None:
+        """Start the store, trying until ZooKeeper answers, and watch over it."""
+        while True:
+            try:
+                await self._store.start()
+                break
+            except TidemarkError as error:
+                if not error.retriable:
+                    raise
+                _log.warning("not connected yet: %s", error)
+                await asyncio.sleep(_RETRY_S)
         self._task = asyncio.create_task(self._renew_when_expired(), name="ZooKeeper session")
 
     async def stop(self) -> None:
-        """End it; again is fine."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait({task})
+        """Stop watching, then the store."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        await self._store.stop()
 
     def _on_event(self, event: StoreEvent) -> None:
         if event is StoreEvent.SESSION_EXPIRED:

@@ -1,0 +1,94 @@
+"""What a topic must be before anything of it is written."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.admin.planning import TopicRequest, check_topic_name, plan_topic, topic_id_of
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription
+from tidemark.zookeeper.codecs import encode_topic
+from tidemark.zookeeper.topics import NODE_BYTES_MAX
+
+BROKERS = {BrokerId(index): BrokerRegistration(BrokerId(index), "localhost", 9192 + index) for index in range(3)}
+
+
+def plan(request: TopicRequest, existing: tuple[TopicDescription, ...] = ()) -> TopicDescription:
+    return plan_topic(request, BROKERS, existing, topic_id=topic_id_of(request), default_replication_factor=3)
+
+
+def code_of(request: TopicRequest) -> ErrorCode:
+    with pytest.raises(TidemarkError) as refused:
+        plan(request)
+    return refused.value.code
+
+
+@pytest.mark.parametrize("name", ["a", "flights", "A.b_c-9", "...", "x" * 249, "__consumer_offsets"])
+def test_letters_digits_dots_underscores_and_dashes_make_a_name(name: str) -> None:
+    check_topic_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250, "a b", "café", "a\n", "../x", "a\x00"])
+def test_what_cannot_be_a_name_is_refused(name: str) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        check_topic_name(name)
+    assert refused.value.code is ErrorCode.INVALID_TOPIC_NAME
+    assert len(refused.value.message) < 200
+
+
+def test_replicas_follow_the_seed_and_every_partition_has_an_incarnation_of_its_own() -> None:
+    topic = plan(TopicRequest("flights", 6, 3, {"min.insync.replicas": "2"}))
+    assert topic.partitions == {
+        0: (0, 1, 2),
+        1: (1, 2, 0),
+        2: (2, 0, 1),
+        3: (0, 2, 1),
+        4: (1, 0, 2),
+        5: (2, 1, 0),
+    }
+    assert len(set(topic.incarnations.values())) == 6
+    assert topic.configs == {"min.insync.replicas": "2"}
+
+
+def test_replication_factor_zero_is_the_default() -> None:
+    assert [len(replicas) for replicas in plan(TopicRequest("t", 2)).partitions.values()] == [3, 3]
+
+
+def test_existing_topics_decide_where_the_next_one_starts() -> None:
+    first = plan(TopicRequest("first", 1, 1))
+    assert plan(TopicRequest("second", 1, 1), (first,)).partitions == {0: (1,)}
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (TopicRequest("t", 0, 1), ErrorCode.INVALID_PARTITIONS),
+        (TopicRequest("t", -1, 1), ErrorCode.INVALID_PARTITIONS),
+        (TopicRequest("t", 1, 4), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (TopicRequest("t", 1, -1), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (TopicRequest("t", 1, 1, {"no.such.setting": "1"}), ErrorCode.UNKNOWN_CONFIG),
+        (TopicRequest("t", 1, 1, {"segment.bytes": "1"}), ErrorCode.INVALID_CONFIG),
+        (TopicRequest("t", 1, 1, {"segment.bytes": "many"}), ErrorCode.INVALID_CONFIG),
+        (TopicRequest("t", 1, 2, {"min.insync.replicas": "3"}), ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_what_cannot_be_made_is_refused(request_: TopicRequest, code: ErrorCode) -> None:
+    assert code_of(request_) is code
+
+
+def test_the_default_of_min_insync_replicas_does_not_stand_against_one_replica() -> None:
+    assert plan(TopicRequest("t", 1, 1)).configs == {}
+
+
+@pytest.mark.parametrize("partitions", [15_000, 2**31 - 1])
+def test_more_partitions_than_a_node_holds_are_refused_with_the_number_that_fits(partitions: int) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        plan(TopicRequest("big", partitions, 3))
+    assert refused.value.code is ErrorCode.INVALID_PARTITIONS
+    fitting = int(refused.value.metadata["partitions_max"])
+    assert str(fitting) in refused.value.message
+    assert len(encode_topic(plan(TopicRequest("big", fitting, 3)))) <= NODE_BYTES_MAX
+
+
+def test_a_request_id_gives_the_same_topic_id_again_and_another_one_does_not() -> None:
+    assert topic_id_of(TopicRequest("t", 1, request_id="r")) == topic_id_of(TopicRequest("t", 2, request_id="r"))
+    ids = {topic_id_of(TopicRequest(topic, 1, request_id=request)) for topic in "ab" for request in ("r", "s", "")}
+    assert len(ids) == 6
