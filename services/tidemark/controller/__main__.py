@@ -1,0 +1,70 @@
+"""`python -m tidemark.controller`: what is wired, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+
+from tidemark.controller.metrics import ControllerMetrics
+from tidemark.controller.service import ControllerLoop, ControllerServicer
+from tidemark.model import BrokerId
+from tidemark.rpc.server import Service, make_server
+from tidemark.runtime.clock import SystemClock
+from tidemark.runtime.configuration import ControllerSettings, load_settings
+from tidemark.runtime.logging import configure_logging
+from tidemark.runtime.metrics import start_metrics_server
+from tidemark.runtime.service import run_until_stopped
+from tidemark.v1.controller_service_pb2_grpc import add_ControllerServiceServicer_to_server
+from tidemark.zookeeper.store import ZooKeeperMetadataStore
+
+
+class ControllerProcess:
+    """Started and stopped as the two lists below say."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        clock = SystemClock()
+        self._settings = settings
+        self._store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)
+        self._loop = ControllerLoop(settings, self._store, clock, ControllerMetrics())
+        servicer = ControllerServicer(self._loop, BrokerId(settings.controller_id))
+        services = [Service(add_ControllerServiceServicer_to_server, servicer, "tidemark.v1.ControllerService")]
+        self._server = make_server(settings.listeners.host, settings.listeners.port, services)
+        self._metrics = start_metrics_server(settings.metrics_listeners.host, settings.metrics_listeners.port)
+        self._running: asyncio.Task[None] | None = None
+        self.failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> None:
+        """Server up NOT_SERVING, session, election; then SERVING, standby or not."""
+        await self._server.start()
+        await self._store.start()
+        self._running = asyncio.create_task(self._loop.run(), name="controller loop")
+        self._running.add_done_callback(self._on_end)
+        await self._server.set_serving(True)
+
+    async def stop(self) -> None:
+        """Term ended and resigned, session closed, server stopped."""
+        await self._server.set_serving(False)
+        if self._running is not None:
+            self._running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+        await self._store.stop()
+        await self._server.stop(self._settings.shutdown_grace_ms / 1000)
+        self._metrics.close()
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
+
+async def _main() -> int:
+    settings = load_settings(ControllerSettings)
+    configure_logging(settings.log_level, settings.log_format, "controller")
+    process = ControllerProcess(settings)
+    return await run_until_stopped(process.start, process.stop, failed=process.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(_main()))

@@ -1,0 +1,107 @@
+"""Failure detection: a stream of pings to each live broker (rule C5). A refused reconnect or a missed deadline is a
+suspicion; the core decides what to make of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any, Final
+
+import grpc
+
+from tidemark.core.controller_events import BrokerSuspected, BrokerTrusted, ControllerEvent
+from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch
+from tidemark.rpc.channel import open_channel
+from tidemark.rpc.control_codec import header_to_proto
+from tidemark.v1 import controller_service_pb2 as pb
+from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
+
+_log = logging.getLogger(__name__)
+_RECONNECT_S: Final = 0.2
+
+Submit = Callable[[ControllerEvent], None]
+
+
+class Heartbeats:
+    """One stream for each live broker epoch."""
+
+    def __init__(
+        self,
+        controller_id: BrokerId,
+        controller_epoch: ControllerEpoch,
+        submit: Submit,
+        *,
+        interval_ms: int,
+        timeout_ms: int,
+    ) -> None:
+        self._controller_id = controller_id
+        self._controller_epoch = controller_epoch
+        self._submit = submit
+        self._interval_s = interval_ms / 1000
+        self._timeout_s = timeout_ms / 1000
+        self._tasks: dict[BrokerId, tuple[BrokerEpoch, asyncio.Task[None]]] = {}
+
+    def follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
+        """Ping exactly these."""
+        for broker, (epoch, task) in list(self._tasks.items()):
+            if broker not in brokers or brokers[broker].broker_epoch != epoch:
+                task.cancel()
+                del self._tasks[broker]
+        for broker, registration in brokers.items():
+            if broker not in self._tasks:
+                task = asyncio.create_task(self._watch(registration), name=f"heartbeat {broker}")
+                self._tasks[broker] = (registration.broker_epoch, task)
+
+    async def stop(self) -> None:
+        """Ping nobody any more."""
+        tasks = [task for _, task in self._tasks.values()]
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, broker: BrokerRegistration) -> None:
+        """A stream that was up and broke gets one reconnect at once; the second failure is the suspicion."""
+        failures = 0
+        while True:
+            answered = await self._one_stream(broker)
+            failures = 1 if answered else failures + 1
+            if failures >= 2:
+                self._submit(BrokerSuspected(broker.broker_id, broker.broker_epoch))
+                await asyncio.sleep(_RECONNECT_S)
+
+    async def _one_stream(self, broker: BrokerRegistration) -> bool:
+        """Ping until something fails; whether there was any answer.
+
+        Somebody reads all the time, so a killed process is noticed when its connection breaks, not at the next ping.
+        """
+        answered = False
+        async with open_channel(f"{broker.host}:{broker.port}") as channel:
+            stub: Any = BrokerControlServiceStub(channel)
+            call = stub.Heartbeat()
+            pings = asyncio.create_task(self._ping(call, broker))
+            try:
+                while True:
+                    async with asyncio.timeout(self._timeout_s):
+                        response = await call.read()
+                    if response is grpc.aio.EOF or response.broker_epoch != broker.broker_epoch:
+                        return answered
+                    answered = True
+                    self._submit(BrokerTrusted(broker.broker_id, broker.broker_epoch))
+            except (grpc.RpcError, asyncio.InvalidStateError, TimeoutError) as error:
+                _log.info("heartbeat broke", extra={"broker": broker.broker_id, "why": type(error).__name__})
+                return answered
+            finally:
+                pings.cancel()
+                call.cancel()
+
+    async def _ping(self, call: Any, broker: BrokerRegistration) -> None:
+        header = header_to_proto(self._controller_id, self._controller_epoch, broker.broker_epoch)
+        try:
+            for sequence in count(1):
+                await call.write(pb.HeartbeatRequest(header=header, sequence=sequence))
+                await asyncio.sleep(self._interval_s)
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            call.cancel()

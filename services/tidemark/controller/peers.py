@@ -1,0 +1,104 @@
+"""Commands to brokers over gRPC; one channel for each broker epoch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import grpc
+
+from tidemark.core.controller_effects import SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
+from tidemark.core.controller_events import ControlAnswered
+from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc import errors
+from tidemark.rpc.channel import open_channel
+from tidemark.rpc.control_codec import (
+    header_to_proto,
+    leader_and_isr_to_proto,
+    refusals_from_proto,
+    stop_replica_to_proto,
+)
+from tidemark.rpc.metadata_codec import view_to_proto
+from tidemark.v1 import controller_service_pb2 as pb
+from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
+
+_log = logging.getLogger(__name__)
+_DEADLINE_S: Final = 10.0
+
+Refused = tuple[tuple[TopicPartition, TidemarkError], ...]
+
+
+class BrokerPeers:
+    """Where the brokers are, and calls to them."""
+
+    def __init__(self, controller_id: BrokerId, controller_epoch: ControllerEpoch) -> None:
+        self._controller_id = controller_id
+        self._controller_epoch = controller_epoch
+        self._brokers: dict[BrokerId, BrokerRegistration] = {}
+        self._channels: dict[BrokerId, tuple[BrokerRegistration, grpc.aio.Channel]] = {}
+
+    def follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
+        """These are the live brokers."""
+        self._brokers = dict(brokers)
+
+    async def stop(self) -> None:
+        """Close all channels."""
+        channels = [channel for _, channel in self._channels.values()]
+        self._channels.clear()
+        for channel in channels:
+            await channel.close()
+
+    async def send_leader_and_isr(self, effect: SendLeaderAndIsr) -> ControlAnswered:
+        """All parts in order; the first error ends it."""
+
+        async def send(stub: Any) -> Refused:
+            refused: Refused = ()
+            for command in effect.commands:
+                response = await stub.LeaderAndIsr(leader_and_isr_to_proto(command), timeout=_DEADLINE_S)
+                refused += refusals_from_proto(response.errors)
+            return refused
+
+        return await self._answered(effect.broker, effect.request_id, send)
+
+    async def send_stop_replica(self, effect: SendStopReplica) -> ControlAnswered:
+        """One command."""
+
+        async def send(stub: Any) -> Refused:
+            response = await stub.StopReplica(stop_replica_to_proto(effect.command), timeout=_DEADLINE_S)
+            return refusals_from_proto(response.errors)
+
+        return await self._answered(effect.broker, effect.request_id, send)
+
+    async def send_update_metadata(self, effect: SendUpdateMetadata) -> ControlAnswered:
+        """One view or change."""
+        header = header_to_proto(self._controller_id, self._controller_epoch, effect.broker_epoch)
+        request = pb.UpdateMetadataRequest(header=header, metadata=view_to_proto(effect.view))
+
+        async def send(stub: Any) -> Refused:
+            await stub.UpdateMetadata(request, timeout=_DEADLINE_S)
+            return ()
+
+        return await self._answered(effect.broker, effect.request_id, send)
+
+    async def _answered(self, broker: BrokerId, request_id: int, send: Callable[[Any], Any]) -> ControlAnswered:
+        try:
+            refused = await send(BrokerControlServiceStub(await self._channel(broker)))
+        except grpc.RpcError as error:
+            return ControlAnswered(broker, request_id, errors.from_rpc_error(error, address=f"broker {broker}"))
+        except TidemarkError as error:
+            return ControlAnswered(broker, request_id, error)
+        return ControlAnswered(broker, request_id, None, refused)
+
+    async def _channel(self, broker: BrokerId) -> grpc.aio.Channel:
+        registration = self._brokers.get(broker)
+        if registration is None:
+            raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker} is not registered")
+        known = self._channels.get(broker)
+        if known is not None and known[0] == registration:
+            return known[1]
+        channel = open_channel(f"{registration.host}:{registration.port}")
+        self._channels[broker] = (registration, channel)
+        if known is not None:
+            await known[1].close()
+        return channel

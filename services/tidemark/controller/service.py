@@ -1,0 +1,130 @@
+"""A controller process's life: stand by, be elected, serve a term, stand by again (rules Z1, C3)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from tidemark.controller.metrics import ControllerMetrics
+from tidemark.controller.term import ActiveTerm
+from tidemark.core.controller_events import IsrChangesReported
+from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
+from tidemark.ports import Clock, MetadataStore, StoreEvent
+from tidemark.runtime.configuration import ControllerSettings
+from tidemark.v1 import controller_service_pb2 as pb
+from tidemark.v1.controller_service_pb2_grpc import ControllerServiceServicer
+
+_log = logging.getLogger(__name__)
+_POLL_S: Final = 2.0
+"""A standby looks at /controller this often even when no watch fires."""
+_RETRY_S: Final = 0.2
+
+
+class ControllerLoop:
+    """Stands for election and runs its terms."""
+
+    def __init__(
+        self, settings: ControllerSettings, store: MetadataStore, clock: Clock, metrics: ControllerMetrics
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._metrics = metrics
+        self._controller_id = BrokerId(settings.controller_id)
+        self._news = asyncio.Event()
+        self._expired = False
+        self.term: ActiveTerm | None = None
+        self.address = str(settings.advertised_listeners)
+
+    async def run(self) -> None:
+        """For ever; cancelled to stop. The session is started by the caller."""
+        self._store.listen(self._on_store_event)
+        while True:
+            try:
+                await self._one_round()
+            except TidemarkError as error:
+                _log.warning("ZooKeeper did not answer", extra={"why": str(error)})
+                await asyncio.sleep(_RETRY_S)
+
+    async def _one_round(self) -> None:
+        if self._expired:
+            await self._store.new_session()
+            self._expired = False
+        self._news.clear()
+        holder = await self._store.controller(watch=True)
+        won = None
+        if holder is None or holder.controller_id == self._controller_id:
+            won = await self._store.elect_controller(self._controller_id, self.address)
+        if won is None:
+            await self._wait_for_news()
+            return
+        _log.info("elected", extra={"controller_epoch": won.epoch})
+        term = ActiveTerm(won, await self._store.cluster_id(), self._settings, self._store, self._clock, self._metrics)
+        self.term = term
+        self._metrics.active.set(1)
+        try:
+            await term.start()
+            await term.ended.wait()
+        finally:
+            self.term = None
+            self._metrics.active.set(0)
+            await term.stop()
+            if not self._expired:
+                await self._resign(term)
+
+    async def _resign(self, term: ActiveTerm) -> None:
+        try:
+            await self._store.resign(term.term)
+        except TidemarkError as error:
+            _log.info("could not resign; the session's end does it", extra={"why": str(error)})
+
+    async def _wait_for_news(self) -> None:
+        try:
+            async with asyncio.timeout(_POLL_S):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    def _on_store_event(self, event: StoreEvent) -> None:
+        if event is StoreEvent.SESSION_EXPIRED:
+            self._expired = True
+            if self.term is not None:
+                self.term.ended.set()
+        if event in (StoreEvent.CONTROLLER, StoreEvent.SESSION_EXPIRED, StoreEvent.SESSION_RESTORED):
+            self._news.set()
+        if self.term is not None:
+            if event is StoreEvent.SESSION_RESTORED:
+                for missed in (StoreEvent.BROKERS, StoreEvent.TOPICS, StoreEvent.DELETIONS):
+                    self.term.hint(missed)
+            self.term.hint(event)
+
+
+class ControllerServicer(ControllerServiceServicer):
+    """ControllerService over the loop."""
+
+    def __init__(self, loop: ControllerLoop, controller_id: BrokerId) -> None:
+        self._loop = loop
+        self._controller_id = controller_id
+
+    async def ReportIsrChanges(  # noqa: N802
+        self, request: pb.ReportIsrChangesRequest, context: object
+    ) -> pb.ReportIsrChangesResponse:
+        """Read those nodes again."""
+        term = self._loop.term
+        if term is None:
+            raise TidemarkError(ErrorCode.CONTROLLER_NOT_ACTIVE, "this controller stands by; ask /controller who acts")
+        partitions = tuple(TopicPartition(ref.topic, ref.partition) for ref in request.partitions)
+        term.submit(IsrChangesReported(partitions))
+        return pb.ReportIsrChangesResponse()
+
+    async def DescribeController(  # noqa: N802
+        self, request: pb.DescribeControllerRequest, context: object
+    ) -> pb.DescribeControllerResponse:
+        """Active or not."""
+        term = self._loop.term
+        response = pb.DescribeControllerResponse(controller_id=self._controller_id, active=term is not None)
+        if term is not None:
+            response.controller_epoch = term.term.epoch
+            response.suspected.extend(sorted(term.core.suspected))
+        return response

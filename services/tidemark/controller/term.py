@@ -1,0 +1,256 @@
+"""One term of an active controller: the driver of `ControllerCore`, from its election to its end (rules C1, C3)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final
+
+from tidemark.controller.heartbeats import Heartbeats
+from tidemark.controller.metrics import ControllerMetrics
+from tidemark.controller.peers import BrokerPeers
+from tidemark.core import controller_effects as fx
+from tidemark.core import controller_events as ev
+from tidemark.core.controller import ControllerConfig, ControllerCore, partitions_of
+from tidemark.core.partition_record import TopicPolicy
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
+from tidemark.ports import Clock, ControllerTerm, MetadataStore, StateWrite, StoreEvent, WriteOutcome
+from tidemark.runtime.configuration import ControllerSettings, topic_settings
+
+_log = logging.getLogger(__name__)
+_TICK_S: Final = 0.1
+_REREAD_S: Final = 0.2
+_SLICE_S: Final = 0.02
+
+
+class ActiveTerm:
+    """Runs until `ended` is set: fenced, resigned, or told to stop."""
+
+    def __init__(
+        self,
+        term: ControllerTerm,
+        cluster_id: str,
+        settings: ControllerSettings,
+        store: MetadataStore,
+        clock: Clock,
+        metrics: ControllerMetrics,
+    ) -> None:
+        self.term = term
+        self.ended = asyncio.Event()
+        self._store = store
+        self._clock = clock
+        self._metrics = metrics
+        config = ControllerConfig(
+            term.controller_id, term.epoch, cluster_id, session_timeout_ms=settings.zookeeper_session_timeout_ms
+        )
+        self.core = ControllerCore(config, _policy_of)
+        self._peers = BrokerPeers(term.controller_id, term.epoch)
+        self._heartbeats = Heartbeats(
+            term.controller_id,
+            term.epoch,
+            self.submit,
+            interval_ms=settings.controller_heartbeat_interval_ms,
+            timeout_ms=settings.controller_heartbeat_timeout_ms,
+        )
+        self._events: deque[ev.ControllerEvent] = deque()
+        self._draining = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reads = {
+            StoreEvent.BROKERS: _Reread(self._read_brokers, self._spawn),
+            StoreEvent.TOPICS: _Reread(self._read_topics, self._spawn),
+            StoreEvent.DELETIONS: _Reread(self._read_deletions, self._spawn),
+        }
+        self._effects: dict[type, Callable[[Any], None]] = {
+            fx.WriteStates: lambda effect: self._spawn(self._write_states(effect)),
+            fx.ReadStates: lambda effect: self._spawn(self._read_states(effect)),
+            fx.SendLeaderAndIsr: lambda effect: self._spawn(self._tell(self._peers.send_leader_and_isr(effect))),
+            fx.SendStopReplica: lambda effect: self._spawn(self._tell(self._peers.send_stop_replica(effect))),
+            fx.SendUpdateMetadata: lambda effect: self._spawn(self._tell(self._peers.send_update_metadata(effect))),
+            fx.DeleteTopic: lambda effect: self._spawn(self._delete_topic(effect)),
+            fx.Resign: self._resign,
+            fx.Observed: self._metrics.observed,
+        }
+
+    async def start(self) -> None:
+        """Rule C3: read everything, watches armed first, and decide."""
+        brokers = await self._store.live_brokers(watch=True)
+        epochs = await self._store.broker_epochs()
+        topics = await self._store.topics(watch=True)
+        deletions = await self._store.requested_deletions(watch=True)
+        states = await self._store.states(partitions_of(topics.values()), sync=True)
+        self._follow(brokers)
+        self.submit(ev.Elected(brokers, epochs, topics, states, deletions))
+        self._spawn(self._ticking())
+
+    async def stop(self) -> None:
+        """No more events; what is under way is left: the next controller reads everything."""
+        self.ended.set()
+        await self._heartbeats.stop()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._peers.stop()
+
+    def hint(self, event: StoreEvent) -> None:
+        """Something changed in ZooKeeper: read it again."""
+        reread = self._reads.get(event)
+        if reread is not None and not self.ended.is_set():
+            reread.wanted()
+
+    def submit(self, event: ev.ControllerEvent) -> None:
+        """Take in an event now, or right after those before it."""
+        if self.ended.is_set():
+            return
+        self._events.append(event)
+        if not self._draining:
+            self._draining = True
+            self._drain()
+
+    def _drain(self) -> None:
+        until_s = time.perf_counter() + _SLICE_S
+        while self._events and not self.ended.is_set():
+            event = self._events.popleft()
+            began_s = time.perf_counter()
+            for effect in self.core.handle(event, self._clock.now_ms()):
+                self._effects[type(effect)](effect)
+            self._metrics.handled(event, time.perf_counter() - began_s)
+            if self._events and time.perf_counter() > until_s:
+                asyncio.get_running_loop().call_soon(self._drain)
+                return
+        self._draining = False
+
+    async def _ticking(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self.submit(ev.Tick())
+            self._metrics.counts(self.core.counts())
+
+    def _resign(self, effect: fx.Resign) -> None:
+        _log.warning("resigning", extra={"why": effect.why, "controller_epoch": self.term.epoch})
+        self.ended.set()
+
+    # -- ZooKeeper ---------------------------------------------------------------------------------------------
+
+    async def _read_brokers(self) -> None:
+        brokers = await self._store.live_brokers(watch=True)
+        epochs = await self._store.broker_epochs()
+        self._follow(brokers)
+        self.submit(ev.BrokersChanged(brokers, epochs))
+
+    async def _read_topics(self) -> None:
+        self.submit(ev.TopicsChanged(await self._store.topics(watch=True)))
+
+    async def _read_deletions(self) -> None:
+        self.submit(ev.DeletionsRequested(await self._store.requested_deletions(watch=True)))
+
+    def _follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
+        self._peers.follow(brokers)
+        self._heartbeats.follow(brokers)
+
+    async def _write_states(self, effect: fx.WriteStates) -> None:
+        writes = [
+            StateWrite(change.partition, change.identity, change.state, change.expected_version, change.broker_epochs)
+            for change in effect.changes
+        ]
+        try:
+            results = await self._store.write_states(self.term, writes)
+        except TidemarkError as error:
+            if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
+                self._fenced(error)
+                return
+            _log.warning("states not written", extra={"count": len(writes), "why": str(error)})
+            self.submit(ev.StatesWritten({}, tuple(write.partition for write in writes)))
+            return
+        written = {
+            write.partition: result.version
+            for write, result in zip(writes, results, strict=True)
+            if result.outcome is WriteOutcome.WRITTEN
+        }
+        failed = tuple(write.partition for write in writes if write.partition not in written)
+        self.submit(ev.StatesWritten(written, failed))
+
+    async def _read_states(self, effect: fx.ReadStates) -> None:
+        while True:
+            try:
+                found = await self._store.states(effect.partitions, sync=True)
+            except TidemarkError as error:
+                _log.warning("states not read", extra={"count": len(effect.partitions), "why": str(error)})
+                await asyncio.sleep(_REREAD_S)
+                continue
+            self.submit(ev.StatesRead(effect.partitions, found))
+            return
+
+    async def _delete_topic(self, effect: fx.DeleteTopic) -> None:
+        failure: TidemarkError | None = None
+        try:
+            await self._store.delete_topic(self.term, effect.topic)
+        except TidemarkError as error:
+            if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
+                self._fenced(error)
+                return
+            failure = error
+        self.submit(ev.TopicDeleted(effect.topic.topic, failure))
+
+    def _fenced(self, error: TidemarkError) -> None:
+        _log.warning("fenced: another controller was elected", extra={"why": error.message})
+        self.ended.set()
+
+    async def _tell(self, answering: Coroutine[None, None, ev.ControlAnswered]) -> None:
+        answered = await answering
+        if answered.error is not None:
+            _log.info("command not taken", extra={"broker": answered.broker, "why": str(answered.error)})
+        self.submit(answered)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            # A mistake of ours: better no controller than a wrong one; the next one reads everything.
+            _log.error("the term ends: unexpected error", exc_info=task.exception())
+            self.ended.set()
+
+
+class _Reread:
+    """Reads again as often as wanted, once at a time, until it succeeds."""
+
+    def __init__(
+        self, read: Callable[[], Awaitable[None]], spawn: Callable[[Coroutine[None, None, None]], None]
+    ) -> None:
+        self._read = read
+        self._spawn = spawn
+        self._wanted = False
+        self._reading = False
+
+    def wanted(self) -> None:
+        self._wanted = True
+        if not self._reading:
+            self._reading = True
+            self._spawn(self._run())
+
+    async def _run(self) -> None:
+        while self._wanted:
+            self._wanted = False
+            try:
+                await self._read()
+            except TidemarkError as error:
+                _log.warning("ZooKeeper not read", extra={"why": str(error)})
+                self._wanted = True
+                await asyncio.sleep(_REREAD_S)
+        self._reading = False
+
+
+def _policy_of(configs: Mapping[str, str]) -> TopicPolicy:
+    try:
+        settings = topic_settings(configs)
+    except TidemarkError as error:
+        _log.error("topic settings not understood; the defaults hold", extra={"why": str(error)})
+        settings = topic_settings({})
+    return TopicPolicy(settings.min_insync_replicas, settings.unclean_leader_election_enable)

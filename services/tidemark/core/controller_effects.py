@@ -1,0 +1,102 @@
+"""What the active controller does: the output of `core.controller.ControllerCore.handle` (one closed union), in order.
+
+Durable first, then RPC (rule C1): what a `Send…` tells has been written before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tidemark.core.cluster_state import ClusterView
+from tidemark.core.messages import LeaderAndIsrCommand, StopReplicaCommand
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    LeaderAndIsr,
+    ReplicaIdentity,
+    TopicDescription,
+    TopicPartition,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """One node to write at `expected_version` (-1: to create), with /brokers/epochs/<id> at these versions (T2)."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    state: LeaderAndIsr
+    expected_version: int
+    broker_epochs: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStates:
+    """Write these nodes in multis that check the term (rule Z1); answered by `StatesWritten`."""
+
+    changes: tuple[StateChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStates:
+    """Sync, then read these nodes; answered by `StatesRead`."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendLeaderAndIsr:
+    """One command, in parts below the message limit, sent in order; answered by one `ControlAnswered`."""
+
+    broker: BrokerId
+    request_id: int
+    commands: tuple[LeaderAndIsrCommand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendStopReplica:
+    """Answered by `ControlAnswered`."""
+
+    broker: BrokerId
+    request_id: int
+    command: StopReplicaCommand
+
+
+@dataclass(frozen=True, slots=True)
+class SendUpdateMetadata:
+    """The view or the change, for one broker epoch; answered by `ControlAnswered`."""
+
+    broker: BrokerId
+    request_id: int
+    broker_epoch: BrokerEpoch
+    view: ClusterView
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    """Delete the topic's nodes; answered by `TopicDeleted`."""
+
+    topic: TopicDescription
+
+
+@dataclass(frozen=True, slots=True)
+class Resign:
+    """Give /controller up."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Something people want to know, for log and metric; `kind` is a stable name such as "leader_elected",
+    "unclean_election", "partition_offline", "broker_failed", "broker_suspected", "write_conflict"."""
+
+    kind: str
+    partition: TopicPartition | None
+    fields: Mapping[str, str | int]
+
+
+ControllerEffect = (
+    WriteStates | ReadStates | SendLeaderAndIsr | SendStopReplica | SendUpdateMetadata | DeleteTopic | Resign | Observed
+)

@@ -1,0 +1,128 @@
+"""What happens to the active controller: the input of `core.controller.ControllerCore.handle` (one closed union)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerEpochRecord,
+    BrokerId,
+    BrokerRegistration,
+    TidemarkError,
+    TopicDescription,
+    TopicPartition,
+    VersionedState,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """This controller holds /controller; with it comes everything ZooKeeper has (rule C3)."""
+
+    brokers: Mapping[BrokerId, BrokerRegistration]
+    broker_epochs: Mapping[BrokerId, BrokerEpochRecord]
+    topics: Mapping[str, TopicDescription]
+    states: Mapping[TopicPartition, VersionedState]
+    deletions: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersChanged:
+    """/brokers/ids and /brokers/epochs as they are now (rule C2)."""
+
+    brokers: Mapping[BrokerId, BrokerRegistration]
+    broker_epochs: Mapping[BrokerId, BrokerEpochRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsChanged:
+    """/brokers/topics as it is now, all of it."""
+
+    topics: Mapping[str, TopicDescription]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionsRequested:
+    """Children of /admin/delete_topics."""
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class StatesWritten:
+    """Answer to `WriteStates`: the versions of those written; the others failed or are in doubt, and are read again."""
+
+    written: Mapping[TopicPartition, int]
+    failed: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StatesRead:
+    """Answer to `ReadStates`: what exists of the partitions asked for."""
+
+    asked: tuple[TopicPartition, ...]
+    found: Mapping[TopicPartition, VersionedState]
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChangesReported:
+    """A leader's hint (rule R9)."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAnswered:
+    """Answer to a `SendLeaderAndIsr`, `SendStopReplica` or `SendUpdateMetadata`."""
+
+    broker: BrokerId
+    request_id: int
+    error: TidemarkError | None
+    refused: tuple[tuple[TopicPartition, TidemarkError], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """Answer to `DeleteTopic`; `error`: try again later."""
+
+    topic: str
+    error: TidemarkError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSuspected:
+    """A refused reconnect or a missed heartbeat (rule C5)."""
+
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerTrusted:
+    """It answers heartbeats."""
+
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time went on; comes about every 100 ms."""
+
+
+ControllerEvent = (
+    Elected
+    | BrokersChanged
+    | TopicsChanged
+    | DeletionsRequested
+    | StatesWritten
+    | StatesRead
+    | IsrChangesReported
+    | ControlAnswered
+    | TopicDeleted
+    | BrokerSuspected
+    | BrokerTrusted
+    | Tick
+)

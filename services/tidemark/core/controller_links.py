@@ -1,0 +1,83 @@
+"""What each broker still has to be told (rules C1, C3): one command of a kind under way, the rest gathers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidemark.core.messages import StoppedReplica
+from tidemark.model import BrokerEpoch, TopicPartition
+
+_RETRY_FIRST_MS: Final = 100
+_RETRY_MAX_MS: Final = 2_000
+
+
+@dataclass(slots=True)
+class Lane:
+    """One kind of command to one broker.
+
+    Attributes:
+        request_id: of the command under way, None when there is none.
+        retry_at_ms: not before this time, after a failure.
+    """
+
+    request_id: int | None = None
+    retry_at_ms: int = 0
+    failures: int = 0
+
+    def is_free(self, now_ms: int) -> bool:
+        """Whether the next command may go."""
+        return self.request_id is None and now_ms >= self.retry_at_ms
+
+    def succeeded(self) -> None:
+        """The command was answered."""
+        self.request_id = None
+        self.failures = 0
+        self.retry_at_ms = 0
+
+    def failed(self, now_ms: int) -> None:
+        """It was not, or refused as a whole: again after a back-off."""
+        self.request_id = None
+        self.retry_at_ms = now_ms + min(_RETRY_FIRST_MS << min(self.failures, 10), _RETRY_MAX_MS)
+        self.failures += 1
+
+
+@dataclass(slots=True)
+class BrokerLink:
+    """What one broker epoch has to be told. A new epoch gets a new link, which begins with everything."""
+
+    broker_epoch: BrokerEpoch
+    leadership: Lane = field(default_factory=Lane)
+    stops: Lane = field(default_factory=Lane)
+    metadata: Lane = field(default_factory=Lane)
+    needs_all_leadership: bool = True
+    needs_all_metadata: bool = True
+    suspects_changed: bool = False
+    brokers_changed: bool = False
+    partitions: set[TopicPartition] = field(default_factory=set)
+    """Leaderships to tell."""
+    shown: set[TopicPartition] = field(default_factory=set)
+    """Partitions whose metadata changed."""
+    gone_topics: set[str] = field(default_factory=set)
+    stopping: dict[TopicPartition, StoppedReplica] = field(default_factory=dict)
+    sent_partitions: frozenset[TopicPartition] = frozenset()
+    sent_all_leadership: bool = False
+    sent_shown: frozenset[TopicPartition] = frozenset()
+    sent_gone: frozenset[str] = frozenset()
+    sent_all_metadata: bool = False
+    sent_stops: frozenset[TopicPartition] = frozenset()
+
+    def leadership_failed(self, now_ms: int) -> None:
+        """What was under way is to be told again."""
+        self.partitions |= self.sent_partitions
+        self.needs_all_leadership |= self.sent_all_leadership
+        self.suspects_changed = True
+        self.leadership.failed(now_ms)
+
+    def metadata_failed(self, now_ms: int) -> None:
+        """What was under way is to be told again."""
+        self.shown |= self.sent_shown
+        self.gone_topics |= self.sent_gone
+        self.needs_all_metadata |= self.sent_all_metadata
+        self.brokers_changed = True
+        self.metadata.failed(now_ms)

@@ -1,0 +1,198 @@
+"""Composes what one broker is told: LeaderAndIsr, StopReplica and UpdateMetadata, from what has been written (C1)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import count
+from typing import Final
+
+from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.core.controller_effects import (
+    ControllerEffect,
+    SendLeaderAndIsr,
+    SendStopReplica,
+    SendUpdateMetadata,
+)
+from tidemark.core.controller_links import BrokerLink
+from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand, StopReplicaCommand
+from tidemark.core.partition_record import PartitionRecord
+from tidemark.model import (
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    TopicDescription,
+    TopicPartition,
+)
+
+PART_PARTITIONS_MAX: Final = 20_000
+"""Partitions in one message: about 4 MiB, half of what a message may have."""
+METADATA_PARTITIONS_MAX: Final = 40_000
+
+
+class ControllerTeller:
+    """Reads what the core knows; changes only the links."""
+
+    def __init__(
+        self,
+        controller_id: BrokerId,
+        controller_epoch: ControllerEpoch,
+        cluster_id: str,
+        brokers: Mapping[BrokerId, BrokerRegistration],
+        topics: Mapping[str, TopicDescription],
+        records: Mapping[TopicPartition, PartitionRecord],
+    ) -> None:
+        self._controller_id = controller_id
+        self._controller_epoch = controller_epoch
+        self._cluster_id = cluster_id
+        self._brokers = brokers
+        self._topics = topics
+        self._records = records
+        self._ids = count(1)
+
+    def tell(
+        self,
+        broker: BrokerId,
+        link: BrokerLink,
+        replicas: Iterable[TopicPartition],
+        suspected: frozenset[BrokerId],
+        now_ms: int,
+    ) -> list[ControllerEffect]:
+        """What may go to this broker now."""
+        effects: list[ControllerEffect] = []
+        if link.leadership.is_free(now_ms) and (link.needs_all_leadership or link.partitions or link.suspects_changed):
+            effects += self._leadership(broker, link, replicas, suspected)
+        if link.stops.is_free(now_ms) and link.stopping:
+            effects.append(self._stops(broker, link))
+        if link.metadata.is_free(now_ms) and (
+            link.needs_all_metadata or link.shown or link.gone_topics or link.brokers_changed
+        ):
+            effects.append(self._metadata(broker, link))
+        return effects
+
+    def _leadership(
+        self,
+        broker: BrokerId,
+        link: BrokerLink,
+        replicas: Iterable[TopicPartition],
+        suspected: frozenset[BrokerId],
+    ) -> list[ControllerEffect]:
+        wanted = replicas if link.needs_all_leadership else link.partitions
+        records = [
+            record
+            for partition in wanted
+            if (record := self._records.get(partition)) is not None and partition not in link.stopping
+        ]
+        if link.needs_all_leadership and any(record.writing or record.reading for record in records):
+            return []  # what is being decided is told with the rest, in a moment
+        commands = tuple(self._command(record) for record in records if record.state is not None)
+        parts = [
+            commands[start : start + PART_PARTITIONS_MAX]
+            for start in range(0, max(len(commands), 1), PART_PARTITIONS_MAX)
+        ]
+        request_id = next(self._ids)
+        link.leadership.request_id = request_id
+        link.sent_all_leadership = link.needs_all_leadership
+        link.sent_partitions = frozenset(command.partition for command in commands)
+        effect = SendLeaderAndIsr(
+            broker,
+            request_id,
+            tuple(
+                LeaderAndIsrCommand(
+                    controller_id=self._controller_id,
+                    controller_epoch=self._controller_epoch,
+                    broker_epoch=link.broker_epoch,
+                    partitions=part,
+                    brokers=tuple(self._brokers.values()),
+                    suspected=suspected,
+                    complete=link.needs_all_leadership and index == len(parts) - 1,
+                    part=index,
+                    topic_configs={
+                        name: self._topics[name].configs for name in {command.partition.topic for command in part}
+                    },
+                )
+                for index, part in enumerate(parts)
+            ),
+        )
+        link.needs_all_leadership = link.suspects_changed = False
+        link.partitions = set()
+        return [effect]
+
+    def _command(self, record: PartitionRecord) -> PartitionCommand:
+        assert record.state is not None
+        topic = self._topics[record.partition.topic]
+        return PartitionCommand(
+            partition=record.partition,
+            identity=record.identity,
+            assigned_replicas=record.assigned,
+            state=record.state,
+            partition_epoch=record.version,
+            adding_replicas=topic.adding.get(record.partition.partition, ()),
+            removing_replicas=topic.removing.get(record.partition.partition, ()),
+        )
+
+    def _stops(self, broker: BrokerId, link: BrokerLink) -> ControllerEffect:
+        request_id = next(self._ids)
+        link.stops.request_id = request_id
+        replicas = tuple(link.stopping.values())[:PART_PARTITIONS_MAX]
+        link.sent_stops = frozenset(replica.partition for replica in replicas)
+        command = StopReplicaCommand(self._controller_id, self._controller_epoch, link.broker_epoch, replicas)
+        return SendStopReplica(broker, request_id, command)
+
+    def _metadata(self, broker: BrokerId, link: BrokerLink) -> ControllerEffect:
+        """Everything at first; then what changed. A very large first view goes in parts, the rest as changes."""
+        everything = link.needs_all_metadata
+        wanted = list(self._records) if everything else list(link.shown)
+        now, later = wanted[:METADATA_PARTITIONS_MAX], wanted[METADATA_PARTITIONS_MAX:]
+        request_id = next(self._ids)
+        link.metadata.request_id = request_id
+        link.sent_all_metadata = everything
+        link.sent_shown = frozenset(now)
+        link.sent_gone = frozenset() if everything else frozenset(link.gone_topics)
+        link.shown = set(later)
+        link.needs_all_metadata = link.brokers_changed = False
+        link.gone_topics = set()
+        view = ClusterView(
+            cluster_id=self._cluster_id,
+            controller_id=self._controller_id,
+            controller_epoch=self._controller_epoch,
+            brokers=dict(self._brokers),
+            topics=self._topic_views(now),
+            deleted_topics=tuple(sorted(link.sent_gone)),
+            complete=everything,
+        )
+        return SendUpdateMetadata(broker, request_id, link.broker_epoch, view)
+
+    def _topic_views(self, partitions: Iterable[TopicPartition]) -> dict[str, TopicView]:
+        by_topic: defaultdict[str, dict[int, PartitionView]] = defaultdict(dict)
+        for partition in partitions:
+            record = self._records.get(partition)
+            if record is not None and record.state is not None:
+                by_topic[partition.topic][partition.partition] = _view(record)
+        return {
+            name: TopicView(
+                topic=name,
+                topic_id=topic.topic_id,
+                created_zxid=topic.created_zxid,
+                modified_zxid=topic.modified_zxid,
+                partitions=views,
+                configs=topic.configs,
+            )
+            for name, views in by_topic.items()
+            if (topic := self._topics.get(name)) is not None
+        }
+
+
+def _view(record: PartitionRecord) -> PartitionView:
+    assert record.state is not None
+    return PartitionView(
+        partition=record.partition.partition,
+        leader=record.state.leader,
+        leader_epoch=record.state.leader_epoch,
+        assigned_replicas=record.assigned,
+        in_sync_replicas=record.state.isr_ids,
+        incarnation=record.identity.incarnation,
+        lineage=record.state.lineage,
+        eligible_leader_replicas=tuple(entry.broker_id for entry in record.state.elr),
+        partition_epoch=record.version,
+    )

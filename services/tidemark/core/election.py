@@ -1,0 +1,192 @@
+"""Who leads, and who is in sync, after the set of brokers changed (rules C2, C6, E5, T2-T4, R4): short pure functions.
+
+`decide` is level-triggered: it compares a leaderAndISR node with the brokers as they are and gives the node as it
+should be. Given its own result it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tidemark.model import NO_LEADER, BrokerEpoch, BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch
+
+FIRST_EPOCH = LeaderEpoch(0)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """The brokers as ZooKeeper and the heartbeats have them.
+
+    Attributes:
+        live: broker epoch of each registered broker.
+        unclean_at: broker epoch of the last unclean registration of each broker that had one (rule T2).
+        suspected: registered, and not answering heartbeats (rule C6).
+    """
+
+    live: Mapping[BrokerId, BrokerEpoch]
+    unclean_at: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
+    suspected: frozenset[BrokerId] = frozenset()
+
+    def is_void(self, entry: IsrEntry) -> bool:
+        """Whether the broker may have lost what the entry stands for (rule T2)."""
+        return entry.broker_epoch < self.unclean_at.get(entry.broker_id, BrokerEpoch(-1))
+
+    def is_present(self, entry: IsrEntry) -> bool:
+        """Whether the broker lives in the very epoch in which it joined: a bounce is a failure and a return (C2)."""
+        return self.live.get(entry.broker_id) == entry.broker_epoch
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """One partition as the controller has it.
+
+    Attributes:
+        state: its node; None: it has none yet.
+        damaged: entries of replicas whose log was found damaged; out of ISR and ELR (rule T5).
+        refused_epoch: the leader refused to lead in this leader epoch: it needs a higher one (rule E5).
+    """
+
+    assigned: tuple[BrokerId, ...]
+    min_isr: int
+    state: LeaderAndIsr | None
+    unclean_allowed: bool = False
+    damaged: frozenset[IsrEntry] = frozenset()
+    refused_epoch: LeaderEpoch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The node as it should be, brokers whose epoch the write must check (T2), and whether it elected uncleanly."""
+
+    state: LeaderAndIsr
+    checked: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
+    unclean: bool = False
+
+
+def decide(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
+    """The next node of a partition; None when it is as it should be."""
+    if partition.state is None:
+        return initial(partition, brokers)
+    old = partition.state
+    isr = _without_suspected(_surviving_isr(partition, brokers), old.min_isr, brokers)
+    elr = _elr_after(partition, brokers, isr)
+    leader = _leader_from_isr(partition, brokers, isr)
+    if leader is not None:
+        return _changed(partition, brokers, leader, isr, elr)
+    heir = _first(partition.assigned, {entry.broker_id for entry in elr}, brokers)
+    if heir is not None:
+        own = (IsrEntry(heir, brokers.live[heir]),)
+        return _changed(partition, brokers, heir, own, _elr_beside(elr, own, old.min_isr))
+    return _without_trusted(partition, brokers, elr)
+
+
+def initial(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
+    """A new partition: every live assigned replica is in sync, the first one leads. None while none lives."""
+    alive = [broker for broker in partition.assigned if broker in brokers.live]
+    if not alive:
+        return None
+    leader = next((broker for broker in alive if broker not in brokers.suspected), alive[0])
+    state = LeaderAndIsr(
+        leader=leader,
+        leader_epoch=FIRST_EPOCH,
+        isr=tuple(IsrEntry(broker, brokers.live[broker]) for broker in alive),
+        min_isr=partition.min_isr,
+    )
+    return Decision(state, {broker: brokers.live[broker] for broker in alive})
+
+
+def _surviving_isr(partition: PartitionFacts, brokers: BrokerFacts) -> tuple[IsrEntry, ...]:
+    assert partition.state is not None
+    return tuple(
+        entry
+        for entry in partition.state.isr
+        if brokers.is_present(entry) and not brokers.is_void(entry) and entry not in partition.damaged
+    )
+
+
+def _without_suspected(isr: tuple[IsrEntry, ...], min_isr: int, brokers: BrokerFacts) -> tuple[IsrEntry, ...]:
+    """Rule C6: a suspected member leaves where at least m others stay, and stays where they would not."""
+    trusted = tuple(entry for entry in isr if entry.broker_id not in brokers.suspected)
+    return trusted if len(trusted) >= max(min_isr, 1) else isr
+
+
+def _elr_after(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEntry, ...]) -> tuple[IsrEntry, ...]:
+    """Rule T3: below m, whoever leaves is remembered; at m or more nobody is."""
+    assert partition.state is not None
+    old = partition.state
+    trusted = [entry for entry in (*old.elr, *old.isr) if not brokers.is_void(entry) and entry not in partition.damaged]
+    return _elr_beside(tuple(trusted), isr, old.min_isr)
+
+
+def _elr_beside(elr: tuple[IsrEntry, ...], isr: tuple[IsrEntry, ...], min_isr: int) -> tuple[IsrEntry, ...]:
+    if len(isr) >= min_isr:
+        return ()
+    in_sync = {entry.broker_id for entry in isr}
+    latest = {entry.broker_id: entry for entry in elr if entry.broker_id not in in_sync}
+    return tuple(latest.values())
+
+
+def _leader_from_isr(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEntry, ...]) -> BrokerId | None:
+    """The old leader while it may go on, else the first assigned replica in sync; the unsuspected first."""
+    assert partition.state is not None
+    in_sync = {entry.broker_id for entry in isr}
+    trusted = in_sync - brokers.suspected
+    old_leader = partition.state.leader
+    if old_leader in trusted or (old_leader in in_sync and not trusted):
+        return old_leader
+    return _first(partition.assigned, in_sync, brokers)
+
+
+def _first(assigned: tuple[BrokerId, ...], wanted: set[BrokerId], brokers: BrokerFacts) -> BrokerId | None:
+    """The first assigned replica of those wanted that lives; the unsuspected first."""
+    alive = [broker for broker in assigned if broker in wanted and broker in brokers.live]
+    return next((broker for broker in alive if broker not in brokers.suspected), alive[0] if alive else None)
+
+
+def _without_trusted(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple[IsrEntry, ...]) -> Decision | None:
+    """Rule T4: nobody left whom the protocol trusts."""
+    assert partition.state is not None
+    old = partition.state
+    alone = len(partition.assigned) == 1 and not elr
+    if (partition.unclean_allowed and not elr) or alone:
+        heir = _first(partition.assigned, {entry.broker_id for entry in old.last_known}, brokers)
+        if heir is None:
+            heir = _first(partition.assigned, set(partition.assigned), brokers)
+        if heir is not None:
+            own = (IsrEntry(heir, brokers.live[heir]),)
+            state = replace(
+                old,
+                leader=heir,
+                leader_epoch=LeaderEpoch(old.leader_epoch + 1),
+                isr=own,
+                elr=(),
+                last_known=(),
+                lineage=old.lineage + 1,
+            )
+            return Decision(state, {heir: brokers.live[heir]}, unclean=True)
+    last_known = old.last_known
+    if old.leader != NO_LEADER:
+        last_known = tuple(entry for entry in old.isr if entry.broker_id == old.leader) or old.last_known
+    epoch = old.leader_epoch if old.leader == NO_LEADER else LeaderEpoch(old.leader_epoch + 1)
+    state = replace(old, leader=NO_LEADER, leader_epoch=epoch, isr=(), elr=elr, last_known=last_known)
+    return None if state == old else Decision(state)
+
+
+def _changed(
+    partition: PartitionFacts,
+    brokers: BrokerFacts,
+    leader: BrokerId,
+    isr: tuple[IsrEntry, ...],
+    elr: tuple[IsrEntry, ...],
+) -> Decision | None:
+    """A write that keeps the leader keeps the leader epoch (R9), unless the leader cannot resume it (E5)."""
+    assert partition.state is not None
+    old = partition.state
+    own = next(entry for entry in isr if entry.broker_id == leader)
+    same = leader == old.leader and own in old.isr and partition.refused_epoch != old.leader_epoch
+    epoch = old.leader_epoch if same else LeaderEpoch(old.leader_epoch + 1)
+    state = replace(old, leader=leader, leader_epoch=epoch, isr=isr, elr=elr, last_known=())
+    if state == old:
+        return None
+    return Decision(state, {} if same else {leader: brokers.live[leader]})
