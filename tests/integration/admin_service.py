@@ -1,0 +1,132 @@
+"""The admin service as a process, and a stand-in that does with topics what a controller does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tidemark.local.ports import HOST, HeldPorts
+from tidemark.local.process import ServiceProcess
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    IsrEntry,
+    LeaderAndIsr,
+    LeaderEpoch,
+    ReplicaIdentity,
+    TopicDescription,
+    TopicPartition,
+)
+from tidemark.ports import ControllerTerm, StateWrite, StoreEvent
+from tidemark.rpc.channel import open_channel
+from tidemark.zookeeper.store import SessionMetadataStore
+
+READY_TIMEOUT_S = 20
+
+
+class StandInController:
+    """Initialises leaders of new topics and deletes what is to be deleted, while `working`.
+
+    Args:
+        store: started.
+    """
+
+    def __init__(self, store: SessionMetadataStore) -> None:
+        self._store = store
+        self._hints: asyncio.Queue[StoreEvent] = asyncio.Queue()
+        store.listen(self._hints.put_nowait)
+        self._term: ControllerTerm | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def register_brokers(self, count: int) -> None:
+        """Brokers 0, 1, ... as if they lived; their nodes belong to the store's session."""
+        for index in range(count):
+            registration = BrokerRegistration(
+                BrokerId(index), HOST, 19192 + index, directory_ids=(f"directory-{index}",), boot_id="boot"
+            )
+            await self._store.register_broker(registration, clean=True, locked_directory_ids=frozenset())
+
+    async def work(self) -> None:
+        """Take office where it was not taken yet, and begin."""
+        self._term = self._term or await self._store.elect_controller(BrokerId(100), f"{HOST}:19193")
+        assert self._term is not None
+        self._task = asyncio.create_task(self._work(self._term))
+
+    async def rest(self) -> None:
+        """Stop working, stay in office."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _work(self, term: ControllerTerm) -> None:
+        while True:
+            topics = await self._store.topics(watch=True)
+            deletions = await self._store.requested_deletions(watch=True)
+            for topic in topics.values():
+                if topic.topic in deletions:
+                    await self._store.delete_topic(term, topic)
+                else:
+                    await self._store.write_states(term, _states_of(topic))
+            await self._hints.get()
+
+
+def _states_of(topic: TopicDescription) -> list[StateWrite]:
+    return [
+        StateWrite(
+            partition=TopicPartition(topic.topic, index),
+            identity=ReplicaIdentity(topic.topic_id, topic.incarnations[index]),
+            state=LeaderAndIsr(
+                leader=replicas[0],
+                leader_epoch=LeaderEpoch(0),
+                isr=tuple(IsrEntry(broker, BrokerEpoch(0)) for broker in replicas),
+                min_isr=min(int(topic.configs.get("min.insync.replicas", "2")), len(replicas)),
+                controller_epoch=ControllerEpoch(1),
+            ),
+            expected_version=-1,
+        )
+        for index, replicas in topic.partitions.items()
+    ]
+
+
+@contextlib.asynccontextmanager
+async def admin_process(
+    zookeeper_connect: str, directory: Path, *flags: str
+) -> AsyncIterator[tuple[str, str, ServiceProcess]]:
+    """Its address, that of its metrics, and the process, SERVING."""
+    ports = HeldPorts()
+    address = f"{HOST}:{ports.take('admin')}"
+    metrics_address = f"{HOST}:{ports.take('admin metrics')}"
+    arguments = [
+        f"--zookeeper.connect={zookeeper_connect}",
+        f"--listeners={address}",
+        f"--metrics.listeners={metrics_address}",
+        *flags,
+    ]
+    ports.hand_over()
+    process = ServiceProcess("admin", "tidemark.admin", arguments, log=directory / "admin.log", environment={})
+    process.start()
+    try:
+        await _until_serving(address, process)
+        yield address, metrics_address, process
+    finally:
+        process.kill()
+        ports.release()
+
+
+async def _until_serving(address: str, process: ServiceProcess) -> None:
+    async with asyncio.timeout(READY_TIMEOUT_S), open_channel(address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                answer = await health.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=2)
+                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                    return
+            assert process.running, process.log.read_text()
+            await asyncio.sleep(0.05)

@@ -1,0 +1,107 @@
+"""What the admin service does when ZooKeeper loses answers and sessions; the store is the fake of the contract suite."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tidemark.admin.planning import TopicRequest
+from tidemark.admin.session import SessionKeeper
+from tidemark.admin.topics import TopicAdministration
+from tidemark.admin.views import Counts, count
+from tidemark.model import (
+    NO_LEADER,
+    BrokerEpoch,
+    BrokerId,
+    BrokerRegistration,
+    ErrorCode,
+    IsrEntry,
+    LeaderAndIsr,
+    LeaderEpoch,
+    TidemarkError,
+    TopicDescription,
+    TopicPartition,
+    VersionedState,
+)
+
+from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
+
+
+async def store_with_a_broker() -> FakeMetadataStore:
+    store = FakeZooKeeper().store()
+    await store.start()
+    registration = BrokerRegistration(BrokerId(0), "localhost", 9192, directory_ids=("d",), boot_id="b")
+    await store.register_broker(registration, clean=True, locked_directory_ids=frozenset())
+    return store
+
+
+def administration(store: FakeMetadataStore) -> TopicAdministration:
+    return TopicAdministration(store, default_replication_factor=1, admin_address="localhost:9194")
+
+
+async def test_a_creation_whose_answer_was_lost_finds_its_topic() -> None:
+    store = await store_with_a_broker()
+    store.session.lose_answers(1, applied=True)
+    with pytest.raises(TidemarkError) as refused:  # nobody elects leaders here
+        await administration(store).create_topic(TopicRequest("t", 1), validate_only=False, timeout_s=0.0)
+    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+    assert list(await store.topics()) == ["t"]
+
+
+async def test_a_creation_that_never_reached_zookeeper_says_so() -> None:
+    store = await store_with_a_broker()
+    store.session.lose_answers(1, applied=False)
+    with pytest.raises(TidemarkError) as refused:
+        await administration(store).create_topic(TopicRequest("t", 1), validate_only=False, timeout_s=0.0)
+    assert refused.value.code is ErrorCode.COORDINATION_UNAVAILABLE
+    assert await store.topics() == {}
+
+
+async def test_a_topic_created_by_somebody_else_in_between_is_refused() -> None:
+    store = await store_with_a_broker()
+
+    async def be_faster() -> None:
+        await store.create_topic(TopicDescription("t", "other", {0: (BrokerId(0),)}, {0: "i"}))
+
+    store.session.before_commit(be_faster)
+    with pytest.raises(TidemarkError) as refused:
+        await administration(store).create_topic(TopicRequest("t", 1), validate_only=False, timeout_s=1.0)
+    assert refused.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert (await store.topics())["t"].topic_id == "other"
+
+
+async def test_without_brokers_no_topic_can_be_created() -> None:
+    store = FakeZooKeeper().store()
+    await store.start()
+    with pytest.raises(TidemarkError) as refused:
+        await administration(store).create_topic(TopicRequest("t", 1), validate_only=False, timeout_s=1.0)
+    assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+async def test_an_expired_session_is_replaced() -> None:
+    store = FakeZooKeeper().store()
+    keeper = SessionKeeper(store)
+    await keeper.start()
+    expired = store.session.session_id
+    store.session.expire()
+    async with asyncio.timeout(5):
+        while store.session.session_id in {0, expired}:
+            await asyncio.sleep(0)
+    assert await administration(store).list_topics() == []
+    await keeper.stop()
+
+
+def test_partitions_in_trouble_are_counted_by_their_trouble() -> None:
+    replicas = (BrokerId(0), BrokerId(1), BrokerId(2))
+    topic = TopicDescription("t", "id", dict.fromkeys(range(4), replicas), {}, configs={"min.insync.replicas": "2"})
+
+    def state(leader: int, *isr: int) -> VersionedState:
+        entries = tuple(IsrEntry(BrokerId(member), BrokerEpoch(0)) for member in isr)
+        return VersionedState(LeaderAndIsr(BrokerId(leader), LeaderEpoch(0), entries, min_isr=2), 0)
+
+    states = {
+        TopicPartition("t", 0): state(0, 0, 1, 2),
+        TopicPartition("t", 1): state(1, 1, 2),
+        TopicPartition("t", 2): state(NO_LEADER, 2),
+    }
+    assert count([topic], states) == Counts(topics=1, partitions=4, under_replicated=3, under_min_isr=2, offline=2)
