@@ -1,4 +1,4 @@
-"""What the admin service does when ZooKeeper loses answers and sessions; the store is the fake of the contract suite."""
+"""The admin service when ZooKeeper loses answers and sessions; the store is the fake of the contract suite."""
 
 from __future__ import annotations
 
@@ -78,15 +78,22 @@ async def test_without_brokers_no_topic_can_be_created() -> None:
     assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-async def test_an_expired_session_is_replaced() -> None:
+async def test_an_expired_session_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     store = FakeZooKeeper().store()
     keeper = SessionKeeper(store)
     await keeper.start()
     expired = store.session.session_id
+    renewed = asyncio.Event()
+    renew = store.new_session
+
+    async def tell_when_renewed() -> None:
+        await renew()
+        renewed.set()
+
+    monkeypatch.setattr(store, "new_session", tell_when_renewed)
     store.session.expire()
-    async with asyncio.timeout(5):
-        while store.session.session_id in {0, expired}:
-            await asyncio.sleep(0)
+    await asyncio.wait_for(renewed.wait(), 5)
+    assert store.session.session_id != expired
     assert await administration(store).list_topics() == []
     await keeper.stop()
 
