@@ -21,7 +21,7 @@ _HEADERS = ", headers array<struct<key: string, value: binary>>"
 
 
 def register(spark: SparkSession) -> None:
-    """Make format("tidemark") known to a session; sessions started with `pyspark_tidemark` installed know it already."""
+    """Make format("tidemark") known to a session that did not find `pyspark_tidemark` by itself."""
     spark.dataSource.register(TidemarkDataSource)
 
 
@@ -67,7 +67,7 @@ class TidemarkReader(DataSourceReader):
             name: topic.bounds for name, topic in described.items()
         }
         return [
-            TidemarkInputPartition(value=None, offsets=offsets, timestamp_type=described[offsets.topic].timestamp_type)
+            TidemarkInputPartition(offsets=offsets, timestamp_type=described[offsets.topic].timestamp_type)
             for offsets in plan_ranges(self._options, bounds)
         ]
 

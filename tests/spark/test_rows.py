@@ -1,0 +1,47 @@
+"""A topic's rows as Spark's columns; pure, no Spark."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from tidemark.record.schema import HEADERS_TYPE, OFFSET_SCHEMA, TIMESTAMP_TYPE
+from tidemark_spark.ranges import OffsetRange
+from tidemark_spark.rows import CREATE_TIME, LOG_APPEND_TIME, to_columns
+
+RANGE = OffsetRange("flights", 4, 7, 10)
+
+
+def records() -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([b"UA", None, b"AA"]),
+            pa.array([b"1", b"2", None]),
+            pa.array([1, 2, 3], pa.int64()).view(TIMESTAMP_TYPE),
+            pa.array([[("a", b"x"), ("a", None)], None, []], HEADERS_TYPE),
+            pa.array([7, 8, 9], pa.int64()),
+        ],
+        schema=OFFSET_SCHEMA,
+    )
+
+
+def test_every_record_becomes_a_row_with_its_place() -> None:
+    columns = to_columns(records(), RANGE, timestamp_type=CREATE_TIME, with_headers=False)
+    assert columns.schema.names == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    assert columns.column("topic").to_pylist() == ["flights"] * 3
+    assert columns.column("partition").to_pylist() == [4, 4, 4]
+    assert columns.column("offset").to_pylist() == [7, 8, 9]
+    assert columns.column("key").to_pylist() == [b"UA", None, b"AA"]
+    assert columns.column("value").to_pylist() == [b"1", b"2", None]
+
+
+def test_the_kind_of_time_is_told_as_kafka_does() -> None:
+    columns = to_columns(records(), RANGE, timestamp_type=LOG_APPEND_TIME, with_headers=False)
+    assert columns.column("timestampType").to_pylist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("skipped", [0, 1, 2, 3])
+def test_headers_keep_order_repeats_and_absence(skipped: int) -> None:
+    columns = to_columns(records().slice(skipped), RANGE, timestamp_type=CREATE_TIME, with_headers=True)
+    expected = [[{"key": "a", "value": b"x"}, {"key": "a", "value": None}], None, []]
+    assert columns.column("headers").to_pylist() == expected[skipped:]
+    columns.validate(full=True)
