@@ -1,0 +1,89 @@
+"""The `tidemark` command: its commands, and what their ends mean to a shell.
+
+Exit status 0: done. 1: refused or failed, one line on stderr says `error CODE: sentence`. 2: bad usage.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemark.cli.cluster import cluster_app
+from tidemark.cli.output import print_error
+from tidemark.cli.topics import topic_app
+from tidemark.model import ErrorCode, TidemarkError
+
+EXIT_REFUSED = 1
+
+app = typer.Typer(
+    name="tidemark",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(topic_app, name="topic")
+app.add_typer(cluster_app, name="cluster")
+
+
+@app.callback()
+def tidemark() -> None:
+    """Tidemark, a replicated commit log.
+
+    \b
+    Start a cluster on this machine:
+      tidemark dev
+    Then, in another terminal:
+      export TIDEMARK_BOOTSTRAP=127.0.0.1:9192
+      tidemark topic create greetings --partitions 3
+      echo hello | tidemark produce greetings
+      tidemark consume greetings --from earliest --max-records 1
+      tidemark topic describe greetings
+    """
+
+
+@app.command()
+def dev(
+    directory: Annotated[
+        Path, typer.Option("--directory", "-d", help="Where its data is kept; a second start finds it.")
+    ] = Path(".tidemark-dev"),
+    brokers: Annotated[int, typer.Option(min=1, max=9, help="How many brokers.")] = 3,
+    controllers: Annotated[int, typer.Option(min=1, max=9, help="How many controllers.")] = 2,
+    free_ports: Annotated[bool, typer.Option("--free-ports", help="Any free ports instead of 9192, 9202, ...")] = False,
+) -> None:
+    """Run a whole cluster on this machine until Ctrl-C.
+
+    \b
+    Examples:
+      tidemark dev
+      tidemark dev --brokers 1 --controllers 1 --directory /tmp/small
+    """
+    # Only here: it needs the server's packages and PySpark's jars, which other commands do without.
+    from tidemark.local import dev as local_dev
+
+    raise typer.Exit(local_dev.run(directory, brokers=brokers, controllers=controllers, free_ports=free_ports))
+
+
+def main() -> None:
+    """Entry point."""
+    try:
+        app()
+    except TidemarkError as error:
+        print_error(error)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("tidemark"):
+            raise
+        print_error(
+            TidemarkError(ErrorCode.INTERNAL, f"the package {error.name} is missing: pip install 'tidemark[dev]'")
+        )
+    except Exception as error:  # noqa: BLE001 - the last resort: a line, never a traceback
+        print_error(TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
+    sys.exit(EXIT_REFUSED)
+
+
+if __name__ == "__main__":
+    main()

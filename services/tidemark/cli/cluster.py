@@ -1,0 +1,58 @@
+"""`tidemark cluster ...`: what the cluster is made of and what is wrong with it."""
+
+from __future__ import annotations
+
+import typer
+
+from tidemark.cli.admin_calls import AdminCalls
+from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, need_cluster
+from tidemark.cli.output import Output, print_json, print_line, print_table
+
+cluster_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the cluster.")
+
+
+@cluster_app.callback()
+def cluster() -> None:
+    """Look at the cluster."""
+
+
+@cluster_app.command("describe")
+def describe(bootstrap: BootstrapOption = "", admin: AdminOption = "", output: OutputOption = Output.TEXT) -> None:
+    """Brokers, the active controller, and partitions in trouble.
+
+    \b
+    Examples:
+      tidemark cluster describe
+      tidemark cluster describe --output json | jq .offline_count
+    """
+    need_cluster(bootstrap, admin)
+    found = AdminCalls(bootstrap, admin).describe_cluster()
+    brokers = [found.view.brokers[broker_id] for broker_id in sorted(found.view.brokers)]
+    counts = {
+        "topic_count": found.topic_count,
+        "partition_count": found.partition_count,
+        "under_replicated_count": found.under_replicated_count,
+        "under_min_isr_count": found.under_min_isr_count,
+        "offline_count": found.offline_count,
+    }
+    if output is Output.JSON:
+        print_json(
+            {
+                "cluster_id": found.view.cluster_id,
+                "controller_id": found.view.controller_id,
+                "admin_address": found.view.admin_address,
+                "brokers": [
+                    {"broker_id": broker.broker_id, "host": broker.host, "port": broker.port, "rack": broker.rack}
+                    for broker in brokers
+                ],
+                **counts,
+            }
+        )
+        return
+    controller = found.view.controller_id if found.view.controller_id >= 0 else "none"
+    print_line(f"cluster {found.view.cluster_id}, controller {controller}, admin {found.view.admin_address}")
+    print_table(
+        ("broker", "address", "rack", "epoch"),
+        [(broker.broker_id, f"{broker.host}:{broker.port}", broker.rack, broker.broker_epoch) for broker in brokers],
+    )
+    print_table(("topics", "partitions", "under-replicated", "under min ISR", "offline"), [tuple(counts.values())])

@@ -1,0 +1,66 @@
+"""Options that several commands share, and what they mean together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from tidemark.cli.output import Output
+
+BootstrapOption = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap", envvar="TIDEMARK_BOOTSTRAP", metavar="HOST:PORT,...", help="Any of the cluster's brokers."
+    ),
+]
+AdminOption = Annotated[
+    str,
+    typer.Option(
+        "--admin",
+        envvar="TIDEMARK_ADMIN",
+        metavar="HOST:PORT",
+        help="The admin service; else the brokers are asked where it is.",
+    ),
+]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people or for scripts.")]
+
+
+def fits_int32(value: int) -> int:
+    """A number that the contract can carry; bad usage when it is beyond: the service judges all others."""
+    if not -(2**31) <= value < 2**31:
+        raise typer.BadParameter(f"{value} is out of range")
+    return value
+
+
+def need_bootstrap(bootstrap: str) -> str:
+    """The brokers' addresses; bad usage when none is given."""
+    if not bootstrap:
+        raise typer.BadParameter(
+            "say where the cluster is: HOST:PORT of any broker, or TIDEMARK_BOOTSTRAP", param_hint="--bootstrap"
+        )
+    return bootstrap
+
+
+def need_cluster(bootstrap: str, admin: str) -> None:
+    """Bad usage unless one of the two says where the cluster is."""
+    if not bootstrap and not admin:
+        raise typer.BadParameter(
+            "say where the cluster is: HOST:PORT of any broker, or of the admin service; "
+            "TIDEMARK_BOOTSTRAP and TIDEMARK_ADMIN do too",
+            param_hint=["--bootstrap", "--admin"],
+        )
+
+
+def parse_configs(settings: Sequence[str]) -> dict[str, str]:
+    """KEY=VALUE of each; bad usage when one is not, or comes twice."""
+    configs: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{setting!r}: want KEY=VALUE", param_hint="--config")
+        if name in configs:
+            raise typer.BadParameter(f"{name} is given twice", param_hint="--config")
+        configs[name] = value
+    return configs

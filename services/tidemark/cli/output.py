@@ -1,0 +1,100 @@
+"""How the commands speak: tables and lines for people, JSON for scripts, one line for an error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+
+from rich.console import Console
+from rich.table import Table
+
+from tidemark.core.cluster_state import PartitionView, TopicView
+from tidemark.model import TidemarkError
+
+
+class Output(StrEnum):
+    """Form of what a command prints."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def print_line(text: str) -> None:
+    """One line on stdout, as it is."""
+    sys.stdout.write(f"{text}\n")
+
+
+def print_json(value: object) -> None:
+    """One JSON document on one line."""
+    print_line(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table for people; never cut where stdout is no terminal."""
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    console = Console(markup=False, highlight=False)
+    console.print(table, soft_wrap=not console.is_terminal)
+
+
+def print_error(error: TidemarkError) -> None:
+    """`error CODE: sentence` on stderr, always one line."""
+    sys.stderr.write(f"error {error.code}: {' '.join(error.message.split())}\n")
+
+
+def describe_topic(topic: TopicView) -> list[str]:
+    """A topic in the lines that seed 002 shows."""
+    configs = ",".join(f"{name}={value}" for name, value in sorted(topic.configs.items()))
+    lines = [
+        f"Topic:{topic.topic} PartitionCount:{len(topic.partitions)} "
+        f"ReplicationFactor:{replication_factor(topic)} Configs:{configs}"
+    ]
+    for partition in _partitions(topic):
+        replicas = ",".join(str(replica) for replica in partition.assigned_replicas)
+        isr = ",".join(str(replica) for replica in partition.in_sync_replicas)
+        leader = partition.leader if partition.leader >= 0 else "none"
+        lines.append(
+            f"Topic: {topic.topic} Partition: {partition.partition} Leader: {leader} Replicas: {replicas} Isr: {isr}"
+        )
+    return lines
+
+
+def topic_json(topic: TopicView) -> Mapping[str, object]:
+    """A topic for scripts; a partition without a leader has -1."""
+    return {
+        "topic": topic.topic,
+        "topic_id": topic.topic_id,
+        "partition_count": len(topic.partitions),
+        "replication_factor": replication_factor(topic),
+        "configs": dict(topic.configs),
+        "partitions": [
+            {
+                "partition": partition.partition,
+                "leader": partition.leader,
+                "leader_epoch": partition.leader_epoch,
+                "replicas": list(partition.assigned_replicas),
+                "isr": list(partition.in_sync_replicas),
+                "elr": list(partition.eligible_leader_replicas),
+                "lineage": partition.lineage,
+            }
+            for partition in _partitions(topic)
+        ],
+    }
+
+
+def error_json(error: TidemarkError) -> Mapping[str, object]:
+    """A refusal for scripts."""
+    return {"code": str(error.code), "message": error.message, "metadata": dict(error.metadata)}
+
+
+def replication_factor(topic: TopicView) -> int:
+    """Of its first partition: all have the same number except while one is moved."""
+    partitions = _partitions(topic)
+    return len(partitions[0].assigned_replicas) if partitions else 0
+
+
+def _partitions(topic: TopicView) -> list[PartitionView]:
+    return [topic.partitions[index] for index in sorted(topic.partitions)]

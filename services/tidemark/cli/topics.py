@@ -1,0 +1,151 @@
+"""`tidemark topic ...`: create, list, describe, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidemark.cli.admin_calls import AdminCalls
+from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, fits_int32, need_cluster, parse_configs
+from tidemark.cli.output import (
+    Output,
+    describe_topic,
+    error_json,
+    print_error,
+    print_json,
+    print_line,
+    replication_factor,
+    topic_json,
+)
+
+topic_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, list, describe and delete topics.")
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="1 to 249 letters, digits, '.', '_' or '-'.")]
+
+
+@topic_app.command("create")
+def create(
+    topic: TopicArgument,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", callback=fits_int32, help="How many partitions.")
+    ] = 1,
+    replication_factor_: Annotated[
+        int,
+        typer.Option(
+            "--replication-factor",
+            "-r",
+            callback=fits_int32,
+            help="Replicas of each partition; 0 is the cluster's default.",
+        ),
+    ] = 0,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic setting; repeatable.")
+    ] = None,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Check, show what would be made, change nothing.")
+    ] = False,
+    bootstrap: BootstrapOption = "",
+    admin: AdminOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Create a topic and wait until every partition has a leader.
+
+    \b
+    Examples:
+      tidemark topic create greetings
+      tidemark topic create flights --partitions 6 --replication-factor 3 \\
+          --config min.insync.replicas=2 --config retention.ms=86400000
+      tidemark topic create flights --partitions 6 --validate-only --output json
+    """
+    need_cluster(bootstrap, admin)
+    made = AdminCalls(bootstrap, admin).create_topic(
+        topic,
+        partitions=partitions,
+        replication_factor=replication_factor_,
+        configs=parse_configs(config or []),
+        validate_only=validate_only,
+    )
+    if output is Output.JSON:
+        print_json({**topic_json(made), "created": not validate_only})
+        return
+    print_line(
+        f"{'would create' if validate_only else 'created'} topic {made.topic}: {len(made.partitions)} partitions, "
+        f"replication factor {replication_factor(made)}"
+    )
+    if validate_only:
+        for line in describe_topic(made):
+            print_line(line)
+
+
+@topic_app.command("list")
+def list_topics(bootstrap: BootstrapOption = "", admin: AdminOption = "", output: OutputOption = Output.TEXT) -> None:
+    """Names of all topics, one a line.
+
+    \b
+    Examples:
+      tidemark topic list
+      tidemark topic list --output json
+    """
+    need_cluster(bootstrap, admin)
+    names = AdminCalls(bootstrap, admin).list_topics()
+    if output is Output.JSON:
+        print_json(names)
+        return
+    for name in names:
+        print_line(name)
+
+
+@topic_app.command("describe")
+def describe(
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Which; all if none is named.")
+    ] = None,
+    bootstrap: BootstrapOption = "",
+    admin: AdminOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Partitions, leaders, replicas and in-sync replicas of topics.
+
+    \b
+    Examples:
+      tidemark topic describe flights
+      tidemark topic describe flights --output json | jq '.[0].partitions[].leader'
+    """
+    need_cluster(bootstrap, admin)
+    views = AdminCalls(bootstrap, admin).describe_topics(topics or [])
+    refused = [view.error for view in views if view.error is not None]
+    if output is Output.JSON:
+        print_json(
+            [
+                topic_json(view) if view.error is None else {"topic": view.topic, "error": error_json(view.error)}
+                for view in views
+            ]
+        )
+    else:
+        for view in views:
+            if view.error is None:
+                for line in describe_topic(view):
+                    print_line(line)
+    for error in refused:
+        print_error(error)
+    if refused:
+        raise typer.Exit(1)
+
+
+@topic_app.command("delete")
+def delete(
+    topic: TopicArgument, bootstrap: BootstrapOption = "", admin: AdminOption = "", output: OutputOption = Output.TEXT
+) -> None:
+    """Delete a topic with all its records, and wait until it is gone.
+
+    \b
+    Example:
+      tidemark topic delete greetings
+    """
+    need_cluster(bootstrap, admin)
+    AdminCalls(bootstrap, admin).delete_topic(topic)
+    if output is Output.JSON:
+        print_json({"topic": topic, "deleted": True})
+    else:
+        print_line(f"deleted topic {topic}")
