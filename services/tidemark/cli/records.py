@@ -1,0 +1,142 @@
+"""Records as lines and back: what `produce` reads, what `consume` prints, where `consume` starts. Plain functions."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol
+
+from tidemark.model import ErrorCode, TidemarkError
+
+_INT64_MAX = 2**63 - 1
+_MICROSECONDS = 1_000_000
+
+
+class KeyedValue(NamedTuple):
+    """A record to send."""
+
+    key: bytes | None
+    value: bytes
+
+
+class Record(Protocol):
+    """What is printed of a consumed record."""
+
+    @property
+    def topic(self) -> str:
+        """Its topic."""
+
+    @property
+    def partition(self) -> int:
+        """Its partition."""
+
+    @property
+    def offset(self) -> int:
+        """Its offset."""
+
+    @property
+    def timestamp_us(self) -> int:
+        """Microseconds since 1970, UTC."""
+
+    @property
+    def key(self) -> bytes | None:
+        """Its key."""
+
+    @property
+    def value(self) -> bytes | None:
+        """Its value; None is a tombstone."""
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """In order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin: `position` "earliest" or "latest", else an offset, else a time in microseconds since 1970."""
+
+    position: str = ""
+    offset: int | None = None
+    timestamp_us: int | None = None
+
+
+def parse_start(text: str) -> Start:
+    """earliest, latest, offset:N or timestamp:ISO (UTC where it names no zone); ValueError says what is wrong."""
+    kind, colon, value = text.partition(":")
+    if kind in {"earliest", "latest"} and not colon:
+        return Start(position=kind)
+    if kind == "offset" and value.isascii() and value.isdecimal() and int(value) <= _INT64_MAX:
+        return Start(offset=int(value))
+    if kind == "timestamp" and value:
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is no time like 2013-01-01T05:00:00Z") from None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        since = moment - datetime.fromtimestamp(0, UTC)
+        return Start(timestamp_us=(since.days * 86_400 + since.seconds) * _MICROSECONDS + since.microseconds)
+    raise ValueError(f"{text!r}: want earliest, latest, offset:N or timestamp:2013-01-01T05:00:00Z")
+
+
+def read_records(lines: Iterable[bytes], key_separator: str) -> Iterator[KeyedValue]:
+    """A record a line, without its newline; with a separator, the key is what stands before the first one.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST for a line without the separator.
+    """
+    separator = key_separator.encode()
+    for number, line in enumerate(lines, 1):
+        text = line.removesuffix(b"\n")
+        if not separator:
+            yield KeyedValue(None, text)
+            continue
+        key, found, value = text.partition(separator)
+        if not found:
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST,
+                f"line {number} has no key separator {key_separator!r}: want KEY{key_separator}VALUE",
+            )
+        yield KeyedValue(key, value)
+
+
+def record_text(record: Record, key_separator: str) -> bytes:
+    """The value as it is, after the key where there is a separator; what is not there is empty."""
+    value = record.value or b""
+    return b"".join(((record.key or b""), key_separator.encode(), value)) if key_separator else value
+
+
+def record_json(record: Record) -> Mapping[str, object]:
+    """A record for scripts; bytes that are not UTF-8 come in base64 under another name."""
+    moment = _moment(record.timestamp_us)
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_us": record.timestamp_us,
+        **({} if moment is None else {"timestamp": moment}),
+        **_named("key", record.key),
+        **_named("value", record.value),
+        "headers": [{"name": name, **_named("value", value)} for name, value in record.headers],
+    }
+
+
+def _named(name: str, content: bytes | None) -> Mapping[str, str | None]:
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content).decode()}
+
+
+def _moment(timestamp_us: int) -> str | None:
+    """ISO 8601; None for a time beyond what calendars hold."""
+    seconds, microseconds = divmod(timestamp_us, _MICROSECONDS)
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return moment.isoformat().replace("+00:00", "Z")
