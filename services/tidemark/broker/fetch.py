@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from tidemark.broker.lease import Lease
 from tidemark.broker.log_threads import LogThreads
+from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.metrics import BrokerMetrics
 from tidemark.core.broker import BrokerCore
 from tidemark.core.effects import HighWatermarkAdvanced, LeadershipChanged
@@ -15,16 +17,19 @@ from tidemark.core.replica import ReadableRange
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Clock, Log, TimestampOffset
 from tidemark.rpc import errors
-from tidemark.rpc.channel import SPLIT_BYTES
 from tidemark.v1 import broker_service_pb2 as pb
+from tidemark.v1 import record_pb2
 
 _WAIT_MS_MAX: Final = 30_000
+_RESPONSE_BYTES_MAX: Final = 7 << 20
+"""With one batch of the largest size beyond it, a response is still within gRPC's limit."""
 
 
 class Waiters:
     """Fetches that wait for news of their partitions."""
 
     def __init__(self) -> None:
+        self.closed = False
         self._by_partition: dict[TopicPartition, set[asyncio.Event]] = {}
 
     def on_high_watermark(self, effect: HighWatermarkAdvanced) -> None:
@@ -35,7 +40,13 @@ class Waiters:
         """Wake whoever waits on the partition."""
         self._wake(effect.partition)
 
-    async def wait(self, partitions: Iterable[TopicPartition], event: asyncio.Event, timeout_s: float) -> None:
+    def close(self) -> None:
+        """The broker goes: nobody waits any more."""
+        self.closed = True
+        for partition in self._by_partition:
+            self._wake(partition)
+
+    async def wait(self, event: asyncio.Event, timeout_s: float) -> None:
         """Wait until the event is set or time is up; the caller registered it with `watch`."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -72,10 +83,11 @@ class FetchService:
         core: BrokerCore,
         logs: LogThreads,
         waiters: Waiters,
+        metadata: MetadataCache,
+        lease: Lease,
         clock: Clock,
         metrics: BrokerMetrics,
         pool: ThreadPoolExecutor,
-        lease_valid_until_ms: Callable[[], int],
     ) -> None:
         self._core = core
         self._logs = logs
@@ -83,7 +95,8 @@ class FetchService:
         self._clock = clock
         self._metrics = metrics
         self._pool = pool
-        self._lease_valid_until_ms = lease_valid_until_ms
+        self._metadata = metadata
+        self._lease = lease
 
     async def fetch(self, request: pb.FetchRequest) -> pb.FetchResponse:
         """Answer as soon as `min_bytes` are there, something is refused, or `max_wait_ms` are over."""
@@ -94,15 +107,15 @@ class FetchService:
             try:
                 response, size_bytes, refused = await self._read_all(request)
                 left_ms = deadline_ms - self._clock.now_ms()
-                if size_bytes >= request.min_bytes or refused or left_ms <= 0:
+                if size_bytes >= request.min_bytes or refused or left_ms <= 0 or self._waiters.closed:
                     self._metrics.fetched_bytes.inc(size_bytes)
                     return response
-                await self._waiters.wait(partitions, event, left_ms / 1000)
+                await self._waiters.wait(event, left_ms / 1000)
             finally:
                 self._waiters.forget(partitions, event)
 
     async def _read_all(self, request: pb.FetchRequest) -> tuple[pb.FetchResponse, int, bool]:
-        room_bytes = min(max(request.max_bytes, 1), SPLIT_BYTES)
+        room_bytes = min(max(request.max_bytes, 1), _RESPONSE_BYTES_MAX)
         response = pb.FetchResponse()
         size_bytes, refused = 0, False
         for part in request.partitions:
@@ -110,7 +123,7 @@ class FetchService:
             try:
                 await self._read_one(part, result, room_bytes, first=size_bytes == 0)
             except TidemarkError as error:
-                result.error.CopyFrom(errors.to_proto(error))
+                result.error.CopyFrom(self._explained(error, part.topic, part.partition))
                 refused = True
             size_bytes += len(result.batches)
             room_bytes -= len(result.batches)
@@ -144,12 +157,13 @@ class FetchService:
             now_ms=self._clock.now_ms(),
         )
 
+    def _explained(self, error: TidemarkError, topic: str, partition: int) -> record_pb2.Error:
+        return errors.to_proto(self._metadata.explain(error, TopicPartition(topic, partition)))
+
     def _check_lease(self, partition: TopicPartition) -> None:
         """Rule F1: compared when the read is released."""
-        if self._clock.now_ms() > self._lease_valid_until_ms():
-            raise TidemarkError(
-                ErrorCode.NOT_LEADER, f"{partition}: this broker has lost touch with ZooKeeper; try again"
-            )
+        if not self._lease.held:
+            raise self._lease.refusal(partition)
 
     async def _read(self, partition: TopicPartition, offset: Offset, end_offset: Offset, max_bytes: int) -> bytes:
         log = self._open_log(partition)
@@ -176,7 +190,7 @@ class FetchService:
             try:
                 await self._list_one(part, result)
             except TidemarkError as error:
-                result.error.CopyFrom(errors.to_proto(error))
+                result.error.CopyFrom(self._explained(error, part.topic, part.partition))
         return response
 
     async def _list_one(self, part: pb.PartitionListOffsets, result: pb.PartitionListOffsetsResult) -> None:
@@ -223,7 +237,7 @@ class FetchService:
                     leader_epoch=LeaderEpoch(part.leader_epoch),
                 )
             except TidemarkError as error:
-                result.error.CopyFrom(errors.to_proto(error))
+                result.error.CopyFrom(self._explained(error, part.topic, part.partition))
             else:
                 result.leader_epoch, result.end_offset = end.leader_epoch, end.start_offset
         return response

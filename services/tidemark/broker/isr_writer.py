@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -96,7 +96,8 @@ class IsrWriter:
             if controller is None:
                 return
             async with open_channel(controller.address) as channel:
-                await ControllerServiceStub(channel).ReportIsrChanges(request, timeout=_HINT_DEADLINE_S)
+                stub: Any = ControllerServiceStub(channel)
+                await stub.ReportIsrChanges(request, timeout=_HINT_DEADLINE_S)
         except (TidemarkError, grpc.RpcError) as error:
             _log.info("hint not delivered; the next controller reads all", extra={"why": str(error).split("\n")[0]})
 

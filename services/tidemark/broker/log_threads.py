@@ -1,6 +1,8 @@
-"""Effects on logs, carried out in order by one append thread for each log directory.
+"""Effects on logs, carried out in order: one append thread for each log directory, a small pool to open and close.
 
-A thread takes everything that waits, does it, and hands all completions back to the event loop at once.
+A thread takes everything that waits, does it, and hands all completions back to the event loop at once. Appends to
+one log that wait together become one write. While a replica is opened or closed, what comes for it is held, so that
+an effect never meets the log of another opening.
 """
 
 from __future__ import annotations
@@ -9,34 +11,72 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from typing import Final
 
 from tidemark.broker.topics import TopicTable
 from tidemark.core.effects import AppendToLog, CloseLog, OpenLog, ResetLog, SaveEpochs, TruncateLog
-from tidemark.core.events import Event, LogAppended, LogFailed, LogOpened, LogTruncated
-from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.core.events import Event, LogAppended, LogFailed, LogOpened, LogTruncated, RecoveredLog
+from tidemark.core.producer_state import ProducerStates
+from tidemark.model import ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import Log, Logs
+from tidemark.record.envelope import Batch
 
 _log = logging.getLogger(__name__)
 
 LogEffect = OpenLog | CloseLog | AppendToLog | TruncateLog | ResetLog | SaveEpochs
 _DRAIN_MAX: Final = 64
+_OPENERS: Final = 4
+
+
+class OpenReplica:
+    """An open log. `failed`: an effect on it failed; what comes after that is dropped, as the core was told."""
+
+    __slots__ = ("directory", "failed", "identity", "log", "partition")
+
+    def __init__(self, partition: TopicPartition, identity: ReplicaIdentity, log: Log, directory: int) -> None:
+        self.partition = partition
+        self.identity = identity
+        self.log = log
+        self.directory = directory
+        self.failed = False
+
+
+_Job = tuple[OpenReplica, LogEffect, float]
+"""With the time it was submitted."""
 
 
 class LogThreads:
-    """Owns the open logs. `deliver` is called on the event loop with each completion."""
+    """Owns the open logs.
 
-    def __init__(self, logs: Logs, topics: TopicTable, deliver: Callable[[Event], None]) -> None:
+    Args:
+        deliver: called on the event loop with completions, in order.
+        fail: called on the event loop when a thread met a mistake of ours.
+        observe_append: called on the event loop with the seconds from an append's submission to its completion.
+    """
+
+    def __init__(
+        self,
+        logs: Logs,
+        topics: TopicTable,
+        deliver: Callable[[Sequence[Event]], None],
+        fail: Callable[[BaseException], None],
+        observe_append: Callable[[float], None],
+    ) -> None:
         self._logs = logs
         self._topics = topics
         self._deliver = deliver
+        self._fail = fail
+        self._observe_append = observe_append
         self._loop = asyncio.get_running_loop()
-        self._open: dict[TopicPartition, Log] = {}
-        self._home: dict[TopicPartition, int] = {}
-        self._queues: list[queue.SimpleQueue[LogEffect | None]] = [
-            queue.SimpleQueue() for _ in range(max(1, len(logs.directory_ids)))
-        ]
+        self._replicas: dict[TopicPartition, OpenReplica] = {}
+        self._held: dict[TopicPartition, deque[LogEffect]] = {}
+        self._openers = ThreadPoolExecutor(_OPENERS, thread_name_prefix="open")
+        self._queues: list[queue.SimpleQueue[_Job | None]] = [queue.SimpleQueue() for _ in logs.directory_ids]
         self._threads = [
             threading.Thread(target=self._run, args=(jobs,), name=f"append-{index}", daemon=True)
             for index, jobs in enumerate(self._queues)
@@ -53,80 +93,190 @@ class LogThreads:
             jobs.put(None)
         for thread in self._threads:
             thread.join()
-
-    def submit(self, effect: LogEffect) -> None:
-        """Queue an effect behind those of the same directory."""
-        home = self._home.get(effect.partition)
-        if home is None:
-            home = hash(effect.partition) % len(self._queues)
-            self._home[effect.partition] = home
-        self._queues[home].put(effect)
+        self._openers.shutdown(wait=True)
 
     def log(self, partition: TopicPartition) -> Log | None:
         """The open log of a replica, for reads."""
-        return self._open.get(partition)
+        replica = self._replicas.get(partition)
+        return replica.log if replica is not None else None
 
-    def _run(self, jobs: queue.SimpleQueue[LogEffect | None]) -> None:
-        while True:
-            batch = [jobs.get()]
+    def submit(self, effect: LogEffect) -> None:
+        """Carry out an effect after those before it on the same replica."""
+        partition = effect.partition
+        held = self._held.get(partition)
+        if held is not None:
+            held.append(effect)
+        elif isinstance(effect, OpenLog):
+            self._held[partition] = deque()
+            self._openers.submit(self._open, effect)
+        elif isinstance(effect, CloseLog):
+            self._held[partition] = deque()
+            replica = self._replicas.pop(partition, None)
+            if replica is not None:
+                self._queues[replica.directory].put((replica, effect, 0.0))
+            else:
+                self._openers.submit(self._close, effect)
+        else:
+            replica = self._replicas.get(partition)
+            if replica is not None and not replica.failed and replica.identity == effect.identity:
+                self._queues[replica.directory].put((replica, effect, time.perf_counter()))
+
+    # -- open and close ----------------------------------------------------------------------------------------
+
+    def _open(self, effect: OpenLog) -> None:
+        try:
+            log, found = self._logs.open(
+                effect.partition, effect.identity, self._topics.configs(effect.partition.topic)
+            )
+        except Exception as error:  # noqa: BLE001 - one replica that cannot be opened must not stop the others
+            self._on_loop(self._opened, effect, None, _failure(effect, error))
+        else:
+            self._on_loop(self._opened, effect, log, found)
+
+    def _opened(self, effect: OpenLog, log: Log | None, found: RecoveredLog | TidemarkError) -> None:
+        held = self._held.pop(effect.partition)
+        closing = any(isinstance(one, CloseLog) for one in held)
+        if log is None:
+            assert isinstance(found, TidemarkError), "what was not opened failed"
+            if not closing:
+                self._deliver((LogFailed(effect.partition, effect.identity, found),))
+        else:
+            assert isinstance(found, RecoveredLog), "what was opened was recovered"
+            self._replicas[effect.partition] = OpenReplica(effect.partition, effect.identity, log, found.directory)
+            if not closing:  # else the core has given this opening up, and may be waiting for another
+                self._deliver((LogOpened(effect.partition, effect.identity, found),))
+        for one in held:
+            self.submit(one)
+
+    def _close(self, effect: CloseLog) -> None:
+        """Without a suffix the log stays as it is: storage keeps it for the checkpoints until it is opened again."""
+        try:
+            if effect.set_aside is not None:
+                self._logs.set_aside(effect.partition, effect.set_aside)
+        except TidemarkError as error:
+            _log.warning("could not set aside", extra={"partition": str(effect.partition), "why": str(error)})
+        except Exception as error:  # noqa: BLE001 - handed on
+            self._on_loop(self._fail, error)
+        self._on_loop(self._closed, effect)
+
+    def _closed(self, effect: CloseLog) -> None:
+        for one in self._held.pop(effect.partition):
+            self.submit(one)
+
+    # -- the append threads ------------------------------------------------------------------------------------
+
+    def _run(self, jobs: queue.SimpleQueue[_Job | None]) -> None:
+        going_on = True
+        while going_on:
+            work: list[_Job] = []
+            job = jobs.get()
             try:
-                while len(batch) < _DRAIN_MAX:
-                    batch.append(jobs.get_nowait())
+                while job is not None:
+                    work.append(job)
+                    if len(work) == _DRAIN_MAX:
+                        break
+                    job = jobs.get_nowait()
+                going_on = job is not None
             except queue.Empty:
                 pass
-            done = [event for effect in batch if effect is not None and (event := self._carry_out(effect))]
-            if done:
-                self._loop.call_soon_threadsafe(self._deliver_all, done)
-            if None in batch:
+            done: list[Event] = []
+            try:
+                for replica, effects in _by_replica(work).items():
+                    self._carry_out(replica, effects, done)
+            except BaseException as error:  # noqa: BLE001 - handed on: a thread's death must not go unseen
+                self._on_loop(self._fail, error)
                 return
+            if done:
+                self._on_loop(self._completed, done, [at for _, effect, at in work if isinstance(effect, AppendToLog)])
 
-    def _deliver_all(self, events: list[Event]) -> None:
-        for event in events:
-            self._deliver(event)
+    def _completed(self, events: list[Event], submitted_s: list[float]) -> None:
+        self._deliver(events)
+        now_s = time.perf_counter()
+        for at_s in submitted_s:
+            self._observe_append(now_s - at_s)
 
-    def _carry_out(self, effect: LogEffect) -> Event | None:
+    def _carry_out(self, replica: OpenReplica, effects: list[LogEffect], done: list[Event]) -> None:
+        for appends, group in groupby(effects, key=lambda effect: isinstance(effect, AppendToLog)):
+            some = list(group)
+            try:
+                if appends:
+                    if not replica.failed:
+                        _append(replica, some, done)
+                    continue
+                for effect in some:
+                    if isinstance(effect, CloseLog):
+                        self._close(effect)
+                    elif not replica.failed:
+                        _do(replica, effect, done)
+            except TidemarkError as error:
+                replica.failed = True
+                done.append(LogFailed(replica.partition, replica.identity, error))
+
+    def _on_loop(self, call: Callable[..., None], *arguments: object) -> None:
         try:
-            return self._do(effect)
-        except TidemarkError as error:
-            failure = error
-        except Exception as error:  # noqa: BLE001 - whatever befell the log, the replica goes offline
-            _log.exception("log effect failed", extra={"partition": str(effect.partition)})
-            failure = TidemarkError(ErrorCode.STORAGE_ERROR, f"{effect.partition}: {type(error).__name__}: {error}")
-        return LogFailed(effect.partition, effect.identity, failure)
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the loop has ended: nobody waits for this any more
+            _log.debug("a completion came after the end of the event loop")
 
-    def _do(self, effect: LogEffect) -> Event | None:
-        if isinstance(effect, OpenLog):
-            return self._do_open(effect)
-        if isinstance(effect, CloseLog):
-            self._do_close(effect)
-            return None
-        log = self._open.get(effect.partition)
-        if log is None:
-            raise TidemarkError(ErrorCode.STORAGE_ERROR, f"{effect.partition}: its log is not open")
-        if isinstance(effect, AppendToLog):
-            end = log.append(
-                effect.batches, base_offset=effect.base_offset, leader_epoch=effect.leader_epoch, stamp=effect.stamp
-            )
-            return LogAppended(effect.partition, effect.identity, end)
-        if isinstance(effect, TruncateLog):
-            producers = log.truncate(effect.end_offset)
-            return LogTruncated(effect.partition, effect.identity, log.log_start_offset, log.log_end_offset, producers)
-        if isinstance(effect, ResetLog):
-            log.reset(effect.start_offset)
-            producers = log.truncate(Offset(effect.start_offset))
-            return LogTruncated(effect.partition, effect.identity, log.log_start_offset, log.log_end_offset, producers)
+
+def _by_replica(work: list[_Job]) -> dict[OpenReplica, list[LogEffect]]:
+    """What there is to do for each, in order; logs do not depend on one another."""
+    found: dict[OpenReplica, list[LogEffect]] = {}
+    for replica, effect, _ in work:
+        effects = found.get(replica)
+        if effects is None:
+            found[replica] = [effect]
+        else:
+            effects.append(effect)
+    return found
+
+
+def _append(replica: OpenReplica, effects: Sequence[LogEffect], done: list[Event]) -> None:
+    """One write for as many appends as follow one another with the same stamp."""
+    partition, identity = replica.partition, replica.identity
+    start = 0
+    while start < len(effects):
+        first = effects[start]
+        assert isinstance(first, AppendToLog)
+        batches: list[Batch] = []
+        stop = start
+        while stop < len(effects):
+            effect = effects[stop]
+            assert isinstance(effect, AppendToLog)
+            if effect.stamp != first.stamp or (effect.stamp and effect.leader_epoch != first.leader_epoch):
+                break
+            batches.extend(effect.batches)
+            stop += 1
+        end = replica.log.append(
+            batches, base_offset=first.base_offset, leader_epoch=first.leader_epoch, stamp=first.stamp
+        )
+        for index in range(start, stop):
+            following = effects[index + 1] if index + 1 < stop else None
+            ended_at = following.base_offset if isinstance(following, AppendToLog) else end
+            done.append(LogAppended(partition, identity, ended_at))
+        start = stop
+
+
+def _do(replica: OpenReplica, effect: LogEffect, done: list[Event]) -> None:
+    log = replica.log
+    if isinstance(effect, TruncateLog):
+        producers = log.truncate(effect.end_offset)
+    elif isinstance(effect, ResetLog):
+        log.reset(effect.start_offset)
+        producers = ProducerStates()
+    else:
+        assert isinstance(effect, SaveEpochs)
         log.save_epochs(effect.entries)
-        return None
+        return
+    done.append(
+        LogTruncated(
+            replica.partition, replica.identity, Offset(log.log_start_offset), Offset(log.log_end_offset), producers
+        )
+    )
 
-    def _do_open(self, effect: OpenLog) -> Event:
-        configs = self._topics.configs(effect.partition.topic)
-        log, recovered = self._logs.open(effect.partition, effect.identity, configs)
-        self._open[effect.partition] = log
-        return LogOpened(effect.partition, effect.identity, recovered)
 
-    def _do_close(self, effect: CloseLog) -> None:
-        log = self._open.pop(effect.partition, None)
-        if effect.set_aside is not None:
-            self._logs.set_aside(effect.partition, effect.set_aside)
-        elif log is not None:
-            log.close()
+def _failure(effect: LogEffect, error: Exception) -> TidemarkError:
+    if isinstance(error, TidemarkError):
+        return error
+    _log.error("a log could not be opened", extra={"partition": str(effect.partition)}, exc_info=error)
+    return TidemarkError(ErrorCode.STORAGE_ERROR, f"{effect.partition}: {type(error).__name__}: {error}")

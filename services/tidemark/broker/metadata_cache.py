@@ -3,65 +3,134 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
+from typing import Final
 
 from tidemark.core.cluster_state import ClusterView, TopicView, apply
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+
+_BEHIND_MAX: Final = 64
+"""Changes that a slow watcher may be behind; then it is given the whole view instead."""
 
 
 class MetadataCache:
     """Latest view; every watcher gets the whole view first, then what changed."""
 
-    def __init__(self, cluster_id: str, admin_address: str) -> None:
-        self._view = ClusterView(cluster_id=cluster_id, admin_address=admin_address)
-        self._watchers: dict[asyncio.Queue[ClusterView | None], frozenset[str]] = {}
+    def __init__(self, admin_address: str) -> None:
+        self._view = ClusterView(admin_address=admin_address)
+        self._watchers: set[_Watcher] = set()
+        self._closed = False
 
     @property
     def view(self) -> ClusterView:
         """What is known now."""
         return self._view
 
-    def update(self, update: ClusterView) -> None:
-        """Take in what the controller told.
+    def set_cluster_id(self, cluster_id: str) -> None:
+        """Known before any controller spoke."""
+        self._view = replace(self._view, cluster_id=cluster_id)
 
-        Raises:
-            TidemarkError: STALE_CONTROLLER_EPOCH (rule F4).
-        """
-        if update.controller_epoch < self._view.controller_epoch:
-            raise TidemarkError(
-                ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"controller epoch {update.controller_epoch} is older than {self._view.controller_epoch}",
-            )
+    def update(self, update: ClusterView) -> None:
+        """Take in what the controller told; its epoch was checked."""
         self._view = apply(self._view, update)
+        # What is passed on is the merged state of what the update names: news that was no news changes nothing.
         changed = replace(
             update,
-            admin_address=self._view.admin_address,
             cluster_id=self._view.cluster_id,
-            topics={name: self._view.topics[name] for name in update.topics if name in self._view.topics},
+            admin_address=self._view.admin_address,
+            topics=self._view.topics
+            if update.complete
+            else {name: self._view.topics[name] for name in update.topics if name in self._view.topics},
         )
-        for queue, wanted in self._watchers.items():
-            queue.put_nowait(_only(changed, wanted) if wanted else changed)
+        for watcher in self._watchers:
+            watcher.tell(changed)
 
     def describe(self, topics: Collection[str], *, all_topics: bool) -> ClusterView:
-        """The view of some topics, or of all; one that is not known carries UNKNOWN_TOPIC."""
+        """The view of some topics, or of all; each that is not known carries why."""
         if all_topics:
-            return replace(self._view, complete=True)
-        found = {name: self._view.topics.get(name) or _unknown(name) for name in topics}
+            return self._view
+        found = {name: self._view.topics.get(name) or TopicView(name, "", error=self.unknown(name)) for name in topics}
         return replace(self._view, topics=found, complete=False)
 
-    def watch(self, topics: Collection[str]) -> tuple[asyncio.Queue[ClusterView | None], Callable[[], None]]:
-        """A queue of views, the first one whole; and how to let it go."""
-        wanted = frozenset(topics)
-        queue: asyncio.Queue[ClusterView | None] = asyncio.Queue()
-        queue.put_nowait(self.describe(wanted, all_topics=not wanted))
-        self._watchers[queue] = wanted
-        return queue, lambda: self._watchers.pop(queue, None) and None
+    def unknown(self, topic: str) -> TidemarkError:
+        """Why a topic cannot be described."""
+        if not self._view.complete:
+            return TidemarkError(
+                ErrorCode.LEADER_NOT_AVAILABLE, "this broker was told of no topic yet: no controller has spoken to it"
+            )
+        return TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {topic!r}; create it first")
+
+    def explain(self, error: TidemarkError, partition: TopicPartition) -> TidemarkError:
+        """The refusal of a broker that holds no such replica, with what the cluster knows of the partition."""
+        if error.code is not ErrorCode.NOT_LEADER:
+            return error
+        topic = self._view.topics.get(partition.topic)
+        if topic is None:
+            return self.unknown(partition.topic) if self._view.complete else error
+        known = topic.partitions.get(partition.partition)
+        if known is None:
+            return TidemarkError(
+                ErrorCode.UNKNOWN_PARTITION,
+                f"{partition.topic} has the partitions 0 to {len(topic.partitions) - 1}, not {partition.partition}",
+            )
+        if known.leader_epoch <= int(error.metadata.get("leader_epoch", -1)):
+            return error
+        return TidemarkError(
+            ErrorCode.NOT_LEADER,
+            f"{partition} is led by broker {known.leader} in epoch {known.leader_epoch}",
+            {"leader": str(known.leader), "leader_epoch": str(known.leader_epoch)},
+        )
+
+    async def watch(self, topics: Collection[str]) -> AsyncIterator[ClusterView]:
+        """The whole view of these topics (all when none is named), then each change, until `close`."""
+        watcher = _Watcher(self, frozenset(topics))
+        self._watchers.add(watcher)
+        try:
+            while not self._closed:
+                for view in await watcher.news():
+                    yield view
+        finally:
+            self._watchers.discard(watcher)
 
     def close(self) -> None:
         """End every watch."""
-        for queue in self._watchers:
-            queue.put_nowait(None)
+        self._closed = True
+        for watcher in self._watchers:
+            watcher.wake()
+
+
+class _Watcher:
+    def __init__(self, cache: MetadataCache, wanted: frozenset[str]) -> None:
+        self._cache = cache
+        self._wanted = wanted
+        self._changes: list[ClusterView] = []
+        self._whole = True
+        self._news = asyncio.Event()
+        self._news.set()
+
+    def tell(self, change: ClusterView) -> None:
+        if change.complete or len(self._changes) >= _BEHIND_MAX:
+            self._whole = True
+        if self._whole:
+            self._changes.clear()
+        else:
+            self._changes.append(_only(change, self._wanted) if self._wanted else change)
+        self._news.set()
+
+    def wake(self) -> None:
+        self._news.set()
+
+    async def news(self) -> list[ClusterView]:
+        await self._news.wait()
+        self._news.clear()
+        if self._whole:
+            self._whole = False
+            self._changes.clear()
+            view = self._cache.describe(self._wanted, all_topics=not self._wanted)
+            return [replace(view, complete=True)]
+        changes, self._changes = self._changes, []
+        return changes
 
 
 def _only(view: ClusterView, wanted: frozenset[str]) -> ClusterView:
@@ -69,12 +138,4 @@ def _only(view: ClusterView, wanted: frozenset[str]) -> ClusterView:
         view,
         topics={name: topic for name, topic in view.topics.items() if name in wanted},
         deleted_topics=tuple(name for name in view.deleted_topics if name in wanted),
-        complete=False,
     )
-
-
-def _unknown(name: str) -> TopicView:
-    error = TidemarkError(
-        ErrorCode.UNKNOWN_TOPIC, f"there is no topic {name!r}; create it with `tidemark topic create {name}`"
-    )
-    return TopicView(name, "", error=error)

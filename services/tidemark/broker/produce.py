@@ -1,14 +1,21 @@
-"""The pipelined Produce stream: check every batch, hand it to the core, answer when the core does (rules K3, P2)."""
+"""The pipelined Produce stream: check every batch, hand it to the core, answer when the core does (rules K3, P2, F1).
+
+Requests are answered as they complete, not in the order they came. What is wrong with one partition's batches is said
+in its result; the stream goes on.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
 
+from tidemark.broker.driver import BrokerDriver
+from tidemark.broker.lease import Lease
+from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.metrics import BrokerMetrics
 from tidemark.broker.topics import TopicTable
 from tidemark.core.effects import ProduceResult, ReplyToProduce
@@ -20,11 +27,12 @@ from tidemark.record.envelope import Batch, with_append_time
 from tidemark.rpc import errors
 from tidemark.v1 import broker_service_pb2 as pb
 
-IN_FLIGHT_BYTES_MAX: Final = 32 << 20
-"""A stream is not read on while so many bytes of it wait for their acknowledgement."""
-_TIMEOUT_MS_MAX: Final = 5 * 60 * 1000
-_NO_OFFSET: Final = Offset(-1)
-_ACKS: Final = frozenset((0, 1, -1))
+STREAM_IN_FLIGHT_BYTES_MAX: Final = 32 << 20
+"""A stream is not read on while so many bytes of it wait for their answer."""
+_TIMEOUT_MAX_MS: Final = 5 * 60 * 1000
+_NONE: Final = Offset(-1)
+
+_log = logging.getLogger(__name__)
 
 
 class ProduceService:
@@ -32,17 +40,19 @@ class ProduceService:
 
     def __init__(
         self,
-        submit: Callable[[Event], None],
+        driver: BrokerDriver,
         topics: TopicTable,
+        metadata: MetadataCache,
+        lease: Lease,
         clock: Clock,
         metrics: BrokerMetrics,
-        lease_valid_until_ms: Callable[[], int],
     ) -> None:
-        self._submit = submit
+        self._driver = driver
         self._topics = topics
+        self._metadata = metadata
+        self._lease = lease
         self._clock = clock
         self._metrics = metrics
-        self._lease_valid_until_ms = lease_valid_until_ms
         self._waiting: dict[int, tuple[_Call, int]] = {}
         self._next_id = 0
 
@@ -50,126 +60,162 @@ class ProduceService:
         """Carry out `ReplyToProduce`."""
         call, index = self._waiting.pop(effect.request_id)
         result = effect.result
-        # Rule F1: the lease is compared when the acknowledgement is released. Past it another leader may exist, and
-        # what was appended here may not stay: the client asks again, and idempotence sorts it out.
-        if result.error is None and call.acks == -1 and self._clock.now_ms() > self._lease_valid_until_ms():
-            error = TidemarkError(
-                ErrorCode.NOT_LEADER, f"{effect.partition}: this broker has lost touch with ZooKeeper; try again"
-            )
-            result = ProduceResult(_NO_OFFSET, result.log_start_offset, error)
-        call.settle(index, result)
+        if result.error is not None:
+            call.refuse(index, self._metadata.explain(result.error, effect.partition))
+        elif call.acks != 0 and not self._lease.held:
+            call.refuse(index, self._lease.refusal(effect.partition))
+        else:
+            call.settle(index, result)
 
     async def serve(self, context: Any) -> None:
         """One client's stream, until it ends."""
         stream = _Stream()
-        reader = asyncio.create_task(self._read(stream, context))
+        reader = asyncio.create_task(self._read(stream, context), name="produce stream")
         try:
             while (response := await stream.outbox.get()) is not None:
                 await context.write(response)
-            await reader
         finally:
-            reader.cancel()
             stream.closed = True
+            reader.cancel()
 
     async def _read(self, stream: _Stream, context: Any) -> None:
         try:
             while (request := await context.read()) is not grpc.aio.EOF:
                 self._take(stream, request)
-                await stream.room()
+                del request
+                if stream.full:
+                    await stream.room()
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            _log.debug("a produce stream broke")
+        except Exception:  # noqa: BLE001 - a mistake of ours: this stream ends, the broker does not
+            _log.exception("a produce stream failed")
         finally:
             stream.end_of_requests()
 
     def _take(self, stream: _Stream, request: pb.ProduceRequest) -> None:
-        call = _Call(stream, request, self._metrics)
-        stream.began(call)
-        if not request.partitions:
-            call.finish()
-            return
-        first_id = self._next_id
-        self._next_id += len(request.partitions)
-        expiring: list[tuple[int, TopicPartition]] = []
-        for index, part in enumerate(request.partitions):
-            request_id = first_id + index
+        """Check what came, tell the core of all of it at once."""
+        parts = request.partitions
+        call = _Call(stream, request.correlation_id, request.acks, len(parts))
+        events: list[Event] = []
+        waiting: list[tuple[int, TopicPartition]] = []
+        batch_count = 0
+        for index, part in enumerate(parts):
             partition = TopicPartition(part.topic, part.partition)
+            call.partitions.append(partition)
+            data = list(part.batches)  # once: each look at the field copies the bytes
+            batch_count += len(data)
+            call.size_bytes += sum(map(len, data))
             try:
-                batches = self._checked(request.acks, part)
-            except TidemarkError as error:
-                call.settle(index, ProduceResult(_NO_OFFSET, _NO_OFFSET, error))
+                batches = self._checked(call, index, data)
+            except Exception as error:  # noqa: BLE001 - one bad batch never kills a pipeline, whatever it sets off
+                call.results[index] = _refusal(_as_refusal(error, partition))
+                call.open_count -= 1
                 continue
+            self._next_id = request_id = self._next_id + 1
             self._waiting[request_id] = (call, index)
-            expiring.append((request_id, partition))
-            self._submit(
+            waiting.append((request_id, partition))
+            events.append(
                 ProduceArrived(
-                    request_id, partition, part.topic_id, LeaderEpoch(part.current_leader_epoch), request.acks, batches
+                    request_id, partition, part.topic_id, LeaderEpoch(part.current_leader_epoch), call.acks, batches
                 )
             )
-        if call.open_parts:
-            timeout_ms = min(max(request.timeout_ms, 1), _TIMEOUT_MS_MAX)
-            call.timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._expire, expiring)
+        self._metrics.produced(batch_count, call.size_bytes)
+        stream.began(call)
+        if call.open_count == 0:
+            call.finish()
+            return
+        call.on_finish = self._metrics.produce_seconds.observe
+        if call.acks != 0:
+            timeout_s = min(max(request.timeout_ms, 1), _TIMEOUT_MAX_MS) / 1000
+            call.timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, waiting)
+        self._driver.submit_all(events)
 
-    def _checked(self, acks: int, part: pb.PartitionProduce) -> tuple[Batch, ...]:
-        if acks not in _ACKS:
-            raise TidemarkError(ErrorCode.INVALID_ACKS, f"acks is {acks}: want 0, 1 or -1 (all)")
-        if not part.batches:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{part.topic}-{part.partition}: no batch was sent")
-        rules = self._topics.rules(part.topic)
+    def _checked(self, call: _Call, index: int, batches: list[bytes]) -> tuple[Batch, ...]:
+        rules = self._topics.rules(call.partitions[index].topic)
+        limits = rules.limits
         now_us = self._clock.wall_us()
-        batches = []
-        for data in part.batches:
-            if len(data) > rules.limits.max_message_bytes:
+        checked: list[Batch] = []
+        for data in batches:
+            if len(data) > limits.max_message_bytes:  # before a pass over all of it
                 raise TidemarkError(
                     ErrorCode.BATCH_TOO_LARGE,
-                    f"the batch has {len(data)} bytes, max.message.bytes is {rules.limits.max_message_bytes}",
+                    f"the batch has {len(data)} bytes, max.message.bytes is {limits.max_message_bytes}",
                 )
             batch = check_batch(data)
-            check_produced(batch, rules.limits, now_us=now_us)
-            batches.append(with_append_time(batch, timestamp_us=now_us) if rules.append_time else batch)
-        return tuple(batches)
+            check_produced(batch, limits, now_us=now_us)
+            if limits.append_time:
+                batch = with_append_time(batch, timestamp_us=now_us)
+                call.append_times_us[index] = now_us
+            checked.append(batch)
+        return tuple(checked)
 
     def _expire(self, requests: list[tuple[int, TopicPartition]]) -> None:
-        for request_id, partition in requests:
-            if request_id in self._waiting:
-                self._submit(ProduceExpired(request_id, partition))
+        self._driver.submit_all(
+            [ProduceExpired(request_id, partition) for request_id, partition in requests if request_id in self._waiting]
+        )
 
 
 class _Call:
     """One ProduceRequest under way: answered when each of its partitions is."""
 
-    __slots__ = ("_began_s", "_metrics", "_results", "_stream", "acks", "correlation_id", "open_parts", "parts", "size_bytes", "timer")  # fmt: skip  # noqa: E501
+    __slots__ = (
+        "_began_s",
+        "_stream",
+        "acks",
+        "append_times_us",
+        "correlation_id",
+        "on_finish",
+        "open_count",
+        "partitions",
+        "results",
+        "size_bytes",
+        "timer",
+    )
 
-    def __init__(self, stream: _Stream, request: pb.ProduceRequest, metrics: BrokerMetrics) -> None:
+    def __init__(self, stream: _Stream, correlation_id: int, acks: int, count: int) -> None:
         self._stream = stream
-        self._metrics = metrics
         self._began_s = time.perf_counter()
-        self._results: list[ProduceResult | None] = [None] * len(request.partitions)
-        self.acks = request.acks
-        self.correlation_id = request.correlation_id
-        self.parts = [(part.topic, part.partition) for part in request.partitions]
-        self.open_parts = len(request.partitions)
-        self.size_bytes = sum(len(data) for part in request.partitions for data in part.batches)
+        self.correlation_id = correlation_id
+        self.acks = acks
+        self.partitions: list[TopicPartition] = []
+        self.results: list[ProduceResult | None] = [None] * count
+        self.append_times_us: dict[int, int] = {}
+        self.open_count = count
+        self.size_bytes = 0
         self.timer: asyncio.TimerHandle | None = None
-        batch_count = sum(len(part.batches) for part in request.partitions)
-        metrics.produced(batch_count, self.size_bytes)
+        self.on_finish: Any = None
+
+    def refuse(self, index: int, error: TidemarkError) -> None:
+        """Nothing was acknowledged."""
+        self.settle(index, _refusal(error))
 
     def settle(self, index: int, result: ProduceResult) -> None:
         """What became of one partition."""
-        assert self._results[index] is None, "a produce request is answered once"
-        self._results[index] = result
-        self.open_parts -= 1
-        if self.open_parts == 0:
+        assert self.results[index] is None, "a produce request is answered once"
+        self.results[index] = result
+        self.open_count -= 1
+        if self.open_count == 0:
             self.finish()
 
     def finish(self) -> None:
         """Send the response."""
         if self.timer is not None:
             self.timer.cancel()
-        self._metrics.produce_seconds.observe(time.perf_counter() - self._began_s)
-        response = pb.ProduceResponse(
-            correlation_id=self.correlation_id,
-            partitions=[
-                _result_to_proto(part, result) for part, result in zip(self.parts, self._results, strict=True) if result
-            ],
-        )
+        if self.on_finish is not None:
+            self.on_finish(time.perf_counter() - self._began_s)
+        response = pb.ProduceResponse(correlation_id=self.correlation_id)
+        for index, (partition, result) in enumerate(zip(self.partitions, self.results, strict=True)):
+            assert result is not None, "every partition is answered"
+            message = response.partitions.add(
+                topic=partition.topic,
+                partition=partition.partition,
+                base_offset=_NONE if result.error is not None or self.acks == 0 else result.base_offset,
+                log_append_time_us=self.append_times_us.get(index, -1),
+                log_start_offset=result.log_start_offset,
+            )
+            if result.error is not None:
+                message.error.CopyFrom(errors.to_proto(result.error))
+                message.log_append_time_us = -1
         self._stream.ended(self, response)
 
 
@@ -183,47 +229,49 @@ class _Stream:
         self._in_flight_bytes = 0
         self._reading = True
         self._has_room = asyncio.Event()
-        self._has_room.set()
+
+    @property
+    def full(self) -> bool:
+        """More would be too much."""
+        return self._in_flight_bytes >= STREAM_IN_FLIGHT_BYTES_MAX
+
+    async def room(self) -> None:
+        """Wait until more may be taken in."""
+        while self.full:
+            self._has_room.clear()
+            await self._has_room.wait()
 
     def began(self, call: _Call) -> None:
+        """A request came."""
         self._open_calls += 1
         self._in_flight_bytes += call.size_bytes
-        if self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
-            self._has_room.clear()
 
     def ended(self, call: _Call, response: pb.ProduceResponse) -> None:
+        """It is answered."""
         self._open_calls -= 1
         self._in_flight_bytes -= call.size_bytes
-        if self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
-            self._has_room.set()
+        self._has_room.set()
         if not self.closed:
             self.outbox.put_nowait(response)
         self._maybe_close()
 
-    async def room(self) -> None:
-        """Wait until more may be taken in."""
-        if not self._has_room.is_set():
-            await self._has_room.wait()
-
     def end_of_requests(self) -> None:
+        """The client sends no more."""
         self._reading = False
         self._maybe_close()
 
     def _maybe_close(self) -> None:
-        """The client half-closed and everything is answered: end the stream."""
+        """When everything is answered the stream ends."""
         if not self._reading and self._open_calls == 0:
             self.outbox.put_nowait(None)
 
 
-def _result_to_proto(part: tuple[str, int], result: ProduceResult) -> pb.PartitionProduceResult:
-    message = pb.PartitionProduceResult(
-        topic=part[0],
-        partition=part[1],
-        base_offset=result.base_offset,
-        log_append_time_us=-1,
-        log_start_offset=result.log_start_offset,
-    )
-    if result.error is not None:
-        message.error.CopyFrom(errors.to_proto(result.error))
-        message.base_offset = -1
-    return message
+def _as_refusal(error: Exception, partition: TopicPartition) -> TidemarkError:
+    if isinstance(error, TidemarkError):
+        return error
+    _log.error("a produced batch could not be checked", extra={"partition": str(partition)}, exc_info=error)
+    return TidemarkError(ErrorCode.INTERNAL, f"{partition}: the batch could not be checked: {type(error).__name__}")
+
+
+def _refusal(error: TidemarkError) -> ProduceResult:
+    return ProduceResult(_NONE, _NONE, error)

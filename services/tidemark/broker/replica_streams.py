@@ -1,11 +1,16 @@
-"""The streams between followers and leaders (rule R6): outgoing ones to leaders, incoming ones from followers."""
+"""The streams between followers and leaders (rule R6): outgoing ones to leaders, incoming ones from followers.
+
+What is to be said on a stream waits in an outbox while the one before it is written; what gathers there meanwhile
+goes out as one message.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, Final
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
@@ -24,8 +29,10 @@ from tidemark.core.events import (
     LeaderGone,
     LeaderMessageArrived,
 )
+from tidemark.core.messages import Credit, FollowerMessage, LeaderMessage
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, TidemarkError
 from tidemark.rpc.channel import open_channel
+from tidemark.rpc.errors import abort_with, from_rpc_error
 from tidemark.rpc.replica_codec import FollowerEnd, LeaderEnd
 from tidemark.v1 import replica_service_pb2 as pb
 from tidemark.v1.replica_service_pb2_grpc import ReplicaServiceServicer, ReplicaServiceStub
@@ -35,36 +42,108 @@ _log = logging.getLogger(__name__)
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
 _CONNECT_S: Final = 3.0
+_FAREWELL_S: Final = 1.0
+"""What a leader may take to read our last words before the stream is cut."""
 
 Submit = Callable[[Event], None]
+M = TypeVar("M", FollowerMessage, LeaderMessage)
+
+
+class _Outbox(Generic[M]):
+    """Messages on their way to one writer. `end` lets what is there go out first."""
+
+    def __init__(self, merge: Callable[[list[M]], list[M]]) -> None:
+        self._merge: Callable[[list[M]], list[M]] = merge
+        self._waiting: deque[M] = deque()
+        self._news = asyncio.Event()
+        self._ended = False
+
+    def put(self, message: M) -> None:
+        self._waiting.append(message)
+        self._news.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._news.set()
+
+    async def messages(self) -> AsyncIterator[M]:
+        """What there is to write, as few messages as it takes, until the end."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            some = list(self._waiting)
+            self._waiting.clear()
+            for message in some if len(some) == 1 else self._merge(some):
+                yield message
+            if self._ended and not self._waiting:
+                return
+
+
+def _merge_leader_messages(messages: list[LeaderMessage]) -> list[LeaderMessage]:
+    """Chunks that follow one another go together; answers and refusals keep their place between them."""
+    merged: list[LeaderMessage] = []
+    for message in messages:
+        plain = not message.epoch_ends and not message.refusals
+        if plain and merged and not merged[-1].refusals and not merged[-1].epoch_ends:
+            merged[-1] = LeaderMessage(chunks=merged[-1].chunks + message.chunks)
+        else:
+            merged.append(message)
+    return merged
+
+
+def _merge_follower_messages(messages: list[FollowerMessage]) -> list[FollowerMessage]:
+    """Reports and credits go together; queries, positions and stops keep their place between them."""
+    merged: list[FollowerMessage] = []
+    for message in messages:
+        if merged and _is_report(message) and _is_report(merged[-1]):
+            merged[-1] = _merge_reports(merged[-1], message)
+        else:
+            merged.append(message)
+    return merged
+
+
+def _merge_reports(first: FollowerMessage, second: FollowerMessage) -> FollowerMessage:
+    """Of each partition the later report, of each directory the sum of its credit."""
+    reports = {report.partition: report for report in (*first.reports, *second.reports)}
+    credit: dict[int, int] = {}
+    for one in (*first.credits, *second.credits):
+        credit[one.directory] = credit.get(one.directory, 0) + one.credit_bytes
+    return FollowerMessage(reports=tuple(reports.values()), credits=tuple(Credit(*item) for item in credit.items()))
+
+
+def _is_report(message: FollowerMessage) -> bool:
+    return not message.queries and not message.positions and not message.stops
 
 
 class LeaderStreams:
-    """One outgoing stream for each leader that this broker follows."""
+    """One outgoing stream for each leader that this broker follows. `broker_epoch`: ours, for the hello."""
 
     def __init__(self, broker_id: BrokerId, submit: Submit) -> None:
+        self.broker_epoch = BrokerEpoch(-1)
         self._broker_id = broker_id
         self._submit = submit
         self._streams: dict[BrokerId, _LeaderStream] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        self.broker_epoch = BrokerEpoch(-1)
 
     def connect(self, effect: ConnectToLeader) -> None:
         """Keep a stream up; a changed address or broker epoch replaces the one there is."""
         self._end(effect.leader)
-        stream = _LeaderStream(self._broker_id, self.broker_epoch, effect, self._submit)
-        self._streams[effect.leader] = stream
-        stream.start()
+        hello = pb.ReplicateHello(
+            broker_id=self._broker_id, broker_epoch=self.broker_epoch, leader_broker_epoch=effect.broker_epoch
+        )
+        self._streams[effect.leader] = _LeaderStream(
+            effect.leader, f"{effect.host}:{effect.port}", pb.ReplicateRequest(hello=hello), self._submit
+        )
 
     def disconnect(self, effect: DisconnectFromLeader) -> None:
-        """Let a stream go."""
+        """Let a stream go, after what was to be said on it (rule F3)."""
         self._end(effect.leader)
 
     def send(self, effect: SendToLeader) -> None:
         """Queue a message; dropped while the stream is down."""
         stream = self._streams.get(effect.leader)
         if stream is not None:
-            stream.send(effect)
+            stream.send(effect.message)
 
     async def stop(self) -> None:
         """End all streams."""
@@ -75,44 +154,41 @@ class LeaderStreams:
     def _end(self, leader: BrokerId) -> None:
         stream = self._streams.pop(leader, None)
         if stream is not None:
-            task = stream.end()
+            task = asyncio.create_task(stream.end(), name=f"end of the stream to leader {leader}")
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
 
 class _LeaderStream:
-    def __init__(self, broker_id: BrokerId, broker_epoch: BrokerEpoch, effect: ConnectToLeader, submit: Submit) -> None:
-        self._hello = pb.ReplicateRequest(
-            hello=pb.ReplicateHello(
-                broker_id=broker_id, broker_epoch=broker_epoch, leader_broker_epoch=effect.broker_epoch
-            )
-        )
-        self._leader = effect.leader
-        self._address = f"{effect.host}:{effect.port}"
+    """Connects again and again, with back-off, until its end."""
+
+    def __init__(self, leader: BrokerId, address: str, hello: pb.ReplicateRequest, submit: Submit) -> None:
+        self._leader = leader
+        self._address = address
+        self._hello = hello
         self._submit = submit
-        self._outbox: asyncio.Queue[pb.ReplicateRequest] | None = None
-        self._codec = FollowerEnd()
+        self._outbox: _Outbox[FollowerMessage] | None = None
+        self._writer: asyncio.Task[None] | None = None
         self._ended = False
-        self._task: asyncio.Task[None] | None = None
+        self._task = asyncio.create_task(self._run(), name=f"stream to leader {leader}")
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"to leader {self._leader}")
-
-    def end(self) -> asyncio.Task[None]:
-        """Nothing is submitted any more from here on."""
-        assert self._task is not None
-        self._ended = True
-        self._task.cancel()
-        return self._task
-
-    def send(self, effect: SendToLeader) -> None:
+    def send(self, message: FollowerMessage) -> None:
         if self._outbox is not None:
-            self._outbox.put_nowait(self._codec.encode(effect.message))
+            self._outbox.put(message)
+
+    async def end(self) -> None:
+        """Nothing is submitted any more from the call on; what waits is still written if the leader takes it."""
+        self._ended = True
+        if self._outbox is not None and self._writer is not None:
+            self._outbox.end()
+            await asyncio.wait({self._task}, timeout=_FAREWELL_S)
+        self._task.cancel()
+        await asyncio.wait({self._task})
 
     async def _run(self) -> None:
         backoff_s = _BACKOFF_FIRST_S
         async with open_channel(self._address) as channel:
-            while True:
+            while not self._ended:
                 was_up = await self._one_stream(channel)
                 backoff_s = _BACKOFF_FIRST_S if was_up else min(backoff_s * 2, _BACKOFF_MAX_S)
                 await asyncio.sleep(backoff_s)
@@ -121,31 +197,39 @@ class _LeaderStream:
         """From hello to the end of the stream; whether it was ever up."""
         stub: Any = ReplicaServiceStub(channel)
         call = stub.Replicate()
-        writer: asyncio.Task[None] | None = None
         up = False
+        why: TidemarkError | None = None
         try:
             async with asyncio.timeout(_CONNECT_S):
                 await call.write(self._hello)
                 await call.initial_metadata()
-                if call.done():
-                    raise asyncio.InvalidStateError
-            up = True
-            self._codec = FollowerEnd()
-            self._outbox = asyncio.Queue()
-            writer = asyncio.create_task(_write_all(call, self._outbox))
-            self._tell(LeaderConnected(self._leader))
-            while (response := await call.read()) is not grpc.aio.EOF:
-                self._tell(LeaderMessageArrived(self._leader, self._codec.decode(response)))
-        except (grpc.RpcError, asyncio.InvalidStateError, TimeoutError) as error:
-            _log.info("stream to leader ended", extra={"leader": self._leader, "address": self._address,
-                                                       "why": _why(error)})  # fmt: skip
+            if not call.done():
+                codec = FollowerEnd()
+                self._outbox = _Outbox(_merge_follower_messages)
+                self._writer = asyncio.create_task(_write_all(call, codec, self._outbox))
+                up = True
+                self._tell(LeaderConnected(self._leader))
+                while (response := await call.read()) is not grpc.aio.EOF:
+                    self._tell(LeaderMessageArrived(self._leader, codec.decode(response)))
+            if await call.code() is not grpc.StatusCode.OK:
+                why = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, await call.details())
+        except grpc.RpcError as error:
+            why = from_rpc_error(error, address=self._address)
+        except asyncio.InvalidStateError:
+            why = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "the stream ended while it was written to")
+        except TimeoutError:
+            why = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "it does not answer")
+        except TidemarkError as error:
+            why = error
         finally:
             self._outbox = None
-            if writer is not None:
-                writer.cancel()
+            if self._writer is not None:
+                self._writer.cancel()
             call.cancel()
             if up:
                 self._tell(LeaderGone(self._leader))
+        level = logging.INFO if up else logging.DEBUG
+        _log.log(level, "stream to leader ended", extra={"leader": self._leader, "why": str(why or "the leader left")})
         return up
 
     def _tell(self, event: Event) -> None:
@@ -153,72 +237,80 @@ class _LeaderStream:
             self._submit(event)
 
 
-async def _write_all(call: Any, outbox: asyncio.Queue[Any]) -> None:
+async def _write_all(call: Any, codec: FollowerEnd, outbox: _Outbox[FollowerMessage]) -> None:
     """Write what is queued; an error ends the reader too, which tells."""
     try:
-        while True:
-            await call.write(await outbox.get())
+        async for message in outbox.messages():
+            await call.write(codec.encode(message))
+        await call.done_writing()
     except (grpc.RpcError, asyncio.InvalidStateError):
         call.cancel()
 
 
-def _why(error: BaseException) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.code().name}: {error.details()}"
-    return type(error).__name__
-
-
 class FollowerStreams(ReplicaServiceServicer):
-    """Serves Replicate: one incoming stream for each follower; a new one of the same follower ends the old."""
+    """Serves Replicate: one incoming stream for each follower; a new one of the same follower ends the old.
+
+    `broker_epoch`: ours; a follower that means another is refused, and looks again for who leads.
+    """
 
     def __init__(self, submit: Submit) -> None:
+        self.broker_epoch = BrokerEpoch(-1)
         self._submit = submit
         self._streams: dict[BrokerId, _FollowerStream] = {}
-        self.broker_epoch = BrokerEpoch(-1)
 
     def send(self, effect: SendToFollower) -> None:
         """Queue a message; dropped when the stream is down."""
         stream = self._streams.get(effect.follower)
         if stream is not None:
-            for response in stream.codec.encode(effect.message):
-                stream.outbox.put_nowait(response)
+            stream.outbox.put(effect.message)
 
     def disconnect(self, effect: DisconnectFollower) -> None:
         """End a stream and say why."""
-        stream = self._streams.get(effect.follower)
+        stream = self._streams.pop(effect.follower, None)
         if stream is not None:
-            stream.outbox.put_nowait(effect.error)
+            stream.end(effect.error)
+
+    def stop(self) -> None:
+        """End all streams: the broker goes."""
+        for stream in self._streams.values():
+            stream.end(TidemarkError(ErrorCode.SHUTTING_DOWN, "the leader is shutting down"))
 
     async def Replicate(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """One follower's stream, from its hello on."""
-        first = await context.read()
-        if first is grpc.aio.EOF or not first.HasField("hello"):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a hello")
-        hello = first.hello
-        if hello.leader_broker_epoch != self.broker_epoch:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"{ErrorCode.STALE_BROKER_EPOCH}: this broker's epoch is {self.broker_epoch}, "
-                f"not {hello.leader_broker_epoch}",
-            )
-        follower = BrokerId(hello.broker_id)
-        old = self._streams.get(follower)
-        if old is not None:
-            old.outbox.put_nowait(TidemarkError(ErrorCode.STALE_BROKER_EPOCH, "a newer stream of this follower came"))
-        stream = _FollowerStream(follower, BrokerEpoch(hello.broker_epoch))
-        self._streams[follower] = stream
-        await context.send_initial_metadata(())
-        reader = asyncio.create_task(self._read(stream, context), name=f"from follower {follower}")
+        stream = await self._welcome(context)
+        reader = asyncio.create_task(self._read(stream, context), name=f"stream from follower {stream.follower}")
         try:
-            while (response := await stream.outbox.get()) is not None:
-                if isinstance(response, TidemarkError):
-                    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(response))
-                await context.write(response)
+            async for message in stream.outbox.messages():
+                for response in stream.codec.encode(message):
+                    await context.write(response)
         finally:
             reader.cancel()
-            if self._streams.get(follower) is stream:
-                del self._streams[follower]
-                self._submit(FollowerGone(follower, stream.broker_epoch))
+            if self._streams.get(stream.follower) is stream:
+                del self._streams[stream.follower]
+                self._submit(FollowerGone(stream.follower, stream.broker_epoch))
+        if stream.error is not None:
+            await abort_with(context, stream.error)
+
+    async def _welcome(self, context: Any) -> _FollowerStream:
+        first = await context.read()
+        if first is grpc.aio.EOF or not first.HasField("hello"):
+            await abort_with(context, TidemarkError(ErrorCode.INVALID_REQUEST, "the first message must say hello"))
+        hello = first.hello
+        if hello.leader_broker_epoch != self.broker_epoch:
+            sentence = f"this broker's epoch is {self.broker_epoch}, not {hello.leader_broker_epoch}"
+            await abort_with(context, TidemarkError(ErrorCode.STALE_BROKER_EPOCH, sentence))
+        follower, broker_epoch = BrokerId(hello.broker_id), BrokerEpoch(hello.broker_epoch)
+        old = self._streams.get(follower)
+        if old is not None:
+            if old.broker_epoch > broker_epoch:
+                sentence = f"broker {follower} has a stream under broker epoch {old.broker_epoch}"
+                await abort_with(context, TidemarkError(ErrorCode.STALE_BROKER_EPOCH, sentence))
+            old.end(TidemarkError(ErrorCode.STALE_BROKER_EPOCH, "a newer stream of this follower came"))
+            # What the core knows of the old stream (handles, credit, positions) does not hold on the new one.
+            self._submit(FollowerGone(follower, old.broker_epoch))
+        stream = self._streams[follower] = _FollowerStream(follower, broker_epoch)
+        await context.send_initial_metadata(())
+        return stream
 
     async def _read(self, stream: _FollowerStream, context: Any) -> None:
         try:
@@ -227,17 +319,23 @@ class FollowerStreams(ReplicaServiceServicer):
                     return
                 message = stream.codec.decode(request)
                 self._submit(FollowerMessageArrived(stream.follower, stream.broker_epoch, message))
-        except grpc.RpcError as error:
-            _log.info("stream from follower ended", extra={"follower": stream.follower, "why": _why(error)})
-        except KeyError:
-            _log.error("a follower used a handle it never named", extra={"follower": stream.follower})
-        finally:
-            stream.outbox.put_nowait(None)
+            stream.end(None)
+        except TidemarkError as error:
+            stream.end(error)
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+            stream.end(TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"the stream broke: {error}"))
 
 
 class _FollowerStream:
+    """The leader's end. `error`: why it was ended, None while it is not and when the follower left."""
+
     def __init__(self, follower: BrokerId, broker_epoch: BrokerEpoch) -> None:
         self.follower = follower
         self.broker_epoch = broker_epoch
         self.codec = LeaderEnd()
-        self.outbox: asyncio.Queue[pb.ReplicateResponse | TidemarkError | None] = asyncio.Queue()
+        self.outbox: _Outbox[LeaderMessage] = _Outbox(_merge_leader_messages)
+        self.error: TidemarkError | None = None
+
+    def end(self, error: TidemarkError | None) -> None:
+        self.error = error
+        self.outbox.end()

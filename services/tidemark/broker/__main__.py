@@ -1,0 +1,22 @@
+"""`python -m tidemark.broker --broker.id 0 --log.dirs ... --zookeeper.connect ... --listeners 127.0.0.1:9192`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from tidemark.broker.process import BrokerProcess
+from tidemark.runtime.configuration import BrokerSettings, load_settings
+from tidemark.runtime.logging import configure_logging
+from tidemark.runtime.service import run_until_stopped
+
+
+async def _main() -> int:
+    settings = load_settings(BrokerSettings)
+    configure_logging(settings.log_level, settings.log_format, f"broker-{settings.broker_id}")
+    process = BrokerProcess(settings)
+    return await run_until_stopped(process.start, process.stop, failed=process.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(_main()))

@@ -1,0 +1,127 @@
+"""BrokerControlService: what the controller tells this broker (rules C1, C5, F4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from tidemark.broker.driver import BrokerDriver
+from tidemark.broker.metadata_cache import MetadataCache
+from tidemark.broker.topics import TopicTable
+from tidemark.core.effects import ReplyToControl
+from tidemark.core.events import Event, LeaderAndIsrArrived, StopReplicaArrived
+from tidemark.model import BrokerEpoch, ControllerEpoch, ErrorCode, TidemarkError
+from tidemark.rpc.control_codec import (
+    leader_and_isr_from_proto,
+    refusals_to_proto,
+    stop_replica_from_proto,
+)
+from tidemark.rpc.errors import abort_with
+from tidemark.rpc.metadata_codec import view_from_proto
+from tidemark.v1 import controller_service_pb2 as pb
+from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceServicer
+
+
+class BrokerControl(BrokerControlServiceServicer):
+    """Checks who is speaking, passes commands to the core, waits for its answer.
+
+    Attributes:
+        broker_epoch: ours; -1 while we are not registered, and then every command is refused.
+        wants_shutdown: said with each heartbeat from the beginning of a graceful stop on.
+    """
+
+    def __init__(
+        self,
+        driver: BrokerDriver,
+        topics: TopicTable,
+        metadata: MetadataCache,
+        offline_directories: Callable[[], tuple[str, ...]],
+    ) -> None:
+        self.broker_epoch = BrokerEpoch(-1)
+        self.wants_shutdown = False
+        self._driver = driver
+        self._topics = topics
+        self._metadata = metadata
+        self._offline_directories = offline_directories
+        self._controller_epoch = ControllerEpoch(-1)
+        self._waiting: dict[int, asyncio.Future[ReplyToControl]] = {}
+        self._next_id = 0
+
+    def reply(self, effect: ReplyToControl) -> None:
+        """Carry out `ReplyToControl`."""
+        waiting = self._waiting.pop(effect.request_id, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(effect)
+
+    async def LeaderAndIsr(  # noqa: N802
+        self, request: pb.LeaderAndIsrRequest, context: Any
+    ) -> pb.LeaderAndIsrResponse:
+        """Leaderships and followerships."""
+        self._check(request.header)
+        command = leader_and_isr_from_proto(request)
+        self._topics.update(command.topic_configs)
+        reply = await self._ask(lambda request_id: LeaderAndIsrArrived(request_id, command))
+        return pb.LeaderAndIsrResponse(errors=refusals_to_proto(reply.refused))
+
+    async def StopReplica(  # noqa: N802
+        self, request: pb.StopReplicaRequest, context: Any
+    ) -> pb.StopReplicaResponse:
+        """Replicas that this broker no longer has."""
+        self._check(request.header)
+        command = stop_replica_from_proto(request)
+        reply = await self._ask(lambda request_id: StopReplicaArrived(request_id, command))
+        return pb.StopReplicaResponse(errors=refusals_to_proto(reply.refused))
+
+    async def UpdateMetadata(  # noqa: N802
+        self, request: pb.UpdateMetadataRequest, context: Any
+    ) -> pb.UpdateMetadataResponse:
+        """The cluster as clients shall see it."""
+        self._check(request.header)
+        self._metadata.update(view_from_proto(request.metadata))
+        return pb.UpdateMetadataResponse()
+
+    async def Heartbeat(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.HeartbeatResponse]:  # noqa: N802
+        """Answer each ping; the broker epoch in the answer is all that the controller compares."""
+        async for ping in request_iterator:
+            if ping.header.controller_epoch < self._controller_epoch:
+                await abort_with(context, self._stale_controller(ControllerEpoch(ping.header.controller_epoch)))
+            yield pb.HeartbeatResponse(
+                sequence=ping.sequence,
+                broker_epoch=self.broker_epoch,
+                offline_directories=self._offline_directories(),
+                wants_shutdown=self.wants_shutdown,
+            )
+
+    async def _ask(self, event: Callable[[int], Event]) -> ReplyToControl:
+        self._next_id = request_id = self._next_id + 1
+        waiting: asyncio.Future[ReplyToControl] = asyncio.get_running_loop().create_future()
+        self._waiting[request_id] = waiting
+        try:
+            self._driver.submit(event(request_id))
+            reply = await waiting
+        finally:
+            self._waiting.pop(request_id, None)
+        if reply.error is not None:
+            raise reply.error
+        return reply
+
+    def _check(self, header: pb.ControlHeader) -> None:
+        """Rule F4, before anything of a command is believed; the core checks once more, in its own order."""
+        controller_epoch = ControllerEpoch(header.controller_epoch)
+        if controller_epoch < self._controller_epoch:
+            raise self._stale_controller(controller_epoch)
+        if header.broker_epoch != self.broker_epoch or self.broker_epoch < 0:
+            raise TidemarkError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"the command is for broker epoch {header.broker_epoch}; this broker's is {self.broker_epoch}",
+                {"broker_epoch": str(self.broker_epoch)},
+            )
+        self._controller_epoch = controller_epoch
+
+    def _stale_controller(self, controller_epoch: ControllerEpoch) -> TidemarkError:
+        return TidemarkError(
+            ErrorCode.STALE_CONTROLLER_EPOCH,
+            f"controller epoch {controller_epoch} is older than {self._controller_epoch}",
+            {"controller_epoch": str(self._controller_epoch)},
+        )

@@ -1,0 +1,226 @@
+"""The broker process: what is wired with what, and the order in which it starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+from tidemark.broker.checkpoints import Checkpoints
+from tidemark.broker.control import BrokerControl
+from tidemark.broker.driver import BrokerDriver, EffectHandler
+from tidemark.broker.fetch import FetchService, Waiters
+from tidemark.broker.follower_reads import FollowerReads
+from tidemark.broker.isr_writer import IsrWriter
+from tidemark.broker.lease import Lease
+from tidemark.broker.log_threads import LogThreads
+from tidemark.broker.metadata_cache import MetadataCache
+from tidemark.broker.metrics import BrokerMetrics
+from tidemark.broker.produce import ProduceService
+from tidemark.broker.producer_ids import ProducerIds
+from tidemark.broker.registration import UNREGISTERED, Registration, identity_of
+from tidemark.broker.replica_streams import FollowerStreams, LeaderStreams
+from tidemark.broker.service import BrokerService
+from tidemark.broker.topics import TopicTable
+from tidemark.core import effects as ef
+from tidemark.core.broker import BrokerCore
+from tidemark.core.config import ReplicationConfig
+from tidemark.core.events import SessionExpired
+from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, TidemarkError
+from tidemark.rpc.server import Service, make_server
+from tidemark.runtime.clock import SystemClock
+from tidemark.runtime.configuration import BrokerSettings
+from tidemark.runtime.metrics import METRICS, start_metrics_server
+from tidemark.storage.manager import LogManager, open_logs
+from tidemark.v1.broker_service_pb2_grpc import add_BrokerServiceServicer_to_server
+from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServicer_to_server
+from tidemark.v1.replica_service_pb2_grpc import add_ReplicaServiceServicer_to_server
+from tidemark.zookeeper.store import ZooKeeperMetadataStore
+
+_log = logging.getLogger(__name__)
+_RETRY_S = 0.3
+
+
+class BrokerProcess:
+    """Made once; started and stopped as the two lists say."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        clock = SystemClock()
+        broker_id = BrokerId(settings.broker_id)
+        self._settings = settings
+        self._store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)
+        self._core = BrokerCore(broker_id, _replication_config(settings))
+        self._driver = BrokerDriver(self._core, clock)
+        self.failed = self._driver.failed
+        self._lease = Lease(clock, self._store.lease_valid_until_ms)
+        self._metrics = BrokerMetrics(METRICS)
+        self._topics = TopicTable()
+        self._metadata = MetadataCache(str(settings.admin_address or ""))
+        self._waiters = Waiters()
+        self._readers = ThreadPoolExecutor(settings.num_read_threads, thread_name_prefix="read")
+        self._isr = IsrWriter(broker_id, self._store, self._driver.submit)
+        self._to_leaders = LeaderStreams(broker_id, self._driver.submit)
+        self._from_followers = FollowerStreams(self._driver.submit)
+        self._control = BrokerControl(self._driver, self._topics, self._metadata, self._offline_directories)
+        self._produce = ProduceService(self._driver, self._topics, self._metadata, self._lease, clock, self._metrics)
+        self._clock = clock
+        self._logs: LogManager | None = None
+        self._directory_ids: tuple[str, ...] = ()
+        self._registration: Registration | None = None
+
+    async def start(self) -> None:
+        """Session, logs, server NOT_SERVING, registration; then SERVING."""
+        await self._connect()
+        self._metadata.set_cluster_id(await self._store.cluster_id())
+        await self._open_logs()
+        self._serve_nothing_yet()
+        await self._server.start()
+        self._threads.start()
+        self._checkpoints.start()
+        self._driver.start()
+        assert self._registration is not None, "made with the server"
+        await self._registration.start()
+        self._metrics.show_replicas(self._core.replicas)
+        await self._server.set_serving(True)
+
+    async def stop(self) -> None:
+        """NOT_SERVING; lead nothing, answer who waits; leave ZooKeeper, so that others lead at once; flush and mark."""
+        if self._registration is None or self._logs is None:
+            await self._store.stop()
+            if self._logs is not None:
+                self._logs.close()
+            return
+        self._control.wants_shutdown = True
+        await self._server.set_serving(False)
+        high_watermarks = self._checkpoints.high_watermarks()
+        await self._registration.stop()
+        self._set_broker_epoch(UNREGISTERED)
+        self._driver.submit(SessionExpired())
+        self._waiters.close()
+        self._metadata.close()
+        await self._isr.stop()
+        await self._store.stop()
+        self._from_followers.stop()
+        await self._to_leaders.stop()
+        await self._server.stop(self._settings.shutdown_grace_ms / 1000 / 4)
+        self._driver.stop()
+        await self._checkpoints.stop()
+        await asyncio.to_thread(self._threads.stop)
+        self._readers.shutdown(wait=True)
+        if self._registration.broker_epoch == UNREGISTERED:
+            self._logs.close()  # the marks on disk are those of the last registration, and stay
+        else:
+            await asyncio.to_thread(self._logs.close_clean, self._registration.broker_epoch, high_watermarks)
+        self._metrics_server.close()
+
+    async def _connect(self) -> None:
+        """ZooKeeper may come up after us."""
+        while True:
+            try:
+                await self._store.start()
+            except TidemarkError as error:
+                if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
+                    raise
+                _log.warning("waiting for ZooKeeper", extra={"why": error.message})
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return
+
+    async def _open_logs(self) -> None:
+        settings = self._settings
+        logs = await asyncio.to_thread(
+            open_logs,
+            settings.log_dirs,
+            cluster_id=self._metadata.view.cluster_id,
+            broker_id=BrokerId(settings.broker_id),
+            stray_grace_ms=settings.stray_grace_ms,
+        )
+        self._logs = logs
+        self._directory_ids = logs.directory_ids
+        self._threads = LogThreads(
+            logs, self._topics, self._driver.submit_all, self._driver.fail, self._metrics.append_seconds.observe
+        )
+        self._checkpoints = Checkpoints(
+            logs, self._core.replicas, settings.replica_high_watermark_checkpoint_interval_ms
+        )
+
+    def _serve_nothing_yet(self) -> None:
+        settings = self._settings
+        assert self._logs is not None
+        fetch = FetchService(
+            self._core,
+            self._threads,
+            self._waiters,
+            self._metadata,
+            self._lease,
+            self._clock,
+            self._metrics,
+            self._readers,
+        )
+        clients = BrokerService(self._metadata, self._produce, fetch, ProducerIds(self._store))
+        self._server = make_server(
+            settings.listeners.host,
+            settings.listeners.port,
+            [
+                Service(add_BrokerServiceServicer_to_server, clients, "tidemark.v1.BrokerService"),
+                Service(add_ReplicaServiceServicer_to_server, self._from_followers, "tidemark.v1.ReplicaService"),
+                Service(add_BrokerControlServiceServicer_to_server, self._control, "tidemark.v1.BrokerControlService"),
+            ],
+        )
+        self._metrics_server = start_metrics_server(settings.metrics_listeners.host, settings.metrics_listeners.port)
+        reads = FollowerReads(self._threads, self._readers, self._metrics, self._driver.submit)
+        self._driver.wire(self._handlers(reads))
+        advertised = settings.advertised_listeners
+        port = advertised.port or self._server.port
+        self._registration = Registration(
+            identity_of(settings.broker_id, advertised.host, port, settings.broker_rack),
+            self._store,
+            self._logs,
+            self._driver,
+            self._set_broker_epoch,
+            trust_boot_id=settings.log_dirs_trust_boot_id,
+        )
+
+    def _handlers(self, reads: FollowerReads) -> dict[type[ef.Effect], EffectHandler]:
+        log = self._threads.submit
+        return {
+            ef.OpenLog: log,
+            ef.CloseLog: log,
+            ef.AppendToLog: log,
+            ef.TruncateLog: log,
+            ef.ResetLog: log,
+            ef.SaveEpochs: log,
+            ef.ReplyToProduce: self._produce.reply,
+            ef.ReplyToControl: self._control.reply,
+            ef.ConnectToLeader: self._to_leaders.connect,
+            ef.DisconnectFromLeader: self._to_leaders.disconnect,
+            ef.SendToLeader: self._to_leaders.send,
+            ef.SendToFollower: self._from_followers.send,
+            ef.DisconnectFollower: self._from_followers.disconnect,
+            ef.ReadForFollower: reads.read,
+            ef.WriteIsr: self._isr.write,
+            ef.ReadIsr: self._isr.read,
+            ef.ReportIsrChange: self._isr.report,
+            ef.HighWatermarkAdvanced: self._waiters.on_high_watermark,
+            ef.LeadershipChanged: self._waiters.on_leadership,
+            ef.Observed: self._metrics.observe,
+        }
+
+    def _set_broker_epoch(self, broker_epoch: BrokerEpoch) -> None:
+        """Everything that speaks for this broker speaks for this epoch of it."""
+        self._control.broker_epoch = broker_epoch
+        self._to_leaders.broker_epoch = broker_epoch
+        self._from_followers.broker_epoch = broker_epoch
+        self._isr.broker_epoch = broker_epoch
+
+    def _offline_directories(self) -> tuple[str, ...]:
+        online = self._logs.directory_ids if self._logs is not None else ()
+        return tuple(directory for directory in self._directory_ids if directory not in online)
+
+
+def _replication_config(settings: BrokerSettings) -> ReplicationConfig:
+    return ReplicationConfig(
+        replica_lag_time_max_ms=settings.replica_lag_time_max_ms,
+        replica_fetch_max_bytes=settings.replica_fetch_max_bytes,
+        replica_heartbeat_interval_ms=settings.replica_heartbeat_interval_ms,
+    )

@@ -1,0 +1,66 @@
+"""BrokerService: what clients ask of a broker, translated and passed on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from tidemark.broker.fetch import FetchService
+from tidemark.broker.metadata_cache import MetadataCache
+from tidemark.broker.produce import ProduceService
+from tidemark.broker.producer_ids import ProducerIds
+from tidemark.rpc.metadata_codec import view_to_proto
+from tidemark.v1 import broker_service_pb2 as pb
+from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
+
+
+class BrokerService(BrokerServiceServicer):
+    """Refusals of unary calls are mapped by the server's interceptor."""
+
+    def __init__(
+        self, metadata: MetadataCache, produce: ProduceService, fetch: FetchService, producer_ids: ProducerIds
+    ) -> None:
+        self._metadata = metadata
+        self._produce = produce
+        self._fetch = fetch
+        self._producer_ids = producer_ids
+
+    async def GetMetadata(  # noqa: N802
+        self, request: pb.GetMetadataRequest, context: Any
+    ) -> pb.GetMetadataResponse:
+        """The cluster as this broker was told of it."""
+        view = self._metadata.describe(request.topics, all_topics=request.all_topics)
+        return pb.GetMetadataResponse(metadata=view_to_proto(view))
+
+    async def WatchMetadata(  # noqa: N802
+        self, request: pb.WatchMetadataRequest, context: Any
+    ) -> AsyncIterator[pb.WatchMetadataResponse]:
+        """The cluster now, then each change."""
+        async for view in self._metadata.watch(request.topics):
+            yield pb.WatchMetadataResponse(metadata=view_to_proto(view))
+
+    async def Produce(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        """A pipeline of produce requests."""
+        await self._produce.serve(context)
+
+    async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:  # noqa: N802
+        """Committed batches."""
+        return await self._fetch.fetch(request)
+
+    async def ListOffsets(  # noqa: N802
+        self, request: pb.ListOffsetsRequest, context: Any
+    ) -> pb.ListOffsetsResponse:
+        """Offsets by position or time."""
+        return await self._fetch.list_offsets(request)
+
+    async def OffsetsForLeaderEpoch(  # noqa: N802
+        self, request: pb.OffsetsForLeaderEpochRequest, context: Any
+    ) -> pb.OffsetsForLeaderEpochResponse:
+        """End offsets of leader epochs."""
+        return self._fetch.epoch_ends(request)
+
+    async def InitProducerId(  # noqa: N802
+        self, request: pb.InitProducerIdRequest, context: Any
+    ) -> pb.InitProducerIdResponse:
+        """A producer id never given before."""
+        return pb.InitProducerIdResponse(producer_id=await self._producer_ids.next(), producer_epoch=0)
