@@ -48,7 +48,7 @@ class Brokers:
 
     def __init__(self, directory: Path, zookeeper: ZooKeeperProcess, count: int) -> None:
         self.directory = directory
-        self._zookeeper = zookeeper
+        self.connect = f"{zookeeper.connect}/{uuid.uuid4().hex}"
         self._ports = HeldPorts()
         self.ids = [BrokerId(index) for index in range(count)]
         for broker_id in self.ids:
@@ -70,7 +70,7 @@ class Brokers:
         flags = {
             "broker.id": str(broker_id),
             "log.dirs": str(self.log_directory(broker_id)),
-            "zookeeper.connect": self._zookeeper.connect,
+            "zookeeper.connect": self.connect,
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
             "listeners": self.address(broker_id),
             "metrics.listeners": self.metrics_address(broker_id),
@@ -176,7 +176,11 @@ class HandController:
         topic = self.topics[partition.topic]
         assigned = topic.partitions[partition.partition]
         found = self.states[partition]
-        live = await self.store.live_brokers()
+        live = {
+            broker_id: registration
+            for broker_id, registration in (await self.store.live_brokers()).items()
+            if self.brokers.processes[broker_id].running
+        }
         command = PartitionCommand(partition, self.identity(partition), assigned, found.state, found.version)
         for broker_id in assigned:
             if broker_id in live:
@@ -280,8 +284,8 @@ async def client_of(brokers: Brokers, broker_id: int) -> AsyncIterator[Client]:
 
 
 @contextlib.asynccontextmanager
-async def controller_of(brokers: Brokers, zookeeper: ZooKeeperProcess) -> AsyncIterator[HandController]:
-    store = ZooKeeperMetadataStore(zookeeper.connect, session_timeout_ms=6000, clock=SystemClock())
+async def controller_of(brokers: Brokers) -> AsyncIterator[HandController]:
+    store = ZooKeeperMetadataStore(brokers.connect, session_timeout_ms=6000, clock=SystemClock())
     await store.start()
     try:
         term = await store.elect_controller(CONTROLLER_ID, f"{HOST}:1")

@@ -56,9 +56,9 @@ async def one(tmp_path: Path, zookeeper: ZooKeeperProcess) -> AsyncIterator[Brok
 
 
 @pytest.fixture
-async def controller(zookeeper: ZooKeeperProcess, request: pytest.FixtureRequest) -> AsyncIterator[HandController]:
+async def controller(request: pytest.FixtureRequest) -> AsyncIterator[HandController]:
     brokers = request.getfixturevalue("three" if "three" in request.fixturenames else "one")
-    async with controller_of(brokers, zookeeper) as controller:
+    async with controller_of(brokers) as controller:
         yield controller
 
 
