@@ -166,8 +166,8 @@ class LocalCluster:
         self._services[name].kill()
 
     def pause(self, name: str) -> None:
-        """SIGSTOP: it goes silent, its connections stay."""
-        self._services[name].signal(signal.SIGSTOP)
+        """SIGSTOP: it goes silent, its connections stay; it stands still when this returns."""
+        self._services[name].pause()
 
     def resume(self, name: str) -> None:
         """SIGCONT."""

@@ -75,6 +75,12 @@ class ServiceProcess:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
+    def pause(self) -> None:
+        """SIGSTOP; it stands still when this returns."""
+        self.signal(signal.SIGSTOP)
+        if self.running:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
     def wait(self, timeout_s: float) -> bool:
         """Whether it ended within `timeout_s`."""
         if self._process is None:
