@@ -1,0 +1,172 @@
+"""The `tidemark` command as a process, as a shell and CI meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from typing import NamedTuple
+
+import pytest
+from tidemark.local.cluster import LocalCluster
+
+TIMEOUT_S = 60
+
+
+class Ended(NamedTuple):
+    """A command that has ended."""
+
+    status: int
+    out: str
+    error: str
+
+
+def tidemark(cluster: LocalCluster | None, *arguments: str, stdin: str = "", **environment: str) -> Ended:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
+    if cluster is not None:
+        inherited["TIDEMARK_BOOTSTRAP"] = cluster.bootstrap
+    done = subprocess.run(
+        [sys.executable, "-m", "tidemark.cli.app", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=inherited | environment,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def succeeds(cluster: LocalCluster, *arguments: str, stdin: str = "") -> str:
+    ended = tidemark(cluster, *arguments, stdin=stdin)
+    assert (ended.status, ended.error) == (0, "")
+    return ended.out
+
+
+def refused(ended: Ended, code: str) -> None:
+    assert ended.status == 1, ended
+    assert ended.error.startswith(f"error {code}: ")
+    assert len(ended.error.splitlines()) == 1, "one line, no traceback"
+    assert ended.error.endswith("\n")
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic-{uuid.uuid4().hex[:12]}"
+
+
+def test_describe_prints_what_the_seed_shows(cluster: LocalCluster, topic: str) -> None:
+    flags = ("--partitions", "6", "--replication-factor", "3", "--config", "min.insync.replicas=2")
+    assert succeeds(cluster, "topic", "create", topic, *flags) == (
+        f"created topic {topic}: 6 partitions, replication factor 3\n"
+    )
+    first, *partitions = succeeds(cluster, "topic", "describe", topic).splitlines()
+    assert first == f"Topic:{topic} PartitionCount:6 ReplicationFactor:3 Configs:min.insync.replicas=2"
+    assert len(partitions) == 6
+    for index, line in enumerate(partitions):
+        words = line.split()
+        assert words[:4] == ["Topic:", topic, "Partition:", str(index)]
+        assert words[4::2] == ["Leader:", "Replicas:", "Isr:"]
+        assert words[5] == words[7].split(",")[0]
+        assert words[7] == words[9]
+        assert sorted(words[7].split(",")) == ["0", "1", "2"]
+
+
+def test_scripts_get_json_everywhere(cluster: LocalCluster, topic: str) -> None:
+    planned = json.loads(succeeds(cluster, "topic", "create", topic, "--validate-only", "-o", "json"))
+    assert (planned["created"], planned["partition_count"]) == (False, 1)
+    assert topic not in json.loads(succeeds(cluster, "topic", "list", "-o", "json"))
+    made = json.loads(succeeds(cluster, "topic", "create", topic, "-p", "2", "-r", "2", "-o", "json"))
+    assert (made["created"], made["partition_count"], made["replication_factor"]) == (True, 2, 2)
+    assert topic in json.loads(succeeds(cluster, "topic", "list", "-o", "json"))
+    (described,) = json.loads(succeeds(cluster, "topic", "describe", topic, "-o", "json"))
+    assert described["topic_id"] == made["topic_id"]
+    assert [partition["leader"] for partition in described["partitions"]] == [
+        partition["replicas"][0] for partition in described["partitions"]
+    ]
+    found = json.loads(succeeds(cluster, "cluster", "describe", "-o", "json"))
+    assert [broker["broker_id"] for broker in found["brokers"]] == [0, 1, 2]
+    assert (found["offline_count"], found["admin_address"]) == (0, cluster.admin_address)
+    assert json.loads(succeeds(cluster, "topic", "delete", topic, "-o", "json")) == {"topic": topic, "deleted": True}
+    assert topic not in json.loads(succeeds(cluster, "topic", "list", "-o", "json"))
+
+
+def test_people_get_a_table_of_brokers(cluster: LocalCluster) -> None:
+    out = succeeds(cluster, "cluster", "describe")
+    for address in cluster.bootstrap.split(","):
+        assert address in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("create", "a/b"), "INVALID_TOPIC_NAME"),
+        (("create", ".."), "INVALID_TOPIC_NAME"),
+        (("create", "x" * 250), "INVALID_TOPIC_NAME"),
+        (("create", ""), "INVALID_TOPIC_NAME"),
+        (("create", "bad", "--replication-factor", "4"), "INVALID_REPLICATION_FACTOR"),
+        (("create", "bad", "--partitions", "0"), "INVALID_PARTITIONS"),
+        (("create", "bad", "--partitions", "100000"), "INVALID_PARTITIONS"),
+        (("create", "bad", "--config", "no.such.setting=1"), "UNKNOWN_CONFIG"),
+        (("create", "bad", "--config", "segment.bytes=1"), "INVALID_CONFIG"),
+        (("create", "bad", "-r", "2", "--config", "min.insync.replicas=3"), "INVALID_CONFIG"),
+        (("describe", "not-there"), "UNKNOWN_TOPIC"),
+        (("delete", "not-there"), "UNKNOWN_TOPIC"),
+    ],
+)
+def test_bad_input_is_one_line_with_its_code_status_1_and_changes_nothing(
+    cluster: LocalCluster, arguments: tuple[str, ...], code: str
+) -> None:
+    before = succeeds(cluster, "topic", "list")
+    refused(tidemark(cluster, "topic", *arguments), code)
+    assert succeeds(cluster, "topic", "list") == before
+
+
+def test_a_topic_that_exists_is_refused(cluster: LocalCluster, topic: str) -> None:
+    succeeds(cluster, "topic", "create", topic)
+    refused(tidemark(cluster, "topic", "create", topic), "TOPIC_ALREADY_EXISTS")
+
+
+def test_the_admin_service_alone_is_enough(cluster: LocalCluster) -> None:
+    ended = tidemark(None, "topic", "list", TIDEMARK_ADMIN=cluster.admin_address)
+    assert (ended.status, ended.error) == (0, "")
+
+
+def test_one_dead_broker_in_the_list_does_not_matter(cluster: LocalCluster) -> None:
+    ended = tidemark(None, "topic", "list", "--bootstrap", f"127.0.0.1:1,{cluster.bootstrap}")
+    assert (ended.status, ended.error) == (0, "")
+
+
+def test_a_cluster_that_is_not_there_is_one_line() -> None:
+    refused(tidemark(None, "topic", "list", "--bootstrap", "127.0.0.1:1"), "BROKER_NOT_AVAILABLE")
+    refused(tidemark(None, "topic", "list", "--admin", "127.0.0.1:1"), "BROKER_NOT_AVAILABLE")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "list"),
+        ("topic", "create", "--bootstrap", "127.0.0.1:1"),
+        ("topic", "create", "t", "--bootstrap", "127.0.0.1:1", "--config", "no-value"),
+        ("topic", "create", "t", "--bootstrap", "127.0.0.1:1", "-c", "a=1", "-c", "a=2"),
+        ("topic", "create", "t", "--bootstrap", "127.0.0.1:1", "--partitions", "many"),
+        ("topic", "create", "t", "--bootstrap", "127.0.0.1:1", "--partitions", "4294967296"),
+        ("no-such-command",),
+    ],
+)
+def test_bad_usage_ends_with_status_2_and_no_traceback(arguments: tuple[str, ...]) -> None:
+    ended = tidemark(None, *arguments)
+    assert ended.status == 2
+    assert "Error: " in ended.error
+    assert "Traceback" not in ended.error
+
+
+@pytest.mark.parametrize(
+    "command", [(), ("topic", "create"), ("topic", "list"), ("topic", "describe"), ("topic", "delete"), ("dev",)]
+)
+def test_help_teaches_with_examples(command: tuple[str, ...]) -> None:
+    ended = tidemark(None, *command, "--help")
+    assert ended.status == 0
+    assert f"tidemark {' '.join(command)}".strip() in ended.out.partition("Options:")[0].partition("\n")[2]
