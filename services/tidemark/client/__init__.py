@@ -1,0 +1,1 @@
+"""Producer, Consumer and AdminClient; async ones in `tidemark.client.aio`."""
