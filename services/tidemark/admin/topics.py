@@ -35,6 +35,8 @@ class TopicAdministration:
         self._store = store
         self._default_replication_factor = default_replication_factor
         self._admin_address = admin_address
+        # Two topics planned beside each other would start at the same broker (rule C4).
+        self._writing = asyncio.Lock()
 
     async def create_topic(self, request: TopicRequest, *, validate_only: bool, timeout_s: float) -> TopicView:
         """The topic made, every partition with a leader; with `validate_only` what would be made, nothing written.
@@ -46,23 +48,27 @@ class TopicAdministration:
                 missing: the topic exists then and the controller goes on.
         """
         check_topic_name(request.topic)
-        topic_id = topic_id_of(request)
-        topics, brokers = await asyncio.gather(self._store.topics(), self._store.live_brokers())
-        topic = topics.get(request.topic)
-        if topic is not None and topic.topic_id != topic_id:
-            raise already_exists(request.topic)
-        if topic is None:
-            topic = plan_topic(
-                request,
-                brokers,
-                topics.values(),
-                topic_id=topic_id,
-                default_replication_factor=self._default_replication_factor,
-            )
-            if validate_only:
-                return topic_view(topic, {})
-            topic = await self._write(topic)
+        if validate_only:
+            return topic_view(await self._planned(request, topic_id_of(request)), {})
+        async with self._writing:
+            topic = await self._planned(request, topic_id_of(request))
+            if topic.version < 0:
+                topic = await self._write(topic)
         return await self._wait_for_leaders(topic, timeout_s)
+
+    async def _planned(self, request: TopicRequest, topic_id: str) -> TopicDescription:
+        """The topic to write; where an earlier try has written it (the same id), the one that is there."""
+        topics, brokers = await asyncio.gather(self._store.topics(), self._store.live_brokers())
+        found = topics.get(request.topic)
+        if found is not None and found.topic_id != topic_id:
+            raise already_exists(request.topic)
+        return found or plan_topic(
+            request,
+            brokers,
+            topics.values(),
+            topic_id=topic_id,
+            default_replication_factor=self._default_replication_factor,
+        )
 
     async def _write(self, topic: TopicDescription) -> TopicDescription:
         try:
