@@ -13,6 +13,7 @@ import typer
 
 from tidemark.cli.cluster import cluster_app
 from tidemark.cli.output import print_error
+from tidemark.cli.produce import produce
 from tidemark.cli.topics import topic_app
 from tidemark.model import ErrorCode, TidemarkError
 
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 app.add_typer(topic_app, name="topic")
 app.add_typer(cluster_app, name="cluster")
+app.command()(produce)
 
 
 @app.callback()
