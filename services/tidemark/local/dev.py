@@ -77,7 +77,7 @@ def _show_next_steps(out: Console, cluster: LocalCluster) -> None:
         f"export TIDEMARK_BOOTSTRAP={cluster.bootstrap}",
         "tidemark topic create greetings --partitions 3",
         "echo hello | tidemark produce greetings",
-        "tidemark consume greetings --from earliest",
+        "tidemark consume greetings --from earliest --max-records 1",
     ):
         out.print(f"  {command}", highlight=False, soft_wrap=True)
     out.print("Ctrl-C stops everything.")
@@ -90,12 +90,12 @@ def _watch(out: Console, cluster: LocalCluster) -> None:
     with live as shown:
         while True:
             time.sleep(_REFRESH_S)
+            before, alive = alive, {name: cluster.process(name).running for name in cluster.names}
             for name in cluster.names:
-                service = cluster.process(name)
-                if alive[name] and not service.running:
+                if before[name] and not alive[name]:
+                    service = cluster.process(name)
                     out.print(f"{name} ended with status {service.exit_status}; its log: {service.log}")
-                alive[name] = service.running
-            if isinstance(shown, Live):
+            if isinstance(shown, Live) and alive != before:
                 shown.update(_table(cluster), refresh=True)
 
 
@@ -104,8 +104,7 @@ def _table(cluster: LocalCluster) -> Table:
     for name in cluster.names:
         service = cluster.process(name)
         state = "running" if service.running else f"[red]ended, status {service.exit_status}[/red]"
-        metrics = f"http://{cluster.metrics_address(name)}/metrics"
-        table.add_row(name, cluster.address(name), metrics, str(service.pid), state)
+        table.add_row(name, cluster.address(name), cluster.metrics_address(name), str(service.pid), state)
     return table
 
 
