@@ -97,9 +97,9 @@ def _states_of(topic: TopicDescription) -> list[StateWrite]:
 
 @contextlib.asynccontextmanager
 async def admin_process(
-    zookeeper_connect: str, directory: Path, *flags: str
+    zookeeper_connect: str, directory: Path, *flags: str, serving: bool = True
 ) -> AsyncIterator[tuple[str, str, ServiceProcess]]:
-    """Its address, that of its metrics, and the process, SERVING."""
+    """Its address, that of its metrics, and the process, which says that it is `serving` or that it is not."""
     ports = HeldPorts()
     address = f"{HOST}:{ports.take('admin')}"
     metrics_address = f"{HOST}:{ports.take('admin metrics')}"
@@ -113,20 +113,21 @@ async def admin_process(
     process = ServiceProcess("admin", "tidemark.admin", arguments, log=directory / "admin.log", environment={})
     process.start()
     try:
-        await _until_serving(address, process)
+        await _until_it_says(serving, address, process)
         yield address, metrics_address, process
     finally:
         process.kill()
         ports.release()
 
 
-async def _until_serving(address: str, process: ServiceProcess) -> None:
+async def _until_it_says(serving: bool, address: str, process: ServiceProcess) -> None:
+    wanted = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
     async with asyncio.timeout(READY_TIMEOUT_S), open_channel(address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 answer = await health.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=2)
-                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                if answer.status == wanted:
                     return
             assert process.running, process.log.read_text()
             await asyncio.sleep(0.05)

@@ -207,6 +207,14 @@ async def test_it_serves_again_when_zookeeper_is_back(admin: Admin, zookeeper: Z
                     raise
 
 
+async def test_without_zookeeper_it_says_not_serving_goes_on_trying_and_stops_cleanly(tmp_path: Path) -> None:
+    async with admin_process("127.0.0.1:1", tmp_path, *SHORT_SESSION, serving=False) as (_, metrics_address, process):
+        assert "tidemark_" in await asyncio.to_thread(_metrics_of, metrics_address)
+        process.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 10)
+        assert process.exit_status == 0, process.tail()
+
+
 def _metrics_of(address: str) -> str:
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
         return str(answer.read().decode())

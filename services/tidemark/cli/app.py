@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from tidemark.cli.cluster import cluster_app
+from tidemark.cli.consume import consume
 from tidemark.cli.output import print_error
 from tidemark.cli.produce import produce
 from tidemark.cli.topics import topic_app
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.add_typer(topic_app, name="topic")
 app.add_typer(cluster_app, name="cluster")
 app.command()(produce)
+app.command()(consume)
 
 
 @app.callback()
