@@ -36,11 +36,11 @@ async def serve(settings: AdminSettings) -> int:
     stop = contextlib.AsyncExitStack()
 
     async def start() -> None:
+        metrics = start_metrics_server(settings.metrics_listeners.host, settings.metrics_listeners.port)
+        stop.callback(metrics.close)
         server = make_server(settings.listeners.host, settings.listeners.port, [service])
         await server.start()
         stop.push_async_callback(server.stop, settings.shutdown_grace_ms / 1000)
-        metrics = start_metrics_server(settings.metrics_listeners.host, settings.metrics_listeners.port)
-        stop.callback(metrics.close)
         stop.push_async_callback(session.stop)
         await session.start()
         await server.set_serving(True)
