@@ -12,7 +12,7 @@ LIMITS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
 )
-_OPTIONS: tuple[tuple[str, int], ...] = (
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *LIMITS,
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
@@ -27,4 +27,4 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 
 def open_channel(address: str) -> grpc.aio.Channel:
     """A channel to host:port; connects when it is first used, and again, within 500 ms, when it broke."""
-    return grpc.aio.insecure_channel(address, options=list(_OPTIONS))
+    return grpc.aio.insecure_channel(address, options=list(CHANNEL_OPTIONS))

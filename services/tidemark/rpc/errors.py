@@ -90,7 +90,7 @@ async def abort_with(context: grpc.aio.ServicerContext, error: TidemarkError) ->
 
 def from_rpc_error(error: grpc.RpcError, *, address: str) -> TidemarkError:
     """What a failed call means: the refusal it carries, or what befell the connection to `address`."""
-    if not isinstance(error, grpc.aio.AioRpcError):
+    if not isinstance(error, grpc.aio.AioRpcError | grpc.Call):
         return TidemarkError(ErrorCode.INTERNAL, f"{address}: {error}")
     info = _error_info(error)
     if info is not None:
@@ -100,7 +100,7 @@ def from_rpc_error(error: grpc.RpcError, *, address: str) -> TidemarkError:
     return TidemarkError(code, f"{address}: {error.code().name.lower()}: {error.details()}", {"address": address})
 
 
-def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | None:
+def _error_info(error: grpc.aio.AioRpcError | grpc.Call) -> error_details_pb2.ErrorInfo | None:
     for key, value in error.trailing_metadata() or ():
         if key != "grpc-status-details-bin" or not isinstance(value, bytes):
             continue

@@ -1,0 +1,303 @@
+"""Bounded, stateless reads for batch engines: blocking, each with a deadline (rules K1, K3).
+
+Nothing is kept between calls, so a task that is retried elsewhere reads the same rows; and nothing here needs an
+event loop, so it works in a worker process that an engine has forked.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, NamedTuple, TypeVar
+
+import grpc
+import pyarrow as pa
+
+from tidemark.client.backoff import Backoff
+from tidemark.client.cluster import parse_bootstrap, unknown_partition
+from tidemark.core.cluster_state import ClusterView, TopicView, apply
+from tidemark.model import NO_LEADER, ErrorCode, TidemarkError, TopicPartition
+from tidemark.record.envelope import split_batches
+from tidemark.record.payload import with_offsets
+from tidemark.rpc import errors
+from tidemark.rpc.channel import CHANNEL_OPTIONS
+from tidemark.rpc.metadata_codec import view_from_proto
+from tidemark.v1 import broker_service_pb2 as pb
+from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+
+T = TypeVar("T")
+
+FETCH_BYTES: Final = 4 << 20
+_CALL_S: Final = 5.0
+_WAIT_MS: Final = 500
+
+
+class Bounds(NamedTuple):
+    """What a partition holds: `earliest` inclusive, `latest` (the high watermark) exclusive."""
+
+    earliest: int
+    latest: int
+
+
+class RangeReader:
+    """A blocking client for reads between known offsets.
+
+    Args:
+        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        deadline_s: seconds from now after which every call raises REQUEST_TIMED_OUT, with the last refusal.
+    """
+
+    def __init__(self, bootstrap: str | None, *, deadline_s: float) -> None:
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._until_s = time.monotonic() + deadline_s
+        self._view = ClusterView()
+        self._channels: dict[str, grpc.Channel] = {}
+
+    def __enter__(self) -> RangeReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            channel.close()
+
+    def topics(self, names: Sequence[str] | None = None) -> Mapping[str, TopicView]:
+        """Topics with their partitions (None: all there are); raises UNKNOWN_TOPIC."""
+
+        def ask() -> Mapping[str, TopicView]:
+            self._refresh(names)
+            wanted = sorted(self._view.topics) if names is None else list(names)
+            return {name: self._known(name) for name in wanted}
+
+        return self._retrying(ask)
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+        """First and end offset of each partition now."""
+        return {index: self._retrying(partial(self._bounds_now, topic, index)) for index in partitions}
+
+    def offset_for_timestamp(self, topic: str, partition: int, timestamp_us: int) -> int | None:
+        """First offset at or after a time, microseconds since 1970; None when no record is so young."""
+
+        def ask() -> int | None:
+            found = self._list_offset(topic, partition, timestamp_us=timestamp_us)
+            return None if found < 0 else found
+
+        return self._retrying(ask)
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        topic_id: str = "",
+        incarnation: str = "",
+        fetch_bytes: int = FETCH_BYTES,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of [start, end) in record.schema.OFFSET_SCHEMA, in order, exactly once.
+
+        The next fetch is under way while rows are handed out. A compacted log may have fewer rows than offsets.
+
+        Raises:
+            TidemarkError: OFFSET_OUT_OF_RANGE when rows were deleted, UNKNOWN_TOPIC_ID when the topic or partition
+                was recreated, LOG_TRUNCATED after an unclean election; REQUEST_TIMED_OUT at the deadline.
+        """
+        position = start
+        ahead = _Ahead(lambda at: self._fetch(topic, partition, at, topic_id, incarnation, fetch_bytes))
+        try:
+            if position < end:
+                ahead.begin(position)
+            while position < end:
+                data = ahead.take()
+                batches = split_batches(data)
+                following = batches[-1].envelope.next_offset if batches else position
+                if following < end:
+                    ahead.begin(following)
+                for batch in batches:
+                    if batch.envelope.is_control:
+                        continue
+                    rows = _between(with_offsets(batch), position, end)
+                    if rows.num_rows:
+                        yield rows
+                position = max(position, following)
+        finally:
+            ahead.stop()
+
+    # -- one try -----------------------------------------------------------------------------------------------
+
+    def _fetch(
+        self, topic: str, partition: int, offset: int, topic_id: str, incarnation: str, fetch_bytes: int
+    ) -> bytes:
+        def ask() -> bytes:
+            address, epoch = self._leader(topic, partition)
+            request = pb.FetchRequest(
+                max_wait_ms=_WAIT_MS,
+                min_bytes=1,
+                max_bytes=fetch_bytes,
+                partitions=[
+                    pb.PartitionFetch(
+                        topic=topic,
+                        partition=partition,
+                        current_leader_epoch=epoch,
+                        fetch_offset=offset,
+                        last_fetched_epoch=-1,
+                        max_bytes=fetch_bytes,
+                        topic_id=topic_id,
+                        incarnation=incarnation,
+                    )
+                ],
+            )
+            result = self._call(address, "Fetch", request).partitions[0]
+            _raise_refusal(result)
+            data: bytes = result.batches
+            if not data:
+                raise TidemarkError(
+                    ErrorCode.OFFSET_NOT_AVAILABLE, f"{topic}-{partition}: offset {offset} is not committed yet"
+                )
+            return data
+
+        return self._retrying(ask)
+
+    def _bounds_now(self, topic: str, partition: int) -> Bounds:
+        earliest = self._list_offset(topic, partition, earliest=True)
+        return Bounds(earliest, self._list_offset(topic, partition, latest=True))
+
+    def _list_offset(self, topic: str, partition: int, **position: Any) -> int:
+        address, epoch = self._leader(topic, partition)
+        part = pb.PartitionListOffsets(topic=topic, partition=partition, current_leader_epoch=epoch, **position)
+        result = self._call(address, "ListOffsets", pb.ListOffsetsRequest(partitions=[part])).partitions[0]
+        _raise_refusal(result)
+        return int(result.offset)
+
+    def _leader(self, topic: str, partition: int) -> tuple[str, int]:
+        if topic not in self._view.topics:
+            self._refresh([topic])
+        known = self._known(topic).partitions.get(partition)
+        if known is None:
+            raise unknown_partition(TopicPartition(topic, partition), len(self._known(topic).partitions))
+        broker = self._view.brokers.get(known.leader)
+        if known.leader == NO_LEADER or broker is None:
+            raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
+        return f"{broker.host}:{broker.port}", known.leader_epoch
+
+    def _known(self, topic: str) -> TopicView:
+        found = self._view.topics.get(topic)
+        if found is None:
+            raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {topic!r}", {"topic": topic})
+        if found.error is not None:
+            raise found.error
+        return found
+
+    def _refresh(self, names: Sequence[str] | None) -> None:
+        request = pb.GetMetadataRequest(topics=names or (), all_topics=names is None)
+        live = [f"{broker.host}:{broker.port}" for broker in self._view.brokers.values()]
+        causes: dict[str, str] = {}
+        for address in dict.fromkeys([*live, *self._bootstrap]):
+            try:
+                update = view_from_proto(self._call(address, "GetMetadata", request).metadata)
+            except TidemarkError as error:
+                causes[address] = error.message
+                continue
+            if update.brokers:
+                self._view = apply(self._view, update)
+                return
+            causes[address] = "it has just started and knows no brokers yet"
+        told = "; ".join(f"{address}: {cause}" for address, cause in causes.items())
+        raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"no broker answers ({told})", causes)
+
+    def _call(self, address: str, method: str, request: Any) -> Any:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = grpc.insecure_channel(address, options=list(CHANNEL_OPTIONS))
+        left_s = self._until_s - time.monotonic()
+        try:
+            return getattr(BrokerServiceStub(channel), method)(request, timeout=min(_CALL_S, max(left_s, 0.01)))
+        except grpc.RpcError as error:
+            raise errors.from_rpc_error(error, address=address) from None
+
+    def _retrying(self, ask: Callable[[], T]) -> T:
+        """Ask until it succeeds, is refused for good, or the deadline is over."""
+        backoff = Backoff()
+        while True:
+            try:
+                return ask()
+            except TidemarkError as error:
+                left_s = self._until_s - time.monotonic()
+                if not error.retriable:
+                    raise
+                if left_s <= 0:
+                    raise TidemarkError(
+                        ErrorCode.REQUEST_TIMED_OUT, f"not done before its deadline; the last refusal: {error}"
+                    ) from error
+                time.sleep(min(backoff.next_s(), left_s))
+                self._refresh_quietly()
+
+    def _refresh_quietly(self) -> None:
+        try:
+            self._refresh(list(self._view.topics) or None)
+        except TidemarkError:
+            return  # the next try says the same, and the deadline ends it
+
+
+class _Ahead:
+    """One fetch under way on a thread while the caller works on the one before."""
+
+    def __init__(self, fetch: Callable[[int], bytes]) -> None:
+        self._fetch = fetch
+        self._thread: threading.Thread | None = None
+        self._data: bytes = b""
+        self._error: BaseException | None = None
+
+    def begin(self, offset: int) -> None:
+        self._thread = threading.Thread(target=self._run, args=(offset,), name="fetch-ahead", daemon=True)
+        self._thread.start()
+
+    def take(self) -> bytes:
+        self.stop()
+        if self._error is not None:
+            raise self._error
+        return self._data
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self, offset: int) -> None:
+        try:
+            self._data = self._fetch(offset)
+        except BaseException as error:  # noqa: BLE001 - raised again by take()
+            self._error = error
+
+
+def _between(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+    """The rows whose offset lies in [start, end); offsets rise along the rows."""
+    offsets: pa.Array[Any] = rows.column(4)
+    count = rows.num_rows
+    if count == 0:
+        return rows
+    first: int = offsets[0].as_py()
+    last: int = offsets[count - 1].as_py()
+    if first >= start and last < end:
+        return rows
+    if last - first == count - 1:
+        begin = max(0, start - first)
+        return rows.slice(begin, max(0, min(count, end - first) - begin))
+    values: list[int] = offsets.to_pylist()
+    keep = [index for index, offset in enumerate(values) if start <= offset < end]
+    return rows.slice(keep[0], len(keep)) if keep else rows.slice(0, 0)
+
+
+def _raise_refusal(result: Any) -> None:
+    if result.HasField("error"):
+        raise errors.from_proto(result.error)
