@@ -293,7 +293,7 @@ def _between(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
     if last - first == count - 1:
         begin = max(0, start - first)
         return rows.slice(begin, max(0, min(count, end - first) - begin))
-    values: list[int] = offsets.to_pylist()
+    values: list[Any] = offsets.to_pylist()
     keep = [index for index, offset in enumerate(values) if start <= offset < end]
     return rows.slice(keep[0], len(keep)) if keep else rows.slice(0, 0)
 
