@@ -14,12 +14,12 @@ import sys
 import tempfile
 import threading
 import time
-from concurrent.futures import Future
 from datetime import datetime
 from pathlib import Path
 
-from tidemark.client import AdminClient, Producer, RecordMetadata
+from tidemark.client import AdminClient, Producer, SendHandle
 from tidemark.local.cluster import LocalCluster, broker_name
+from tidemark.model import TidemarkError
 
 from bench.figures import Figure, report
 
@@ -39,7 +39,7 @@ class SteadyLoad:
         self._producer = producer
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._send, name="load")
-        self.failures: list[BaseException] = []
+        self.failures: list[TidemarkError] = []
         self.acknowledged: list[tuple[int, float, float]] = []
         """(partition, sent, acknowledged), in seconds of the wall clock."""
 
@@ -71,9 +71,10 @@ class SteadyLoad:
             self._producer.send(TOPIC, bytes(100), partition=partition).add_done_callback(done)
             index += 1
 
-    def _done(self, partition: int, sent_s: float, future: Future[RecordMetadata]) -> None:
-        error = future.exception()
-        if error is not None:
+    def _done(self, partition: int, sent_s: float, handle: SendHandle) -> None:
+        try:
+            handle.outcome()
+        except TidemarkError as error:
             self.failures.append(error)
         else:
             self.acknowledged.append((partition, sent_s, time.time()))

@@ -32,7 +32,7 @@ def arrow_per_s(bootstrap: str, topic: str) -> float:
     with Producer(bootstrap, acks="all") as producer:
         started_s = time.perf_counter()
         for index in range(ARROW_RECORDS // ARROW_BATCH_RECORDS):
-            producer.send_arrow(topic, table, partition=index % PARTITIONS)
+            producer.send_table(topic, table, partition=index % PARTITIONS)
         producer.flush(FLUSH_TIMEOUT_S)
         return ARROW_RECORDS / (time.perf_counter() - started_s)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -30,6 +30,8 @@ class TidemarkInputPartition(InputPartition):
     """What one task reads: stateless, so that a retried task reads the same."""
 
     offsets: OffsetRange
+    topic_id: str
+    incarnation: str
     timestamp_type: int
 
 
@@ -63,21 +65,22 @@ class TidemarkReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """One for each range; the ends are the high watermarks now."""
         described = topics.describe(self._options)
-        bounds: Mapping[str, Mapping[int, topics.PartitionBounds]] = {
-            name: topic.bounds for name, topic in described.items()
-        }
-        return [
-            TidemarkInputPartition(offsets=offsets, timestamp_type=described[offsets.topic].timestamp_type)
-            for offsets in plan_ranges(self._options, bounds)
-        ]
+        planned = plan_ranges(self._options, {name: topic.bounds for name, topic in described.items()})
+        return [_task(offsets, described[offsets.topic]) for offsets in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range, in the order of their offsets."""
         assert isinstance(partition, TidemarkInputPartition)
-        for records in topics.read(self._options, partition.offsets):
+        for records in topics.read(
+            self._options, partition.offsets, topic_id=partition.topic_id, incarnation=partition.incarnation
+        ):
             yield rows.to_columns(
                 records,
                 partition.offsets,
                 timestamp_type=partition.timestamp_type,
                 with_headers=self._options.include_headers,
             )
+
+
+def _task(offsets: OffsetRange, topic: topics.TopicFacts) -> TidemarkInputPartition:
+    return TidemarkInputPartition(offsets, topic.topic_id, topic.incarnations[offsets.partition], topic.timestamp_type)

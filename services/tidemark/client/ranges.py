@@ -47,12 +47,14 @@ class RangeReader:
 
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
-        deadline_s: seconds from now after which every call raises REQUEST_TIMED_OUT, with the last refusal.
+        deadline_s: seconds after which a lookup or a fetch raises REQUEST_TIMED_OUT, with the last refusal. Each has
+            its own: a long read takes as long as it makes progress.
     """
 
     def __init__(self, bootstrap: str | None, *, deadline_s: float) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
-        self._until_s = time.monotonic() + deadline_s
+        self._deadline_s = deadline_s
+        self._until_s = 0.0
         self._view = ClusterView()
         self._channels: dict[str, grpc.Channel] = {}
 
@@ -228,6 +230,7 @@ class RangeReader:
     def _retrying(self, ask: Callable[[], T]) -> T:
         """Ask until it succeeds, is refused for good, or the deadline is over."""
         backoff = Backoff()
+        self._until_s = time.monotonic() + self._deadline_s
         while True:
             try:
                 return ask()
