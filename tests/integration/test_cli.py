@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -170,3 +171,36 @@ def test_help_teaches_with_examples(command: tuple[str, ...]) -> None:
     ended = tidemark(None, *command, "--help")
     assert ended.status == 0
     assert f"tidemark {' '.join(command)}".strip() in ended.out.partition("Options:")[0].partition("\n")[2]
+
+
+def test_lines_that_are_produced_are_consumed_with_their_keys(cluster: LocalCluster, topic: str) -> None:
+    succeeds(cluster, "topic", "create", topic, "--partitions", "3")
+    lines = [f"carrier-{index % 7}=flight {index} ü" for index in range(500)]
+    sent = json.loads(succeeds(cluster, "produce", topic, "-k", "=", "-o", "json", stdin="\n".join(lines)))
+    assert (sent["acknowledged"], sent["failed"], sum(sent["partitions"].values())) == (500, 0, 500)
+    read = succeeds(cluster, "consume", topic, "--from", "earliest", "-n", "500", "--timeout", "20", "-k", "=")
+    assert sorted(read.splitlines()) == sorted(lines)
+    one = json.loads(succeeds(cluster, "consume", topic, "--from", "offset:1", "-n", "1", "-o", "json"))
+    assert (one["topic"], one["offset"], one["headers"]) == (topic, 1, [])
+    assert f"{one['key']}={one['value']}" in lines
+
+
+def test_a_file_is_produced_and_silence_ends_consuming(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
+    succeeds(cluster, "topic", "create", topic)
+    file = tmp_path / "lines"
+    file.write_bytes(b"one\n\ntwo\n")
+    assert succeeds(cluster, "produce", topic, "--file", str(file)) == f"sent 3 records to {topic}\n"
+    assert succeeds(cluster, "consume", topic, "--from", "earliest", "--timeout", "0.5") == "one\n\ntwo\n"
+    assert succeeds(cluster, "consume", topic, "--from", "timestamp:2100-01-01", "--timeout", "0.5") == ""
+
+
+def test_producing_and_consuming_what_cannot_be_is_one_line_and_status_1(cluster: LocalCluster, topic: str) -> None:
+    refused(tidemark(cluster, "produce", "not-there", stdin="x\n"), "UNKNOWN_TOPIC")
+    refused(tidemark(cluster, "consume", "not-there", "--from", "earliest"), "UNKNOWN_TOPIC")
+    succeeds(cluster, "topic", "create", topic)
+    refused(tidemark(cluster, "produce", topic, "-k", "=", stdin="a=1\nno separator\n"), "INVALID_REQUEST")
+    refused(tidemark(cluster, "produce", topic, stdin="x" * (2 << 20)), "BATCH_TOO_LARGE")
+    missing = tidemark(cluster, "consume", topic, "--from", "earliest", "-n", "2", "--timeout", "0.5")
+    assert missing.out == "1\n", "what came is printed all the same"
+    refused(missing, "REQUEST_TIMED_OUT")
+    assert tidemark(cluster, "consume", topic, "--from", "yesterday").status == 2

@@ -5,6 +5,7 @@ Exit status 0: done. 1: refused or failed, one line on stderr says `error CODE: 
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -74,6 +75,8 @@ def dev(
 
 def main() -> None:
     """Entry point."""
+    # What libraries log is for services: a command says what went wrong in its one line.
+    logging.getLogger().addHandler(logging.NullHandler())
     try:
         app()
     except TidemarkError as error:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tidemark.cli.admin_calls import AdminCalls
-from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, need_cluster
+from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
 from tidemark.cli.output import Output, print_json, print_line, print_table
 
 cluster_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the cluster.")
@@ -25,8 +24,8 @@ def describe(bootstrap: BootstrapOption = "", admin: AdminOption = "", output: O
       tidemark cluster describe
       tidemark cluster describe --output json | jq .offline_count
     """
-    need_cluster(bootstrap, admin)
-    found = AdminCalls(bootstrap, admin).describe_cluster()
+    with connect_admin(bootstrap, admin) as client:
+        found = client.describe_cluster()
     brokers = [found.view.brokers[broker_id] for broker_id in sorted(found.view.brokers)]
     counts = {
         "topic_count": found.topic_count,

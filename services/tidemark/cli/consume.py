@@ -6,27 +6,17 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Annotated, Protocol
 
 import typer
 
 from tidemark.cli.options import BootstrapOption, OutputOption, need_bootstrap
 from tidemark.cli.output import Output
-from tidemark.cli.records import Record, Start, parse_start, record_json, record_text
+from tidemark.cli.records import Record, parse_start, record_json, record_text
 from tidemark.model import ErrorCode, TidemarkError
 
 _POLL_S_MAX = 1.0
-
-
-@contextlib.contextmanager
-def open_source(bootstrap: str, topic: str, start: Start) -> Iterator[Source]:
-    """All partitions of a topic, from `start` on."""
-    # Only here: the client's libraries take longer to import than most commands to run.
-    from tidemark.client import Consumer
-
-    with Consumer(bootstrap, [topic], start=start.position) as consumer:
-        yield consumer
 
 
 class Sink(Protocol):
@@ -81,7 +71,10 @@ def consume(
         where = parse_start(start)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--from") from None
-    with contextlib.suppress(KeyboardInterrupt), open_source(addresses, topic, where) as source:
+    # Only here: the client's libraries take longer to import than bad usage and help need.
+    from tidemark.cli.topic_reader import TopicReader
+
+    with contextlib.suppress(KeyboardInterrupt), TopicReader(addresses, topic, where) as source:
         copy(source, Printer(output, key_separator), max_records=max_records, timeout_s=timeout_s)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidemark.cli.output import Output
+
+if TYPE_CHECKING:
+    from tidemark.client import AdminClient
 
 BootstrapOption = Annotated[
     str,
@@ -43,14 +46,18 @@ def need_bootstrap(bootstrap: str) -> str:
     return bootstrap
 
 
-def need_cluster(bootstrap: str, admin: str) -> None:
-    """Bad usage unless one of the two says where the cluster is."""
+def connect_admin(bootstrap: str, admin: str) -> AdminClient:
+    """A client of the admin service at `admin`, else of the one that the brokers know; bad usage without either."""
     if not bootstrap and not admin:
         raise typer.BadParameter(
             "say where the cluster is: HOST:PORT of any broker, or of the admin service; "
             "TIDEMARK_BOOTSTRAP and TIDEMARK_ADMIN do too",
             param_hint=["--bootstrap", "--admin"],
         )
+    # Only here: the client's libraries take longer to import than bad usage and help need.
+    from tidemark.client import AdminClient
+
+    return AdminClient(admin or None, bootstrap=bootstrap or None)
 
 
 def parse_configs(settings: Sequence[str]) -> dict[str, str]:

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.admin_calls import AdminCalls
-from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, fits_int32, need_cluster, parse_configs
+from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin, fits_int32, parse_configs
 from tidemark.cli.output import (
     Output,
     describe_topic,
@@ -58,14 +57,15 @@ def create(
           --config min.insync.replicas=2 --config retention.ms=86400000
       tidemark topic create flights --partitions 6 --validate-only --output json
     """
-    need_cluster(bootstrap, admin)
-    made = AdminCalls(bootstrap, admin).create_topic(
-        topic,
-        partitions=partitions,
-        replication_factor=replication_factor_,
-        configs=parse_configs(config or []),
-        validate_only=validate_only,
-    )
+    configs = parse_configs(config or [])
+    with connect_admin(bootstrap, admin) as client:
+        made = client.create_topic(
+            topic,
+            partitions=partitions,
+            replication_factor=replication_factor_,
+            configs=configs,
+            validate_only=validate_only,
+        )
     if output is Output.JSON:
         print_json({**topic_json(made), "created": not validate_only})
         return
@@ -87,8 +87,8 @@ def list_topics(bootstrap: BootstrapOption = "", admin: AdminOption = "", output
       tidemark topic list
       tidemark topic list --output json
     """
-    need_cluster(bootstrap, admin)
-    names = AdminCalls(bootstrap, admin).list_topics()
+    with connect_admin(bootstrap, admin) as client:
+        names = client.list_topics()
     if output is Output.JSON:
         print_json(names)
         return
@@ -112,8 +112,8 @@ def describe(
       tidemark topic describe flights
       tidemark topic describe flights --output json | jq '.[0].partitions[].leader'
     """
-    need_cluster(bootstrap, admin)
-    views = AdminCalls(bootstrap, admin).describe_topics(topics or [])
+    with connect_admin(bootstrap, admin) as client:
+        views = client.describe_topics(topics or [])
     refused = [view.error for view in views if view.error is not None]
     if output is Output.JSON:
         print_json(
@@ -143,8 +143,8 @@ def delete(
     Example:
       tidemark topic delete greetings
     """
-    need_cluster(bootstrap, admin)
-    AdminCalls(bootstrap, admin).delete_topic(topic)
+    with connect_admin(bootstrap, admin) as client:
+        client.delete_topic(topic)
     if output is Output.JSON:
         print_json({"topic": topic, "deleted": True})
     else:

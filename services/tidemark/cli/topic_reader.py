@@ -1,0 +1,106 @@
+"""All partitions of a topic as one source of records: committed ones only, in order within a partition (rule K1)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final, Self
+
+import pyarrow as pa
+
+from tidemark.cli.records import Start
+from tidemark.client.ranges import RangeReader
+from tidemark.client.records import ConsumerRecord
+
+_DEADLINE_S: Final = 30.0
+"""So long a partition may be without a leader before that is an error."""
+
+_LOOK_AGAIN_S: Final = 0.1
+
+
+class TopicReader:
+    """Reads on from `start` whenever it is polled; a context manager.
+
+    Args:
+        bootstrap: addresses of brokers.
+        topic: its name; raises UNKNOWN_TOPIC.
+        start: where each partition begins. An offset that a partition has not reached yet is waited for, as is the
+            next record where none is as young as a timestamp.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, start: Start) -> None:
+        self._reader = RangeReader(bootstrap, deadline_s=_DEADLINE_S)
+        self._topic = topic
+        try:
+            self._view = self._reader.topics([topic])[topic]
+            self._positions = {index: self._position(index, start) for index in sorted(self._view.partitions)}
+        except BaseException:
+            self._reader.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reader.close()
+
+    def poll(self, timeout_s: float) -> Iterator[ConsumerRecord]:
+        """What is committed and was not read yet; waits up to `timeout_s` for the first of it.
+
+        Raises:
+            TidemarkError: OFFSET_OUT_OF_RANGE when records at a position were deleted, UNKNOWN_TOPIC_ID when the
+                topic was recreated, REQUEST_TIMED_OUT when a partition has no leader for long.
+        """
+        until_s = time.monotonic() + timeout_s
+        while True:
+            found = False
+            for record in self._committed():
+                found = True
+                yield record
+            left_s = until_s - time.monotonic()
+            if found or left_s <= 0:
+                return
+            time.sleep(min(_LOOK_AGAIN_S, left_s))
+
+    def _committed(self) -> Iterator[ConsumerRecord]:
+        """From every position to the high watermark of now."""
+        for index, bounds in self._reader.bounds(self._topic, list(self._positions)).items():
+            if self._positions[index] >= bounds.latest:
+                continue
+            batches = self._reader.read(
+                self._topic,
+                index,
+                self._positions[index],
+                bounds.latest,
+                topic_id=self._view.topic_id,
+                incarnation=self._view.partitions[index].incarnation,
+            )
+            for rows in batches:
+                for record in _records(self._topic, index, rows):
+                    self._positions[index] = record.offset + 1
+                    yield record
+            self._positions[index] = bounds.latest
+
+    def _position(self, partition: int, start: Start) -> int:
+        if start.offset is not None:
+            return start.offset
+        if start.timestamp_us is not None:
+            found = self._reader.offset_for_timestamp(self._topic, partition, start.timestamp_us)
+            if found is not None:
+                return found
+        bounds = self._reader.bounds(self._topic, [partition])[partition]
+        return bounds.earliest if start.position == "earliest" else bounds.latest
+
+
+def _records(topic: str, partition: int, rows: pa.RecordBatch) -> Iterator[ConsumerRecord]:
+    """The rows of a batch in record.schema.OFFSET_SCHEMA, one by one."""
+    columns = [
+        rows.column("offset").to_pylist(),
+        rows.column("timestamp").cast(pa.int64()).to_pylist(),
+        *(rows.column(name).to_pylist() for name in ("key", "value", "headers")),
+    ]
+    for offset, timestamp_us, key, value, headers in zip(*columns, strict=True):
+        yield ConsumerRecord(topic, partition, offset, timestamp_us, key, value, tuple(headers or ()))
