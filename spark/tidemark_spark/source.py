@@ -68,8 +68,10 @@ class TidemarkReader(DataSourceReader):
         planned = plan_ranges(self._options, {name: topic.bounds for name, topic in described.items()})
         return [_task(offsets, described[offsets.topic]) for offsets in planned]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, in the order of their offsets."""
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows of one range, in the order of their offsets; none for None, Spark's task when nothing is planned."""
+        if partition is None:
+            return
         assert isinstance(partition, TidemarkInputPartition)
         for records in topics.read(
             self._options, partition.offsets, topic_id=partition.topic_id, incarnation=partition.incarnation

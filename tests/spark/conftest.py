@@ -24,6 +24,7 @@ def spark() -> Iterator[SparkSession]:
     }.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
 
