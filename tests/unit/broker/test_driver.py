@@ -1,0 +1,78 @@
+"""Events in, effects out, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from tidemark.broker import driver as driver_module
+from tidemark.broker.driver import BrokerDriver
+from tidemark.core.broker import BrokerCore
+from tidemark.core.config import ReplicationConfig
+from tidemark.core.effects import Effect, LeadershipChanged, Observed
+from tidemark.core.events import Event, FollowerGone, LeaderGone, Tick
+from tidemark.model import BrokerEpoch, BrokerId, TopicPartition
+
+from tests.fakes.metadata_store import ManualClock
+
+PARTITION = TopicPartition("flights", 0)
+
+
+class ScriptedCore(BrokerCore):
+    """Answers each event with what the test says."""
+
+    def __init__(self, answer: Callable[[Event], list[Effect]]) -> None:
+        super().__init__(BrokerId(0), ReplicationConfig())
+        self.seen: list[Event] = []
+        self._answer = answer
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        self.seen.append(event)
+        return self._answer(event)
+
+
+def leader_gone(number: int) -> LeaderGone:
+    return LeaderGone(BrokerId(number))
+
+
+async def test_effects_are_carried_out_in_order_and_what_they_submit_waits_its_turn() -> None:
+    core = ScriptedCore(
+        lambda event: [Observed("first", None, {}), LeadershipChanged(PARTITION, True)] if event == Tick() else []
+    )
+    driver = BrokerDriver(core, ManualClock())
+    done: list[str] = []
+
+    def on_observed(effect: Observed) -> None:
+        driver.submit(leader_gone(1))
+        done.append(effect.kind)
+
+    driver.wire({Observed: on_observed, LeadershipChanged: lambda _: done.append("second")})
+    driver.submit_all([Tick(), leader_gone(2)])
+    assert done == ["first", "second"]
+    assert core.seen == [Tick(), leader_gone(2), leader_gone(1)]
+
+
+async def test_a_burst_gives_the_event_loop_back_and_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_module, "_SLICE_S", 0.0)
+    core = ScriptedCore(lambda event: [])
+    driver = BrokerDriver(core, ManualClock())
+    driver.submit_all([leader_gone(number) for number in range(5)])
+    assert len(core.seen) == 1
+    driver.submit(FollowerGone(BrokerId(9), BrokerEpoch(0)))  # others come while the burst is under way
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert core.seen == [*(leader_gone(number) for number in range(5)), FollowerGone(BrokerId(9), BrokerEpoch(0))]
+
+
+async def test_a_mistake_of_the_core_ends_the_broker_and_nothing_is_taken_in_after_it() -> None:
+    def stumble(event: Event) -> list[Effect]:
+        raise AssertionError("an invariant does not hold")
+
+    core = ScriptedCore(stumble)
+    driver = BrokerDriver(core, ManualClock())
+    driver.submit(Tick())
+    driver.submit(leader_gone(1))
+    assert core.seen == [Tick()]
+    with pytest.raises(AssertionError, match="does not hold"):
+        await driver.failed

@@ -1,0 +1,179 @@
+"""Effects on logs: order, grouping, and what befalls a replica that is closed or fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from tidemark.broker.log_threads import LogThreads
+from tidemark.broker.topics import TopicTable
+from tidemark.core.effects import AppendToLog, CloseLog, OpenLog, ResetLog, TruncateLog
+from tidemark.core.events import Event, LogAppended, LogFailed, LogOpened, LogTruncated
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.record.checks import check_batch
+from tidemark.record.envelope import Batch
+
+from tests.fakes.logs import MemoryLog, MemoryLogs
+from tests.unit.record.samples import sample
+
+PARTITION = TopicPartition("flights", 0)
+IDENTITY = ReplicaIdentity("t" * 32, "a" * 32)
+AGAIN = ReplicaIdentity("t" * 32, "b" * 32)
+BATCH = check_batch(sample())
+
+
+class Harness:
+    """LogThreads over memory; `events` are what the core would be told."""
+
+    def __init__(self, logs: MemoryLogs) -> None:
+        self.logs = logs
+        self.events: list[Event] = []
+        self.failures: list[BaseException] = []
+        self.failed = asyncio.Event()
+        self._news = asyncio.Event()
+        self.threads = LogThreads(logs, TopicTable(), self._deliver, self._fail, lambda _: None)
+
+    def _deliver(self, events: Sequence[Event]) -> None:
+        self.events.extend(events)
+        self._news.set()
+
+    def _fail(self, error: BaseException) -> None:
+        self.failures.append(error)
+        self.failed.set()
+
+    async def wait_for(self, count: int) -> list[Event]:
+        async with asyncio.timeout(5):
+            while len(self.events) < count:
+                self._news.clear()
+                await self._news.wait()
+        return self.events
+
+    async def open(self, identity: ReplicaIdentity = IDENTITY) -> None:
+        before = len(self.events)
+        self.threads.submit(OpenLog(PARTITION, identity))
+        assert isinstance((await self.wait_for(before + 1))[-1], LogOpened)
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[Harness]:
+    harness = Harness(MemoryLogs())
+    harness.threads.start()
+    yield harness
+    await asyncio.to_thread(harness.threads.stop)
+    assert harness.failures == []
+
+
+def append(base: int, identity: ReplicaIdentity = IDENTITY) -> AppendToLog:
+    return AppendToLog(PARTITION, identity, Offset(base), LeaderEpoch(1), (BATCH,), stamp=True)
+
+
+def block(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event, list[int]]:
+    """The next append waits until told; gives (it began, go on, how many batches each append had)."""
+    began, go_on = threading.Event(), threading.Event()
+    sizes: list[int] = []
+    real = MemoryLog.append
+
+    def slow(
+        self: MemoryLog, batches: Sequence[Batch], *, base_offset: Offset, leader_epoch: LeaderEpoch, stamp: bool
+    ) -> Offset:
+        sizes.append(len(batches))
+        began.set()
+        assert go_on.wait(5)
+        return real(self, batches, base_offset=base_offset, leader_epoch=leader_epoch, stamp=stamp)
+
+    monkeypatch.setattr(MemoryLog, "append", slow)
+    return began, go_on, sizes
+
+
+async def test_appends_that_wait_together_become_one_write_and_each_is_answered_with_its_own_end(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.open()
+    began, go_on, sizes = block(monkeypatch)
+    harness.threads.submit(append(0))
+    await asyncio.to_thread(began.wait, 5)
+    for base in (3, 6, 9):
+        harness.threads.submit(append(base))
+    go_on.set()
+    events = (await harness.wait_for(5))[1:]
+    assert events == [LogAppended(PARTITION, IDENTITY, Offset(end)) for end in (3, 6, 9, 12)]
+    assert sizes == [1, 3]
+
+
+async def test_a_cut_stays_between_the_appends_it_was_asked_between(harness: Harness) -> None:
+    await harness.open()
+    harness.threads.submit(append(0))
+    harness.threads.submit(append(3))
+    harness.threads.submit(TruncateLog(PARTITION, IDENTITY, Offset(3)))
+    harness.threads.submit(append(3))
+    harness.threads.submit(ResetLog(PARTITION, IDENTITY, Offset(50)))
+    events = (await harness.wait_for(6))[1:]
+    ends = [event.log_end_offset for event in events if isinstance(event, LogAppended | LogTruncated)]
+    assert ends == [3, 6, 3, 6, 50]
+    assert isinstance(events[4], LogTruncated)
+    assert events[4].log_start_offset == 50
+
+
+async def test_after_a_failure_the_core_hears_of_it_once_and_the_rest_is_dropped(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.open()
+    began, go_on, _ = block(monkeypatch)
+    harness.threads.submit(append(0))
+    await asyncio.to_thread(began.wait, 5)
+
+    def refuse(self: MemoryLog, end_offset: Offset) -> None:
+        raise TidemarkError(ErrorCode.STORAGE_ERROR, "the disk is full")
+
+    monkeypatch.setattr(MemoryLog, "truncate", refuse)
+    harness.threads.submit(TruncateLog(PARTITION, IDENTITY, Offset(0)))
+    harness.threads.submit(append(3))
+    harness.threads.submit(TruncateLog(PARTITION, IDENTITY, Offset(0)))
+    go_on.set()
+    await harness.wait_for(3)
+    await harness.open()  # and so everything before it is through
+    kinds = [type(event) for event in harness.events]
+    assert kinds == [LogOpened, LogAppended, LogFailed, LogOpened]
+
+
+async def test_what_comes_while_a_replica_opens_and_closes_is_carried_out_after_it_in_order(harness: Harness) -> None:
+    harness.threads.submit(OpenLog(PARTITION, IDENTITY))
+    harness.threads.submit(CloseLog(PARTITION, IDENTITY, "stray"))
+    harness.threads.submit(OpenLog(PARTITION, AGAIN))
+    (opened,) = await harness.wait_for(1)
+    assert isinstance(opened, LogOpened)
+    assert opened.identity == AGAIN, "an opening that was given up is not told"
+    assert [(partition, suffix) for partition, suffix, _ in harness.logs.set_aside_replicas] == [(PARTITION, "stray")]
+    harness.threads.submit(append(0, IDENTITY))  # for the one before: nobody waits for an answer
+    harness.threads.submit(append(0, AGAIN))
+    assert (await harness.wait_for(2))[1:] == [LogAppended(PARTITION, AGAIN, Offset(3))]
+
+
+async def test_a_replica_that_cannot_be_opened_is_told_and_can_be_tried_again(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: MemoryLogs, *_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryLogs, "open", refuse)
+        harness.threads.submit(OpenLog(PARTITION, IDENTITY))
+        (failed,) = await harness.wait_for(1)
+    assert isinstance(failed, LogFailed)
+    assert failed.error.code is ErrorCode.STORAGE_ERROR
+    assert harness.threads.log(PARTITION) is None
+    await harness.open()
+    assert harness.threads.log(PARTITION) is not None
+
+
+async def test_a_mistake_of_ours_in_a_thread_is_handed_to_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(MemoryLogs())
+    harness.threads.start()
+    await harness.open()
+    harness.threads.submit(append(99))  # not the log's end: the log asserts
+    async with asyncio.timeout(5):
+        await harness.failed.wait()
+    assert isinstance(harness.failures[0], AssertionError)
+    await asyncio.to_thread(harness.threads.stop)

@@ -1,0 +1,116 @@
+"""What a broker was told of the cluster, and who watches it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tidemark.broker.metadata_cache import _BEHIND_MAX, MetadataCache
+from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.model import (
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    ErrorCode,
+    LeaderEpoch,
+    TidemarkError,
+    TopicPartition,
+)
+
+BROKERS = {BrokerId(0): BrokerRegistration(BrokerId(0), "here", 1)}
+
+
+def topic(name: str, leader: int = 0, epoch: int = 0) -> TopicView:
+    members = (BrokerId(0),)
+    view = PartitionView(0, BrokerId(leader), LeaderEpoch(epoch), members, members, incarnation="i")
+    return TopicView(name, f"id of {name}", 1, 1, {0: view})
+
+
+def told(*topics: TopicView, complete: bool = False, deleted: tuple[str, ...] = ()) -> ClusterView:
+    return ClusterView(
+        "", BrokerId(100), ControllerEpoch(1), "", BROKERS, {one.topic: one for one in topics}, deleted, complete
+    )
+
+
+def cache(*topics: TopicView) -> MetadataCache:
+    made = MetadataCache("admin:1")
+    made.set_cluster_id("c")
+    made.update(told(*topics, complete=True))
+    return made
+
+
+async def test_a_watcher_gets_everything_first_and_then_each_change() -> None:
+    known = cache(topic("a"), topic("b"))
+    watch = known.watch([])
+    first = await anext(watch)
+    assert (first.complete, set(first.topics), first.cluster_id, first.admin_address) == (
+        True,
+        {"a", "b"},
+        "c",
+        "admin:1",
+    )
+    known.update(told(topic("a", epoch=1)))
+    known.update(told(topic("c"), deleted=("b",)))
+    second, third = await anext(watch), await anext(watch)
+    assert (second.complete, set(second.topics), second.topics["a"].partitions[0].leader_epoch) == (False, {"a"}, 1)
+    assert (set(third.topics), third.deleted_topics) == ({"c"}, ("b",))
+
+
+async def test_a_watcher_of_some_topics_hears_of_those_only() -> None:
+    known = cache(topic("a"), topic("b"))
+    watch = known.watch(["a", "later"])
+    first = await anext(watch)
+    assert {name: view.error.code if view.error else None for name, view in first.topics.items()} == {
+        "a": None,
+        "later": ErrorCode.UNKNOWN_TOPIC,
+    }
+    known.update(told(topic("b", epoch=1), deleted=("a",)))
+    change = await anext(watch)
+    assert (set(change.topics), change.deleted_topics, set(change.brokers)) == (set(), ("a",), set(BROKERS))
+
+
+async def test_a_watcher_far_behind_is_given_the_whole_view_instead() -> None:
+    known = cache(topic("a"))
+    watch = known.watch([])
+    await anext(watch)
+    for epoch in range(1, _BEHIND_MAX + 3):
+        known.update(told(topic("a", epoch=epoch)))
+    whole = await anext(watch)
+    assert whole.complete
+    assert whole.topics["a"].partitions[0].leader_epoch == _BEHIND_MAX + 2
+
+
+async def test_old_news_does_not_take_a_watcher_back() -> None:
+    known = cache(topic("a", epoch=5))
+    watch = known.watch([])
+    await anext(watch)
+    known.update(told(topic("a", epoch=3)))
+    assert (await anext(watch)).topics["a"].partitions[0].leader_epoch == 5
+
+
+async def test_watches_end_when_the_broker_goes() -> None:
+    known = cache(topic("a"))
+    watch = known.watch([])
+    await anext(watch)
+    waiting = asyncio.ensure_future(anext(watch, None))
+    await asyncio.sleep(0)
+    known.close()
+    assert await waiting is None
+
+
+def test_before_any_controller_spoke_a_topic_may_exist_and_afterwards_it_does_not() -> None:
+    fresh = MetadataCache("")
+    assert fresh.unknown("a").code is ErrorCode.LEADER_NOT_AVAILABLE
+    assert cache().unknown("a").code is ErrorCode.UNKNOWN_TOPIC
+
+
+def test_a_refusal_says_what_the_cluster_knows_of_the_partition() -> None:
+    known = cache(topic("a", leader=2, epoch=7))
+
+    def explain(partition: TopicPartition, epoch: int = -1) -> TidemarkError:
+        refusal = TidemarkError(ErrorCode.NOT_LEADER, "not here", {"leader": "-1", "leader_epoch": str(epoch)})
+        return known.explain(refusal, partition)
+
+    assert explain(TopicPartition("a", 0)).metadata == {"leader": "2", "leader_epoch": "7"}
+    assert explain(TopicPartition("a", 0), epoch=8).metadata["leader_epoch"] == "8", "this broker knows better"
+    assert explain(TopicPartition("a", 1)).code is ErrorCode.UNKNOWN_PARTITION
+    assert explain(TopicPartition("b", 0)).code is ErrorCode.UNKNOWN_TOPIC

@@ -1,0 +1,188 @@
+"""The produce pipeline: what is checked, what waits, and what a client hears past the lease."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+from tidemark.broker import produce as produce_module
+from tidemark.broker.driver import BrokerDriver
+from tidemark.broker.lease import Lease
+from tidemark.broker.metadata_cache import MetadataCache
+from tidemark.broker.metrics import BrokerMetrics
+from tidemark.broker.produce import ProduceService
+from tidemark.broker.topics import TopicTable
+from tidemark.core.broker import BrokerCore
+from tidemark.core.config import ReplicationConfig
+from tidemark.core.effects import Effect, ProduceResult, ReplyToProduce
+from tidemark.core.events import Event, ProduceArrived
+from tidemark.model import BrokerId, ErrorCode, Offset, TopicPartition
+from tidemark.runtime.metrics import Metrics
+from tidemark.v1 import broker_service_pb2 as pb
+
+from tests.fakes.metadata_store import ManualClock
+from tests.unit.record.samples import NOON_US, patched, sample
+
+
+class HoldingCore(BrokerCore):
+    """Answers nothing by itself; the test does."""
+
+    def __init__(self) -> None:
+        super().__init__(BrokerId(0), ReplicationConfig())
+        self.arrived: list[ProduceArrived] = []
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        if isinstance(event, ProduceArrived):
+            self.arrived.append(event)
+        return []
+
+
+class FakeContext:
+    """The server's end of a stream, as grpc.aio gives it."""
+
+    def __init__(self) -> None:
+        self.requests: asyncio.Queue[Any] = asyncio.Queue()
+        self.responses: asyncio.Queue[pb.ProduceResponse] = asyncio.Queue()
+
+    async def read(self) -> Any:
+        return await self.requests.get()
+
+    async def write(self, response: pb.ProduceResponse) -> None:
+        self.responses.put_nowait(response)
+
+    def send(self, number: int, *batches: bytes, acks: int = -1, partitions: int = 1) -> None:
+        parts = [
+            pb.PartitionProduce(topic="flights", partition=index, current_leader_epoch=-1, batches=batches)
+            for index in range(partitions)
+        ]
+        self.requests.put_nowait(
+            pb.ProduceRequest(correlation_id=number, acks=acks, timeout_ms=60_000, partitions=parts)
+        )
+
+
+class Harness:
+    def __init__(self) -> None:
+        self.clock = ManualClock(NOON_US // 1000)
+        self.lease_until_ms = self.clock.now_ms() + 1000
+        self.core = HoldingCore()
+        self.driver = BrokerDriver(self.core, self.clock)
+        metrics = Metrics()
+        metrics.registry = CollectorRegistry()
+        self.service = ProduceService(
+            self.driver,
+            TopicTable(),
+            MetadataCache(""),
+            Lease(self.clock, lambda: self.lease_until_ms),
+            self.clock,
+            BrokerMetrics(metrics),
+        )
+        self.context = FakeContext()
+        self.stream = asyncio.create_task(self.service.serve(self.context))
+
+    async def arrived(self, count: int) -> list[ProduceArrived]:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(self.core.arrived) == count
+        return self.core.arrived
+
+    def answer(self, event: ProduceArrived, base_offset: int) -> None:
+        result = ProduceResult(Offset(base_offset), Offset(0))
+        self.service.reply(ReplyToProduce(event.request_id, event.partition, result))
+
+    async def response(self) -> pb.ProduceResponse:
+        async with asyncio.timeout(5):
+            return await self.context.responses.get()
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[Harness]:
+    harness = Harness()
+    yield harness
+    harness.stream.cancel()
+    await asyncio.wait({harness.stream})
+
+
+async def test_requests_are_pipelined_and_answered_as_they_complete(harness: Harness) -> None:
+    harness.context.send(1, sample())
+    harness.context.send(2, sample())
+    first, second = await harness.arrived(2)
+    harness.answer(second, 3)
+    assert (await harness.response()).correlation_id == 2
+    harness.answer(first, 0)
+    last = await harness.response()
+    assert (last.correlation_id, last.partitions[0].base_offset) == (1, 0)
+
+
+async def test_a_request_is_answered_when_all_its_partitions_are(harness: Harness) -> None:
+    harness.context.send(1, sample(), partitions=2)
+    first, second = await harness.arrived(2)
+    harness.answer(second, 7)
+    assert harness.context.responses.empty()
+    harness.answer(first, 5)
+    assert [part.base_offset for part in (await harness.response()).partitions] == [5, 7]
+
+
+async def test_a_bad_batch_never_reaches_the_core_and_what_follows_does(harness: Harness) -> None:
+    harness.context.send(1, patched(sample(), 90, b"\xff\xff"))
+    harness.context.send(2, sample())
+    assert (await harness.response()).partitions[0].error.code == ErrorCode.CORRUPT_BATCH
+    (event,) = await harness.arrived(1)
+    assert event.partition == TopicPartition("flights", 0)
+
+
+async def test_what_nobody_foresaw_in_a_batch_is_said_of_that_batch(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumble(data: bytes) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(produce_module, "check_batch", stumble)
+        harness.context.send(1, sample())
+        assert (await harness.response()).partitions[0].error.code == ErrorCode.INTERNAL
+    harness.context.send(2, sample())
+    await harness.arrived(1)
+
+
+async def test_past_the_lease_nothing_is_acknowledged_whenever_it_was_written(harness: Harness) -> None:
+    harness.context.send(1, sample())
+    (event,) = await harness.arrived(1)
+    harness.clock.advance(1000)
+    harness.answer(event, 0)
+    result = (await harness.response()).partitions[0]
+    assert (result.error.code, result.base_offset) == (ErrorCode.NOT_LEADER, -1)
+
+
+async def test_a_stream_is_not_read_on_while_too_much_of_it_is_in_flight(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce_module, "STREAM_IN_FLIGHT_BYTES_MAX", 2 * len(sample()))
+    for number in range(5):
+        harness.context.send(number, sample())
+    events = await harness.arrived(2)
+    harness.answer(events[0], 0)
+    await harness.arrived(3)
+
+
+async def test_a_client_that_sends_no_more_gets_what_it_waits_for_and_then_the_end(harness: Harness) -> None:
+    harness.context.send(1, sample())
+    harness.context.requests.put_nowait(grpc.aio.EOF)
+    (event,) = await harness.arrived(1)
+    assert not harness.stream.done()
+    harness.answer(event, 0)
+    await harness.response()
+    async with asyncio.timeout(5):
+        await harness.stream
+
+
+async def test_answers_for_a_client_that_left_go_nowhere(harness: Harness) -> None:
+    harness.context.send(1, sample())
+    (event,) = await harness.arrived(1)
+    harness.stream.cancel()
+    await asyncio.wait({harness.stream})
+    harness.answer(event, 0)
+    assert harness.context.responses.empty()

@@ -1,0 +1,179 @@
+"""Registration: what is trusted after a stop, a kill and an expired session (rules T1, Z3, E5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tidemark.broker.driver import BrokerDriver
+from tidemark.broker.registration import UNREGISTERED, Registration, identity_of
+from tidemark.core.broker import BrokerCore
+from tidemark.core.config import ReplicationConfig
+from tidemark.core.effects import Effect
+from tidemark.core.events import BrokerRegistered, Event, SessionExpired
+from tidemark.model import NO_EPOCH, BrokerEpoch, BrokerId, ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.storage.manager import LogManager, open_logs
+
+from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper, ManualClock
+
+ID = BrokerId(3)
+PARTITION = TopicPartition("flights", 0)
+IDENTITY = ReplicaIdentity("t" * 32, "a" * 32)
+
+
+class RecordingCore(BrokerCore):
+    def __init__(self) -> None:
+        super().__init__(ID, ReplicationConfig())
+        self.seen: list[Event] = []
+        self.registered = asyncio.Event()
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        self.seen.append(event)
+        if isinstance(event, BrokerRegistered):
+            self.registered.set()
+        return []
+
+
+class Process:
+    """One start of a broker, as far as registration goes."""
+
+    def __init__(self, store: FakeMetadataStore, directory: Path, *, trust_boot_id: bool = True) -> None:
+        self.store = store
+        self.core = RecordingCore()
+        self.epochs: list[BrokerEpoch] = []
+        self.logs: LogManager = open_logs([directory], cluster_id="c", broker_id=ID)
+        self.driver = BrokerDriver(self.core, ManualClock())
+        self.registration = Registration(
+            identity_of(ID, "here", 1, ""),
+            store,
+            self.logs,
+            self.driver,
+            self.epochs.append,
+            trust_boot_id=trust_boot_id,
+        )
+
+    async def kill(self) -> None:
+        await self.registration.stop()
+        await self.store.stop()
+        self.logs.close()
+
+    async def stop(self) -> None:
+        await self.registration.stop()
+        await self.store.stop()
+        self.logs.close_clean(self.registration.broker_epoch, {})
+
+
+class Machine:
+    """Starts processes on one disk and one ZooKeeper."""
+
+    def __init__(self, directory: Path) -> None:
+        self.zookeeper = FakeZooKeeper()
+        self.directory = directory
+        self._processes: list[Process] = []
+
+    async def start(self, *, trust_boot_id: bool = True) -> Process:
+        store = self.zookeeper.store()
+        await store.start()
+        process = Process(store, self.directory, trust_boot_id=trust_boot_id)
+        self._processes.append(process)
+        await process.registration.start()
+        return process
+
+    async def unclean_at(self) -> int:
+        store = self.zookeeper.store()
+        await store.start()
+        try:
+            return (await store.broker_epochs())[ID].unclean_at
+        finally:
+            await store.stop()
+
+    async def end(self) -> None:
+        for process in self._processes:
+            await process.kill()
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+    machine = Machine(tmp_path)
+    yield machine
+    await machine.end()
+
+
+async def test_the_core_hears_of_the_registration_and_of_what_lies_on_the_disk(machine: Machine) -> None:
+    first = await machine.start()
+    first.logs.open(PARTITION, IDENTITY, {})
+    assert first.core.seen == [BrokerRegistered(BrokerEpoch(0), {})]
+    await first.stop()
+    second = await machine.start()
+    assert second.core.seen == [BrokerRegistered(BrokerEpoch(1), {PARTITION: (IDENTITY, NO_EPOCH)})]
+    assert second.epochs == [1]
+    assert (await second.store.live_brokers())[ID].directory_ids == second.logs.directory_ids
+
+
+@pytest.mark.parametrize("trust_boot_id", [True, False])
+async def test_a_clean_stop_is_trusted_wherever_the_disk_is(machine: Machine, trust_boot_id: bool) -> None:
+    await (await machine.start(trust_boot_id=trust_boot_id)).stop()
+    await machine.start(trust_boot_id=trust_boot_id)
+    assert await machine.unclean_at() == -1
+
+
+async def test_a_kill_is_trusted_while_the_page_cache_lives(machine: Machine) -> None:
+    await (await machine.start()).kill()
+    await machine.start()
+    assert await machine.unclean_at() == -1
+
+
+async def test_a_kill_is_not_trusted_where_the_boot_id_proves_nothing(machine: Machine) -> None:
+    await (await machine.start(trust_boot_id=False)).kill()
+    await machine.start(trust_boot_id=False)
+    assert await machine.unclean_at() == 1
+
+
+async def test_an_old_mark_of_a_clean_stop_proves_nothing(machine: Machine, tmp_path: Path) -> None:
+    await (await machine.start(trust_boot_id=False)).stop()
+    mark = (tmp_path / "clean-shutdown.json").read_bytes()
+    await (await machine.start(trust_boot_id=False)).kill()
+    (tmp_path / "clean-shutdown.json").write_bytes(mark)
+    await machine.start(trust_boot_id=False)
+    assert await machine.unclean_at() == 2
+
+
+async def test_after_an_expired_session_every_leadership_ends_before_it_registers_anew_and_that_is_clean(
+    machine: Machine,
+) -> None:
+    process = await machine.start(trust_boot_id=False)
+    process.core.registered.clear()
+    process.store.session.expire()
+    async with asyncio.timeout(5):
+        await process.core.registered.wait()
+    assert process.epochs == [0, UNREGISTERED, 1]
+    assert process.core.seen[1:] == [SessionExpired(), BrokerRegistered(BrokerEpoch(1), {})]
+    assert await machine.unclean_at() == -1
+
+
+async def test_a_registration_whose_answer_was_lost_is_tried_again_and_no_less_trusted(machine: Machine) -> None:
+    await (await machine.start(trust_boot_id=False)).stop()
+    store = machine.zookeeper.store()
+    await store.start()
+    store.session.lose_answers(1, applied=True)
+    process = Process(store, machine.directory, trust_boot_id=False)
+    await process.registration.start()
+    assert (await store.live_brokers())[ID].broker_epoch == process.registration.broker_epoch
+    assert await machine.unclean_at() == -1
+    await process.kill()
+
+
+async def test_an_id_that_another_machine_uses_ends_the_start_and_leaves_the_marks(
+    machine: Machine, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    await machine.start()
+    elsewhere = machine.zookeeper.store()
+    await elsewhere.start()
+    other = Process(elsewhere, tmp_path_factory.mktemp("other"))
+    with pytest.raises(TidemarkError) as refused:
+        await other.registration.start()
+    assert refused.value.code is ErrorCode.BROKER_ID_TAKEN
+    assert other.core.seen == []
+    await other.kill()

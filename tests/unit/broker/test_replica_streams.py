@@ -1,0 +1,82 @@
+"""What gathers on a stream while it is written to goes out together, and in order."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tidemark.broker.replica_streams import _merge_follower_messages, _merge_leader_messages, _Outbox
+from tidemark.core.messages import (
+    Chunk,
+    Credit,
+    EpochEnd,
+    FollowerMessage,
+    LeaderMessage,
+    Refusal,
+    Report,
+    StopFetch,
+)
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, TopicPartition
+from tidemark.record.checks import check_batch
+
+from tests.unit.record.samples import sample
+
+FLIGHTS = TopicPartition("flights", 0)
+OTHER = TopicPartition("flights", 1)
+EPOCH = LeaderEpoch(1)
+
+
+def report(partition: TopicPartition, end: int) -> Report:
+    return Report(partition, EPOCH, Offset(end), Offset(0))
+
+
+def chunks(*offsets: int) -> LeaderMessage:
+    batch = check_batch(sample())
+    return LeaderMessage(
+        chunks=tuple(Chunk(FLIGHTS, EPOCH, Offset(at), Offset(0), Offset(0), (batch,)) for at in offsets)
+    )
+
+
+def test_of_each_partition_the_last_report_goes_out_and_credit_adds_up() -> None:
+    merged = _merge_follower_messages(
+        [
+            FollowerMessage(reports=(report(FLIGHTS, 3), report(OTHER, 5)), credits=(Credit(0, 10),)),
+            FollowerMessage(),
+            FollowerMessage(reports=(report(FLIGHTS, 6),), credits=(Credit(1, 1), Credit(0, 7))),
+        ]
+    )
+    assert merged == [
+        FollowerMessage(reports=(report(FLIGHTS, 6), report(OTHER, 5)), credits=(Credit(0, 17), Credit(1, 1)))
+    ]
+
+
+def test_reports_stay_on_their_side_of_a_stop() -> None:
+    messages = [
+        FollowerMessage(reports=(report(FLIGHTS, 3),)),
+        FollowerMessage(stops=(StopFetch(FLIGHTS, EPOCH),)),
+        FollowerMessage(reports=(report(OTHER, 3),)),
+    ]
+    assert _merge_follower_messages(messages) == messages
+
+
+def test_chunks_go_together_and_refusals_and_answers_keep_their_place() -> None:
+    refusal = LeaderMessage(refusals=(Refusal(FLIGHTS, ErrorCode.NOT_LEADER, "", EPOCH, Offset(0)),))
+    answer = LeaderMessage(epoch_ends=(EpochEnd(FLIGHTS, EPOCH, EPOCH, Offset(0)),))
+    merged = _merge_leader_messages([chunks(0), chunks(3, 6), refusal, chunks(9), answer, chunks(12), chunks(15)])
+    assert merged == [chunks(0, 3, 6), refusal, chunks(9), answer, chunks(12, 15)]
+
+
+async def test_an_outbox_gives_what_is_there_before_it_ends() -> None:
+    outbox = _Outbox(_merge_leader_messages)
+    outbox.put(chunks(0))
+    outbox.put(chunks(3))
+    outbox.end()
+    assert [message async for message in outbox.messages()] == [chunks(0, 3)]
+
+
+async def test_an_outbox_without_news_waits() -> None:
+    outbox = _Outbox(_merge_leader_messages)
+    reading = asyncio.ensure_future(anext(outbox.messages()))
+    await asyncio.sleep(0)
+    assert not reading.done()
+    outbox.put(chunks(0))
+    assert await reading == chunks(0)
