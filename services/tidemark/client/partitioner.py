@@ -22,5 +22,6 @@ def partitions_of(keys: pa.Array[Any], partitions: int) -> pa.Array[Any]:
     Each distinct key is hashed once.
     """
     encoded = keys.dictionary_encode()
-    hashed = [partition_of(key, partitions) for key in encoded.dictionary.to_pylist()]
+    keys_of: list[Any] = encoded.dictionary.to_pylist()
+    hashed = [partition_of(key, partitions) for key in keys_of]
     return pa.array(hashed, pa.int32()).take(encoded.indices)

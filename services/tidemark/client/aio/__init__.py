@@ -1,0 +1,6 @@
+"""The async clients."""
+
+from tidemark.client.aio.admin import AdminClient, ClusterDescription
+from tidemark.client.aio.producer import Producer
+
+__all__ = ["AdminClient", "ClusterDescription", "Producer"]

@@ -1,0 +1,144 @@
+"""The async admin client: AdminService in the words of the domain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from tidemark.client.cluster import Cluster
+from tidemark.core.cluster_state import ClusterView, TopicView
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc import errors
+from tidemark.rpc.channel import open_channel
+from tidemark.rpc.metadata_codec import topic_from_proto, view_from_proto
+from tidemark.v1 import admin_service_pb2 as pb
+from tidemark.v1.admin_service_pb2_grpc import AdminServiceStub
+
+_TIMEOUT_S: Final = 30.0
+
+
+class ClusterDescription(NamedTuple):
+    """The cluster, and how its partitions fare."""
+
+    view: ClusterView
+    topic_count: int
+    partition_count: int
+    under_replicated_count: int
+    under_min_isr_count: int
+    offline_count: int
+
+
+class AdminClient:
+    """Creates, deletes and describes topics.
+
+    Args:
+        admin: host:port of the admin service; None: asked of the brokers.
+        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        timeout_s: bound of each call.
+    """
+
+    def __init__(
+        self, admin: str | None = None, *, bootstrap: str | None = None, timeout_s: float = _TIMEOUT_S
+    ) -> None:
+        self._admin = admin
+        self._bootstrap = bootstrap
+        self._timeout_s = timeout_s
+        self._channel: grpc.aio.Channel | None = None
+
+    async def start(self) -> None:
+        """Find the admin service; raises BROKER_NOT_AVAILABLE when no broker answers or knows it."""
+        if self._admin is None:
+            cluster = Cluster(self._bootstrap)
+            try:
+                await cluster.start()
+                self._admin = cluster.view.admin_address
+            finally:
+                await cluster.close()
+            if not self._admin:
+                raise TidemarkError(
+                    ErrorCode.BROKER_NOT_AVAILABLE, "the brokers know no admin service: name it (admin='host:port')"
+                )
+        self._channel = open_channel(self._admin)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = None
+
+    async def __aenter__(self) -> AdminClient:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replication_factor: int = 0,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+        request_id: str = "",
+    ) -> TopicView:
+        """Create a topic and wait until every partition has a leader.
+
+        Args:
+            name: 1 to 249 of [a-zA-Z0-9._-], not "." or "..".
+            partitions: how many, 1 or more.
+            replication_factor: 0: the default of the cluster.
+            configs: topic settings.
+            validate_only: check and compute, change nothing.
+            request_id: makes a retry harmless.
+        """
+        request = pb.CreateTopicRequest(
+            topic=name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=dict(configs or {}),
+            validate_only=validate_only,
+            request_id=request_id,
+        )
+        response = await self._call(lambda stub: stub.CreateTopic, request)
+        return topic_from_proto(response.topic)
+
+    async def delete_topic(self, name: str, *, request_id: str = "") -> None:
+        """Delete a topic and wait until it is gone; raises UNKNOWN_TOPIC."""
+        await self._call(lambda stub: stub.DeleteTopic, pb.DeleteTopicRequest(topic=name, request_id=request_id))
+
+    async def list_topics(self) -> list[str]:
+        """All names, sorted."""
+        response = await self._call(lambda stub: stub.ListTopics, pb.ListTopicsRequest())
+        return list(response.topics)
+
+    async def describe_topics(self, names: Sequence[str] = ()) -> list[TopicView]:
+        """Topics in the order asked for (none: all); one that does not exist carries an error."""
+        response = await self._call(lambda stub: stub.DescribeTopics, pb.DescribeTopicsRequest(topics=names))
+        return [topic_from_proto(topic) for topic in response.topics]
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Brokers, controller and counts."""
+        response = await self._call(lambda stub: stub.DescribeCluster, pb.DescribeClusterRequest())
+        return ClusterDescription(
+            view_from_proto(response.metadata),
+            response.topic_count,
+            response.partition_count,
+            response.under_replicated_count,
+            response.under_min_isr_count,
+            response.offline_count,
+        )
+
+    async def _call(self, method: Callable[[Any], Any], request: Any) -> Any:
+        if self._channel is None:
+            raise TidemarkError(ErrorCode.SHUTTING_DOWN, "the admin client is not started, or closed")
+        try:
+            return await method(AdminServiceStub(self._channel))(request, timeout=self._timeout_s, wait_for_ready=False)
+        except grpc.RpcError as error:
+            raise errors.from_rpc_error(error, address=f"admin service {self._admin}") from None

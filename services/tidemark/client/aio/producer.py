@@ -1,0 +1,172 @@
+"""The async producer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from tidemark.client import table as tables
+from tidemark.client.batching import SendHandle, TableHandle
+from tidemark.client.cluster import Cluster, unknown_partition
+from tidemark.client.partitioner import partition_of
+from tidemark.client.sender import Sender
+from tidemark.client.settings import producer_settings
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.record.payload import Headers
+
+
+class Producer:
+    """Sends records; safe by default: acks from every in-sync replica, and a retry never duplicates or reorders.
+
+    Args:
+        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        settings: as `client.settings.producer_settings`: acks, enable_idempotence, linger_ms, batch_bytes,
+            max_in_flight, codec, delivery_timeout_ms, request_timeout_ms, buffer_bytes.
+
+    async with Producer("127.0.0.1:9192") as producer:
+        where = await (await producer.send("greetings", b"hello"))
+    """
+
+    def __init__(self, bootstrap: str | None = None, **settings: Any) -> None:
+        self.settings = producer_settings(**settings)
+        self.cluster = Cluster(bootstrap)
+        self._sender: Sender | None = None
+
+    async def start(self) -> None:
+        """Reach the cluster; raises BROKER_NOT_AVAILABLE with the cause of each address."""
+        await self.cluster.start()
+        self._sender = Sender(self.cluster, self.settings)
+        self._sender.start()
+
+    async def close(self) -> None:
+        """Send what is left, for at most the delivery timeout; every handle is resolved afterwards."""
+        if self._sender is not None:
+            try:
+                async with asyncio.timeout(self.settings.delivery_timeout_ms / 1000):
+                    await self._sender.flush()
+            except TimeoutError:
+                pass  # what is left fails below, and its handles say so
+            await self._sender.stop()
+            self._sender = None
+        await self.cluster.close()
+
+    async def __aenter__(self) -> Producer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def sender(self) -> Sender:
+        """The engine; raises SHUTTING_DOWN when the producer is not started or closed."""
+        if self._sender is None:
+            raise TidemarkError(ErrorCode.SHUTTING_DOWN, "the producer is not started, or closed")
+        return self._sender
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp_us: int | None = None,
+        partition: int | None = None,
+    ) -> SendHandle:
+        """Add a record to its batch, waiting while the buffer is full; `await` the handle for what became of it.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION; REQUEST_TIMED_OUT when there was no room in time.
+        """
+        sender = self.sender
+        count = self.partition_count_now(topic)
+        if count is None:
+            count = await self.partition_count(topic)
+        if sender.accumulator.is_full:
+            await self._wait_for_room(sender)
+        return self.add(topic, value, count, key, headers, timestamp_us, partition)
+
+    async def send_many(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> list[SendHandle]:
+        """`send` for each (key, value)."""
+        return [await self.send(topic, value, key=key) for key, value in records]
+
+    async def send_table(
+        self,
+        topic: str,
+        table: pa.Table | pa.RecordBatch,
+        *,
+        key: str | None = "key",
+        value: str = "value",
+        timestamp: str | None = None,
+        partition: int | None = None,
+    ) -> TableHandle:
+        """Send the rows of a table: columns `key` (if there is one), `value`, `timestamp` (default: now), `headers`.
+
+        Rows with a key go where `send` would put them, in order; those without are spread slice by slice.
+        """
+        count = await self.partition_count(topic)
+        if partition is not None and not 0 <= partition < count:
+            raise unknown_partition(TopicPartition(topic, partition), count)
+        sender = self.sender
+        batches = []
+        for rows in tables.as_rows(table, key=key, value=value, timestamp=timestamp, now_us=_now_us()):
+            parts = [(partition, rows)] if partition is not None else tables.by_partition(rows, count)
+            for target, part in parts:
+                for piece in tables.slices(part, self.settings.batch_bytes):
+                    if sender.accumulator.is_full:
+                        await self._wait_for_room(sender)
+                    index = sender.accumulator.sticky_partition(topic, count) if target is None else target
+                    batches.append(sender.accumulator.add_rows(TopicPartition(topic, index), piece))
+        return TableHandle(batches)
+
+    async def flush(self) -> None:
+        """Until everything sent before is resolved, well or not."""
+        await self.sender.flush()
+
+    async def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has; raises UNKNOWN_TOPIC."""
+        return await self.cluster.partition_count(topic, timeout_s=self.settings.request_timeout_ms / 1000)
+
+    def partition_count_now(self, topic: str) -> int | None:
+        """The same if it is known."""
+        found = self.cluster.topic_now(topic)
+        return len(found.partitions) if found is not None and found.partitions else None
+
+    def add(
+        self,
+        topic: str,
+        value: bytes | None,
+        partitions: int,
+        key: bytes | None,
+        headers: Headers | None,
+        timestamp_us: int | None,
+        partition: int | None,
+    ) -> SendHandle:
+        """The part of `send` that any thread may do."""
+        if partition is None:
+            if key is not None:
+                partition = partition_of(key, partitions)
+        elif not 0 <= partition < partitions:
+            raise unknown_partition(TopicPartition(topic, partition), partitions)
+        stamp_us = _now_us() if timestamp_us is None else timestamp_us
+        return self.sender.accumulator.add(topic, partition, partitions, key, value, stamp_us, headers)
+
+    async def _wait_for_room(self, sender: Sender) -> None:
+        timeout_s = self.settings.delivery_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                await sender.wait_for_room()
+        except TimeoutError:
+            raise sender.accumulator.no_room(timeout_s) from None
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,160 @@
+"""One pipelined Produce stream to one broker: answers by correlation id, and what was lost when it broke."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from tidemark.client.batching import PendingBatch
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc import errors
+from tidemark.v1 import broker_service_pb2 as pb
+
+_CLOSED: Final = TidemarkError(ErrorCode.SHUTTING_DOWN, "the producer was closed")
+_ANSWER_SLACK_S: Final = 1.0
+
+
+class Attempt:
+    """One try of one batch, set when it is taken; told apart by identity."""
+
+    __slots__ = ("batch", "leader_epoch", "topic_id")
+
+    batch: PendingBatch
+
+    def __init__(self, leader_epoch: int, topic_id: str) -> None:
+        self.leader_epoch = leader_epoch
+        self.topic_id = topic_id
+
+
+class Answer(NamedTuple):
+    """What became of an attempt; `lost`: nobody knows whether it was appended."""
+
+    attempt: Attempt
+    base_offset: int
+    append_time_us: int
+    error: TidemarkError | None
+    lost: bool = False
+
+
+class ProduceStream:
+    """Answers every attempt once, through `on_answer`, on the loop."""
+
+    def __init__(
+        self,
+        address: str,
+        stub: Any,
+        *,
+        acks: int,
+        request_timeout_ms: int,
+        on_answer: Callable[[Answer], None],
+    ) -> None:
+        self.address = address
+        self._acks = acks
+        self._request_timeout_ms = request_timeout_ms
+        self._on_answer = on_answer
+        self._call = stub.Produce()
+        self._outbox: asyncio.Queue[pb.ProduceRequest] = asyncio.Queue()
+        self._waiting: dict[int, tuple[float, Sequence[Attempt]]] = {}
+        self._next_id = 0
+        self._error: TidemarkError | None = None
+        self._tasks = [
+            asyncio.create_task(self._write(), name=f"produce to {address}"),
+            asyncio.create_task(self._read(), name=f"answers of {address}"),
+        ]
+
+    @property
+    def broken(self) -> bool:
+        """Whether it takes no more."""
+        return self._error is not None
+
+    def send(self, attempts: Sequence[Attempt]) -> None:
+        """One request, at most one batch for each partition."""
+        if self._error is not None:
+            self._lose(attempts, self._error)
+            return
+        self._next_id += 1
+        deadline_s = time.monotonic() + self._request_timeout_ms / 1000 + _ANSWER_SLACK_S
+        self._waiting[self._next_id] = (deadline_s, attempts)
+        self._outbox.put_nowait(
+            pb.ProduceRequest(
+                correlation_id=self._next_id,
+                acks=self._acks,
+                timeout_ms=self._request_timeout_ms,
+                partitions=[
+                    pb.PartitionProduce(
+                        topic=attempt.batch.partition.topic,
+                        partition=attempt.batch.partition.partition,
+                        current_leader_epoch=attempt.leader_epoch,
+                        batches=[attempt.batch.data or b""],
+                        topic_id=attempt.topic_id,
+                    )
+                    for attempt in attempts
+                ],
+            )
+        )
+
+    def check_deadlines(self, now_s: float) -> None:
+        """A broker that is silent beyond the request timeout is given up."""
+        oldest = next(iter(self._waiting.values()), None)  # requests are in the order of their deadlines
+        if oldest is not None and now_s > oldest[0]:
+            self.break_off(
+                TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"{self.address} did not answer a produce request")
+            )
+
+    def break_off(self, error: TidemarkError) -> None:
+        """End the stream: what is not answered is lost."""
+        if self._error is not None:
+            return
+        self._error = error
+        self._call.cancel()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        waiting, self._waiting = self._waiting, {}
+        for _, attempts in waiting.values():
+            self._lose(attempts, error)
+
+    async def close(self) -> None:
+        """End it and wait until it has ended."""
+        self.break_off(_CLOSED)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _lose(self, attempts: Sequence[Attempt], error: TidemarkError) -> None:
+        for attempt in attempts:
+            self._on_answer(Answer(attempt, -1, -1, error, lost=True))
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._call.write(await self._outbox.get())
+        except grpc.RpcError as error:
+            self.break_off(errors.from_rpc_error(error, address=self.address))
+        except asyncio.InvalidStateError:
+            self.break_off(TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{self.address} closed the produce stream"))
+
+    async def _read(self) -> None:
+        try:
+            while (response := await self._call.read()) is not grpc.aio.EOF:
+                self._take(response)
+            code = await self._call.code()
+            error = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{self.address} ended the stream: {code.name}")
+        except grpc.RpcError as failure:
+            error = errors.from_rpc_error(failure, address=self.address)
+        except TidemarkError as failure:
+            error = failure
+        self.break_off(error)
+
+    def _take(self, response: pb.ProduceResponse) -> None:
+        _, attempts = self._waiting.pop(response.correlation_id)
+        if len(response.partitions) != len(attempts):
+            self._lose(attempts, TidemarkError(ErrorCode.INTERNAL, "the answer is for other partitions"))
+            raise TidemarkError(ErrorCode.INTERNAL, f"{self.address} answered for other partitions than it was asked")
+        for attempt, result in zip(attempts, response.partitions, strict=True):
+            error = errors.from_proto(result.error) if result.HasField("error") else None
+            self._on_answer(Answer(attempt, result.base_offset, result.log_append_time_us, error))

@@ -1,0 +1,73 @@
+"""What a producer and a consumer can be told, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.envelope import Codec
+
+_ACKS: Final = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
+_CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+IN_FLIGHT_MAX: Final = 5
+"""More of one producer's batches a partition does not remember (rule P1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """Times in milliseconds, sizes in bytes."""
+
+    acks: int
+    idempotent: bool
+    linger_ms: float
+    batch_bytes: int
+    max_in_flight: int
+    codec: Codec
+    delivery_timeout_ms: int
+    request_timeout_ms: int
+    buffer_bytes: int
+
+
+def producer_settings(
+    *,
+    acks: str | int = "all",
+    enable_idempotence: bool | None = None,
+    linger_ms: float = 5,
+    batch_bytes: int = 128 << 10,
+    max_in_flight: int = IN_FLIGHT_MAX,
+    codec: str = "none",
+    delivery_timeout_ms: int = 120_000,
+    request_timeout_ms: int = 30_000,
+    buffer_bytes: int = 64 << 20,
+) -> ProducerSettings:
+    """Check and complete; raises INVALID_CONFIG or INVALID_ACKS."""
+    if acks not in _ACKS:
+        raise TidemarkError(ErrorCode.INVALID_ACKS, f"acks is {acks!r}: want 0, 1 or 'all'")
+    if codec not in _CODECS:
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"codec is {codec!r}: want none, lz4 or zstd")
+    level = _ACKS[acks]
+    if enable_idempotence and level != -1:
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"idempotence needs acks='all', not {acks!r}")
+    bounds: tuple[tuple[str, float, float, float], ...] = (
+        ("linger_ms", linger_ms, 0, 60_000),
+        ("batch_bytes", batch_bytes, 1, 8 << 20),
+        ("max_in_flight", max_in_flight, 1, IN_FLIGHT_MAX),
+        ("delivery_timeout_ms", delivery_timeout_ms, 1, 86_400_000),
+        ("request_timeout_ms", request_timeout_ms, 1, 300_000),
+        ("buffer_bytes", buffer_bytes, 1, 1 << 40),
+    )
+    for name, value, smallest, largest in bounds:
+        if not smallest <= value <= largest:
+            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{name} is {value}: want {smallest} to {largest}")
+    return ProducerSettings(
+        acks=level,
+        idempotent=level == -1 and enable_idempotence is not False,
+        linger_ms=linger_ms,
+        batch_bytes=batch_bytes,
+        max_in_flight=max_in_flight,
+        codec=_CODECS[codec],
+        delivery_timeout_ms=delivery_timeout_ms,
+        request_timeout_ms=request_timeout_ms,
+        buffer_bytes=buffer_bytes,
+    )

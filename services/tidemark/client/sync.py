@@ -1,0 +1,161 @@
+"""The sync facade: the async clients on one background loop each; records are added on the caller's own thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from tidemark.client.aio.admin import AdminClient as AsyncAdminClient
+from tidemark.client.aio.admin import ClusterDescription
+from tidemark.client.aio.producer import Producer as AsyncProducer
+from tidemark.client.background import BackgroundLoop
+from tidemark.client.batching import SendHandle, TableHandle
+from tidemark.core.cluster_state import TopicView
+from tidemark.record.payload import Headers
+
+_START_S: Final = 30.0
+_CLOSE_SLACK_S: Final = 10.0
+
+
+class _Facade:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        raise AssertionError("each facade closes its own client")
+
+
+class Producer(_Facade):
+    """As `tidemark.client.aio.Producer`, for threads: `send` may be called from any of them.
+
+    with Producer("127.0.0.1:9192") as producer:
+        where = producer.send("greetings", b"hello", key=b"world").result()
+    """
+
+    def __init__(self, bootstrap: str | None = None, **settings: Any) -> None:
+        self._producer = AsyncProducer(bootstrap, **settings)
+        self._settings = self._producer.settings
+        self._background = BackgroundLoop("tidemark-producer")
+        try:
+            self._background.call(self._producer.start(), _START_S)
+        except BaseException:
+            self._background.call(self._producer.close())
+            self._background.stop()
+            raise
+        self._delivery_s = self._settings.delivery_timeout_ms / 1000
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp_us: int | None = None,
+        partition: int | None = None,
+    ) -> SendHandle:
+        """Add a record to its batch, blocking while the buffer is full; the handle tells what became of it."""
+        producer = self._producer
+        count = producer.partition_count_now(topic)
+        if count is None:
+            count = self._background.call(producer.partition_count(topic), self._delivery_s)
+        accumulator = producer.sender.accumulator
+        if accumulator.is_full:
+            accumulator.wait_for_room(self._delivery_s)
+        return producer.add(topic, value, count, key, headers, timestamp_us, partition)
+
+    def send_many(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> list[SendHandle]:
+        """`send` for each (key, value)."""
+        return [self.send(topic, value, key=key) for key, value in records]
+
+    def send_table(
+        self,
+        topic: str,
+        table: pa.Table | pa.RecordBatch,
+        *,
+        key: str | None = "key",
+        value: str = "value",
+        timestamp: str | None = None,
+        partition: int | None = None,
+    ) -> TableHandle:
+        """As the async one, blocking while the buffer is full."""
+        sending = self._producer.send_table(
+            topic, table, key=key, value=value, timestamp=timestamp, partition=partition
+        )
+        return self._background.call(sending, self._delivery_s)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Until everything sent before is resolved, well or not; raises REQUEST_TIMED_OUT."""
+        self._background.call(self._producer.flush(), timeout_s)
+
+    def close(self) -> None:
+        """Send what is left, for at most the delivery timeout; every handle is resolved afterwards."""
+        if not self._background.loop.is_closed():
+            self._background.call(self._producer.close(), self._delivery_s + _CLOSE_SLACK_S)
+            self._background.stop()
+
+
+class AdminClient(_Facade):
+    """As `tidemark.client.aio.AdminClient`, blocking."""
+
+    def __init__(self, admin: str | None = None, *, bootstrap: str | None = None, timeout_s: float = 30.0) -> None:
+        self._client = AsyncAdminClient(admin, bootstrap=bootstrap, timeout_s=timeout_s)
+        self._background = BackgroundLoop("tidemark-admin")
+        try:
+            self._background.call(self._client.start(), _START_S)
+        except BaseException:
+            self._background.stop()
+            raise
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replication_factor: int = 0,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+        request_id: str = "",
+    ) -> TopicView:
+        """Create a topic and wait until every partition has a leader."""
+        return self._background.call(
+            self._client.create_topic(
+                name,
+                partitions=partitions,
+                replication_factor=replication_factor,
+                configs=configs,
+                validate_only=validate_only,
+                request_id=request_id,
+            )
+        )
+
+    def delete_topic(self, name: str, *, request_id: str = "") -> None:
+        """Delete a topic and wait until it is gone; raises UNKNOWN_TOPIC."""
+        self._background.call(self._client.delete_topic(name, request_id=request_id))
+
+    def list_topics(self) -> list[str]:
+        """All names, sorted."""
+        return self._background.call(self._client.list_topics())
+
+    def describe_topics(self, names: Sequence[str] = ()) -> list[TopicView]:
+        """Topics in the order asked for (none: all); one that does not exist carries an error."""
+        return self._background.call(self._client.describe_topics(names))
+
+    def describe_cluster(self) -> ClusterDescription:
+        """Brokers, controller and counts."""
+        return self._background.call(self._client.describe_cluster())
+
+    def close(self) -> None:
+        """Close the connection."""
+        if not self._background.loop.is_closed():
+            self._background.call(self._client.close())
+            self._background.stop()

@@ -1,0 +1,71 @@
+"""The bulk path: a table's rows to partitions and batches, with no Python object for a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.client.partitioner import partitions_of
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE
+
+_ROW_OVERHEAD_BYTES: Final = 24
+
+
+def as_rows(
+    table: pa.Table | pa.RecordBatch, *, key: str | None, value: str, timestamp: str | None, now_us: int
+) -> list[pa.RecordBatch]:
+    """The table's columns in record.schema.SCHEMA; strings become their UTF-8 bytes.
+
+    Raises:
+        TidemarkError: INVALID_PAYLOAD when a column is missing or of a type that is neither binary nor string.
+    """
+    batches = [table] if isinstance(table, pa.RecordBatch) else table.combine_chunks().to_batches()
+    return [
+        _rows_of(batch, key=key, value=value, timestamp=timestamp, now_us=now_us) for batch in batches if batch.num_rows
+    ]
+
+
+def _rows_of(batch: pa.RecordBatch, *, key: str | None, value: str, timestamp: str | None, now_us: int) -> Any:
+    names = batch.schema.names
+    for wanted in (value, timestamp):
+        if wanted is not None and wanted not in names:
+            raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"the table has no column {wanted!r}, only {names}")
+    count = batch.num_rows
+    keys = _binary(batch, key) if key is not None and key in names else pa.nulls(count, pa.binary())
+    if timestamp is None:
+        stamps: Any = pa.repeat(pa.scalar(now_us, TIMESTAMP_TYPE), count)
+    else:
+        stamps = batch.column(timestamp).cast(TIMESTAMP_TYPE)
+    headers = batch.column("headers").cast(HEADERS_TYPE) if "headers" in names else pa.nulls(count, HEADERS_TYPE)
+    return pa.RecordBatch.from_arrays([keys, _binary(batch, value), stamps, headers], schema=SCHEMA)
+
+
+def _binary(batch: pa.RecordBatch, name: str) -> Any:
+    try:
+        return batch.column(name).cast(pa.binary())
+    except pa.ArrowException as error:
+        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"column {name!r} is not binary or string: {error}") from None
+
+
+def by_partition(rows: pa.RecordBatch, partitions: int) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+    """The rows of each partition in their order; None for those without a key, which may go anywhere."""
+    keys = rows.column(0)
+    if keys.null_count == rows.num_rows:
+        yield None, rows
+        return
+    targets = partitions_of(keys, partitions)
+    for target in pc.unique(targets).to_pylist():
+        wanted = pc.is_null(targets) if target is None else pc.equal(targets, pa.scalar(target, pa.int32()))
+        yield target, rows.filter(wanted)
+
+
+def slices(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Slices of about `batch_bytes`, at least one row each, no copy."""
+    row_bytes = max(1, rows.nbytes // rows.num_rows) + _ROW_OVERHEAD_BYTES
+    step = max(1, batch_bytes // row_bytes)
+    for start in range(0, rows.num_rows, step):
+        yield rows.slice(start, step)
