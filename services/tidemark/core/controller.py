@@ -26,7 +26,7 @@ from tidemark.core.controller_links import BrokerLink
 from tidemark.core.controller_teller import ControllerTeller
 from tidemark.core.election import BrokerFacts, Decision, decide
 from tidemark.core.messages import StoppedReplica
-from tidemark.core.partition_record import NO_LIMIT, PartitionRecord, TopicPolicy
+from tidemark.core.partition_record import PartitionRecord, TopicPolicy
 from tidemark.core.suspicion import Suspicions
 from tidemark.model import (
     NO_EPOCH,
@@ -36,7 +36,6 @@ from tidemark.model import (
     BrokerRegistration,
     ControllerEpoch,
     ErrorCode,
-    LeaderAndIsr,
     ReplicaIdentity,
     TidemarkError,
     TopicDescription,
@@ -84,9 +83,8 @@ class ControllerCore:
         self._suspicions: Suspicions | None = None
         self._acted_on: frozenset[BrokerId] = frozenset()
         self._effects: list[ControllerEffect] = []
-        self._teller = ControllerTeller(
-            config.controller_id, config.controller_epoch, config.cluster_id, self._brokers, self._topics, self._records
-        )
+        known = (self._brokers, self._topics, self._records, self._deletions)
+        self._teller = ControllerTeller(config.controller_id, config.controller_epoch, config.cluster_id, *known)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             ev.Elected: self._on_elected,
             ev.BrokersChanged: self._on_brokers_changed,
@@ -142,6 +140,7 @@ class ControllerCore:
             if record is not None:
                 record.state, record.version = found
         self._dirty.update(self._records)
+        self._begin_deletions()
 
     def _on_brokers_changed(self, event: ev.BrokersChanged, now_ms: int) -> None:
         self._learn_brokers(event.brokers, event.broker_epochs)
@@ -178,13 +177,14 @@ class ControllerCore:
 
     def _on_topics_changed(self, event: ev.TopicsChanged, now_ms: int) -> None:
         self._learn_topics(event.topics)
+        self._begin_deletions()
 
     def _learn_topics(self, topics: Mapping[str, TopicDescription]) -> None:
         for name, topic in topics.items():
             known = self._topics.get(name)
             if known is not None and known.topic_id != topic.topic_id:
                 self._forget_topic(name)
-            elif known is not None and known.modified_zxid >= topic.modified_zxid:
+            elif known == topic or (known is not None and known.modified_zxid > topic.modified_zxid):
                 continue
             self._topics[name] = topic
             policy = self._policy_of(topic.configs)
@@ -192,7 +192,6 @@ class ControllerCore:
                 self._learn_partition(TopicPartition(name, index), topic, assigned, policy)
         for name in [name for name in self._topics if name not in topics and name not in self._deletions]:
             self._forget_topic(name)
-        self._begin_deletions()
 
     def _learn_partition(
         self, partition: TopicPartition, topic: TopicDescription, assigned: tuple[BrokerId, ...], policy: TopicPolicy
@@ -202,6 +201,8 @@ class ControllerCore:
             identity = ReplicaIdentity(topic.topic_id, topic.incarnations.get(partition.partition, ""))
             record = self._records[partition] = PartitionRecord(partition, identity, assigned, policy)
         record.assigned, record.policy = assigned, policy
+        if record.state is not None:
+            self._mark_changed(record)  # its topic was altered
         for broker in assigned:
             self._on_broker[broker].add(partition)
         self._dirty.add(partition)
@@ -248,7 +249,9 @@ class ControllerCore:
     def _maybe_delete(self, now_ms: int) -> None:
         """Every live replica has let go: the nodes may go."""
         for deletion in self._deletions.values():
-            if not deletion.waiting and not deletion.under_way and now_ms >= deletion.retry_at_ms:
+            if deletion.waiting or deletion.under_way or now_ms < deletion.retry_at_ms:
+                continue
+            if not any(self._records[partition].busy for partition in partitions_of([deletion.topic])):
                 deletion.under_way = True
                 self._effects.append(DeleteTopic(deletion.topic))
 
@@ -281,20 +284,18 @@ class ControllerCore:
             record = self._records.get(partition)
             if record is None or partition.topic in self._deletions:
                 continue
-            if record.writing is not None or record.reading:
+            if record.busy or now_ms < record.not_before_ms:
                 waiting.add(partition)
                 continue
             decision = decide(record.facts(), facts)
-            if decision is None:
-                self._mark_told(record)
-            else:
+            if decision is not None:
                 changes.append((record, self._change(record, decision)))
         self._dirty = waiting
         self._write(changes)
 
     def _change(self, record: PartitionRecord, decision: Decision) -> StateChange:
-        state = _with_controller_epoch(decision.state, self._config.controller_epoch)
-        record.writing = state
+        state = replace(decision.state, controller_epoch=self._config.controller_epoch)
+        record.begin_write(state)
         old = record.state
         if decision.unclean:
             self._observe("unclean_election", record.partition, leader=state.leader, lineage=state.lineage)
@@ -323,27 +324,30 @@ class ControllerCore:
                 self._effects.append(WriteStates(tuple(change for _, change in part)))
 
     def _on_states_written(self, event: ev.StatesWritten, now_ms: int) -> None:
+        hinted = []
         for partition, version in event.written.items():
             record = self._records.get(partition)
             if record is None or record.writing is None:
                 continue
-            record.state, record.version, record.writing = record.writing, version, None
-            record.limit, record.refused_epoch = NO_LIMIT, None
+            record.wrote(version)
             self._mark_changed(record)
             self._dirty.add(partition)
+            if record.hinted:
+                hinted.append(partition)
         again = []
         for partition in event.failed:
             record = self._records.get(partition)
             if record is None:
                 continue
-            record.writing, record.reading = None, True
-            record.limit = max(1, record.group // 2)
+            record.not_written(now_ms)
             again.append(partition)
         if again:
             self._observe("write_conflict", None, partitions=len(again))
             self._effects.append(ReadStates(tuple(again)))
+        self._read_again(hinted)
 
     def _on_states_read(self, event: ev.StatesRead, now_ms: int) -> None:
+        hinted = []
         for partition in event.asked:
             record = self._records.get(partition)
             if record is None:
@@ -353,23 +357,31 @@ class ControllerCore:
             found = event.found.get(partition)
             if found is not None and found.version > record.version:
                 self._adopt(record, found)
+            record.doubtful = False
+            if record.hinted:
+                hinted.append(partition)
+        self._read_again(hinted)
 
     def _adopt(self, record: PartitionRecord, found: VersionedState) -> None:
-        led_before = record.state is None or (record.state.leader, record.state.leader_epoch) != (
-            found.state.leader,
-            found.state.leader_epoch,
-        )
+        """A leader knows what it wrote itself; what we wrote without an answer its replicas have to be told."""
         record.state, record.version = found
-        if led_before:
+        if record.doubtful:
             self._mark_changed(record)
         else:
             self._mark_shown(record)
 
     def _on_isr_changes(self, event: ev.IsrChangesReported, now_ms: int) -> None:
+        self._read_again(event.partitions)
+
+    def _read_again(self, partitions: Iterable[TopicPartition]) -> None:
+        """On a leader's hint. What is under way may be older than the hint: then once more when it is answered."""
         again = []
-        for partition in event.partitions:
+        for partition in partitions:
             record = self._records.get(partition)
-            if record is not None and record.writing is None and not record.reading:
+            if record is None:
+                continue
+            record.hinted = record.busy
+            if not record.busy:
                 record.reading = True
                 again.append(partition)
         if again:
@@ -388,11 +400,6 @@ class ControllerCore:
     def _mark_shown(self, record: PartitionRecord) -> None:
         for link in self._links.values():
             link.shown.add(record.partition)
-
-    def _mark_told(self, record: PartitionRecord) -> None:
-        """Nothing to change; a topic that was altered is shown as it is now."""
-        if record.state is not None:
-            self._mark_shown(record)
 
     def _on_control_answered(self, event: ev.ControlAnswered, now_ms: int) -> None:
         link = self._links.get(event.broker)
@@ -439,8 +446,7 @@ class ControllerCore:
             self._dirty.add(partition)
         elif record.state.leader != broker:
             return
-        elif error.code is ErrorCode.FENCED_LEADER_EPOCH:
-            record.refused_epoch = record.state.leader_epoch
+        elif error.code is ErrorCode.FENCED_LEADER_EPOCH and record.refused(error):
             self._dirty.add(partition)
         else:
             link.partitions.add(partition)
@@ -452,8 +458,8 @@ class ControllerCore:
         registration = self._brokers.get(event.broker)
         if registration is None or registration.broker_epoch != event.broker_epoch or self._suspicions is None:
             return
-        self._suspicions.suspect(event.broker, event.broker_epoch, now_ms)
-        self._observe("broker_suspected", None, broker=event.broker)
+        if self._suspicions.suspect(event.broker, event.broker_epoch, now_ms):
+            self._observe("broker_suspected", None, broker=event.broker)
         if self._suspicions.guard(len(self._brokers), now_ms):
             self._effects.append(Resign("too many brokers are suspected at once: it is more likely me"))
 
@@ -483,10 +489,6 @@ class ControllerCore:
 
     def _observe(self, kind: str, partition: TopicPartition | None, **fields: str | int) -> None:
         self._effects.append(Observed(kind, partition, fields))
-
-
-def _with_controller_epoch(state: LeaderAndIsr, epoch: ControllerEpoch) -> LeaderAndIsr:
-    return replace(state, controller_epoch=epoch)
 
 
 def partitions_of(topics: Iterable[TopicDescription]) -> list[TopicPartition]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import count
 from typing import Final
 
@@ -41,6 +41,7 @@ class ControllerTeller:
         brokers: Mapping[BrokerId, BrokerRegistration],
         topics: Mapping[str, TopicDescription],
         records: Mapping[TopicPartition, PartitionRecord],
+        deleting: Collection[str],
     ) -> None:
         self._controller_id = controller_id
         self._controller_epoch = controller_epoch
@@ -48,6 +49,7 @@ class ControllerTeller:
         self._brokers = brokers
         self._topics = topics
         self._records = records
+        self._deleting = deleting
         self._ids = count(1)
 
     def tell(
@@ -62,7 +64,8 @@ class ControllerTeller:
         effects: list[ControllerEffect] = []
         if link.leadership.is_free(now_ms) and (link.needs_all_leadership or link.partitions or link.suspects_changed):
             effects += self._leadership(broker, link, replicas, suspected)
-        if link.stops.is_free(now_ms) and link.stopping:
+        if link.stops.is_free(now_ms) and link.stopping and link.leadership.request_id is None:
+            # Never side by side: a LeaderAndIsr that is overtaken would bring the replica back.
             effects.append(self._stops(broker, link))
         if link.metadata.is_free(now_ms) and (
             link.needs_all_metadata or link.shown or link.gone_topics or link.brokers_changed
@@ -81,9 +84,9 @@ class ControllerTeller:
         records = [
             record
             for partition in wanted
-            if (record := self._records.get(partition)) is not None and partition not in link.stopping
+            if (record := self._records.get(partition)) is not None and partition.topic not in self._deleting
         ]
-        if link.needs_all_leadership and any(record.writing or record.reading for record in records):
+        if link.needs_all_leadership and any(record.writing or record.doubtful for record in records):
             return []  # what is being decided is told with the rest, in a moment
         commands = tuple(self._command(record) for record in records if record.state is not None)
         parts = [

@@ -28,6 +28,10 @@ class BrokerFacts:
     unclean_at: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
     suspected: frozenset[BrokerId] = frozenset()
 
+    def is_live(self, broker: BrokerId) -> bool:
+        """Whether it is registered; not if it has registered uncleanly since: then `live` is not the latest."""
+        return broker in self.live and not self.is_void(IsrEntry(broker, self.live[broker]))
+
     def is_void(self, entry: IsrEntry) -> bool:
         """Whether the broker may have lost what the entry stands for (rule T2)."""
         return entry.broker_epoch < self.unclean_at.get(entry.broker_id, BrokerEpoch(-1))
@@ -82,18 +86,15 @@ def decide(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
 
 
 def initial(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
-    """A new partition: every live assigned replica is in sync, the first one leads. None while none lives."""
-    alive = [broker for broker in partition.assigned if broker in brokers.live]
+    """A new partition: every live assigned replica is in sync (but rule C6), the first one leads; None: none lives."""
+    alive = [broker for broker in partition.assigned if brokers.is_live(broker)]
     if not alive:
         return None
     leader = next((broker for broker in alive if broker not in brokers.suspected), alive[0])
-    state = LeaderAndIsr(
-        leader=leader,
-        leader_epoch=FIRST_EPOCH,
-        isr=tuple(IsrEntry(broker, brokers.live[broker]) for broker in alive),
-        min_isr=partition.min_isr,
-    )
-    return Decision(state, {broker: brokers.live[broker] for broker in alive})
+    everyone = tuple(IsrEntry(broker, brokers.live[broker]) for broker in alive)
+    isr = _without_suspected(everyone, partition.min_isr, brokers)
+    state = LeaderAndIsr(leader=leader, leader_epoch=FIRST_EPOCH, isr=isr, min_isr=partition.min_isr)
+    return Decision(state, {entry.broker_id: entry.broker_epoch for entry in isr})
 
 
 def _surviving_isr(partition: PartitionFacts, brokers: BrokerFacts) -> tuple[IsrEntry, ...]:
@@ -140,7 +141,7 @@ def _leader_from_isr(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple
 
 def _first(assigned: tuple[BrokerId, ...], wanted: set[BrokerId], brokers: BrokerFacts) -> BrokerId | None:
     """The first assigned replica of those wanted that lives; the unsuspected first."""
-    alive = [broker for broker in assigned if broker in wanted and broker in brokers.live]
+    alive = [broker for broker in assigned if broker in wanted and brokers.is_live(broker)]
     return next((broker for broker in alive if broker not in brokers.suspected), alive[0] if alive else None)
 
 

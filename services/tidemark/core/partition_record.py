@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemark.core.election import PartitionFacts
-from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch, ReplicaIdentity, TopicPartition
+from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
 
 NO_LIMIT: Final = 1 << 30
+_CONFLICTS_AT_ONCE: Final = 10
+"""More than halving from the largest group to single writes takes."""
+_RETRY_FIRST_MS: Final = 100
+_RETRY_MAX_MS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,12 @@ class PartitionRecord:
     Attributes:
         state: the node; None: it has none yet. `version` is the node's.
         writing: what is being written, None when nothing is; no second write begins before it is answered.
+        reading: it is being read; decided afresh when that is answered.
+        doubtful: a write failed or was not answered, so what is read is news to its replicas too.
+        hinted: its leader reported a change while it was being written or read: what is under way may not show it.
         limit: how many writes may go together, halved by each conflict (rule Z2).
+        conflicts: writes in a row that failed; many of them are not followed by the next one at once.
+        damaged: as in `PartitionFacts`, until a decision that took it in (`damage_decided`) is written.
     """
 
     partition: TopicPartition
@@ -37,10 +46,49 @@ class PartitionRecord:
     version: int = -1
     writing: LeaderAndIsr | None = None
     reading: bool = False
+    doubtful: bool = False
+    hinted: bool = False
     limit: int = NO_LIMIT
     group: int = 1
+    conflicts: int = 0
+    not_before_ms: int = 0
     refused_epoch: LeaderEpoch | None = None
     damaged: frozenset[IsrEntry] = frozenset()
+    damage_decided: frozenset[IsrEntry] = frozenset()
+
+    @property
+    def busy(self) -> bool:
+        """Whether its next decision waits for an answer."""
+        return self.writing is not None or self.reading
+
+    def begin_write(self, state: LeaderAndIsr) -> None:
+        """This is being written."""
+        self.writing, self.damage_decided = state, self.damaged
+
+    def wrote(self, version: int) -> None:
+        """What was being written is the node now. A damaged replica may join again once it has fetched afresh."""
+        assert self.writing is not None
+        self.state, self.version, self.writing = self.writing, version, None
+        self.limit, self.conflicts, self.not_before_ms = NO_LIMIT, 0, 0
+        self.refused_epoch = None
+        self.damaged -= self.damage_decided
+
+    def not_written(self, now_ms: int) -> None:
+        """It failed, or nobody knows: to be read, then decided afresh, in a smaller group."""
+        self.writing, self.reading, self.doubtful = None, True, True
+        self.limit = max(1, self.group // 2)
+        self.conflicts += 1
+        excess = self.conflicts - _CONFLICTS_AT_ONCE
+        self.not_before_ms = 0 if excess <= 0 else now_ms + min(_RETRY_FIRST_MS << min(excess, 10), _RETRY_MAX_MS)
+
+    def refused(self, error: TidemarkError) -> bool:
+        """Its leader needs a higher epoch; False: it refused an older one, and its answer came late."""
+        assert self.state is not None
+        highest = error.metadata.get("leader_epoch", "")
+        if highest.isdecimal() and int(highest) < self.state.leader_epoch:
+            return False
+        self.refused_epoch = self.state.leader_epoch
+        return True
 
     def facts(self) -> PartitionFacts:
         """What `decide` goes by."""

@@ -35,16 +35,18 @@ class Suspicions:
             return frozenset()
         return frozenset(broker for broker, record in self._records.items() if record.suspected)
 
-    def suspect(self, broker: BrokerId, broker_epoch: BrokerEpoch, now_ms: int) -> None:
-        """A refused reconnect or a missed deadline."""
+    def suspect(self, broker: BrokerId, broker_epoch: BrokerEpoch, now_ms: int) -> bool:
+        """A refused reconnect or a missed deadline; whether that is news."""
         record = self._records.get(broker)
         if record is None or record.broker_epoch != broker_epoch:
             record = self._records[broker] = _Record(broker_epoch)
         record.trusted_again_ms = None
-        if not record.suspected:
-            record.suspected = True
-            recent = tuple(time for time in record.times if now_ms - time < _FLAP_WINDOW_MS)
-            record.times = (*recent, now_ms)
+        if record.suspected:
+            return False
+        record.suspected = True
+        recent = tuple(time for time in record.times if now_ms - time < _FLAP_WINDOW_MS)
+        record.times = (*recent, now_ms)
+        return True
 
     def trust(self, broker: BrokerId, broker_epoch: BrokerEpoch, now_ms: int) -> None:
         """It answers again."""

@@ -1,0 +1,399 @@
+"""Who leads after what happened to the brokers (rules C2, C6, E5, T2-T4, R9), told as stories of one partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tidemark.core.election import BrokerFacts, Decision, PartitionFacts, decide
+from tidemark.model import NO_LEADER, BrokerEpoch, BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch
+
+EVERYBODY = (0, 1, 2)
+
+
+def entry(broker: int, epoch: int = 0) -> IsrEntry:
+    return IsrEntry(BrokerId(broker), BrokerEpoch(epoch))
+
+
+def brokers(*ids: int, suspected: Sequence[int] = (), **epochs_and_unclean: dict[int, int]) -> BrokerFacts:
+    """Live brokers at epoch 0; `epochs={1: 3}` and `unclean={1: 3}` say otherwise."""
+    epochs = epochs_and_unclean.get("epochs", {})
+    unclean = epochs_and_unclean.get("unclean", {})
+    return BrokerFacts(
+        live={BrokerId(broker): BrokerEpoch(epochs.get(broker, 0)) for broker in ids},
+        unclean_at={BrokerId(broker): BrokerEpoch(epoch) for broker, epoch in unclean.items()},
+        suspected=frozenset(BrokerId(broker) for broker in suspected),
+    )
+
+
+class Partition:
+    """One partition that goes through the decisions one after the other."""
+
+    def __init__(self, *assigned: int, min_isr: int = 2, unclean_allowed: bool = False) -> None:
+        self.facts = PartitionFacts(tuple(BrokerId(one) for one in assigned), min_isr, None, unclean_allowed)
+
+    def sees(self, facts: BrokerFacts) -> Decision | None:
+        decision = decide(self.facts, facts)
+        if decision is not None:
+            self.facts = replace(self.facts, state=decision.state, refused_epoch=None, damaged=frozenset())
+        assert decide(self.facts, facts) is None, "a decision that is not the last word"
+        return decision
+
+    @property
+    def state(self) -> LeaderAndIsr:
+        assert self.facts.state is not None
+        return self.facts.state
+
+    @property
+    def elr_ids(self) -> set[int]:
+        return {one.broker_id for one in self.state.elr}
+
+    def leader_writes(self, *isr: IsrEntry) -> None:
+        """The leader changes its ISR."""
+        self.facts = replace(self.facts, state=replace(self.state, isr=isr, elr=()))
+
+
+def healthy(*assigned: int, min_isr: int = 2, unclean_allowed: bool = False) -> Partition:
+    partition = Partition(*(assigned or EVERYBODY), min_isr=min_isr, unclean_allowed=unclean_allowed)
+    partition.sees(brokers(*(assigned or EVERYBODY)))
+    return partition
+
+
+def test_a_new_partition_is_led_by_its_first_live_replica_with_every_live_one_in_sync() -> None:
+    partition = Partition(2, 0, 1)
+    decision = partition.sees(brokers(0, 1, epochs={0: 7}))
+    assert decision is not None
+    assert (partition.state.leader, partition.state.leader_epoch) == (0, 0)
+    assert partition.state.isr == (entry(0, 7), entry(1))
+    assert partition.state.min_isr == 2
+    assert decision.checked == {0: 7, 1: 0}
+
+
+def test_a_new_partition_waits_while_none_of_its_replicas_lives() -> None:
+    partition = Partition(0, 1, 2)
+    assert partition.sees(brokers(3, 4)) is None
+
+
+def test_a_new_partition_is_led_by_an_unsuspected_replica_and_takes_the_suspected_in_only_where_needed() -> None:
+    partition = Partition(0, 1, 2)
+    partition.sees(brokers(0, 1, 2, suspected=[0]))
+    assert (partition.state.leader, partition.state.isr_ids) == (1, (1, 2))
+    few = Partition(0, 1)
+    few.sees(brokers(0, 1, suspected=[0]))
+    assert (few.state.leader, set(few.state.isr_ids)) == (1, {0, 1})
+
+
+def test_a_healthy_partition_needs_no_decision() -> None:
+    assert healthy().sees(brokers(0, 1, 2)) is None
+
+
+def test_when_the_leader_dies_the_next_in_sync_replica_leads_in_a_new_epoch_without_it() -> None:
+    partition = healthy()
+    decision = partition.sees(brokers(1, 2))
+    assert decision is not None
+    assert (partition.state.leader, partition.state.leader_epoch) == (1, 1)
+    assert partition.state.isr_ids == (1, 2)
+    assert partition.state.elr == ()
+    assert decision.checked == {1: 0}
+
+
+def test_when_a_follower_dies_it_leaves_the_isr_and_leader_and_epoch_stay() -> None:
+    partition = healthy()
+    decision = partition.sees(brokers(0, 1))
+    assert decision is not None
+    assert (partition.state.leader, partition.state.leader_epoch) == (0, 0)
+    assert partition.state.isr_ids == (0, 1)
+    assert decision.checked == {}
+
+
+def test_a_replica_that_was_not_in_sync_never_leads_though_it_lives() -> None:
+    partition = healthy()
+    partition.leader_writes(entry(0), entry(1))
+    partition.sees(brokers(2))
+    assert partition.state.leader == NO_LEADER
+    assert partition.elr_ids == {0, 1}
+
+
+def test_whoever_leaves_the_isr_below_m_is_remembered_and_forgotten_when_m_are_in_sync_again() -> None:
+    partition = healthy()
+    partition.sees(brokers(0, 1))
+    assert partition.elr_ids == set()
+    partition.sees(brokers(0))
+    assert (partition.state.leader, partition.state.leader_epoch) == (0, 0)
+    assert partition.state.elr == (entry(1),)
+    partition.facts = replace(partition.facts, state=replace(partition.state, isr=(entry(0), entry(2, 1))))
+    partition.sees(brokers(0, 2, epochs={2: 1}))
+    assert partition.state.elr == ()
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_all_die_and_whoever_returns_clean_first_leads_from_the_elr(first: int) -> None:
+    partition = healthy(0, 1, 2)
+    partition.sees(brokers())
+    assert (partition.state.leader, partition.state.leader_epoch) == (NO_LEADER, 1)
+    assert partition.state.isr == ()
+    assert partition.elr_ids == {0, 1, 2}
+    assert partition.state.last_known == (entry(0),)
+    decision = partition.sees(brokers(first, epochs={first: 1}))
+    assert decision is not None
+    assert (partition.state.leader, partition.state.leader_epoch) == (first, 2)
+    assert partition.state.isr == (entry(first, 1),)
+    assert partition.elr_ids == {0, 1, 2} - {first}
+    assert decision.checked == {first: 1}
+    assert not decision.unclean
+    assert partition.state.lineage == 0
+
+
+def test_they_die_one_by_one_and_only_those_who_were_in_sync_below_m_may_lead() -> None:
+    partition = healthy()
+    partition.sees(brokers(0, 1))  # 2 left while two stayed: records may be committed without it
+    partition.sees(brokers(0))
+    partition.sees(brokers())
+    assert partition.elr_ids == {0, 1}
+    partition.sees(brokers(2, epochs={2: 1}))
+    assert partition.state.leader == NO_LEADER
+    partition.sees(brokers(1, 2, epochs={1: 1, 2: 1}))
+    assert partition.state.leader == 1
+
+
+def test_a_leader_elected_from_the_elr_with_m_of_one_empties_it() -> None:
+    partition = healthy(0, 1, min_isr=1)
+    partition.sees(brokers())
+    partition.facts = replace(partition.facts, state=replace(partition.state, elr=(entry(0), entry(1))))
+    partition.sees(brokers(1, epochs={1: 1}))
+    assert (partition.state.leader, partition.state.elr) == (1, ())
+
+
+def test_an_unclean_return_is_no_return_and_the_next_clean_one_leads() -> None:
+    partition = healthy()
+    partition.sees(brokers())
+    partition.sees(brokers(0, epochs={0: 1}, unclean={0: 1}))
+    assert partition.state.leader == NO_LEADER
+    assert partition.elr_ids == {1, 2}
+    partition.sees(brokers(0, 2, epochs={0: 1, 2: 1}, unclean={0: 1}))
+    assert (partition.state.leader, partition.elr_ids) == (2, {1})
+
+
+def test_all_return_unclean_and_nobody_leads_but_the_last_leader_is_remembered() -> None:
+    partition = healthy()
+    partition.sees(brokers())
+    ones = dict.fromkeys(EVERYBODY, 1)
+    partition.sees(brokers(0, 1, 2, epochs=ones, unclean=ones))
+    assert (partition.state.leader, partition.state.elr) == (NO_LEADER, ())
+    assert partition.state.last_known == (entry(0),)
+
+
+def test_an_unclean_return_voids_an_older_entry_even_of_a_later_clean_bounce() -> None:
+    partition = healthy()
+    partition.sees(brokers())
+    partition.sees(brokers(0, epochs={0: 2}, unclean={0: 1}))
+    assert (partition.state.leader, partition.elr_ids) == (NO_LEADER, {1, 2})
+
+
+def test_an_entry_from_the_very_unclean_registration_is_good() -> None:
+    partition = healthy()
+    partition.leader_writes(entry(0), entry(1), entry(2, 3))
+    assert partition.sees(brokers(0, 1, 2, epochs={2: 3}, unclean={2: 3})) is None
+
+
+def test_a_bounced_leader_that_was_never_seen_gone_is_replaced() -> None:
+    partition = healthy()
+    partition.sees(brokers(0, 1, 2, epochs={0: 1}))
+    assert (partition.state.leader, partition.state.leader_epoch) == (1, 1)
+    assert partition.state.isr_ids == (1, 2)
+
+
+def test_a_bounced_leader_that_was_alone_leads_again_in_a_higher_epoch() -> None:
+    partition = healthy(0, 1)
+    partition.sees(brokers(0))
+    decision = partition.sees(brokers(0, epochs={0: 1}))
+    assert decision is not None
+    assert (partition.state.leader, partition.state.leader_epoch) == (0, 1)
+    assert partition.state.isr == (entry(0, 1),)
+    assert partition.elr_ids == {1}
+    assert decision.checked == {0: 1}
+
+
+def test_a_bounced_follower_leaves_the_isr_until_its_leader_takes_it_back() -> None:
+    partition = healthy()
+    partition.sees(brokers(0, 1, 2, epochs={2: 1}))
+    assert (partition.state.leader, partition.state.leader_epoch, partition.state.isr_ids) == (0, 0, (0, 1))
+
+
+def test_broker_zero_is_elected_like_any_other() -> None:
+    partition = healthy(1, 0)
+    partition.sees(brokers(0))
+    assert (partition.state.leader, partition.state.isr_ids) == (0, (0,))
+    alone = healthy(0, min_isr=1)
+    alone.sees(brokers())
+    assert (alone.state.leader, alone.state.elr, alone.state.last_known) == (NO_LEADER, (entry(0),), (entry(0),))
+    alone.sees(brokers(0, epochs={0: 1}))
+    assert (alone.state.leader, alone.state.leader_epoch, alone.state.lineage) == (0, 2, 0)
+
+
+def test_a_suspected_leader_hands_over_and_leaves_where_m_others_stay() -> None:
+    partition = healthy()
+    partition.sees(brokers(0, 1, 2, suspected=[0]))
+    assert (partition.state.leader, partition.state.leader_epoch) == (1, 1)
+    assert partition.state.isr_ids == (1, 2)
+
+
+def test_a_suspected_leader_hands_over_but_stays_in_sync_where_fewer_than_m_would_remain() -> None:
+    partition = healthy(0, 1)
+    partition.sees(brokers(0, 1, suspected=[0]))
+    assert (partition.state.leader, set(partition.state.isr_ids), partition.state.elr) == (1, {0, 1}, ())
+
+
+def test_a_suspected_leader_that_is_alone_in_sync_stays() -> None:
+    partition = healthy(0, 1, min_isr=1)
+    partition.sees(brokers(0))
+    assert partition.sees(brokers(0, suspected=[0])) is None
+
+
+def test_when_all_are_suspected_nothing_moves() -> None:
+    assert healthy().sees(brokers(0, 1, 2, suspected=[0, 1, 2])) is None
+
+
+def test_a_suspicion_that_ends_gives_nothing_back_by_itself() -> None:
+    partition = healthy(0, 1)
+    partition.sees(brokers(0, 1, suspected=[0]))
+    assert partition.sees(brokers(0, 1)) is None
+
+
+def test_a_single_replica_leads_again_after_a_clean_return_in_its_lineage() -> None:
+    partition = healthy(3, min_isr=1)
+    partition.sees(brokers())
+    decision = partition.sees(brokers(3, epochs={3: 1}))
+    assert decision is not None
+    assert not decision.unclean
+    assert (partition.state.leader, partition.state.lineage) == (3, 0)
+
+
+def test_a_single_replica_leads_again_after_an_unclean_return_in_a_new_lineage() -> None:
+    partition = healthy(3, min_isr=1)
+    partition.sees(brokers())
+    decision = partition.sees(brokers(3, epochs={3: 1}, unclean={3: 1}))
+    assert decision is not None
+    assert decision.unclean
+    assert (partition.state.leader, partition.state.lineage, partition.state.isr) == (3, 1, (entry(3, 1),))
+
+
+def test_where_allowed_a_live_replica_is_elected_uncleanly_the_last_leader_first() -> None:
+    partition = healthy(unclean_allowed=True)
+    partition.sees(brokers(1))
+    partition.sees(brokers())
+    assert partition.state.leader == NO_LEADER
+    ones = dict.fromkeys(EVERYBODY, 1)
+    decision = partition.sees(brokers(0, 1, 2, epochs=ones, unclean=ones))
+    assert decision is not None
+    assert decision.unclean
+    assert (partition.state.leader, partition.state.lineage) == (1, 1)
+    assert (partition.state.elr, partition.state.last_known) == ((), ())
+
+
+def test_where_it_is_not_allowed_no_live_replica_is_elected_uncleanly() -> None:
+    partition = healthy()
+    partition.leader_writes(entry(0))
+    partition.facts = replace(partition.facts, state=replace(partition.state, elr=()))
+    partition.sees(brokers(1, 2))
+    assert partition.state.leader == NO_LEADER
+
+
+def test_a_clean_heir_is_preferred_to_an_unclean_election_though_that_is_allowed() -> None:
+    partition = healthy(unclean_allowed=True)
+    partition.sees(brokers())
+    decision = partition.sees(brokers(2, epochs={2: 1}))
+    assert decision is not None
+    assert not decision.unclean
+    assert partition.state.lineage == 0
+
+
+def test_a_leader_that_cannot_lead_in_its_epoch_gets_a_higher_one() -> None:
+    partition = healthy()
+    partition.facts = replace(partition.facts, refused_epoch=LeaderEpoch(0))
+    decision = partition.sees(brokers(0, 1, 2))
+    assert decision is not None
+    assert (partition.state.leader, partition.state.leader_epoch, partition.state.isr_ids) == (0, 1, EVERYBODY)
+    assert decision.checked == {0: 0}
+
+
+def test_a_refusal_of_an_older_epoch_changes_nothing() -> None:
+    partition = healthy()
+    partition.sees(brokers(1, 2))
+    partition.facts = replace(partition.facts, refused_epoch=LeaderEpoch(0))
+    assert partition.sees(brokers(1, 2)) is None
+
+
+def test_a_damaged_replica_leaves_isr_and_elr() -> None:
+    partition = healthy(0, 1)
+    partition.facts = replace(partition.facts, damaged=frozenset({entry(0)}))
+    partition.sees(brokers(0, 1))
+    assert (partition.state.leader, partition.state.isr_ids, partition.state.elr) == (1, (1,), ())
+
+
+_IDS = st.integers(0, 3)
+_ENTRIES = st.dictionaries(_IDS, st.integers(0, 2), max_size=4).map(
+    lambda found: tuple(entry(broker, epoch) for broker, epoch in found.items())
+)
+_BROKERS = st.builds(
+    lambda live, unclean, suspected: brokers(*live, epochs=live, unclean=unclean, suspected=suspected),
+    st.dictionaries(_IDS, st.integers(0, 2)),
+    st.dictionaries(_IDS, st.integers(0, 2)),
+    st.lists(_IDS, unique=True),
+)
+
+
+@st.composite
+def _states(draw: st.DrawFn) -> PartitionFacts:
+    assigned = tuple(BrokerId(one) for one in draw(st.lists(_IDS, min_size=1, max_size=4, unique=True)))
+    allowed = draw(st.booleans())
+    min_isr = draw(st.integers(1, len(assigned)))
+    if draw(st.integers(0, 5)) == 0:
+        return PartitionFacts(assigned, min_isr, None, allowed)
+    among = [one for one in draw(_ENTRIES) if one.broker_id in assigned]
+    isr = tuple(among[: draw(st.integers(0, len(among)))])
+    elr = tuple(among[len(isr) :]) if len(isr) < min_isr else ()
+    leader = draw(st.sampled_from(isr)).broker_id if isr else NO_LEADER
+    state = LeaderAndIsr(
+        leader, LeaderEpoch(draw(st.integers(0, 5))), isr, elr, last_known=draw(_ENTRIES), min_isr=min_isr
+    )
+    return PartitionFacts(assigned, min_isr, state, allowed)
+
+
+@settings(max_examples=600, deadline=None)
+@given(_states(), _BROKERS)
+def test_whatever_the_state_one_decision_is_the_last_word_and_keeps_the_rules(
+    facts: PartitionFacts, seen: BrokerFacts
+) -> None:
+    decision = decide(facts, seen)
+    if decision is None:
+        return
+    new, old = decision.state, facts.state
+    assert decide(replace(facts, state=new), seen) is None
+    isr = set(new.isr)
+    assert len({one.broker_id for one in isr}) == len(new.isr)
+    assert new.leader in new.isr_ids if new.leader != NO_LEADER else not new.isr
+    assert all(seen.live.get(one.broker_id) == one.broker_epoch for one in isr), "the dead are in sync"
+    assert not any(seen.is_void(one) for one in (*new.isr, *new.elr))
+    assert not {one.broker_id for one in new.elr} & set(new.isr_ids)
+    assert len(new.isr) < new.min_isr or not new.elr
+    if old is None:
+        assert new.leader_epoch == 0
+        return
+    same_leadership = (old.leader, old.leader_epoch) == (new.leader, new.leader_epoch)
+    assert same_leadership or new.leader_epoch == old.leader_epoch + (
+        new.leader != NO_LEADER or old.leader != new.leader
+    )
+    if decision.unclean:
+        assert new.lineage == old.lineage + 1
+        return
+    assert new.lineage == old.lineage
+    trusted = {one.broker_id for one in (*old.isr, *old.elr) if not seen.is_void(one)}
+    assert set(new.isr_ids) <= trusted, "somebody whom nobody trusted is in sync"
+    if len(new.isr) < new.min_isr:
+        assert trusted <= set(new.isr_ids) | {one.broker_id for one in new.elr}, "somebody is forgotten below m"
+    if new.leader not in (NO_LEADER, old.leader):
+        assert decision.checked == {new.leader: seen.live[new.leader]}
