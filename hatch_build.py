@@ -16,7 +16,7 @@ _PLUGINS = ("mypy", "mypy_grpc")
 class StubsHook(BuildHookInterface):
     """Runs protoc before every wheel, editable ones included."""
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Generate; a source distribution carries proto/ only."""
         if self.target_name != "wheel":
             return

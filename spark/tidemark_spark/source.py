@@ -68,9 +68,10 @@ class TidemarkReader(DataSourceReader):
         planned = plan_ranges(self._options, {name: topic.bounds for name, topic in described.items()})
         return [_task(offsets, described[offsets.topic]) for offsets in planned]
 
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, in the order of their offsets; none for None, Spark's task when nothing is planned."""
-        if partition is None:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range, in the order of their offsets."""
+        # Where nothing is planned, Spark makes up one task, with a bare partition.
+        if type(partition) is InputPartition and partition.value is None:
             return
         assert isinstance(partition, TidemarkInputPartition)
         for records in topics.read(
