@@ -1,0 +1,256 @@
+"""ZooKeeper and brokers around a `ControllerCore`, in memory: each effect waits until the test answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from tidemark.core import controller_effects as fx
+from tidemark.core import controller_events as ev
+from tidemark.core.cluster_state import ClusterView, apply
+from tidemark.core.controller import ControllerConfig, ControllerCore
+from tidemark.core.messages import PartitionCommand
+from tidemark.core.partition_record import TopicPolicy
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerEpochRecord,
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    ErrorCode,
+    IsrEntry,
+    LeaderAndIsr,
+    TidemarkError,
+    TopicDescription,
+    TopicPartition,
+    VersionedState,
+)
+
+CONTROLLER_EPOCH = ControllerEpoch(7)
+Effect = TypeVar("Effect")
+Sends = (fx.SendLeaderAndIsr, fx.SendStopReplica, fx.SendUpdateMetadata)
+
+
+def policy_of(configs: Mapping[str, str]) -> TopicPolicy:
+    return TopicPolicy(int(configs.get("min.insync.replicas", "2")), configs.get("unclean") == "true")
+
+
+class BrokerKnows:
+    """What one broker process has been told since it registered."""
+
+    def __init__(self, registration: BrokerRegistration) -> None:
+        self.registration = registration
+        self.commands: dict[TopicPartition, PartitionCommand] = {}
+        self.view = ClusterView()
+        self.complete = False
+        self.suspected: frozenset[BrokerId] = frozenset()
+        self.stopped: set[TopicPartition] = set()
+
+
+class World:
+    """The truth in ZooKeeper, the live brokers, and what the controller waits for (`pending`, in order)."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+        self.states: dict[TopicPartition, VersionedState] = {}
+        self.topics: dict[str, TopicDescription] = {}
+        self.deletions: set[str] = set()
+        self.epochs: dict[BrokerId, BrokerEpochRecord] = {}
+        self.brokers: dict[BrokerId, BrokerKnows] = {}
+        self.pending: list[Any] = []
+        self.effects: list[Any] = []
+        self.observed: list[fx.Observed] = []
+        self._zxid = 0
+        config = ControllerConfig(BrokerId(100), CONTROLLER_EPOCH, "cluster")
+        self.core = ControllerCore(config, policy_of)
+
+    # -- what happens --------------------------------------------------------------------------------------------
+
+    def happens(self, event: ev.ControllerEvent) -> list[Any]:
+        """Hand an event to the controller; its effects wait in `pending`."""
+        self.effects = list(self.core.handle(event, self.now_ms))
+        self.observed += [effect for effect in self.effects if isinstance(effect, fx.Observed)]
+        self.pending += [effect for effect in self.effects if not isinstance(effect, fx.Observed)]
+        return self.effects
+
+    def elected(self) -> None:
+        self.happens(
+            ev.Elected(
+                self.registrations(), dict(self.epochs), dict(self.topics), dict(self.states), frozenset(self.deletions)
+            )
+        )
+
+    def passes(self, ms: int) -> list[Any]:
+        self.now_ms += ms
+        return self.happens(ev.Tick())
+
+    def register(self, broker: int, *, clean: bool = True) -> None:
+        """A broker registers; the controller does not know yet."""
+        broker_id = BrokerId(broker)
+        before = self.epochs.get(broker_id, BrokerEpochRecord(BrokerEpoch(-1)))
+        epoch = BrokerEpoch(before.broker_epoch + 1)
+        self.epochs[broker_id] = BrokerEpochRecord(epoch, unclean_at=before.unclean_at if clean else epoch)
+        self.brokers[broker_id] = BrokerKnows(BrokerRegistration(broker_id, "host", 9000 + broker, epoch))
+
+    def registrations(self) -> dict[BrokerId, BrokerRegistration]:
+        return {broker: knows.registration for broker, knows in self.brokers.items()}
+
+    def brokers_seen(self) -> list[Any]:
+        return self.happens(ev.BrokersChanged(self.registrations(), dict(self.epochs)))
+
+    def up(self, *brokers: int, clean: bool = True) -> None:
+        for broker in brokers:
+            self.register(broker, clean=clean)
+        self.brokers_seen()
+
+    def down(self, *brokers: int) -> None:
+        for broker in brokers:
+            del self.brokers[BrokerId(broker)]
+        self.brokers_seen()
+
+    def make_topic(self, name: str, *assignments: Sequence[int], **configs: str) -> TopicDescription:
+        """In ZooKeeper; the controller does not know yet."""
+        self._zxid += 1
+        topic = TopicDescription(
+            topic=name,
+            topic_id=f"id-{self._zxid}",
+            partitions={
+                index: tuple(BrokerId(broker) for broker in assigned) for index, assigned in enumerate(assignments)
+            },
+            incarnations={index: f"incarnation-{self._zxid}-{index}" for index in range(len(assignments))},
+            configs={"min.insync.replicas" if key == "m" else key: value for key, value in configs.items()},
+            created_zxid=self._zxid,
+            modified_zxid=self._zxid,
+            version=0,
+        )
+        self.topics[name] = topic
+        return topic
+
+    def topics_seen(self) -> list[Any]:
+        return self.happens(ev.TopicsChanged(dict(self.topics)))
+
+    def topic(self, name: str, *assignments: Sequence[int], **configs: str) -> list[Any]:
+        self.make_topic(name, *assignments, **configs)
+        return self.topics_seen()
+
+    def delete(self, name: str) -> list[Any]:
+        self.deletions.add(name)
+        return self.happens(ev.DeletionsRequested(frozenset(self.deletions)))
+
+    def leader_writes(self, partition: TopicPartition, *isr: int) -> None:
+        """A leader writes another ISR; the controller does not know yet."""
+        found = self.states[partition]
+        entries = tuple(IsrEntry(BrokerId(one), self.epochs[BrokerId(one)].broker_epoch) for one in isr)
+        left = tuple(one for one in (*found.state.elr, *found.state.isr) if one.broker_id not in isr)
+        elr = () if len(entries) >= found.state.min_isr else tuple({one.broker_id: one for one in left}.values())
+        self.states[partition] = VersionedState(replace(found.state, isr=entries, elr=elr), found.version + 1)
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def take(self, kind: type[Effect]) -> Effect:
+        """The first effect of that kind that waits."""
+        effect: Effect = next(one for one in self.pending if isinstance(one, kind))
+        self.pending.remove(effect)
+        return effect
+
+    def waiting(self, kind: type[Effect]) -> list[Effect]:
+        return [one for one in self.pending if isinstance(one, kind)]
+
+    def settle(self, limit: int = 10_000) -> None:
+        """Answer everything as a healthy cluster would, time included, until nothing is left."""
+        for _ in range(limit):
+            if self.pending:
+                self.answer(self.pending.pop(0))
+            elif not any(not isinstance(one, fx.Observed) for one in self.passes(20_000)):
+                return
+        raise AssertionError(f"never at rest: {self.pending[:3]}")
+
+    def answer(self, effect: Any, *, lost: bool = False) -> list[Any]:
+        """Carry an effect out; `lost`: but say that it failed."""
+        if isinstance(effect, fx.WriteStates):
+            return self.happens(self._write(effect, lost))
+        if isinstance(effect, fx.ReadStates):
+            found = {one: self.states[one] for one in effect.partitions if one in self.states}
+            return self.happens(ev.StatesRead(effect.partitions, found))
+        if isinstance(effect, fx.DeleteTopic):
+            return self.happens(self._delete(effect, lost))
+        if isinstance(effect, Sends):
+            error = self._tell(effect)
+            if lost:
+                error = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "the answer was lost")
+            return self.happens(ev.ControlAnswered(effect.broker, effect.request_id, error))
+        raise AssertionError(f"who answers {effect}?")
+
+    def fail(self, effect: Any, code: ErrorCode = ErrorCode.BROKER_NOT_AVAILABLE) -> list[Any]:
+        """A command that never arrived."""
+        return self.happens(ev.ControlAnswered(effect.broker, effect.request_id, TidemarkError(code, "no")))
+
+    def _write(self, effect: fx.WriteStates, lost: bool) -> ev.StatesWritten:
+        changes = effect.changes
+        everything = tuple(change.partition for change in changes)
+        if not all(self._may_write(change) for change in changes):
+            return ev.StatesWritten({}, everything)
+        for change in changes:
+            self.states[change.partition] = VersionedState(change.state, change.expected_version + 1)
+        if lost:
+            return ev.StatesWritten({}, everything)
+        return ev.StatesWritten({change.partition: change.expected_version + 1 for change in changes}, ())
+
+    def _may_write(self, change: fx.StateChange) -> bool:
+        topic = self.topics.get(change.partition.topic)
+        if topic is None or topic.topic_id != change.identity.topic_id:
+            return False
+        found = self.states.get(change.partition)
+        version = -1 if found is None else found.version
+        epochs = all(self.epochs[broker].broker_epoch == epoch for broker, epoch in change.broker_epochs.items())
+        if found is not None and version == change.expected_version:
+            assert change.state.leader_epoch >= found.state.leader_epoch, "a leader epoch falls"
+        return version == change.expected_version and epochs
+
+    def _delete(self, effect: fx.DeleteTopic, lost: bool) -> ev.TopicDeleted:
+        name = effect.topic.topic
+        self.topics.pop(name, None)
+        self.deletions.discard(name)
+        for partition in [one for one in self.states if one.topic == name]:
+            del self.states[partition]
+        error = TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "the answer was lost") if lost else None
+        return ev.TopicDeleted(name, error)
+
+    def _tell(self, effect: Any) -> TidemarkError | None:
+        knows = self.brokers.get(effect.broker)
+        epoch = effect.commands[0].broker_epoch if isinstance(effect, fx.SendLeaderAndIsr) else None
+        if isinstance(effect, fx.SendStopReplica):
+            epoch = effect.command.broker_epoch
+        elif isinstance(effect, fx.SendUpdateMetadata):
+            epoch = effect.broker_epoch
+        if knows is None or knows.registration.broker_epoch != epoch:
+            return TidemarkError(ErrorCode.STALE_BROKER_EPOCH, "another broker epoch")
+        if isinstance(effect, fx.SendUpdateMetadata):
+            knows.view = apply(knows.view, effect.view)
+        elif isinstance(effect, fx.SendStopReplica):
+            for replica in effect.command.replicas:
+                knows.stopped.add(replica.partition)
+                knows.commands.pop(replica.partition, None)
+        else:
+            self._command(knows, effect)
+        return None
+
+    def _command(self, knows: BrokerKnows, effect: fx.SendLeaderAndIsr) -> None:
+        for command in effect.commands:
+            assert command.controller_epoch == CONTROLLER_EPOCH
+            for one in command.partitions:
+                known = knows.commands.get(one.partition)
+                assert knows.registration.broker_id in one.assigned_replicas
+                if known is None or known.identity != one.identity or known.partition_epoch <= one.partition_epoch:
+                    knows.commands[one.partition] = one
+            knows.suspected = command.suspected
+            if command.complete:
+                knows.complete = True
+                named = {one.partition for part in effect.commands for one in part.partitions}
+                knows.commands = {key: value for key, value in knows.commands.items() if key in named}
+
+    # -- questions -----------------------------------------------------------------------------------------------
+
+    def state(self, name: str, index: int = 0) -> LeaderAndIsr:
+        return self.states[TopicPartition(name, index)].state
