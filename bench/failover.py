@@ -73,7 +73,7 @@ class SteadyLoad:
 
     def _done(self, partition: int, sent_s: float, handle: SendHandle) -> None:
         try:
-            handle.outcome()
+            handle.result()
         except TidemarkError as error:
             self.failures.append(error)
         else:

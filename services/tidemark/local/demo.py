@@ -149,7 +149,7 @@ def _replay(console: Console, cluster: LocalCluster, admin: AdminClient, flights
         def on_done(index: int, handle: SendHandle) -> None:
             with lock:
                 try:
-                    _note(replay, handle.outcome(), after_kill=index >= half)
+                    _note(replay, handle.result(), after_kill=index >= half)
                 except TidemarkError as error:
                     failures.append(error)
                 if replay.acknowledged % 2000 == 0:
