@@ -47,6 +47,12 @@ class BrokerControl(BrokerControlServiceServicer):
         self._controller_epoch = ControllerEpoch(-1)
         self._waiting: dict[int, asyncio.Future[ReplyToControl]] = {}
         self._next_id = 0
+        self._heartbeats: set[asyncio.Task[Any]] = set()
+
+    def stop(self) -> None:
+        """End the heartbeat streams: the server's stop would wait for them."""
+        for stream in self._heartbeats:
+            stream.cancel()
 
     def reply(self, effect: ReplyToControl) -> None:
         """Carry out `ReplyToControl`."""
@@ -83,15 +89,21 @@ class BrokerControl(BrokerControlServiceServicer):
 
     async def Heartbeat(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.HeartbeatResponse]:  # noqa: N802
         """Answer each ping; the broker epoch in the answer is all that the controller compares."""
-        async for ping in request_iterator:
-            if ping.header.controller_epoch < self._controller_epoch:
-                await abort_with(context, self._stale_controller(ControllerEpoch(ping.header.controller_epoch)))
-            yield pb.HeartbeatResponse(
-                sequence=ping.sequence,
-                broker_epoch=self.broker_epoch,
-                offline_directories=self._offline_directories(),
-                wants_shutdown=self.wants_shutdown,
-            )
+        stream = asyncio.current_task()
+        assert stream is not None, "handlers are tasks"
+        self._heartbeats.add(stream)
+        try:
+            async for ping in request_iterator:
+                if ping.header.controller_epoch < self._controller_epoch:
+                    await abort_with(context, self._stale_controller(ControllerEpoch(ping.header.controller_epoch)))
+                yield pb.HeartbeatResponse(
+                    sequence=ping.sequence,
+                    broker_epoch=self.broker_epoch,
+                    offline_directories=self._offline_directories(),
+                    wants_shutdown=self.wants_shutdown,
+                )
+        finally:
+            self._heartbeats.discard(stream)
 
     async def _ask(self, event: Callable[[int], Event]) -> ReplyToControl:
         self._next_id = request_id = self._next_id + 1

@@ -55,6 +55,12 @@ class ProduceService:
         self._metrics = metrics
         self._waiting: dict[int, tuple[_Call, int]] = {}
         self._next_id = 0
+        self._streams: set[_Stream] = set()
+
+    def stop(self) -> None:
+        """Take no more requests; a stream ends when what came on it is answered."""
+        for stream in self._streams:
+            stream.end_of_requests()
 
     def reply(self, effect: ReplyToProduce) -> None:
         """Carry out `ReplyToProduce`."""
@@ -70,17 +76,21 @@ class ProduceService:
     async def serve(self, context: Any) -> None:
         """One client's stream, until it ends."""
         stream = _Stream()
+        self._streams.add(stream)
         reader = asyncio.create_task(self._read(stream, context), name="produce stream")
         try:
             while (response := await stream.outbox.get()) is not None:
                 await context.write(response)
         finally:
             stream.closed = True
+            self._streams.discard(stream)
             reader.cancel()
 
     async def _read(self, stream: _Stream, context: Any) -> None:
         try:
             while (request := await context.read()) is not grpc.aio.EOF:
+                if not stream.reading:
+                    return
                 self._take(stream, request)
                 del request
                 if stream.full:
@@ -227,7 +237,7 @@ class _Stream:
         self.closed = False
         self._open_calls = 0
         self._in_flight_bytes = 0
-        self._reading = True
+        self.reading = True
         self._has_room = asyncio.Event()
 
     @property
@@ -257,12 +267,12 @@ class _Stream:
 
     def end_of_requests(self) -> None:
         """The client sends no more."""
-        self._reading = False
+        self.reading = False
         self._maybe_close()
 
     def _maybe_close(self) -> None:
         """When everything is answered the stream ends."""
-        if not self._reading and self._open_calls == 0:
+        if not self.reading and self._open_calls == 0:
             self.outbox.put_nowait(None)
 
 
