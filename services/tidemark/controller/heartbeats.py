@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
+from enum import Enum
 from itertools import count
 from typing import Any, Final
 
@@ -20,8 +22,16 @@ from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
 
 _log = logging.getLogger(__name__)
 _RECONNECT_S: Final = 0.2
+_REPEATED_S: Final = 0.05
+"""Before the one reconnect, if the stream broke as soon as it was up."""
 
 Submit = Callable[[ControllerEvent], None]
+
+
+class _Ending(Enum):
+    REFUSED = "refused"  # no answer at all
+    BROKE = "broke"  # after it was up
+    MISSED_DEADLINE = "missed deadline"
 
 
 class Heartbeats:
@@ -63,21 +73,24 @@ class Heartbeats:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _watch(self, broker: BrokerRegistration) -> None:
-        """A stream that was up and broke gets one reconnect at once; the second failure is the suspicion."""
+        """A missed deadline is a suspicion; a stream that was up and broke gets one reconnect at once first."""
         failures = 0
         while True:
-            answered = await self._one_stream(broker)
-            failures = 1 if answered else failures + 1
-            if failures >= 2:
+            began_s = time.monotonic()
+            ending = await self._one_stream(broker)
+            failures = 1 if ending is _Ending.BROKE else failures + 1
+            if failures >= 2 or ending is _Ending.MISSED_DEADLINE:
                 self._submit(BrokerSuspected(broker.broker_id, broker.broker_epoch))
                 await asyncio.sleep(_RECONNECT_S)
+            elif time.monotonic() - began_s < _RECONNECT_S:
+                await asyncio.sleep(_REPEATED_S)
 
-    async def _one_stream(self, broker: BrokerRegistration) -> bool:
-        """Ping until something fails; whether there was any answer.
+    async def _one_stream(self, broker: BrokerRegistration) -> _Ending:
+        """Ping until something fails.
 
         Somebody reads all the time, so a killed process is noticed when its connection breaks, not at the next ping.
         """
-        answered = False
+        ending = _Ending.REFUSED
         async with open_channel(f"{broker.host}:{broker.port}") as channel:
             stub: Any = BrokerControlServiceStub(channel)
             call = stub.Heartbeat()
@@ -87,12 +100,15 @@ class Heartbeats:
                     async with asyncio.timeout(self._timeout_s):
                         response = await call.read()
                     if response is grpc.aio.EOF or response.broker_epoch != broker.broker_epoch:
-                        return answered
-                    answered = True
+                        return ending
+                    ending = _Ending.BROKE
                     self._submit(BrokerTrusted(broker.broker_id, broker.broker_epoch))
-            except (grpc.RpcError, asyncio.InvalidStateError, TimeoutError) as error:
+            except TimeoutError:
+                _log.info("heartbeat missed", extra={"broker": broker.broker_id})
+                return _Ending.MISSED_DEADLINE
+            except (grpc.RpcError, asyncio.InvalidStateError) as error:
                 _log.info("heartbeat broke", extra={"broker": broker.broker_id, "why": type(error).__name__})
-                return answered
+                return ending
             finally:
                 pings.cancel()
                 call.cancel()
@@ -103,5 +119,6 @@ class Heartbeats:
             for sequence in count(1):
                 await call.write(pb.HeartbeatRequest(header=header, sequence=sequence))
                 await asyncio.sleep(self._interval_s)
-        except (grpc.RpcError, asyncio.InvalidStateError):
-            call.cancel()
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+            # Whoever reads sees it too. Cancelling the call here would cancel that reader's task.
+            _log.debug("ping not sent", extra={"broker": broker.broker_id, "why": type(error).__name__})

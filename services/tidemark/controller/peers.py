@@ -86,6 +86,9 @@ class BrokerPeers:
             refused = await send(BrokerControlServiceStub(await self._channel(broker)))
         except grpc.RpcError as error:
             return ControlAnswered(broker, request_id, errors.from_rpc_error(error, address=f"broker {broker}"))
+        except grpc.aio.UsageError as error:  # its channel was closed: it registered anew
+            failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}: {error}")
+            return ControlAnswered(broker, request_id, failure)
         except TidemarkError as error:
             return ControlAnswered(broker, request_id, error)
         return ControlAnswered(broker, request_id, None, refused)

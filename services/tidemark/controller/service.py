@@ -72,6 +72,7 @@ class ControllerLoop:
             await term.stop()
             if not self._expired:
                 await self._resign(term)
+        await asyncio.sleep(_RETRY_S)  # a standby goes first
 
     async def _resign(self, term: ActiveTerm) -> None:
         try:

@@ -57,6 +57,8 @@ class ActiveTerm:
         )
         self._events: deque[ev.ControllerEvent] = deque()
         self._draining = False
+        self._started = False
+        self._early: set[StoreEvent] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reads = {
             StoreEvent.BROKERS: _Reread(self._read_brokers, self._spawn),
@@ -84,19 +86,25 @@ class ActiveTerm:
         self._follow(brokers)
         self.submit(ev.Elected(brokers, epochs, topics, states, deletions))
         self._spawn(self._ticking())
+        self._started = True
+        for event in self._early:
+            self.hint(event)
 
     async def stop(self) -> None:
         """No more events; what is under way is left: the next controller reads everything."""
         self.ended.set()
-        await self._heartbeats.stop()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._heartbeats.stop()  # after the reads, which begin new ones
         await self._peers.stop()
 
     def hint(self, event: StoreEvent) -> None:
-        """Something changed in ZooKeeper: read it again."""
+        """Something changed in ZooKeeper: read it again; but nothing comes before what `start` has read."""
+        if not self._started:
+            self._early.add(event)
+            return
         reread = self._reads.get(event)
         if reread is not None and not self.ended.is_set():
             reread.wanted()
@@ -115,8 +123,14 @@ class ActiveTerm:
         while self._events and not self.ended.is_set():
             event = self._events.popleft()
             began_s = time.perf_counter()
-            for effect in self.core.handle(event, self._clock.now_ms()):
-                self._effects[type(effect)](effect)
+            try:
+                for effect in self.core.handle(event, self._clock.now_ms()):
+                    self._effects[type(effect)](effect)
+            except Exception:  # noqa: BLE001 - a mistake of ours, whatever it is
+                # Better no controller than a wrong one; the next one reads everything.
+                _log.exception("the term ends: unexpected error", extra={"event": type(event).__name__})
+                self.ended.set()
+                return
             self._metrics.handled(event, time.perf_counter() - began_s)
             if self._events and time.perf_counter() > until_s:
                 asyncio.get_running_loop().call_soon(self._drain)
@@ -213,7 +227,6 @@ class ActiveTerm:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            # A mistake of ours: better no controller than a wrong one; the next one reads everything.
             _log.error("the term ends: unexpected error", exc_info=task.exception())
             self.ended.set()
 

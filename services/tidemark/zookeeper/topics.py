@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,8 @@ from tidemark.zookeeper.multis import (
 )
 from tidemark.zookeeper.session_port import Session
 
+_log = logging.getLogger(__name__)
+
 NODE_BYTES_MAX = BYTES_MAX - 16_384
 """Largest topic node: what a multi holds, less room for the config and the operations' own bytes."""
 
@@ -45,7 +48,11 @@ def not_active(term: ControllerTerm) -> TidemarkError:
 async def read(
     session: Session, names: Sequence[str] | None, watch: Callable[[Any], None] | None
 ) -> Mapping[str, TopicDescription]:
-    """Those of `names` that exist, with their configs; `watch` on the list, and on every one read."""
+    """Those of `names` that exist, with their configs; `watch` on the list, and on every one read.
+
+    When all are asked for, one that cannot be read is logged and left out: it must not stop the work on the others.
+    """
+    everything = names is None
     if names is None or watch is not None:
         present = await session.children(paths.TOPICS, watch)
         names = sorted(present) if names is None else names
@@ -60,10 +67,17 @@ async def read(
     for name, node, config in zip(wanted, nodes[: len(wanted)], nodes[len(wanted) :], strict=True):
         if node is None:
             continue
-        topic = codecs.decode_topic(paths.topic(name), node[0], name)
+        try:
+            topic = codecs.decode_topic(paths.topic(name), node[0], name)
+            configs = {} if config is None else codecs.decode_configs(paths.topic_config(name), config[0])
+        except TidemarkError as error:
+            if not everything:
+                raise
+            _log.error("topic skipped: its node cannot be read", extra={"topic": name, "why": error.message})
+            continue
         found[name] = replace(
             topic,
-            configs={} if config is None else codecs.decode_configs(paths.topic_config(name), config[0]),
+            configs=configs,
             created_zxid=node[1].czxid,
             modified_zxid=node[1].mzxid,
             version=node[1].version,
