@@ -1,0 +1,130 @@
+"""Where a consumer is in one partition, and what was read ahead of it. No event loop, no clock.
+
+Invariant: `position` <= the offsets buffered < `fetch_offset`, and the buffer holds every batch in between, so a
+buffer that is thrown away is fetched again and nothing is skipped or given twice (rules K1, E4).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidemark.model import NO_EPOCH, TidemarkError, TopicPartition
+from tidemark.record.envelope import Batch, split_batches
+from tidemark.record.payload import with_offsets
+
+_BAD_READS_MAX: Final = 3
+
+
+class Cursor:
+    """One assigned partition.
+
+    Attributes:
+        position: offset of the next record the application gets.
+        fetch_offset: offset of the next one to ask for.
+        last_epoch: leader epoch of the record before `fetch_offset`, -1 when it is not known.
+        topic_id, incarnation: what was assigned; a partition recreated under the same name is another one (rule C7).
+        generation: raised by every seek: an answer to an earlier one's question is not used.
+        high_watermark: the largest told in this lineage, -1 before the first.
+        error: why nothing more comes, until the next seek.
+        retry_s: on time.monotonic(), before which the same leader is left alone.
+    """
+
+    def __init__(self, partition: TopicPartition, position: int, *, topic_id: str, incarnation: str) -> None:
+        self.partition = partition
+        self.topic_id = topic_id
+        self.incarnation = incarnation
+        self.generation = 0
+        self.position = position
+        self.fetch_offset = position
+        self.last_epoch: int = NO_EPOCH
+        self.high_watermark = -1
+        self.error: TidemarkError | None = None
+        self.retry_s = 0.0
+        self.buffered_bytes = 0
+        self._batches: deque[Batch] = deque()
+        self._position_epoch: int = NO_EPOCH
+        self._bad_reads = 0
+
+    def seek(self, offset: int) -> None:
+        """Go on at an offset, inclusive."""
+        self.generation += 1
+        self.position = offset
+        self._position_epoch = NO_EPOCH
+        self.error = None
+        self._bad_reads = 0
+        self.forget_buffer()
+
+    def forget_buffer(self) -> None:
+        """What was read ahead is fetched again."""
+        self._batches.clear()
+        self.buffered_bytes = 0
+        self.fetch_offset = self.position
+        self.last_epoch = self._position_epoch
+
+    def take(self, data: bytes) -> bool:
+        """What a fetch at `fetch_offset` gave; whether that was progress.
+
+        Raises:
+            TidemarkError: INVALID_BATCH when the bytes are no batches.
+        """
+        progress = False
+        for batch in split_batches(data):
+            if batch.envelope.next_offset <= self.fetch_offset:
+                continue
+            self._batches.append(batch)
+            self.buffered_bytes += len(batch.data)
+            self.fetch_offset = batch.envelope.next_offset
+            self.last_epoch = batch.envelope.leader_epoch
+            progress = True
+        return progress
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether something is buffered, or an error is to be raised."""
+        return bool(self._batches) or self.error is not None
+
+    def next_rows(self) -> pa.RecordBatch | None:
+        """The next buffered rows at or after `position`, in record.schema.OFFSET_SCHEMA; None: nothing is buffered.
+
+        `position` stays: `passed` moves it. A batch that is damaged is fetched again a few times.
+
+        Raises:
+            TidemarkError: what ended the partition, or the damage.
+        """
+        while self._batches:
+            batch = self._batches[0]
+            try:
+                rows = None if batch.envelope.is_control else _from(with_offsets(batch), self.position)
+            except TidemarkError as error:
+                self._bad_reads += 1
+                self.forget_buffer()
+                self.generation += 1
+                if self._bad_reads >= _BAD_READS_MAX:
+                    self.error = error
+                break
+            if rows is not None and rows.num_rows:
+                return rows
+            self.passed()
+        if not self._batches and self.error is not None:
+            raise self.error
+        return None
+
+    def passed(self) -> None:
+        """The first buffered batch was given out whole."""
+        batch = self._batches.popleft()
+        self.buffered_bytes -= len(batch.data)
+        self.position = batch.envelope.next_offset
+        self._position_epoch = batch.envelope.leader_epoch
+        self._bad_reads = 0
+
+
+def _from(rows: pa.RecordBatch, start: int) -> pa.RecordBatch:
+    """The rows whose offset is at or after `start`; offsets rise along the rows."""
+    offsets: pa.Array[Any] = rows.column(4)
+    if not rows.num_rows or offsets[0].as_py() >= start:
+        return rows
+    values: list[Any] = offsets.to_pylist()
+    return rows.slice(next((index for index, offset in enumerate(values) if offset >= start), len(values)))
