@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import json
 import os
 import sys
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.json as pa_json
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -225,17 +228,21 @@ class Found:
 
 
 def _read_with_spark(spark: SparkSession, bootstrap: str, columns: list[str]) -> Found:
-    """The topic, read once, by Spark."""
+    """The topic by Spark: every record as it is, and the delays by carrier."""
     from pyspark.sql import functions as f
 
     read = spark.read.format("tidemark").option("tidemark.bootstrap", bootstrap).option("subscribe", TOPIC)
-    schema = ", ".join(f"{name} {'bigint' if name == 'row' else 'string'}" for name in columns)
-    flight = f.from_json(f.col("value").cast("string"), schema)
-    rows = read.load().select("partition", "offset", f.col("key").cast("string").alias("key"), flight.alias("flight"))
-    rows = rows.select("partition", "offset", "key", "flight.*").cache()
-    delay = f.expr("try_cast(dep_delay as double)")
-    carriers = rows.groupBy("carrier").agg(f.count("*").alias("flights"), f.avg(delay).alias("mean_delay"))
-    return Found(rows=rows.toPandas(), carriers=carriers.orderBy("carrier").toPandas())
+    topic = read.load()
+    flight = f.from_json(f.col("value").cast("string"), "carrier string, dep_delay string")
+    delay = f.expr("try_cast(flight.dep_delay as double)")
+    carriers = topic.select(flight.alias("flight")).groupBy("flight.carrier")
+    means = carriers.agg(f.count("*").alias("flights"), f.avg(delay).alias("mean_delay")).orderBy("carrier")
+    records = topic.select("partition", "offset", f.col("key").cast("string").alias("key"), "value").toArrow()
+    lines = io.BytesIO(b"\n".join(value or b"" for value in records.column("value").to_pylist()))
+    fields = pa.schema([(name, pa.int64() if name == "row" else pa.string()) for name in columns])
+    flights = pa_json.read_json(lines, parse_options=pa_json.ParseOptions(explicit_schema=fields))
+    rows = pd.concat([records.drop_columns(["value"]).to_pandas(), flights.to_pandas()], axis="columns")
+    return Found(rows=rows, carriers=means.toPandas())
 
 
 def _compare(found: Found, flights: pd.DataFrame, replay: Replay) -> None:
@@ -252,6 +259,8 @@ def _compare(found: Found, flights: pd.DataFrame, replay: Replay) -> None:
         raise DemoFailedError("a key differs from its flight's carrier")
     if replay.places != set(zip(rows["partition"], rows["offset"], strict=True)):
         raise DemoFailedError("the offsets that were acknowledged are not the offsets that were read")
+    if replay.recovered_s is None:
+        raise DemoFailedError(f"nothing was acknowledged in partition {VICTIM_PARTITION} after the kill")
     expected = _carriers(flights)
     if not expected["flights"].equals(found.carriers["flights"]):
         raise DemoFailedError("Spark counts other flights by carrier than pandas")
@@ -272,15 +281,15 @@ def _report(console: Console, found: Found, replay: Replay, read_s: float) -> No
         table.add_row(carrier, f"{flights:,}", f"{delay:.2f}")
     console.print(table)
     count = len(found.rows)
+    failover_s = (replay.recovered_s or 0.0) - replay.killed_s
     replay_s = replay.ended_s - replay.started_s
-    assert replay.recovered_s is not None
     console.print(f"every one of {count:,} flights equals its row of the CSV: nothing lost, nothing twice")
     console.print(
-        f"failover: {replay.recovered_s - replay.killed_s:.2f} s from kill -9 of broker {replay.killed_broker}, "
+        f"failover: {failover_s:.2f} s from kill -9 of broker {replay.killed_broker}, "
         f"which led partition {VICTIM_PARTITION}, to the next flight acknowledged there"
     )
     console.print(f"in:  {count / replay_s:,.0f} flights/s with acks=all, the failover included ({replay_s:.1f} s)")
-    console.print(f"out: {count / read_s:,.0f} flights/s by Spark, parsing and collecting included ({read_s:.1f} s)")
+    console.print(f"out: {count / read_s:,.0f} flights/s by Spark, read twice, parsed and collected ({read_s:.1f} s)")
 
 
 if __name__ == "__main__":
