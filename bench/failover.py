@@ -111,7 +111,10 @@ def one_round(cluster: LocalCluster, admin: AdminClient, load: SteadyLoad) -> tu
 
 def _wait_until_in_sync(admin: AdminClient) -> None:
     deadline_s = time.monotonic() + TIMEOUT_S
-    while any(len(p.in_sync_replicas) < len(p.assigned_replicas) for p in admin.describe_topics([TOPIC])[0].partitions):
+    while any(
+        len(partition.in_sync_replicas) < len(partition.assigned_replicas)
+        for partition in admin.describe_topics([TOPIC])[0].partitions.values()
+    ):
         if time.monotonic() > deadline_s:
             raise RuntimeError("the restarted broker did not come back into the ISR")
         time.sleep(0.1)
