@@ -181,10 +181,12 @@ class LogManager:
         return doubt
 
     def _emptiest(self) -> LogDirectory:
-        counts = Counter(id(directory) for places in self._found.values() for directory, _ in places)
         online = [directory for directory in self._directories if directory.failed is None]
         if not online:
             raise TidemarkError(ErrorCode.STORAGE_ERROR, "no log directory is online")
+        if len(online) == 1:  # making thousands of replicas, a count for each would cost their square
+            return online[0]
+        counts = Counter(id(directory) for places in self._found.values() for directory, _ in places)
         return min(online, key=lambda directory: counts[id(directory)])
 
     def _make(
