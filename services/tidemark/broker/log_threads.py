@@ -88,12 +88,12 @@ class LogThreads:
             thread.start()
 
     def stop(self) -> None:
-        """Finish what was submitted; blocks until it is."""
+        """Finish what was submitted to open logs, open no more of them; blocks until it is done."""
         for jobs in self._queues:
             jobs.put(None)
         for thread in self._threads:
             thread.join()
-        self._openers.shutdown(wait=True)
+        self._openers.shutdown(wait=True, cancel_futures=True)
 
     def log(self, partition: TopicPartition) -> Log | None:
         """The open log of a replica, for reads."""
