@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,7 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tidemark.client import AdminClient, Producer, RecordMetadata, SendHandle
+from tidemark.client import AdminClient, Producer, SendHandle
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import TidemarkError
 
@@ -50,6 +49,8 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %p %c{1}: %m%n
 """
+_SAMPLING: Final = 500
+_BUFFER_BYTES: Final = 8 << 20
 _DRAIN_TIMEOUT_S: Final = 60.0
 _DELAY_TOLERANCE_MIN: Final = 1e-9
 
@@ -60,7 +61,16 @@ class DemoFailedError(Exception):
 
 @dataclass
 class Replay:
-    """What was seen while the flights went in; times are monotonic seconds."""
+    """What was seen while the flights went in.
+
+    Attributes:
+        acknowledged: how many are, about: every so many are counted.
+        started_s: the first send; this and the others on the monotonic clock.
+        ended_s: the last acknowledgement.
+        killed_s: kill -9 of `killed_broker`, 0 before.
+        recovered_s: the first acknowledgement in its partition of a flight sent after that.
+        places: (partition, offset) of every flight, as acknowledged.
+    """
 
     acknowledged: int = 0
     started_s: float = 0.0
@@ -135,49 +145,42 @@ def _records(flights: pd.DataFrame) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _replay(console: Console, cluster: LocalCluster, admin: AdminClient, flights: pd.DataFrame) -> Replay:
-    """Send every flight with acks=all; half-way, kill -9 the leader of partition 0."""
+    """Send every flight with acks=all; when half are in, kill -9 the leader of partition 0."""
     replay = Replay()
     half = len(flights) // 2
-    lock = threading.Lock()
-    failures: list[TidemarkError] = []
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
+    handles: list[SendHandle] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("flights acknowledged", total=len(flights))
 
-        def on_done(index: int, handle: SendHandle) -> None:
-            with lock:
-                try:
-                    _note(replay, handle.result(), after_kill=index >= half)
-                except TidemarkError as error:
-                    failures.append(error)
-                if replay.acknowledged % 2000 == 0:
-                    progress.update(task, completed=replay.acknowledged)
+        def on_sampled(_: SendHandle) -> None:
+            replay.acknowledged += _SAMPLING
+            progress.update(task, completed=replay.acknowledged)
 
         replay.started_s = time.monotonic()
-        with Producer(cluster.bootstrap, acks="all") as producer:
-            for index, (key, value) in enumerate(_records(flights)):
-                if index == half:
-                    _kill_leader(console, cluster, admin, replay)
-                producer.send(TOPIC, value, key=key).add_done_callback(partial(on_done, index))
+        with Producer(cluster.bootstrap, acks="all", buffer_bytes=_BUFFER_BYTES) as producer:
+            for key, value in _records(flights):
+                handle = producer.send(TOPIC, value, key=key)
+                handles.append(handle)
+                if len(handles) % _SAMPLING == 0:
+                    handle.add_done_callback(on_sampled)
+                if replay.recovered_s is None and replay.acknowledged >= half:
+                    if not replay.killed_s:
+                        _kill_leader(console, cluster, admin, replay)
+                    else:
+                        handle.add_done_callback(partial(_note_recovery, replay))
             producer.flush(_DRAIN_TIMEOUT_S)
         replay.ended_s = time.monotonic()
-        progress.update(task, completed=replay.acknowledged)
-    if failures:
-        raise DemoFailedError(f"{len(failures)} sends failed; the first: {failures[0]}")
+        progress.update(task, completed=len(flights))
+    for handle in handles:
+        where = handle.result()
+        replay.places.add((where.partition, where.offset))
     return replay
 
 
-def _note(replay: Replay, metadata: RecordMetadata, *, after_kill: bool) -> None:
-    """One acknowledged flight."""
-    replay.acknowledged += 1
-    replay.places.add((metadata.partition, metadata.offset))
-    # What was sent before the kill may have been answered by the dead leader.
-    if after_kill and replay.recovered_s is None and metadata.partition == VICTIM_PARTITION:
+def _note_recovery(replay: Replay, handle: SendHandle) -> None:
+    """One flight that was sent after the kill: what was sent before may have been answered by the dead leader."""
+    if replay.recovered_s is None and handle.result().partition == VICTIM_PARTITION:
         replay.recovered_s = time.monotonic()
 
 
