@@ -60,10 +60,11 @@ class ActiveTerm:
         self._started = False
         self._early: set[StoreEvent] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        topics = _Reread(self._read_topics, self._spawn)
         self._reads = {
             StoreEvent.BROKERS: _Reread(self._read_brokers, self._spawn),
-            StoreEvent.TOPICS: _Reread(self._read_topics, self._spawn),
-            StoreEvent.DELETIONS: _Reread(self._read_deletions, self._spawn),
+            StoreEvent.TOPICS: topics,
+            StoreEvent.DELETIONS: topics,
         }
         self._effects: dict[type, Callable[[Any], None]] = {
             fx.WriteStates: lambda effect: self._spawn(self._write_states(effect)),
@@ -156,10 +157,11 @@ class ActiveTerm:
         self.submit(ev.BrokersChanged(brokers, epochs))
 
     async def _read_topics(self) -> None:
-        self.submit(ev.TopicsChanged(await self._store.topics(watch=True)))
-
-    async def _read_deletions(self) -> None:
-        self.submit(ev.DeletionsRequested(await self._store.requested_deletions(watch=True)))
+        """Topics, then deletions, taken in together: see `DeletionsRequested` for why in this order."""
+        topics = await self._store.topics(watch=True)
+        deletions = await self._store.requested_deletions(watch=True)
+        self.submit(ev.TopicsChanged(topics))
+        self.submit(ev.DeletionsRequested(deletions))
 
     def _follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
         self._peers.follow(brokers)

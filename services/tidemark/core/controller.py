@@ -79,6 +79,7 @@ class ControllerCore:
         self._links: dict[BrokerId, BrokerLink] = {}
         self._deletions: dict[str, _Deletion] = {}
         self._requested: frozenset[str] = frozenset()
+        self._deleted_ids: set[str] = set()
         self._dirty: set[TopicPartition] = set()
         self._suspicions: Suspicions | None = None
         self._acted_on: frozenset[BrokerId] = frozenset()
@@ -177,12 +178,14 @@ class ControllerCore:
 
     def _on_topics_changed(self, event: ev.TopicsChanged, now_ms: int) -> None:
         self._learn_topics(event.topics)
-        self._begin_deletions()
 
     def _learn_topics(self, topics: Mapping[str, TopicDescription]) -> None:
         for name, topic in topics.items():
+            if topic.topic_id in self._deleted_ids:
+                continue  # read before it was deleted
             known = self._topics.get(name)
             if known is not None and known.topic_id != topic.topic_id:
+                self._requested -= {name}  # that was about the one before
                 self._forget_topic(name)
             elif known == topic or (known is not None and known.modified_zxid > topic.modified_zxid):
                 continue
@@ -190,6 +193,7 @@ class ControllerCore:
             policy = self._policy_of(topic.configs)
             for index, assigned in topic.partitions.items():
                 self._learn_partition(TopicPartition(name, index), topic, assigned, policy)
+        self._deleted_ids &= {topic.topic_id for topic in topics.values()}
         for name in [name for name in self._topics if name not in topics and name not in self._deletions]:
             self._forget_topic(name)
 
@@ -262,6 +266,7 @@ class ControllerCore:
         if event.error is None:
             self._observe("topic_deleted", None, topic=event.topic)
             self._requested -= {event.topic}
+            self._deleted_ids.add(deletion.topic.topic_id)
             self._forget_topic(event.topic)
         else:
             deletion.under_way = False

@@ -45,7 +45,11 @@ class TopicsChanged:
 
 @dataclass(frozen=True, slots=True)
 class DeletionsRequested:
-    """Children of /admin/delete_topics."""
+    """Children of /admin/delete_topics, read after the topics that the last `TopicsChanged` brought.
+
+    In this order a request is never taken for one about a later topic of the same name: a request goes in one multi
+    with its topic, so one that is seen is about the topic that was seen before it, or about a newer one.
+    """
 
     topics: frozenset[str]
 
