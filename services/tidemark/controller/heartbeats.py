@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import grpc
 
-from tidemark.core.controller_events import BrokerSuspected, BrokerTrusted, ControllerEvent
+from tidemark.core.controller_events import BrokerSuspected, BrokerTrusted, ControllerEvent, DirectoriesFailed
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.control_codec import header_to_proto
@@ -91,6 +91,7 @@ class Heartbeats:
         Somebody reads all the time, so a killed process is noticed when its connection breaks, not at the next ping.
         """
         ending = _Ending.REFUSED
+        offline: frozenset[str] = frozenset()
         async with open_channel(f"{broker.host}:{broker.port}") as channel:
             stub: Any = BrokerControlServiceStub(channel)
             call = stub.Heartbeat()
@@ -103,6 +104,9 @@ class Heartbeats:
                         return ending
                     ending = _Ending.BROKE
                     self._submit(BrokerTrusted(broker.broker_id, broker.broker_epoch))
+                    if not offline.issuperset(response.offline_directories):
+                        self._submit(DirectoriesFailed(broker.broker_id, broker.broker_epoch))
+                    offline = frozenset(response.offline_directories)
             except TimeoutError:
                 _log.info("heartbeat missed", extra={"broker": broker.broker_id})
                 return _Ending.MISSED_DEADLINE

@@ -36,6 +36,7 @@ from tidemark.model import (
     BrokerRegistration,
     ControllerEpoch,
     ErrorCode,
+    IsrEntry,
     ReplicaIdentity,
     TidemarkError,
     TopicDescription,
@@ -84,6 +85,7 @@ class ControllerCore:
         self._suspicions: Suspicions | None = None
         self._acted_on: frozenset[BrokerId] = frozenset()
         self._effects: list[ControllerEffect] = []
+        self._offline_count: int | None = None
         known = (self._brokers, self._topics, self._records, self._deletions)
         self._teller = ControllerTeller(config.controller_id, config.controller_epoch, config.cluster_id, *known)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
@@ -98,12 +100,15 @@ class ControllerCore:
             ev.TopicDeleted: self._on_topic_deleted,
             ev.BrokerSuspected: self._on_suspected,
             ev.BrokerTrusted: self._on_trusted,
+            ev.DirectoriesFailed: self._on_directories_failed,
             ev.Tick: self._on_tick,
         }
 
     def handle(self, event: ev.ControllerEvent, now_ms: int) -> list[ControllerEffect]:
         """Take in one event; gives what is to be done, in order."""
         self._effects = []
+        if not isinstance(event, ev.Tick | ev.BrokerTrusted):
+            self._offline_count = None  # an idle cluster costs nothing by the partition
         self._handlers[type(event)](event, now_ms)
         self._decide_dirty(now_ms)
         self._maybe_delete(now_ms)
@@ -120,10 +125,12 @@ class ControllerCore:
 
     def counts(self) -> dict[str, int]:
         """Partitions by condition, and commands that wait for their answer."""
-        states = [record.state for record in self._records.values()]
+        if self._offline_count is None:
+            states = (record.state for record in self._records.values())
+            self._offline_count = sum(state is None or state.leader == NO_LEADER for state in states)
         return {
-            "partitions": len(states),
-            "offline_partitions": sum(state is None or state.leader == NO_LEADER for state in states),
+            "partitions": len(self._records),
+            "offline_partitions": self._offline_count,
             "leader_and_isr_pending": sum(link.leadership.request_id is not None for link in self._links.values()),
             "live_brokers": len(self._brokers),
             "suspected_brokers": len(self._acted_on),
@@ -278,8 +285,9 @@ class ControllerCore:
         self._maybe_act_on_suspicions(now_ms)
         if not self._dirty:
             return
+        live = {broker: registration.broker_epoch for broker, registration in self._brokers.items()}
         facts = BrokerFacts(
-            live={broker: registration.broker_epoch for broker, registration in self._brokers.items()},
+            live=live,
             unclean_at={broker: record.unclean_at for broker, record in self._epochs.items()},
             suspected=self._acted_on,
         )
@@ -292,7 +300,7 @@ class ControllerCore:
             if record.busy or now_ms < record.not_before_ms:
                 waiting.add(partition)
                 continue
-            decision = decide(record.facts(), facts)
+            decision = decide(record.facts(live), facts)
             if decision is not None:
                 changes.append((record, self._change(record, decision)))
         self._dirty = waiting
@@ -304,7 +312,7 @@ class ControllerCore:
         old = record.state
         if decision.unclean:
             self._observe("unclean_election", record.partition, leader=state.leader, lineage=state.lineage)
-        if state.leader == NO_LEADER and (old is None or old.leader != NO_LEADER):
+        elif state.leader == NO_LEADER and (old is None or old.leader != NO_LEADER):
             self._observe("partition_offline", record.partition, leader_epoch=state.leader_epoch)
         elif old is None or old.leader != state.leader or old.leader_epoch != state.leader_epoch:
             self._observe(
@@ -369,7 +377,7 @@ class ControllerCore:
 
     def _adopt(self, record: PartitionRecord, found: VersionedState) -> None:
         """A leader knows what it wrote itself; what we wrote without an answer its replicas have to be told."""
-        record.state, record.version = found
+        record.adopt(found)
         if record.doubtful:
             self._mark_changed(record)
         else:
@@ -449,6 +457,9 @@ class ControllerCore:
         if error.code is ErrorCode.REPLICA_DAMAGED:
             record.damaged |= {entry for entry in (*record.state.isr, *record.state.elr) if entry.broker_id == broker}
             self._dirty.add(partition)
+        elif error.code is ErrorCode.STORAGE_ERROR:
+            record.offline |= {IsrEntry(broker, link.broker_epoch)}
+            self._dirty.add(partition)
         elif record.state.leader != broker:
             return
         elif error.code is ErrorCode.FENCED_LEADER_EPOCH and record.refused(error):
@@ -456,6 +467,13 @@ class ControllerCore:
         else:
             link.partitions.add(partition)
             link.leadership.failed(now_ms)
+
+    def _on_directories_failed(self, event: ev.DirectoriesFailed, now_ms: int) -> None:
+        """Told everything once more, the broker refuses to lead what it can no longer open."""
+        link = self._links.get(event.broker)
+        if link is not None and link.broker_epoch == event.broker_epoch:
+            self._observe("directories_failed", None, broker=event.broker)
+            link.needs_all_leadership = True
 
     # -- suspicion ---------------------------------------------------------------------------------------------
 

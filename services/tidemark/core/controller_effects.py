@@ -90,7 +90,8 @@ class Resign:
 @dataclass(frozen=True, slots=True)
 class Observed:
     """Something people want to know, for log and metric; `kind` is a stable name such as "leader_elected",
-    "unclean_election", "partition_offline", "broker_failed", "broker_suspected", "write_conflict"."""
+    "unclean_election", "partition_offline", "broker_failed", "broker_suspected", "write_conflict",
+    "directories_failed"; one election is one of the first two."""
 
     kind: str
     partition: TopicPartition | None

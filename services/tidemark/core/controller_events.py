@@ -112,6 +112,14 @@ class BrokerTrusted:
 
 
 @dataclass(frozen=True, slots=True)
+class DirectoriesFailed:
+    """Its heartbeat names log directories that went offline."""
+
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time went on; comes about every 100 ms."""
 
@@ -128,5 +136,6 @@ ControllerEvent = (
     | TopicDeleted
     | BrokerSuspected
     | BrokerTrusted
+    | DirectoriesFailed
     | Tick
 )

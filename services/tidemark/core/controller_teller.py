@@ -27,7 +27,8 @@ from tidemark.model import (
 
 PART_PARTITIONS_MAX: Final = 20_000
 """Partitions in one message: about 4 MiB, half of what a message may have."""
-METADATA_PARTITIONS_MAX: Final = 40_000
+METADATA_PARTITIONS_MAX: Final = 10_000
+"""Under half of the limit even where each is a topic of its own with the longest name."""
 
 
 class ControllerTeller:

@@ -48,6 +48,7 @@ class PartitionFacts:
     Attributes:
         state: its node; None: it has none yet.
         damaged: entries of replicas whose log was found damaged; out of ISR and ELR (rule T5).
+        offline: brokers that live but cannot open their log of this partition; out of the ISR, not out of the ELR.
         refused_epoch: the leader refused to lead in this leader epoch: it needs a higher one (rule E5).
     """
 
@@ -56,6 +57,7 @@ class PartitionFacts:
     state: LeaderAndIsr | None
     unclean_allowed: bool = False
     damaged: frozenset[IsrEntry] = frozenset()
+    offline: frozenset[BrokerId] = frozenset()
     refused_epoch: LeaderEpoch | None = None
 
 
@@ -78,7 +80,7 @@ def decide(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
     leader = _leader_from_isr(partition, brokers, isr)
     if leader is not None:
         return _changed(partition, brokers, leader, isr, elr)
-    heir = _first(partition.assigned, {entry.broker_id for entry in elr}, brokers)
+    heir = _first(partition.assigned, {entry.broker_id for entry in elr} - partition.offline, brokers)
     if heir is not None:
         own = (IsrEntry(heir, brokers.live[heir]),)
         return _changed(partition, brokers, heir, own, _elr_beside(elr, own, old.min_isr))
@@ -102,7 +104,10 @@ def _surviving_isr(partition: PartitionFacts, brokers: BrokerFacts) -> tuple[Isr
     return tuple(
         entry
         for entry in partition.state.isr
-        if brokers.is_present(entry) and not brokers.is_void(entry) and entry not in partition.damaged
+        if brokers.is_present(entry)
+        and not brokers.is_void(entry)
+        and entry not in partition.damaged
+        and entry.broker_id not in partition.offline
     )
 
 
@@ -146,14 +151,18 @@ def _first(assigned: tuple[BrokerId, ...], wanted: set[BrokerId], brokers: Broke
 
 
 def _without_trusted(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple[IsrEntry, ...]) -> Decision | None:
-    """Rule T4: nobody left whom the protocol trusts."""
+    """Rule T4: nobody lives whom the protocol trusts.
+
+    Where the topic allows it, whoever lives is elected, though a trusted one may come back: that is what
+    `unclean.leader.election.enable` chooses. A single replica needs no leave, once its entry is void.
+    """
     assert partition.state is not None
     old = partition.state
-    alone = len(partition.assigned) == 1 and not elr
-    if (partition.unclean_allowed and not elr) or alone:
-        heir = _first(partition.assigned, {entry.broker_id for entry in old.last_known}, brokers)
+    if partition.unclean_allowed or (len(partition.assigned) == 1 and not elr):
+        able = set(partition.assigned) - partition.offline
+        heir = _first(partition.assigned, able & {entry.broker_id for entry in old.last_known}, brokers)
         if heir is None:
-            heir = _first(partition.assigned, set(partition.assigned), brokers)
+            heir = _first(partition.assigned, able, brokers)
         if heir is not None:
             own = (IsrEntry(heir, brokers.live[heir]),)
             state = replace(

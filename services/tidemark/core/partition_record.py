@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from tidemark.core.election import PartitionFacts
-from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    IsrEntry,
+    LeaderAndIsr,
+    LeaderEpoch,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+    VersionedState,
+)
 
 NO_LIMIT: Final = 1 << 30
 _CONFLICTS_AT_ONCE: Final = 10
@@ -35,6 +46,7 @@ class PartitionRecord:
         hinted: its leader reported a change while it was being written or read: what is under way may not show it.
         limit: how many writes may go together, halved by each conflict (rule Z2).
         conflicts: writes in a row that failed; many of them are not followed by the next one at once.
+        offline: brokers that could not open their log, with the broker epoch in which they said so.
         damaged: as in `PartitionFacts`, until a decision that took it in (`damage_decided`) is written.
     """
 
@@ -53,6 +65,7 @@ class PartitionRecord:
     conflicts: int = 0
     not_before_ms: int = 0
     refused_epoch: LeaderEpoch | None = None
+    offline: frozenset[IsrEntry] = frozenset()
     damaged: frozenset[IsrEntry] = frozenset()
     damage_decided: frozenset[IsrEntry] = frozenset()
 
@@ -90,13 +103,24 @@ class PartitionRecord:
         self.refused_epoch = self.state.leader_epoch
         return True
 
-    def facts(self) -> PartitionFacts:
-        """What `decide` goes by."""
+    def adopt(self, found: VersionedState) -> None:
+        """The node as it was read. Whom its leader took in has opened its log."""
+        before = () if self.state is None else self.state.isr_ids
+        self.state, self.version = found
+        self.offline = frozenset(
+            entry for entry in self.offline if entry.broker_id in before or entry.broker_id not in self.state.isr_ids
+        )
+
+    def facts(self, live: Mapping[BrokerId, BrokerEpoch]) -> PartitionFacts:
+        """What `decide` goes by; a broker that registered anew may have its log back."""
         return PartitionFacts(
             assigned=self.assigned,
             min_isr=min(self.policy.min_insync_replicas, len(self.assigned)),
             state=self.state,
             unclean_allowed=self.policy.unclean_allowed,
             damaged=self.damaged,
+            offline=frozenset(
+                entry.broker_id for entry in self.offline if live.get(entry.broker_id) == entry.broker_epoch
+            ),
             refused_epoch=self.refused_epoch,
         )

@@ -1,10 +1,10 @@
-"""Stories in which the controller's knowledge is late, or a disk fails: nobody's data goes with it."""
+"""Stories in which the controller knows late, or a disk fails, or only those live who were not in sync."""
 
 from __future__ import annotations
 
 from tidemark.core import controller_effects as fx
 from tidemark.core import controller_events as ev
-from tidemark.model import TopicDescription
+from tidemark.model import NO_LEADER, BrokerId, ErrorCode, TidemarkError, TopicDescription, TopicPartition
 
 from tests.unit.core.controller_world import World
 
@@ -75,3 +75,123 @@ def test_a_topic_that_was_read_before_it_was_deleted_is_not_taken_for_a_new_one(
     world.topic("t", (2, 0, 1))
     world.settle()
     assert world.state("t").leader == 2
+
+
+T = TopicPartition("t", 0)
+
+
+def refuse(world: World, broker: int, code: ErrorCode) -> None:
+    """The next LeaderAndIsr to that broker arrives, and it refuses to lead T."""
+    send = next(
+        one
+        for one in world.waiting(fx.SendLeaderAndIsr)
+        if one.broker == broker and any(told.partition == T for part in one.commands for told in part.partitions)
+    )
+    world.pending.remove(send)
+    refusal = (T, TidemarkError(code, "no"))
+    world.happens(ev.ControlAnswered(send.broker, send.request_id, None, (refusal,)))
+
+
+def until_told(world: World, broker: int) -> None:
+    """Answer everything but commands to that broker until one waits that makes it T's leader."""
+    for _ in range(1000):
+        ready = [one for one in world.pending if not (isinstance(one, fx.SendLeaderAndIsr) and one.broker == broker)]
+        if not ready:
+            return
+        world.pending.remove(ready[0])
+        world.answer(ready[0])
+
+
+def test_a_leader_whose_disk_failed_hands_over_to_one_in_sync() -> None:
+    world = three_brokers()
+    world.topic("t", (0, 1, 2))
+    until_told(world, 0)
+    refuse(world, 0, ErrorCode.STORAGE_ERROR)
+    world.settle()
+    assert (world.state("t").leader, world.state("t").isr_ids) == (1, (1, 2))
+
+
+def test_directories_that_fail_later_are_found_out_by_telling_their_broker_everything_again() -> None:
+    world = three_brokers()
+    world.topic("t", (0, 1, 2))
+    world.settle()
+    world.happens(ev.DirectoriesFailed(BrokerId(0), world.epochs[BrokerId(0)].broker_epoch))
+    (send,) = world.waiting(fx.SendLeaderAndIsr)
+    assert send.commands[-1].complete
+    refuse(world, 0, ErrorCode.STORAGE_ERROR)
+    world.settle()
+    assert world.state("t").leader == 1
+
+
+def test_a_single_replica_whose_disk_failed_is_elected_again_when_its_broker_comes_back_and_not_before() -> None:
+    world = three_brokers()
+    world.topic("t", (0,))
+    until_told(world, 0)
+    refuse(world, 0, ErrorCode.STORAGE_ERROR)
+    world.settle()
+    assert world.state("t").leader == NO_LEADER
+    epoch = world.state("t").leader_epoch
+    world.up(1, 2)
+    world.settle()
+    assert (world.state("t").leader, world.state("t").leader_epoch) == (NO_LEADER, epoch)
+    world.up(0)
+    world.settle()
+    assert (world.state("t").leader, world.state("t").lineage) == (0, 0)
+
+
+def test_a_replica_that_its_leader_took_in_again_has_its_log_back() -> None:
+    world = three_brokers()
+    world.topic("t", (0, 1, 2))
+    until_told(world, 0)
+    refuse(world, 0, ErrorCode.STORAGE_ERROR)
+    world.settle()
+    world.leader_writes(T, 1, 2, 0)
+    world.happens(ev.IsrChangesReported((T,)))
+    world.settle()
+    world.up(2)
+    world.settle()
+    assert set(world.state("t").isr_ids) == {0, 1}
+
+
+def test_where_the_topic_allows_it_a_live_replica_leads_when_nobody_in_sync_lives_and_a_new_lineage_begins() -> None:
+    world = three_brokers()
+    world.topic("t", (0, 1), m="1", unclean="true")
+    world.settle()
+    world.up(1)  # bounced: out of the ISR
+    world.settle()
+    world.down(0)
+    world.settle()
+    assert (world.state("t").leader, world.state("t").isr_ids, world.state("t").lineage) == (1, (1,), 1)
+    kinds = [one.kind for one in world.observed if one.fields.get("lineage") or one.fields.get("before") == 0]
+    assert kinds == ["unclean_election"], "counted once, as what it is"
+    world.up(0)
+    world.settle()
+    assert world.state("t").leader == 1
+
+
+def test_where_the_topic_does_not_allow_it_the_partition_waits_for_one_that_was_in_sync() -> None:
+    world = three_brokers()
+    world.topic("t", (0, 1), m="1")
+    world.settle()
+    world.up(1)
+    world.settle()
+    world.down(0)
+    world.settle()
+    assert world.state("t").leader == NO_LEADER
+    world.up(0)
+    world.settle()
+    assert (world.state("t").leader, world.state("t").lineage) == (0, 0)
+
+
+def test_partitions_without_a_leader_are_counted_as_they_are_after_every_event() -> None:
+    world = three_brokers()
+    world.topic("t", (0,), (1,), (2,))
+    assert world.core.counts()["offline_partitions"] == 3
+    world.settle()
+    assert world.core.counts()["offline_partitions"] == 0
+    world.down(0, 1)
+    world.settle()
+    assert world.core.counts()["offline_partitions"] == 2
+    world.delete("t")
+    world.settle()
+    assert (world.core.counts()["offline_partitions"], world.core.counts()["partitions"]) == (0, 0)
