@@ -19,6 +19,7 @@ from tidemark.local.process import ServiceProcess
 from tidemark.local.zookeeper_process import ZooKeeperProcess
 from tidemark.model import (
     BrokerId,
+    ErrorCode,
     IsrEntry,
     LeaderAndIsr,
     LeaderEpoch,
@@ -161,6 +162,23 @@ class HandController:
                     return
                 await asyncio.sleep(0.05)
 
+    async def wait_until_gone(self, broker_id: int) -> None:
+        """Wait until ZooKeeper has ended the session of a broker."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                if BrokerId(broker_id) not in await self.store.live_brokers():
+                    return
+                await asyncio.sleep(0.05)
+
+    async def wait_until_registered(self, broker_id: int, *, broker_epoch: int) -> None:
+        """Wait until a broker has registered under this epoch."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                found = (await self.store.live_brokers()).get(BrokerId(broker_id))
+                if found is not None and found.broker_epoch == broker_epoch:
+                    return
+                await asyncio.sleep(0.05)
+
     async def _write(self, partition: TopicPartition, state: LeaderAndIsr, *, expected_version: int) -> None:
         write = StateWrite(partition, self.identity(partition), state, expected_version)
         (result,) = await self.store.write_states(self._term, [write])
@@ -184,7 +202,7 @@ class HandController:
         command = PartitionCommand(partition, self.identity(partition), assigned, found.state, found.version)
         for broker_id in assigned:
             if broker_id in live:
-                answer = await self.control(
+                answer = await self._insist(
                     broker_id,
                     "LeaderAndIsr",
                     leader_and_isr_to_proto(
@@ -215,7 +233,7 @@ class HandController:
         }
         metadata = ClusterView("", CONTROLLER_ID, self._term.epoch, brokers=live, topics=topics, complete=True)
         for broker_id, registration in live.items():
-            await self.control(
+            await self._insist(
                 broker_id,
                 "UpdateMetadata",
                 controller_service_pb2.UpdateMetadataRequest(
@@ -223,6 +241,17 @@ class HandController:
                     metadata=view_to_proto(metadata),
                 ),
             )
+
+    async def _insist(self, broker_id: int, method: str, request: Any) -> Any:
+        """A broker that has just registered may not know it yet."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                try:
+                    return await self.control(broker_id, method, request)
+                except grpc.aio.AioRpcError as error:
+                    if ErrorCode.STALE_BROKER_EPOCH not in (error.details() or ""):
+                        raise
+                await asyncio.sleep(0.02)
 
     async def control(self, broker_id: int, method: str, request: Any) -> Any:
         async with open_channel(self.brokers.address(broker_id)) as channel:

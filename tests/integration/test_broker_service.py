@@ -99,6 +99,28 @@ async def test_nothing_acknowledged_is_lost_when_the_leader_is_killed_and_the_de
         assert again.batches == found.batches
 
 
+async def test_a_leader_that_was_silent_past_its_session_acknowledges_nothing_and_registers_anew(
+    three: Brokers, controller: HandController
+) -> None:
+    partition = await controller.create_topic("flights-silent", replicas=[0, 1, 2], min_isr=2)
+    async with client_of(three, 0) as old, client_of(three, 1) as new:
+        await old.produce(partition, [sample()])
+        three.processes[three.ids[0]].signal(signal.SIGSTOP)
+        await controller.wait_until_gone(0)
+        await controller.elect(partition, 1, without=[0])
+        (taken,) = await new.produce(partition, [sample()])
+        assert taken.base_offset == RECORDS
+        writing = asyncio.create_task(old.produce(partition, [sample()]))
+        reading = asyncio.create_task(old.fetch(partition, 0))
+        three.processes[three.ids[0]].signal(signal.SIGCONT)
+        assert [result.error.code for result in await writing] == [ErrorCode.NOT_LEADER]
+        assert (await reading).error.code == ErrorCode.NOT_LEADER
+        await controller.wait_until_registered(0, broker_epoch=1)
+        await controller.tell(partition)
+        await controller.wait_for_isr(partition, 0, 1, 2)
+        assert (await new.fetch(partition, 0)).high_watermark == 2 * RECORDS
+
+
 async def test_a_bad_batch_is_refused_with_its_code_and_the_pipeline_goes_on(
     one: Brokers, controller: HandController
 ) -> None:

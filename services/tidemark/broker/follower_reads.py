@@ -12,7 +12,7 @@ from tidemark.core.effects import ReadForFollower
 from tidemark.core.events import Event, FollowerReadDone
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import Log
-from tidemark.record.envelope import split_batches
+from tidemark.record.envelope import Batch, split_batches
 
 
 class FollowerReads:
@@ -60,8 +60,13 @@ class FollowerReads:
             self._done(effect, b"", TidemarkError(ErrorCode.STORAGE_ERROR, f"{effect.partition}: {failure}"))
 
     def _done(self, effect: ReadForFollower, data: bytes, error: TidemarkError | None) -> None:
-        self._metrics.replicated_bytes.inc(len(data))
-        batches = split_batches(data)
+        batches: tuple[Batch, ...] = ()
+        try:
+            batches = split_batches(data)
+        except TidemarkError as damage:  # what the disk gave back is not what was written
+            error = damage
+        else:
+            self._metrics.replicated_bytes.inc(len(data))
         self._submit(
             FollowerReadDone(effect.follower, effect.partition, effect.leader_epoch, effect.offset, batches, error)
         )

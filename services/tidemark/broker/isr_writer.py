@@ -22,15 +22,23 @@ _log = logging.getLogger(__name__)
 _REREAD_S: Final = 0.2
 _HINT_DELAY_S: Final = 0.02
 _HINT_DEADLINE_S: Final = 2.0
+_HINT_RETRY_S: Final = 0.5
 
 
 class IsrWriter:
     """One task for each write or read under way; the core allows one for each partition."""
 
-    def __init__(self, broker_id: BrokerId, store: MetadataStore, submit: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        store: MetadataStore,
+        submit: Callable[[Event], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
         self._broker_id = broker_id
         self._store = store
         self._submit = submit
+        self._fail = fail
         self._tasks: set[asyncio.Task[None]] = set()
         self._hints: set[TopicPartition] = set()
         self._hinting = False
@@ -84,24 +92,37 @@ class IsrWriter:
             return
 
     async def _send_hints(self) -> None:
+        """Until the active controller has taken them: one that comes to office meanwhile has read the nodes anyway."""
         await asyncio.sleep(_HINT_DELAY_S)
-        hints, self._hints, self._hinting = self._hints, set(), False
-        request = pb.ReportIsrChangesRequest(
-            broker_id=self._broker_id,
-            broker_epoch=self.broker_epoch,
-            partitions=[record_pb2.PartitionRef(topic=hint.topic, partition=hint.partition) for hint in hints],
-        )
-        try:
-            controller = await self._store.controller()
-            if controller is None:
-                return
-            async with open_channel(controller.address) as channel:
-                stub: Any = ControllerServiceStub(channel)
-                await stub.ReportIsrChanges(request, timeout=_HINT_DEADLINE_S)
-        except (TidemarkError, grpc.RpcError) as error:
-            _log.info("hint not delivered; the next controller reads all", extra={"why": str(error).split("\n")[0]})
+        while self._hints:
+            hints, self._hints = self._hints, set()
+            request = pb.ReportIsrChangesRequest(
+                broker_id=self._broker_id,
+                broker_epoch=self.broker_epoch,
+                partitions=[record_pb2.PartitionRef(topic=hint.topic, partition=hint.partition) for hint in hints],
+            )
+            try:
+                controller = await self._store.controller()
+                if controller is not None:
+                    async with open_channel(controller.address) as channel:
+                        stub: Any = ControllerServiceStub(channel)
+                        await stub.ReportIsrChanges(request, timeout=_HINT_DEADLINE_S)
+                    continue
+                why = "there is no controller"
+            except (TidemarkError, grpc.RpcError) as error:
+                why = str(error).split("\n", maxsplit=1)[0]
+            _log.debug("ISR hints not delivered", extra={"why": why})
+            self._hints |= hints
+            await asyncio.sleep(_HINT_RETRY_S)
+        self._hinting = False
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._on_end)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)  # the core waits for an answer that would never come

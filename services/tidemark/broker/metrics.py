@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Final
@@ -32,7 +33,32 @@ _LOUD: Final = frozenset(
 """What is told at level info; the rest at debug, unless it is in `_ALARMING`."""
 _ALARMING: Final = frozenset({"unclean_election", "replica_damaged", "chunk_refused", "log_failed", "report_refused"})
 
+_LINES_A_SECOND: Final = 20
+"""Of one kind: thousands of replicas change hands at once when a broker dies, and each line takes the loop's time."""
+
 _log = logging.getLogger(__name__)
+
+
+class _Chatter:
+    """How many lines of one kind this second has seen."""
+
+    __slots__ = ("lines", "second", "silenced")
+
+    def __init__(self) -> None:
+        self.second = -1
+        self.lines = 0
+        self.silenced = 0
+
+    def admit(self) -> bool:
+        """Whether one more line is fine."""
+        second = int(time.monotonic())
+        if second != self.second:
+            self.second, self.lines = second, 0
+        self.lines += 1
+        if self.lines > _LINES_A_SECOND:
+            self.silenced += 1
+            return False
+        return True
 
 
 class BrokerMetrics:
@@ -48,6 +74,7 @@ class BrokerMetrics:
         self.append_seconds = metrics.histogram("broker_append_seconds", "From an append's queue to its write(2)")
         self._shrinks = metrics.counter("replica_isr_shrinks", "ISR changes of leaders here that took somebody out")
         self._expands = metrics.counter("replica_isr_expands", "ISR changes of leaders here that took somebody in")
+        self._chatter: dict[str, _Chatter] = {}
         self._observed = metrics.counter("replica_observed", "What befell replicas here, by kind", ("kind",))
 
     def produced(self, batch_count: int, size_bytes: int) -> None:
@@ -64,8 +91,13 @@ class BrokerMetrics:
         elif kind == "isr_expanded":
             self._expands.inc()
         level = logging.WARNING if kind in _ALARMING else logging.INFO if kind in _LOUD else logging.DEBUG
-        if _log.isEnabledFor(level):
+        if not _log.isEnabledFor(level):
+            return
+        chatter = self._chatter.setdefault(kind, _Chatter())
+        if chatter.admit():
             extra = {"partition": str(effect.partition), **{_field(name): text for name, text in effect.fields.items()}}
+            if chatter.silenced:
+                extra["silenced_before"], chatter.silenced = chatter.silenced, 0
             _log.log(level, kind, extra=extra)
 
     def show_replicas(self, replicas: Callable[[], Iterable[ReplicaView]]) -> None:

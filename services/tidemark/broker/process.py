@@ -58,7 +58,7 @@ class BrokerProcess:
         self._metadata = MetadataCache(str(settings.admin_address or ""))
         self._waiters = Waiters()
         self._readers = ThreadPoolExecutor(settings.num_read_threads, thread_name_prefix="read")
-        self._isr = IsrWriter(broker_id, self._store, self._driver.submit)
+        self._isr = IsrWriter(broker_id, self._store, self._driver.submit, self._driver.fail)
         self._to_leaders = LeaderStreams(broker_id, self._driver.submit)
         self._from_followers = FollowerStreams(self._driver.submit)
         self._control = BrokerControl(self._driver, self._topics, self._metadata, self._offline_directories)

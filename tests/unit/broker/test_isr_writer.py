@@ -1,0 +1,118 @@
+"""The leader's writes to ZooKeeper and what the core hears of them (rule R9)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from tidemark.broker.isr_writer import IsrWriter
+from tidemark.core.effects import ReadIsr, WriteIsr
+from tidemark.core.events import Event, IsrRead, IsrWriteFailed, IsrWritten
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    BrokerRegistration,
+    IsrEntry,
+    LeaderAndIsr,
+    LeaderEpoch,
+    ReplicaIdentity,
+    TopicDescription,
+    TopicPartition,
+    VersionedState,
+)
+from tidemark.ports import StateWrite
+
+from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
+
+PARTITION = TopicPartition("flights", 0)
+IDENTITY = ReplicaIdentity("t" * 32, "a" * 32)
+STATE = LeaderAndIsr(BrokerId(0), LeaderEpoch(0), (IsrEntry(BrokerId(0), BrokerEpoch(0)),))
+WIDER = replace(STATE, isr=(*STATE.isr, IsrEntry(BrokerId(1), BrokerEpoch(0))))
+
+
+class Harness:
+    def __init__(self, store: FakeMetadataStore) -> None:
+        self.store = store
+        self.failures: list[BaseException] = []
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self.writer = IsrWriter(BrokerId(0), store, self._events.put_nowait, self.failures.append)
+
+    async def event(self) -> Event:
+        async with asyncio.timeout(5):
+            return await self._events.get()
+
+    def write(self, expected_version: int = 0, *, epoch_of_joiner: int = 0) -> None:
+        joining = {BrokerId(1): BrokerEpoch(epoch_of_joiner)}
+        self.writer.write(WriteIsr(PARTITION, IDENTITY, WIDER, expected_version, joining))
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[Harness]:
+    zookeeper = FakeZooKeeper()
+    store = zookeeper.store()
+    await store.start()
+    topic = TopicDescription("flights", IDENTITY.topic_id, {0: (BrokerId(0), BrokerId(1))}, {0: IDENTITY.incarnation})
+    await store.create_topic(topic)
+    registration = BrokerRegistration(BrokerId(1), "here", 1, directory_ids=("d",))
+    await store.register_broker(registration, clean=True, locked_directory_ids=frozenset({"d"}))
+    term = await store.elect_controller(BrokerId(100), "here:2")
+    assert term is not None
+    await store.write_states(term, [StateWrite(PARTITION, IDENTITY, STATE, -1)])
+    harness = Harness(store)
+    yield harness
+    await harness.writer.stop()
+    assert harness.failures == []
+
+
+async def test_a_write_that_stands_is_told_with_its_version(harness: Harness) -> None:
+    harness.write()
+    assert await harness.event() == IsrWritten(PARTITION, 1)
+    assert (await harness.store.states([PARTITION]))[PARTITION] == VersionedState(WIDER, 1)
+
+
+async def test_a_conflict_and_a_joiner_that_registered_anew_fail_for_certain(harness: Harness) -> None:
+    harness.write(expected_version=5)
+    assert await harness.event() == IsrWriteFailed(PARTITION, unknown=False)
+    harness.write(epoch_of_joiner=1)
+    assert await harness.event() == IsrWriteFailed(PARTITION, unknown=False)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_a_lost_answer_is_unknown_and_reading_tells(harness: Harness, applied: bool) -> None:
+    harness.store.session.lose_answers(1, applied=applied)
+    harness.write()
+    assert await harness.event() == IsrWriteFailed(PARTITION, unknown=True)
+    harness.writer.read(ReadIsr(PARTITION, IDENTITY))
+    assert await harness.event() == IsrRead(
+        PARTITION, VersionedState(WIDER, 1) if applied else VersionedState(STATE, 0)
+    )
+
+
+async def test_a_read_is_tried_until_zookeeper_answers(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.broker.isr_writer._REREAD_S", 0.0)
+    harness.store.session.suspend()
+    harness.writer.read(ReadIsr(PARTITION, IDENTITY))
+    await asyncio.sleep(0)
+    harness.store.session.resume()
+    assert await harness.event() == IsrRead(PARTITION, VersionedState(STATE, 0))
+
+
+async def test_the_node_of_a_partition_made_anew_is_none_of_ours(harness: Harness) -> None:
+    harness.writer.read(ReadIsr(PARTITION, ReplicaIdentity(IDENTITY.topic_id, "b" * 32)))
+    assert await harness.event() == IsrRead(PARTITION, None)
+
+
+async def test_a_mistake_of_ours_does_not_leave_the_core_waiting(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stumble(write: StateWrite) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(harness.store, "write_isr", stumble)
+    harness.write()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [type(failure) for failure in harness.failures] == [ZeroDivisionError]
+    harness.failures.clear()
