@@ -1,0 +1,227 @@
+"""Commands of the controller, and the cluster's view: what is sent is what arrives."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.core.controller_teller import METADATA_PARTITIONS_MAX, PART_PARTITIONS_MAX
+from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand, StoppedReplica, StopReplicaCommand
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    ErrorCode,
+    IsrEntry,
+    LeaderAndIsr,
+    LeaderEpoch,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
+from tidemark.rpc import control_codec, metadata_codec
+from tidemark.rpc.channel import MESSAGE_BYTES_MAX, SPLIT_BYTES
+from tidemark.v1 import controller_service_pb2 as pb
+from tidemark.v1 import metadata_pb2
+
+_NAMES = st.text("abz09._-", min_size=1, max_size=12)
+_BROKERS = st.integers(0, 2**31 - 1).map(BrokerId)
+_EPOCHS = st.integers(-1, 2**31 - 1)
+_IDS = st.lists(_BROKERS, max_size=4).map(tuple)
+_ENTRIES = st.lists(st.builds(IsrEntry, _BROKERS, st.integers(-1, 2**40).map(BrokerEpoch)), max_size=3).map(tuple)
+_CONFIGS = st.dictionaries(_NAMES, st.text(max_size=6), max_size=2)
+_STATES = st.builds(
+    LeaderAndIsr,
+    leader=st.one_of(st.just(BrokerId(-1)), _BROKERS),
+    leader_epoch=_EPOCHS.map(LeaderEpoch),
+    isr=_ENTRIES,
+    elr=_ENTRIES,
+    last_known=_ENTRIES,
+    min_isr=st.integers(1, 9),
+    lineage=st.integers(0, 2**40),
+    sealed=st.booleans(),
+    controller_epoch=_EPOCHS.map(ControllerEpoch),
+)
+_REGISTRATIONS = st.builds(
+    BrokerRegistration,
+    broker_id=_BROKERS,
+    host=_NAMES,
+    port=st.integers(1, 65535),
+    broker_epoch=st.integers(-1, 2**40).map(BrokerEpoch),
+    rack=st.one_of(st.just(""), _NAMES),
+)
+
+
+@st.composite
+def _commands(draw: st.DrawFn) -> LeaderAndIsrCommand:
+    partitions = [
+        PartitionCommand(
+            TopicPartition(name, index),
+            ReplicaIdentity(f"id of {name}", draw(_NAMES)),
+            draw(_IDS),
+            draw(_STATES),
+            draw(_EPOCHS),
+            draw(_IDS),
+            draw(_IDS),
+        )
+        for name in draw(st.lists(_NAMES, max_size=3, unique=True))
+        for index in draw(st.lists(st.integers(0, 99_999), min_size=1, max_size=3, unique=True))
+    ]
+    return LeaderAndIsrCommand(
+        controller_id=draw(_BROKERS),
+        controller_epoch=ControllerEpoch(draw(_EPOCHS)),
+        broker_epoch=BrokerEpoch(draw(st.integers(-1, 2**40))),
+        partitions=tuple(partitions),
+        brokers=tuple(draw(st.lists(_REGISTRATIONS, max_size=2))),
+        suspected=frozenset(draw(_IDS)),
+        complete=draw(st.booleans()),
+        part=draw(st.integers(0, 9)),
+        topic_configs={one.partition.topic: draw(_CONFIGS) for one in partitions},
+    )
+
+
+@given(_commands())
+@settings(max_examples=150, deadline=None)
+def test_a_leader_and_isr_command_arrives_as_it_was_sent(command: LeaderAndIsrCommand) -> None:
+    sent = control_codec.leader_and_isr_to_proto(command).SerializeToString()
+    assert control_codec.leader_and_isr_from_proto(pb.LeaderAndIsrRequest.FromString(sent)) == command
+
+
+def test_broker_zero_epoch_zero_and_no_leader_are_told_apart() -> None:
+    for leader, epoch in ((0, 0), (-1, 0), (0, -1)):
+        state = LeaderAndIsr(BrokerId(leader), LeaderEpoch(epoch), (IsrEntry(BrokerId(0), BrokerEpoch(0)),))
+        one = PartitionCommand(TopicPartition("t", 0), ReplicaIdentity("t", "i"), (BrokerId(0),), state, 0)
+        command = LeaderAndIsrCommand(
+            BrokerId(0), ControllerEpoch(0), BrokerEpoch(0), (one,), suspected=frozenset({BrokerId(0)})
+        )
+        (told,) = control_codec.leader_and_isr_from_proto(control_codec.leader_and_isr_to_proto(command)).partitions
+        assert told.state == state
+
+
+def test_a_topic_recreated_within_one_command_keeps_both_ids_apart() -> None:
+    state = LeaderAndIsr(BrokerId(1), LeaderEpoch(3), ())
+    both = tuple(
+        PartitionCommand(TopicPartition("t", index), ReplicaIdentity(topic_id, "i"), (BrokerId(1),), state, 0)
+        for index, topic_id in enumerate(("old", "new"))
+    )
+    command = LeaderAndIsrCommand(BrokerId(100), ControllerEpoch(1), BrokerEpoch(1), both)
+    found = control_codec.leader_and_isr_from_proto(control_codec.leader_and_isr_to_proto(command))
+    assert {one.identity.topic_id for one in found.partitions} == {"old", "new"}
+
+
+@given(
+    st.lists(
+        st.builds(
+            StoppedReplica,
+            st.builds(TopicPartition, _NAMES, st.integers(0, 99_999)),
+            st.builds(ReplicaIdentity, _NAMES, _NAMES),
+            _EPOCHS.map(LeaderEpoch),
+            st.booleans(),
+        ),
+        max_size=4,
+    )
+)
+def test_a_stop_replica_command_arrives_as_it_was_sent(replicas: list[StoppedReplica]) -> None:
+    command = StopReplicaCommand(BrokerId(100), ControllerEpoch(7), BrokerEpoch(3), tuple(replicas))
+    sent = control_codec.stop_replica_to_proto(command).SerializeToString()
+    assert control_codec.stop_replica_from_proto(pb.StopReplicaRequest.FromString(sent)) == command
+
+
+def test_a_refusal_keeps_its_code_its_sentence_and_its_facts() -> None:
+    refusal = (
+        TopicPartition("t", 4),
+        TidemarkError(ErrorCode.FENCED_LEADER_EPOCH, "not above 7", {"leader_epoch": "7"}),
+    )
+    ((partition, error),) = control_codec.refusals_from_proto(control_codec.refusals_to_proto([refusal]))
+    assert partition == refusal[0]
+    assert (error.code, error.message, error.metadata) == (
+        ErrorCode.FENCED_LEADER_EPOCH,
+        "not above 7",
+        {"leader_epoch": "7"},
+    )
+
+
+_PARTITIONS = st.builds(
+    PartitionView,
+    partition=st.integers(0, 99_999),
+    leader=st.one_of(st.just(BrokerId(-1)), _BROKERS),
+    leader_epoch=_EPOCHS.map(LeaderEpoch),
+    assigned_replicas=_IDS,
+    in_sync_replicas=_IDS,
+    incarnation=_NAMES,
+    lineage=st.integers(0, 2**40),
+    eligible_leader_replicas=_IDS,
+    partition_epoch=_EPOCHS,
+)
+_TOPICS = st.builds(
+    TopicView,
+    topic=_NAMES,
+    topic_id=_NAMES,
+    created_zxid=st.integers(-1, 2**60),
+    modified_zxid=st.integers(-1, 2**60),
+    partitions=st.lists(_PARTITIONS, max_size=3).map(lambda found: {one.partition: one for one in found}),
+    configs=_CONFIGS,
+)
+_VIEWS = st.builds(
+    ClusterView,
+    cluster_id=_NAMES,
+    controller_id=st.one_of(st.just(BrokerId(-1)), _BROKERS),
+    controller_epoch=_EPOCHS.map(ControllerEpoch),
+    admin_address=_NAMES,
+    brokers=st.lists(_REGISTRATIONS, max_size=3).map(lambda found: {one.broker_id: one for one in found}),
+    topics=st.lists(_TOPICS, max_size=3).map(lambda found: {one.topic: one for one in found}),
+    deleted_topics=st.lists(_NAMES, max_size=2).map(tuple),
+    complete=st.booleans(),
+)
+
+
+@given(_VIEWS)
+@settings(max_examples=150, deadline=None)
+def test_a_cluster_view_arrives_as_it_was_sent(view: ClusterView) -> None:
+    sent = metadata_codec.view_to_proto(view).SerializeToString()
+    assert metadata_codec.view_from_proto(metadata_pb2.ClusterMetadata.FromString(sent)) == view
+
+
+def test_why_a_topic_cannot_be_described_travels_with_it() -> None:
+    view = ClusterView(topics={"t": TopicView("t", "", error=TidemarkError(ErrorCode.UNKNOWN_TOPIC, "there is none"))})
+    error = metadata_codec.view_from_proto(metadata_codec.view_to_proto(view)).topics["t"].error
+    assert error is not None
+    assert (error.code, error.message) == (ErrorCode.UNKNOWN_TOPIC, "there is none")
+
+
+def _longest_name(index: int) -> str:
+    return f"{index:06}".ljust(249, "x")
+
+
+def test_the_largest_part_of_a_command_fits_below_the_size_messages_are_split_at() -> None:
+    entries = tuple(IsrEntry(BrokerId(2**20 + index), BrokerEpoch(2**20)) for index in range(3))
+    state = LeaderAndIsr(
+        entries[0].broker_id, LeaderEpoch(2**20), entries, min_isr=2, controller_epoch=ControllerEpoch(9)
+    )
+    assigned = tuple(entry.broker_id for entry in entries)
+    name = _longest_name(0)
+    identity = ReplicaIdentity("a" * 32, "b" * 32)
+    partitions = tuple(
+        PartitionCommand(TopicPartition(name, index), identity, assigned, state, 2**20)
+        for index in range(PART_PARTITIONS_MAX)
+    )
+    command = LeaderAndIsrCommand(BrokerId(100), ControllerEpoch(9), BrokerEpoch(2**20), partitions, complete=True)
+    assert control_codec.leader_and_isr_to_proto(command).ByteSize() < SPLIT_BYTES
+
+
+def test_the_largest_part_of_a_view_fits_though_each_partition_is_a_topic_of_its_own() -> None:
+    assigned = tuple(BrokerId(2**20 + index) for index in range(3))
+    topics = {
+        _longest_name(index): TopicView(
+            _longest_name(index),
+            "a" * 32,
+            2**50,
+            2**50,
+            {0: PartitionView(0, assigned[0], LeaderEpoch(2**20), assigned, assigned, "b" * 32, partition_epoch=2**20)},
+            {"min.insync.replicas": "2", "retention.ms": "604800000"},
+        )
+        for index in range(METADATA_PARTITIONS_MAX)
+    }
+    size_bytes = metadata_codec.view_to_proto(ClusterView("c" * 32, topics=topics, complete=True)).ByteSize()
+    assert size_bytes < SPLIT_BYTES < MESSAGE_BYTES_MAX
