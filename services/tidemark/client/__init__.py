@@ -1,7 +1,17 @@
 """Producer, Consumer and AdminClient; async ones in `tidemark.client.aio`."""
 
 from tidemark.client.batching import SendHandle, TableHandle
-from tidemark.client.records import ConsumerRecord, RecordMetadata
-from tidemark.client.sync import AdminClient, Producer
+from tidemark.client.records import ConsumerRecord, PartitionBatch, RecordMetadata, Timestamp
+from tidemark.client.sync import AdminClient, Consumer, Producer
 
-__all__ = ["AdminClient", "ConsumerRecord", "Producer", "RecordMetadata", "SendHandle", "TableHandle"]
+__all__ = [
+    "AdminClient",
+    "Consumer",
+    "ConsumerRecord",
+    "PartitionBatch",
+    "Producer",
+    "RecordMetadata",
+    "SendHandle",
+    "TableHandle",
+    "Timestamp",
+]

@@ -181,7 +181,7 @@ class Cluster:
             if causes is None and waited_s >= min(_TOPIC_PATIENCE_S, timeout_s):
                 self._wanted.discard(topic)
                 told = self._view.topics.get(topic)
-                raise told.error if told is not None and told.error is not None else _unknown_topic(topic)
+                raise told.error if told is not None and told.error is not None else unknown_topic(topic)
             await self.wait_for_news(backoff.next_s())
         return found
 
@@ -370,7 +370,8 @@ def unknown_partition(partition: TopicPartition, count: int) -> TidemarkError:
     )
 
 
-def _unknown_topic(topic: str) -> TidemarkError:
+def unknown_topic(topic: str) -> TidemarkError:
+    """The refusal of a topic that does not exist."""
     return TidemarkError(
         ErrorCode.UNKNOWN_TOPIC, f"there is no topic {topic!r}; create it with `tidemark topic create {topic}`"
     )

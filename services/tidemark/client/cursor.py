@@ -47,6 +47,7 @@ class Cursor:
         self._batches: deque[Batch] = deque()
         self._position_epoch: int = NO_EPOCH
         self._bad_reads = 0
+        self._lineage = 0
 
     def seek(self, offset: int) -> None:
         """Go on at an offset, inclusive."""
@@ -56,6 +57,13 @@ class Cursor:
         self.error = None
         self._bad_reads = 0
         self.forget_buffer()
+
+    def saw_high_watermark(self, high_watermark: int, lineage: int) -> int:
+        """The largest seen in that lineage: an end smaller than it is an old leader's (rule E6)."""
+        if lineage != self._lineage:
+            self._lineage, self.high_watermark = lineage, -1
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        return self.high_watermark
 
     def forget_buffer(self) -> None:
         """What was read ahead is fetched again."""
@@ -89,7 +97,7 @@ class Cursor:
     def next_rows(self) -> pa.RecordBatch | None:
         """The next buffered rows at or after `position`, in record.schema.OFFSET_SCHEMA; None: nothing is buffered.
 
-        `position` stays: `passed` moves it. A batch that is damaged is fetched again a few times.
+        `position` stays: `advance` and `passed` move it. A batch that is damaged is fetched again a few times.
 
         Raises:
             TidemarkError: what ended the partition, or the damage.
@@ -111,6 +119,11 @@ class Cursor:
         if not self._batches and self.error is not None:
             raise self.error
         return None
+
+    def advance(self, offset: int) -> None:
+        """Rows of the first buffered batch were given out, up to `offset` (exclusive)."""
+        self.position = offset
+        self._position_epoch = self._batches[0].envelope.leader_epoch
 
     def passed(self) -> None:
         """The first buffered batch was given out whole."""

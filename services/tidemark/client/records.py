@@ -65,6 +65,12 @@ class PartitionBatch(NamedTuple):
     rows: pa.RecordBatch
 
 
+class Timestamp(NamedTuple):
+    """A point in time to start at: the first record at or after it, microseconds since 1970."""
+
+    us: int
+
+
 class OffsetAndTimestamp(NamedTuple):
     """A record found by time: its offset and its timestamp in microseconds since 1970."""
 
@@ -87,3 +93,16 @@ class ClientHealth(NamedTuple):
 def as_partition(value: TopicPartition | tuple[str, int]) -> TopicPartition:
     """A plain pair as the name of a partition."""
     return value if isinstance(value, TopicPartition) else TopicPartition(*value)
+
+
+def records_of(topic: str, partition: int, rows: pa.RecordBatch) -> list[ConsumerRecord]:
+    """The rows of a batch in record.schema.OFFSET_SCHEMA, one by one."""
+    columns = (
+        rows.column("offset").to_pylist(),
+        rows.column("timestamp").cast(pa.int64()).to_pylist(),
+        *(rows.column(name).to_pylist() for name in ("key", "value", "headers")),
+    )
+    return [
+        ConsumerRecord(topic, partition, offset, timestamp_us, key, value, tuple(headers or ()))
+        for offset, timestamp_us, key, value, headers in zip(*columns, strict=True)
+    ]

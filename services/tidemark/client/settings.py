@@ -71,3 +71,44 @@ def producer_settings(
         request_timeout_ms=request_timeout_ms,
         buffer_bytes=buffer_bytes,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """Times in milliseconds, sizes in bytes."""
+
+    fetch_max_wait_ms: int
+    max_bytes: int
+    max_partition_bytes: int
+    read_ahead_bytes: int
+    request_timeout_ms: int
+
+
+def consumer_settings(
+    *,
+    fetch_max_wait_ms: int = 500,
+    max_bytes: int = 4 << 20,
+    max_partition_bytes: int = 2 << 20,
+    read_ahead_bytes: int = 32 << 20,
+    request_timeout_ms: int = 30_000,
+) -> ConsumerSettings:
+    """Check; raises INVALID_CONFIG.
+
+    Args:
+        fetch_max_wait_ms: how long a broker may wait for something to answer with.
+        max_bytes: soft limit of one fetch.
+        max_partition_bytes: soft limit of one partition's part in it, and of what is read ahead of it.
+        read_ahead_bytes: above so much nothing more is asked for; fetches under way may still add to it.
+        request_timeout_ms: of a lookup with its retries; of a fetch beyond its wait.
+    """
+    bounds = (
+        ("fetch_max_wait_ms", fetch_max_wait_ms, 0, 30_000),
+        ("max_bytes", max_bytes, 1, 7 << 20),
+        ("max_partition_bytes", max_partition_bytes, 1, 7 << 20),
+        ("read_ahead_bytes", read_ahead_bytes, 1, 1 << 40),
+        ("request_timeout_ms", request_timeout_ms, 1, 300_000),
+    )
+    for name, value, smallest, largest in bounds:
+        if not smallest <= value <= largest:
+            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{name} is {value}: want {smallest} to {largest}")
+    return ConsumerSettings(fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms)

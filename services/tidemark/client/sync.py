@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -10,10 +10,14 @@ import pyarrow as pa
 
 from tidemark.client.aio.admin import AdminClient as AsyncAdminClient
 from tidemark.client.aio.admin import ClusterDescription
+from tidemark.client.aio.consumer import Consumer as AsyncConsumer
+from tidemark.client.aio.consumer import Start
 from tidemark.client.aio.producer import Producer as AsyncProducer
 from tidemark.client.background import BackgroundLoop
 from tidemark.client.batching import SendHandle, TableHandle
+from tidemark.client.records import ConsumerRecord, OffsetAndTimestamp, PartitionBatch, as_partition, records_of
 from tidemark.core.cluster_state import TopicView
+from tidemark.model import TopicPartition
 from tidemark.record.payload import Headers
 
 _START_S: Final = 30.0
@@ -102,6 +106,108 @@ class Producer(_Facade):
         if not self._background.loop.is_closed():
             self._background.call(self._producer.close(), self._delivery_s + _CLOSE_SLACK_S)
             self._background.stop()
+
+
+class Consumer(_Facade):
+    """As `tidemark.client.aio.Consumer`, blocking; for one thread at a time.
+
+    with Consumer("127.0.0.1:9192") as consumer:
+        consumer.assign("greetings")
+        for record in consumer:
+            ...
+    """
+
+    def __init__(self, bootstrap: str | None = None, **settings: Any) -> None:
+        self._consumer = AsyncConsumer(bootstrap, **settings)
+        self._call_s = 2 * self._consumer.settings.request_timeout_ms / 1000 + _CLOSE_SLACK_S
+        self._batch: PartitionBatch | None = None
+        """What is being iterated, with its rows from the first that was not given on."""
+        self._records: list[ConsumerRecord] = []
+        """The same rows, from the last to the next."""
+        self._background = BackgroundLoop("tidemark-consumer")
+        try:
+            self._background.call(self._consumer.start(), _START_S)
+        except BaseException:
+            self._background.call(self._consumer.close())
+            self._background.stop()
+            raise
+
+    def assign(
+        self, topic: str, partitions: Iterable[int] | None = None, start: Start = "earliest"
+    ) -> list[TopicPartition]:
+        """Read partitions of a topic (None: all it has now) from `start` on, beside what is assigned already."""
+        assigned = self._background.call(self._consumer.assign(topic, partitions, start), self._call_s)
+        self._forget(assigned)
+        return assigned
+
+    def unassign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Read these no more."""
+        wanted = [as_partition(where) for where in partitions]
+
+        async def unassign() -> None:
+            self._consumer.unassign(wanted)
+
+        self._background.call(unassign(), self._call_s)
+        self._forget(wanted)
+
+    def seek(self, partition: TopicPartition | tuple[str, int], start: Start) -> None:
+        """Go on elsewhere in an assigned partition."""
+        self._background.call(self._consumer.seek(partition, start), self._call_s)
+        self._forget([as_partition(partition)])
+
+    def position(self, partition: TopicPartition | tuple[str, int]) -> int:
+        """Offset of the next record that is given."""
+        if self._records and self._records[-1][:2] == as_partition(partition):
+            return self._records[-1].offset
+
+        async def position() -> int:
+            return self._consumer.position(partition)
+
+        return self._background.call(position(), self._call_s)
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, int]:
+        """High watermarks, exclusive (None: of what is assigned)."""
+        return self._background.call(self._consumer.end_offsets(partitions), self._call_s)
+
+    def offset_for_timestamp(
+        self, partition: TopicPartition | tuple[str, int], timestamp_us: int
+    ) -> OffsetAndTimestamp | None:
+        """The first record at or after a time, microseconds since 1970; None when none is so young."""
+        return self._background.call(self._consumer.offset_for_timestamp(partition, timestamp_us), self._call_s)
+
+    def poll(self, timeout_s: float) -> PartitionBatch | None:
+        """The next rows of some partition; None when none came within `timeout_s`."""
+        if self._records and self._batch is not None:
+            batch = self._batch
+            rest = batch.rows.slice(batch.rows.num_rows - len(self._records))
+            self._records, self._batch = [], None
+            return batch._replace(rows=rest)
+        return self._background.call(self._consumer.poll(timeout_s), timeout_s + _CLOSE_SLACK_S)
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Records for ever, as they come."""
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        while not self._records:
+            self._batch = self.poll(_START_S)
+            if self._batch is not None:
+                self._records = records_of(*self._batch)
+                self._records.reverse()
+        return self._records.pop()
+
+    def close(self) -> None:
+        """Stop fetching and close the connections."""
+        if not self._background.loop.is_closed():
+            self._background.call(self._consumer.close(), _CLOSE_SLACK_S)
+            self._background.stop()
+
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """What was polled of these is not given any more."""
+        if self._records and self._records[-1][:2] in {tuple(where) for where in partitions}:
+            self._records, self._batch = [], None
 
 
 class AdminClient(_Facade):

@@ -1,6 +1,7 @@
 """The async clients."""
 
 from tidemark.client.aio.admin import AdminClient, ClusterDescription
+from tidemark.client.aio.consumer import Consumer
 from tidemark.client.aio.producer import Producer
 
-__all__ = ["AdminClient", "ClusterDescription", "Producer"]
+__all__ = ["AdminClient", "ClusterDescription", "Consumer", "Producer"]

@@ -1,0 +1,313 @@
+"""The async consumer: assigned partitions, committed records only (rules K1, K2, E4, E6)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from tidemark.client.backoff import Backoff
+from tidemark.client.cluster import Cluster, unknown_partition
+from tidemark.client.cursor import Cursor
+from tidemark.client.fetcher import MISPLACED, Fetcher
+from tidemark.client.records import (
+    ConsumerRecord,
+    OffsetAndTimestamp,
+    PartitionBatch,
+    Timestamp,
+    as_partition,
+    records_of,
+)
+from tidemark.client.settings import consumer_settings
+from tidemark.core.cluster_state import TopicView
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc import errors
+from tidemark.v1 import broker_service_pb2 as pb
+
+Start = str | int | Timestamp
+"""Where to begin: "earliest", "latest", an offset, or a Timestamp (the end, when no record is so young)."""
+
+
+class Consumer:
+    """Reads partitions that it is told to read; offsets are the caller's to keep.
+
+    Records of one partition come in order, each once; partitions take turns. A partition whose leader fails is read
+    on from the next one. OFFSET_OUT_OF_RANGE, LOG_TRUNCATED and UNKNOWN_TOPIC_ID are raised, again and again, until
+    that partition is sought or assigned elsewhere.
+
+    Args:
+        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        settings: as `client.settings.consumer_settings`: fetch_max_wait_ms, max_bytes, max_partition_bytes,
+            read_ahead_bytes, request_timeout_ms.
+
+    async with Consumer("127.0.0.1:9192") as consumer:
+        await consumer.assign("greetings")
+        async for record in consumer:
+            ...
+    """
+
+    def __init__(self, bootstrap: str | None = None, **settings: Any) -> None:
+        self.settings = consumer_settings(**settings)
+        self.cluster = Cluster(bootstrap)
+        self._started: Fetcher | None = None
+        self._records: list[ConsumerRecord] = []
+        """Of the batch that is being iterated, from the last to the next."""
+        self._reading: tuple[Cursor, int] | None = None
+
+    async def start(self) -> None:
+        """Reach the cluster; raises BROKER_NOT_AVAILABLE with the cause of each address."""
+        await self.cluster.start()
+        self._started = Fetcher(self.cluster, self.settings)
+        self._started.start()
+
+    async def close(self) -> None:
+        """Stop fetching; whoever waits for records is told."""
+        fetcher, self._started = self._started, None
+        if fetcher is not None:
+            await fetcher.stop()
+        await self.cluster.close()
+
+    async def __aenter__(self) -> Consumer:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def _fetcher(self) -> Fetcher:
+        if self._started is None:
+            raise TidemarkError(ErrorCode.SHUTTING_DOWN, "the consumer is not started, or closed")
+        return self._started
+
+    # -- what is read ----------------------------------------------------------------------------------------------
+
+    async def assign(
+        self, topic: str, partitions: Iterable[int] | None = None, start: Start = "earliest"
+    ) -> list[TopicPartition]:
+        """Read partitions of a topic (None: all it has now) from `start` on, beside what is assigned already.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_REQUEST; REQUEST_TIMED_OUT when a start could not
+                be looked up in time.
+        """
+        fetcher = self._fetcher
+        view = await self.cluster.topic(topic, timeout_s=self.settings.request_timeout_ms / 1000)
+        indexes = sorted(view.partitions if partitions is None else set(partitions))
+        for index in indexes:
+            if index not in view.partitions:
+                raise unknown_partition(TopicPartition(topic, index), len(view.partitions))
+        offsets = await asyncio.gather(*(self._offset_of(TopicPartition(topic, index), start) for index in indexes))
+        assigned = []
+        for index, offset in zip(indexes, offsets, strict=True):
+            where = TopicPartition(topic, index)
+            before = fetcher.cursors.get(where)
+            if before is not None:
+                before.seek(offset)  # what is under way for it is of no use any more
+            cursor = fetcher.cursors[where] = self._cursor(view, where, offset)
+            fetcher.moved(cursor)
+            assigned.append(where)
+        return assigned
+
+    def unassign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Read these no more."""
+        for where in map(as_partition, partitions):
+            cursor = self._fetcher.cursors.pop(where, None)
+            if cursor is not None:
+                cursor.seek(cursor.position)
+        self._fetcher.regroup()
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """What is read, by topic and index."""
+        return sorted(self._fetcher.cursors)
+
+    async def seek(self, partition: TopicPartition | tuple[str, int], start: Start) -> None:
+        """Go on elsewhere in an assigned partition."""
+        cursor = self._cursor_of(partition)
+        cursor.seek(await self._offset_of(cursor.partition, start))
+        self._fetcher.moved(cursor)
+
+    def position(self, partition: TopicPartition | tuple[str, int]) -> int:
+        """Offset of the next record that is given."""
+        return self._cursor_of(partition).position
+
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, int]:
+        """High watermarks, exclusive (None: of what is assigned); never smaller than one seen before (rule E6)."""
+        fetcher = self._fetcher
+        wanted = self.assignment if partitions is None else [as_partition(where) for where in partitions]
+        found = await asyncio.gather(*(self._look_up(where, latest=True) for where in wanted))
+        ends = {}
+        for where, (offset, _) in zip(wanted, found, strict=True):
+            cursor = fetcher.cursors.get(where)
+            ends[where] = offset if cursor is None else cursor.saw_high_watermark(offset, fetcher.lineage_of(where))
+        return ends
+
+    async def offset_for_timestamp(
+        self, partition: TopicPartition | tuple[str, int], timestamp_us: int
+    ) -> OffsetAndTimestamp | None:
+        """The first record at or after a time, microseconds since 1970; None when none is so young."""
+        found = await self._look_up(as_partition(partition), timestamp_us=timestamp_us)
+        return None if found.offset < 0 else found
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    async def poll(self, timeout_s: float | None = None) -> PartitionBatch | None:
+        """The next rows of some partition, in record.schema.OFFSET_SCHEMA; None when none came within `timeout_s`.
+
+        Raises:
+            TidemarkError: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC, CORRUPT_BATCH.
+        """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            found = self._take_batch()
+            if found is not None:
+                return found
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return None
+            await self._fetcher.wait_for_rows(left_s)
+
+    async def batches(self) -> AsyncIterator[PartitionBatch]:
+        """`poll` for ever."""
+        while True:
+            found = await self.poll()
+            if found is not None:
+                yield found
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        while True:
+            record = self._take_record()
+            if record is not None:
+                return record
+            await self._fetcher.wait_for_rows(None)
+
+    def _next_rows(self) -> tuple[Cursor, Any] | None:
+        """Rows of the first partition that has some, or its error; it then stands behind the others."""
+        cursors = self._fetcher.cursors
+        for where, cursor in list(cursors.items()):
+            if cursor.has_rows:
+                cursors[where] = cursors.pop(where)
+            rows = cursor.next_rows()
+            if rows is not None:
+                return cursor, rows
+        return None
+
+    def _take_batch(self) -> PartitionBatch | None:
+        self._fetcher  # noqa: B018 - raises when closed
+        self._records, self._reading = [], None  # `position` says which of the batch's rows were given already
+        found = self._next_rows()
+        if found is None:
+            return None
+        cursor, rows = found
+        cursor.passed()
+        self._fetcher.took_rows()
+        return PartitionBatch(*cursor.partition, rows)
+
+    def _take_record(self) -> ConsumerRecord | None:
+        fetcher = self._fetcher
+        if self._reading is None or self._reading != (self._reading[0], self._reading[0].generation):
+            found = self._next_rows()
+            if found is None:
+                self._reading = None
+                return None
+            cursor, rows = found
+            self._reading = cursor, cursor.generation
+            self._records = records_of(*cursor.partition, rows)
+            self._records.reverse()
+        cursor = self._reading[0]
+        record = self._records.pop()
+        cursor.advance(record.offset + 1)
+        if not self._records:
+            self._reading = None
+            cursor.passed()
+            fetcher.took_rows()
+        return record
+
+    # -- lookups ---------------------------------------------------------------------------------------------------
+
+    def _cursor_of(self, partition: TopicPartition | tuple[str, int]) -> Cursor:
+        where = as_partition(partition)
+        cursor = self._fetcher.cursors.get(where)
+        if cursor is None:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{where} is not assigned")
+        return cursor
+
+    def _cursor(self, view: TopicView, where: TopicPartition, offset: int) -> Cursor:
+        incarnation = view.partitions[where.partition].incarnation
+        return Cursor(where, offset, topic_id=view.topic_id, incarnation=incarnation)
+
+    async def _offset_of(self, where: TopicPartition, start: Start) -> int:
+        if isinstance(start, int):
+            if start < 0:
+                raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{where}: there is no offset {start}")
+            return start
+        if isinstance(start, Timestamp):
+            # The end first: a record that is written meanwhile is read then, whichever its time.
+            end = await self._look_up(where, latest=True)
+            found = await self._look_up(where, timestamp_us=start.us)
+            return end.offset if found.offset < 0 else found.offset
+        if start not in ("earliest", "latest"):
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST, f"start is {start!r}: want earliest, latest, an offset or a Timestamp"
+            )
+        return (await self._look_up(where, **{start: True})).offset
+
+    async def _look_up(self, where: TopicPartition, **position: Any) -> OffsetAndTimestamp:
+        """Ask the leader, or the next one, within the request timeout."""
+        timeout_s = self.settings.request_timeout_ms / 1000
+        deadline_s = time.monotonic() + timeout_s
+        backoff = Backoff()
+        while True:
+            try:
+                return await self._look_up_once(where, deadline_s, partial(pb.PartitionListOffsets, **position))
+            except TidemarkError as error:
+                left_s = deadline_s - time.monotonic()
+                misplaced = error.code in MISPLACED and self.cluster.leader(where) is not None
+                if not error.retriable and not misplaced:
+                    raise
+                if left_s <= 0:
+                    raise TidemarkError(
+                        ErrorCode.REQUEST_TIMED_OUT,
+                        f"{where}: no offset within {timeout_s} s; the last refusal: {error}",
+                    ) from error
+                self.cluster.note_refusal(where, error)
+                await self.cluster.wait_for_news(min(backoff.next_s(), left_s))
+
+    async def _look_up_once(self, where: TopicPartition, deadline_s: float, part: Any) -> OffsetAndTimestamp:
+        leader = await self.cluster.leader_in_time(where, deadline_s=deadline_s)
+        request = pb.ListOffsetsRequest(
+            partitions=[
+                part(
+                    topic=where.topic,
+                    partition=where.partition,
+                    current_leader_epoch=leader.leader_epoch,
+                    topic_id=leader.topic_id,
+                )
+            ]
+        )
+        timeout_s = max(0.05, min(2.0, deadline_s - time.monotonic()))
+        try:
+            response = await self.cluster.stub(leader.address).ListOffsets(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as failure:
+            raise errors.from_rpc_error(failure, address=leader.address) from None
+        result = response.partitions[0]
+        if result.HasField("error"):
+            raise errors.from_proto(result.error)
+        return OffsetAndTimestamp(result.offset, result.timestamp_us)

@@ -1,0 +1,287 @@
+"""The consumer's engine: one fetch loop a leader fills the cursors' buffers, within bounds (rules K1, K2, E4).
+
+A fetch is broken off when its answer cannot be used any more, or when a partition joins that leader: after a seek, and
+when the metadata names another leader, so that a silent one is left on news and not on a timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from tidemark.client.cluster import Cluster, Leader, unknown_topic
+from tidemark.client.cursor import Cursor
+from tidemark.client.settings import ConsumerSettings
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc import errors
+from tidemark.v1 import broker_service_pb2 as pb
+
+_log = logging.getLogger("tidemark.client")
+
+_PAUSE_S: Final = 0.05
+_SHORT_WAIT_MS: Final = 50
+"""Long poll while some partition of that leader is left out: it may be wanted soon."""
+_TICK_S: Final = 0.2
+_GONE_S: Final = 2.0
+"""So long a topic may be missing before it is believed to be deleted."""
+
+MISPLACED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""The broker and we know different topics: one of us has old news, which the metadata will tell."""
+
+
+class _Asked(NamedTuple):
+    cursor: Cursor
+    generation: int
+    leader: Leader
+
+
+class _LeaderLoop:
+    """One leader: its loop's task, its partitions, and the fetch under way."""
+
+    def __init__(self) -> None:
+        self.partitions: frozenset[TopicPartition] = frozenset()
+        self.wake = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self.call: Any = None
+
+    def interrupt(self) -> None:
+        """Break off the fetch under way, and look again at what is wanted."""
+        if self.call is not None:
+            self.call.cancel()
+        self.wake.set()
+
+
+class Fetcher:
+    """Lives on one event loop, as its cursors do."""
+
+    def __init__(self, cluster: Cluster, settings: ConsumerSettings) -> None:
+        self.cursors: dict[TopicPartition, Cursor] = {}
+        self._cluster = cluster
+        self._settings = settings
+        self._leaders: dict[str, _LeaderLoop] = {}
+        self._arrived = asyncio.Event()
+        self._homeless_since_s: dict[TopicPartition, float] = {}
+        self._ticking: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to listen to news."""
+        self._cluster.listen(self.regroup)
+        self._ticking = asyncio.create_task(self._tick(), name="consumer tick")
+
+    async def stop(self) -> None:
+        """End every loop; whoever waits for rows is woken."""
+        self._stopped = True
+        self._arrived.set()
+        tasks = [loop.task for loop in self._leaders.values()] + [self._ticking]
+        running = [task for task in tasks if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        self._leaders.clear()
+
+    async def wait_for_rows(self, timeout_s: float | None) -> None:
+        """Return when something arrived, at the latest after `timeout_s`."""
+        self.took_rows()  # what was passed over made room too
+        self._arrived.clear()
+        if self._stopped or any(cursor.has_rows for cursor in self.cursors.values()):
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._arrived.wait()
+        except TimeoutError:
+            return
+
+    def took_rows(self) -> None:
+        """There is room again: leaders may be asked."""
+        for loop in self._leaders.values():
+            loop.wake.set()
+
+    def moved(self, cursor: Cursor) -> None:
+        """A cursor was assigned, or sought elsewhere: a fetch for it is not waited for."""
+        cursor.retry_s = 0.0
+        self.regroup()
+        for loop in self._leaders.values():
+            if cursor.partition in loop.partitions:
+                loop.interrupt()
+
+    # -- who leads what --------------------------------------------------------------------------------------------
+
+    def regroup(self) -> None:
+        """Give each leader its partitions, by the metadata of now."""
+        if self._stopped:
+            return
+        grouped: dict[str, set[TopicPartition]] = {}
+        for partition, cursor in self.cursors.items():
+            leader = None if cursor.error is not None else self._leader_of(cursor)
+            if leader is not None:
+                grouped.setdefault(leader.address, set()).add(partition)
+        for address in grouped:
+            if address not in self._leaders:
+                self._leaders[address] = self._start_loop(address)
+        for address, loop in self._leaders.items():
+            partitions = frozenset(grouped.get(address, ()))
+            if partitions != loop.partitions:
+                loop.partitions = partitions
+                loop.interrupt()
+
+    def _start_loop(self, address: str) -> _LeaderLoop:
+        self._cluster.used(address)
+        loop = _LeaderLoop()
+        loop.task = asyncio.create_task(self._run(address, loop), name=f"fetch from {address}")
+        loop.task.add_done_callback(lambda task: self._on_loop_ended(task, loop))
+        return loop
+
+    def _on_loop_ended(self, task: asyncio.Task[None], loop: _LeaderLoop) -> None:
+        """Only a mistake of ours ends a loop before `stop`: its partitions say so instead of falling silent."""
+        failure = None if task.cancelled() else task.exception()
+        if failure is None:
+            return
+        _log.error("a fetch loop failed", exc_info=failure)
+        for partition in loop.partitions & self.cursors.keys():
+            self._end(self.cursors[partition], TidemarkError(ErrorCode.INTERNAL, f"{partition}: {failure!r}"))
+
+    def lineage_of(self, partition: TopicPartition) -> int:
+        """Number of unclean elections of a partition as far as is known."""
+        topic = self._cluster.topic_now(partition.topic)
+        view = None if topic is None else topic.partitions.get(partition.partition)
+        return 0 if view is None else view.lineage
+
+    def _leader_of(self, cursor: Cursor) -> Leader | None:
+        """None while there is none; a partition that was recreated ends the cursor (rule C7)."""
+        leader = self._cluster.leader(cursor.partition)
+        if leader is None:
+            return None
+        if (leader.topic_id, leader.incarnation) != (cursor.topic_id, cursor.incarnation):
+            self._end(cursor, _recreated(cursor.partition))
+            return None
+        return leader
+
+    def _end(self, cursor: Cursor, error: TidemarkError) -> None:
+        cursor.error = error
+        self._arrived.set()
+
+    async def _tick(self) -> None:
+        """Look for leaders of partitions that have none, and for topics that are gone."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now_s = time.monotonic()
+            for partition, cursor in self.cursors.items():
+                if cursor.error is not None or self._cluster.leader(partition) is not None:
+                    self._homeless_since_s.pop(partition, None)
+                    continue
+                self._cluster.refresh()
+                since_s = self._homeless_since_s.setdefault(partition, now_s)
+                topic = self._cluster.view.topics.get(partition.topic)
+                if now_s - since_s > _GONE_S and (topic is None or topic.error is not None):
+                    told = None if topic is None else topic.error
+                    self._end(cursor, unknown_topic(partition.topic) if told is None else told)
+
+    # -- fetching --------------------------------------------------------------------------------------------------
+
+    async def _run(self, address: str, loop: _LeaderLoop) -> None:
+        while True:
+            loop.wake.clear()
+            asked = self._wanting(loop)
+            if not asked:
+                await loop.wake.wait()
+            else:
+                await self._fetch(address, loop, asked)
+
+    def _wanting(self, loop: _LeaderLoop) -> list[_Asked]:
+        """Cursors with room, those that got something longest ago first."""
+        room = sum(cursor.buffered_bytes for cursor in self.cursors.values()) < self._settings.read_ahead_bytes
+        now_s = time.monotonic()
+        asked = []
+        for partition, cursor in self.cursors.items():
+            if partition not in loop.partitions or cursor.error is not None or cursor.retry_s > now_s or not room:
+                continue
+            leader = self._cluster.leader(partition)
+            if leader is not None and cursor.buffered_bytes < self._settings.max_partition_bytes:
+                asked.append(_Asked(cursor, cursor.generation, leader))
+        return asked
+
+    async def _fetch(self, address: str, loop: _LeaderLoop, asked: list[_Asked]) -> None:
+        """One fetch, which may be broken off."""
+        settings = self._settings
+        all_asked = len(asked) == len(loop.partitions)
+        max_wait_ms = settings.fetch_max_wait_ms if all_asked else min(_SHORT_WAIT_MS, settings.fetch_max_wait_ms)
+        request = pb.FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=settings.max_bytes,
+            partitions=[self._part(cursor, leader) for cursor, _, leader in asked],
+        )
+        timeout_s = (max_wait_ms + settings.request_timeout_ms) / 1000
+        loop.call = self._cluster.stub(address).Fetch(request, timeout=timeout_s)
+        try:
+            response = await loop.call
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return
+        except grpc.aio.AioRpcError as failure:
+            error = errors.from_rpc_error(failure, address=address)
+            _log.debug("fetch failed: %s", error)
+            self._cluster.refresh(avoid=address)
+            for cursor, _, _ in asked:
+                self._pause(cursor, loop)
+            return
+        finally:
+            loop.call = None
+        for question, result in zip(asked, response.partitions, strict=False):
+            # Neither sought elsewhere meanwhile, nor led by another: that one was asked the same already.
+            if question.cursor.generation == question.generation and question.cursor.partition in loop.partitions:
+                self._take(question.cursor, result, loop)
+
+    def _part(self, cursor: Cursor, leader: Leader) -> pb.PartitionFetch:
+        return pb.PartitionFetch(
+            topic=cursor.partition.topic,
+            partition=cursor.partition.partition,
+            current_leader_epoch=leader.leader_epoch,
+            fetch_offset=cursor.fetch_offset,
+            last_fetched_epoch=cursor.last_epoch,
+            max_bytes=self._settings.max_partition_bytes,
+            topic_id=cursor.topic_id,
+            incarnation=cursor.incarnation,
+        )
+
+    def _take(self, cursor: Cursor, result: pb.PartitionFetchResult, loop: _LeaderLoop) -> None:
+        if result.HasField("error"):
+            error = errors.from_proto(result.error)
+            if not error.retriable and error.code not in MISPLACED:
+                self._end(cursor, error)
+                return
+            _log.debug("fetch of %s refused: %s", cursor.partition, error)
+            self._cluster.note_refusal(cursor.partition, error)
+            self._pause(cursor, loop)
+            return
+        cursor.saw_high_watermark(result.high_watermark, self.lineage_of(cursor.partition))
+        if not result.batches:
+            return
+        try:
+            progress = cursor.take(result.batches)
+        except TidemarkError as error:
+            self._end(cursor, error)
+            return
+        if not progress:
+            self._pause(cursor, loop)
+            return
+        # It goes behind the others: the first of a request may take all of its bytes.
+        self.cursors[cursor.partition] = self.cursors.pop(cursor.partition)
+        self._arrived.set()
+
+    def _pause(self, cursor: Cursor, loop: _LeaderLoop) -> None:
+        cursor.retry_s = time.monotonic() + _PAUSE_S
+        asyncio.get_running_loop().call_later(_PAUSE_S * 1.1, loop.wake.set)
+
+
+def _recreated(partition: TopicPartition) -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.UNKNOWN_TOPIC_ID, f"{partition} was deleted and created again; assign it anew to read what it has now"
+    )
