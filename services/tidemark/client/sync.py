@@ -1,4 +1,4 @@
-"""The sync facade: the async clients on one background loop each; records are added on the caller's own thread."""
+"""The sync facade: the async clients on the process's background loop; records are added on the caller's own thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.client.aio.admin import ClusterDescription
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.consumer import Start
 from tidemark.client.aio.producer import Producer as AsyncProducer
-from tidemark.client.background import BackgroundLoop
+from tidemark.client.background import background_loop
 from tidemark.client.batching import SendHandle, TableHandle
 from tidemark.client.records import ConsumerRecord, OffsetAndTimestamp, PartitionBatch, as_partition, records_of
 from tidemark.core.cluster_state import TopicView
@@ -25,6 +25,8 @@ _CLOSE_SLACK_S: Final = 10.0
 
 
 class _Facade:
+    _closed = False
+
     def __enter__(self) -> Self:
         return self
 
@@ -48,12 +50,11 @@ class Producer(_Facade):
     def __init__(self, bootstrap: str | None = None, **settings: Any) -> None:
         self._producer = AsyncProducer(bootstrap, **settings)
         self._settings = self._producer.settings
-        self._background = BackgroundLoop("tidemark-producer")
+        self._background = background_loop()
         try:
             self._background.call(self._producer.start(), _START_S)
         except BaseException:
             self._background.call(self._producer.close())
-            self._background.stop()
             raise
         self._delivery_s = self._settings.delivery_timeout_ms / 1000
 
@@ -103,9 +104,9 @@ class Producer(_Facade):
 
     def close(self) -> None:
         """Send what is left, for at most the delivery timeout; every handle is resolved afterwards."""
-        if not self._background.loop.is_closed():
+        if not self._closed:
+            self._closed = True
             self._background.call(self._producer.close(), self._delivery_s + _CLOSE_SLACK_S)
-            self._background.stop()
 
 
 class Consumer(_Facade):
@@ -124,12 +125,11 @@ class Consumer(_Facade):
         """What is being iterated, with its rows from the first that was not given on."""
         self._records: list[ConsumerRecord] = []
         """The same rows, from the last to the next."""
-        self._background = BackgroundLoop("tidemark-consumer")
+        self._background = background_loop()
         try:
             self._background.call(self._consumer.start(), _START_S)
         except BaseException:
             self._background.call(self._consumer.close())
-            self._background.stop()
             raise
 
     def assign(
@@ -200,9 +200,9 @@ class Consumer(_Facade):
 
     def close(self) -> None:
         """Stop fetching and close the connections."""
-        if not self._background.loop.is_closed():
+        if not self._closed:
+            self._closed = True
             self._background.call(self._consumer.close(), _CLOSE_SLACK_S)
-            self._background.stop()
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         """What was polled of these is not given any more."""
@@ -215,12 +215,8 @@ class AdminClient(_Facade):
 
     def __init__(self, admin: str | None = None, *, bootstrap: str | None = None, timeout_s: float = 30.0) -> None:
         self._client = AsyncAdminClient(admin, bootstrap=bootstrap, timeout_s=timeout_s)
-        self._background = BackgroundLoop("tidemark-admin")
-        try:
-            self._background.call(self._client.start(), _START_S)
-        except BaseException:
-            self._background.stop()
-            raise
+        self._background = background_loop()
+        self._background.call(self._client.start(), _START_S)
 
     def create_topic(
         self,
@@ -262,6 +258,6 @@ class AdminClient(_Facade):
 
     def close(self) -> None:
         """Close the connection."""
-        if not self._background.loop.is_closed():
+        if not self._closed:
+            self._closed = True
             self._background.call(self._client.close())
-            self._background.stop()
