@@ -13,13 +13,14 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.rpc.channel import LIMITS
+from tidemark.rpc.channel import LIMITS, WINDOW
 from tidemark.rpc.errors import abort_with
 
 _log = logging.getLogger(__name__)
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     *LIMITS,
+    *WINDOW,
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
