@@ -193,7 +193,7 @@ def _kill_leader(console: Console, cluster: LocalCluster, admin: AdminClient, re
 
 
 def _start_spark(directory: Path) -> SparkSession:
-    """A local session; takes seconds, so it starts beside everything else."""
+    """A local session with a first job behind it; takes seconds, so it starts beside everything else."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     log_config = directory / "log4j2.properties"
     log_config.write_text(_SPARK_LOG_CONFIG, encoding="utf-8")
@@ -214,6 +214,7 @@ def _start_spark(directory: Path) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
+    session.range(1).mapInArrow(lambda batches: batches, "id bigint").toArrow()
     return session
 
 

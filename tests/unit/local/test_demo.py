@@ -1,0 +1,72 @@
+"""The demo says so when anything did not hold."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from tidemark.local.demo import DemoFailedError, Found, Replay, _carriers, _compare, read_flights
+
+
+@pytest.fixture(scope="module")
+def flights() -> pd.DataFrame:
+    return read_flights().head(500)
+
+
+@pytest.fixture
+def found(flights: pd.DataFrame) -> Found:
+    """All of them, in another order, as Spark gives them when all went well."""
+    rows = flights.sort_values("tailnum", ignore_index=True)
+    rows.insert(0, "partition", (rows.index % 6).astype("int32"))
+    rows.insert(1, "offset", rows.index // 6)
+    rows.insert(2, "key", rows["carrier"])
+    return Found(rows=rows, carriers=_carriers(flights))
+
+
+def replay_of(found: Found) -> Replay:
+    return Replay(recovered_s=1.0, places=set(zip(found.rows["partition"], found.rows["offset"], strict=True)))
+
+
+def test_the_csv_has_every_flight_of_the_year() -> None:
+    assert len(read_flights()) == 336_776
+
+
+def test_flights_in_any_order_are_equal(flights: pd.DataFrame, found: Found) -> None:
+    _compare(found, flights, replay_of(found))
+
+
+def test_a_lost_flight_fails(flights: pd.DataFrame, found: Found) -> None:
+    less = Found(found.rows.drop(index=7), found.carriers)
+    with pytest.raises(DemoFailedError, match="1 flights lost, 0 there twice, 499 of 500"):
+        _compare(less, flights, replay_of(less))
+
+
+def test_a_flight_that_is_there_twice_fails(flights: pd.DataFrame, found: Found) -> None:
+    more = Found(pd.concat([found.rows, found.rows.head(1)]), found.carriers)
+    with pytest.raises(DemoFailedError, match="0 flights lost, 1 there twice, 501 of 500"):
+        _compare(more, flights, replay_of(more))
+
+
+def test_one_changed_letter_fails(flights: pd.DataFrame, found: Found) -> None:
+    found.rows.loc[3, "dest"] = "XXX"
+    with pytest.raises(DemoFailedError, match="1 flights differ"):
+        _compare(found, flights, replay_of(found))
+
+
+def test_an_offset_that_was_not_acknowledged_fails(flights: pd.DataFrame, found: Found) -> None:
+    replay = replay_of(found)
+    replay.places.pop()
+    with pytest.raises(DemoFailedError, match="acknowledged"):
+        _compare(found, flights, replay)
+
+
+def test_another_mean_delay_fails(flights: pd.DataFrame, found: Found) -> None:
+    found.carriers.loc[0, "mean_delay"] += 0.001
+    with pytest.raises(DemoFailedError, match="mean delays"):
+        _compare(found, flights, replay_of(found))
+
+
+def test_no_acknowledgement_after_the_kill_fails(flights: pd.DataFrame, found: Found) -> None:
+    replay = replay_of(found)
+    replay.recovered_s = None
+    with pytest.raises(DemoFailedError, match="after the kill"):
+        _compare(found, flights, replay)
