@@ -134,7 +134,7 @@ class ProduceStream:
             while True:
                 await self._call.write(await self._outbox.get())
         except grpc.RpcError as error:
-            self.break_off(errors.from_rpc_error(error, address=self.address))
+            self.break_off(self._loss(error))
         except asyncio.InvalidStateError:
             self.break_off(TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{self.address} closed the produce stream"))
 
@@ -145,10 +145,18 @@ class ProduceStream:
             code = await self._call.code()
             error = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{self.address} ended the stream: {code.name}")
         except grpc.RpcError as failure:
-            error = errors.from_rpc_error(failure, address=self.address)
+            error = self._loss(failure)
         except TidemarkError as failure:
             error = failure
         self.break_off(error)
+
+    def _loss(self, failure: grpc.RpcError) -> TidemarkError:
+        """Why the stream ended: never a refusal of what was sent on it (rule K3), so always worth another try.
+
+        gRPC itself ends a call as INTERNAL when a write meets a stream that the broker is just closing.
+        """
+        error = errors.from_rpc_error(failure, address=self.address)
+        return error if error.retriable else TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, error.message)
 
     def _take(self, response: pb.ProduceResponse) -> None:
         _, attempts = self._waiting.pop(response.correlation_id)

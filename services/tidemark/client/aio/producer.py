@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -18,6 +18,9 @@ from tidemark.client.sender import Sender
 from tidemark.client.settings import producer_settings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
+
+_TICK_SLACK_S: Final = 1.0
+"""Until a batch whose delivery timeout is over says so itself."""
 
 
 class Producer:
@@ -47,7 +50,7 @@ class Producer:
         """Send what is left, for at most the delivery timeout; every handle is resolved afterwards."""
         if self._sender is not None:
             try:
-                async with asyncio.timeout(self.settings.delivery_timeout_ms / 1000):
+                async with asyncio.timeout(self.settings.delivery_timeout_ms / 1000 + _TICK_SLACK_S):
                     await self._sender.flush()
             except TimeoutError:
                 pass  # what is left fails below, and its handles say so
