@@ -209,7 +209,7 @@ class ActiveTerm:
                 self._fenced(error)
                 return
             failure = error
-        self.submit(ev.TopicDeleted(effect.topic.topic, failure))
+        self.submit(ev.TopicDeleted(effect.topic.topic, effect.topic.topic_id, failure))
 
     def _fenced(self, error: TidemarkError) -> None:
         _log.warning("fenced: another controller was elected", extra={"why": error.message})

@@ -268,7 +268,7 @@ class ControllerCore:
 
     def _on_topic_deleted(self, event: ev.TopicDeleted, now_ms: int) -> None:
         deletion = self._deletions.get(event.topic)
-        if deletion is None:
+        if deletion is None or deletion.topic.topic_id != event.topic_id:
             return
         if event.error is None:
             self._observe("topic_deleted", None, topic=event.topic)

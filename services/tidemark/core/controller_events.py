@@ -89,9 +89,10 @@ class ControlAnswered:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """Answer to `DeleteTopic`; `error`: try again later."""
+    """Answer to `DeleteTopic`; `topic_id`: a late answer is not about a later topic; `error`: try again later."""
 
     topic: str
+    topic_id: str
     error: TidemarkError | None = None
 
 

@@ -210,12 +210,14 @@ class World:
 
     def _delete(self, effect: fx.DeleteTopic, lost: bool) -> ev.TopicDeleted:
         name = effect.topic.topic
+        if name in self.topics and self.topics[name].topic_id != effect.topic.topic_id:
+            return ev.TopicDeleted(name, effect.topic.topic_id)  # a new one of that name, which the store leaves alone
         self.topics.pop(name, None)
         self.deletions.discard(name)
         for partition in [one for one in self.states if one.topic == name]:
             del self.states[partition]
         error = TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "the answer was lost") if lost else None
-        return ev.TopicDeleted(name, error)
+        return ev.TopicDeleted(name, effect.topic.topic_id, error)
 
     def _tell(self, effect: Any) -> TidemarkError | None:
         knows = self.brokers.get(effect.broker)

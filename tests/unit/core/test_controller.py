@@ -290,7 +290,11 @@ def test_a_deletion_that_failed_is_tried_again() -> None:
     while not world.waiting(fx.DeleteTopic):
         world.answer(world.pending.pop(0))
     world.take(fx.DeleteTopic)
-    world.happens(ev.TopicDeleted("flights", TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "later")))
+    world.happens(
+        ev.TopicDeleted(
+            "flights", world.topics["flights"].topic_id, TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "later")
+        )
+    )
     assert not world.waiting(fx.DeleteTopic)
     world.passes(1_000)
     world.settle()

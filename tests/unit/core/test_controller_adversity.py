@@ -62,6 +62,26 @@ def test_a_new_topic_of_that_name_is_deleted_when_that_is_asked_for() -> None:
     assert world.states == {}
 
 
+def test_a_late_answer_about_the_topic_before_is_not_taken_for_one_about_its_successor() -> None:
+    world = three_brokers()
+    world.topic("t", (0, 1, 2))
+    world.settle()
+    world.delete("t")
+    first = until_nodes_go(world)
+    world.topics.pop("t")  # done in ZooKeeper; the answer is on its way
+    world.states.clear()
+    world.deletions.clear()
+    world.topic("t", (1, 2, 0))
+    recreated = world.topics["t"]
+    world.settle()
+    world.delete("t")
+    world.happens(ev.TopicDeleted("t", first.topic.topic_id))
+    assert world.topics["t"] is recreated
+    world.settle()
+    assert world.topics == {}
+    assert not world.deletions
+
+
 def test_a_topic_that_was_read_before_it_was_deleted_is_not_taken_for_a_new_one() -> None:
     world = three_brokers()
     world.topic("t", (0, 1, 2))
