@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,6 +30,10 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
+UNBOUNDED_CALL_S = 60.0
+"""What a unary call may take whose caller gave no deadline: nobody waits for ever (rule K3)."""
+
+
 class Service(NamedTuple):
     """A servicer, how it is added to a server, and its full name ("tidemark.v1.BrokerService")."""
 
@@ -49,9 +54,14 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (*(service.full_name for service in self._services), reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
-        self.port = self._server.add_insecure_port(f"{host}:{port}")
-        if self.port == 0:
-            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"listeners: {host}:{port} is taken; choose another port")
+        try:
+            self.port = self._server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            raise TidemarkError(
+                ErrorCode.INVALID_CONFIG,
+                f"listeners is {host}:{port}: cannot listen there; is the port taken, is the host this machine?",
+                {"config": "listeners"},
+            ) from error
 
     async def start(self) -> None:
         """Open the port, NOT_SERVING."""
@@ -71,7 +81,7 @@ class GrpcServer:
 
 
 def make_server(host: str, port: int, services: Sequence[Service]) -> GrpcServer:
-    """A server bound to host:port (0: a free one, told by `.port`), not yet started."""
+    """A server bound to host:port (0: a free one, told by `.port`), not yet started; raises INVALID_CONFIG."""
     return GrpcServer(host, port, services)
 
 
@@ -91,10 +101,15 @@ class _Refusals(grpc.aio.ServerInterceptor):
             return handler
 
         async def refusing(request: Any, context: Any) -> Any:
+            bound_s = UNBOUNDED_CALL_S if context.time_remaining() is None else None
             try:
-                return await inner(request, context)
+                async with asyncio.timeout(bound_s):
+                    return await inner(request, context)
             except TidemarkError as error:
                 await abort_with(context, error)
+            except TimeoutError:
+                sentence = f"{handler_call_details.method} was not answered in time; try again, with a deadline"
+                await abort_with(context, TidemarkError(ErrorCode.REQUEST_TIMED_OUT, sentence))
             except grpc.aio.AbortError:
                 raise
             except Exception as error:  # noqa: BLE001 - the last resort of every call

@@ -1,0 +1,99 @@
+"""The gRPC server that every service uses: health, and what becomes of a call that fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc import errors
+from tidemark.rpc import server as server_module
+from tidemark.rpc.channel import open_channel
+from tidemark.rpc.server import GrpcServer, Service, make_server
+from tidemark.v1 import broker_service_pb2 as pb
+from tidemark.v1.broker_service_pb2_grpc import (
+    BrokerServiceServicer,
+    BrokerServiceStub,
+    add_BrokerServiceServicer_to_server,
+)
+
+NAME = "tidemark.v1.BrokerService"
+
+
+class Troubled(BrokerServiceServicer):
+    async def GetMetadata(self, request: Any, context: Any) -> pb.GetMetadataResponse:  # noqa: N802
+        raise TidemarkError(ErrorCode.NOT_LEADER, "broker 2 leads", {"leader": "2"})
+
+    async def Fetch(self, request: Any, context: Any) -> pb.FetchResponse:  # noqa: N802
+        raise ZeroDivisionError
+
+    async def ListOffsets(self, request: Any, context: Any) -> pb.ListOffsetsResponse:  # noqa: N802
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def InitProducerId(self, request: Any, context: Any) -> pb.InitProducerIdResponse:  # noqa: N802
+        return pb.InitProducerIdResponse(producer_id=7)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[GrpcServer]:
+    server = make_server("127.0.0.1", 0, [Service(add_BrokerServiceServicer_to_server, Troubled(), NAME)])
+    await server.start()
+    yield server
+    await server.stop(0)
+
+
+@pytest.fixture
+async def stub(server: GrpcServer) -> AsyncIterator[Any]:
+    async with open_channel(f"127.0.0.1:{server.port}") as channel:
+        yield BrokerServiceStub(channel)
+
+
+async def refusal(call: Any) -> TidemarkError:
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await call
+    return errors.from_rpc_error(failed.value, address="server")
+
+
+async def test_health_is_not_serving_until_it_is_said_to_serve(server: GrpcServer) -> None:
+    async with open_channel(f"127.0.0.1:{server.port}") as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+
+        async def status(service: str) -> int:
+            answer = await health.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+            return int(answer.status)
+
+        for service in ("", NAME):
+            assert await status(service) == health_pb2.HealthCheckResponse.NOT_SERVING
+        await server.set_serving(True)
+        for service in ("", NAME):
+            assert await status(service) == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_refusal_arrives_with_code_sentence_and_facts(stub: Any) -> None:
+    error = await refusal(stub.GetMetadata(pb.GetMetadataRequest(), timeout=5))
+    assert (error.code, error.message, error.metadata) == (ErrorCode.NOT_LEADER, "broker 2 leads", {"leader": "2"})
+
+
+async def test_what_nobody_foresaw_is_internal_and_the_server_goes_on(stub: Any) -> None:
+    error = await refusal(stub.Fetch(pb.FetchRequest(), timeout=5))
+    assert error.code is ErrorCode.INTERNAL
+    assert "ZeroDivisionError" in error.message
+    assert (await stub.InitProducerId(pb.InitProducerIdRequest(), timeout=5)).producer_id == 7
+
+
+async def test_a_call_without_a_deadline_is_given_one(stub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "UNBOUNDED_CALL_S", 0.01)
+    async with asyncio.timeout(5):
+        error = await refusal(stub.ListOffsets(pb.ListOffsetsRequest()))
+    assert error.code is ErrorCode.REQUEST_TIMED_OUT
+
+
+async def test_a_port_that_is_taken_is_refused_with_what_to_do(server: GrpcServer) -> None:
+    with pytest.raises(TidemarkError, match="taken") as refused:
+        make_server("127.0.0.1", server.port, [])
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
