@@ -86,7 +86,7 @@ class Fetcher:
 
     async def wait_for_rows(self, timeout_s: float | None) -> None:
         """Return when something arrived, at the latest after `timeout_s`."""
-        self.took_rows()  # what was passed over made room too
+        self.look_again()  # what was passed over made room too
         self._arrived.clear()
         if self._stopped or any(cursor.has_rows for cursor in self.cursors.values()):
             return
@@ -96,8 +96,8 @@ class Fetcher:
         except TimeoutError:
             return
 
-    def took_rows(self) -> None:
-        """There is room again: leaders may be asked."""
+    def look_again(self) -> None:
+        """There is room again, or a pause is over: leaders may be asked."""
         for loop in self._leaders.values():
             loop.wake.set()
 
@@ -126,6 +126,8 @@ class Fetcher:
         for address, loop in self._leaders.items():
             partitions = frozenset(grouped.get(address, ()))
             if partitions != loop.partitions:
+                for joining in partitions - loop.partitions:
+                    self.cursors[joining].retry_s = 0.0  # the pause was for the leader before
                 loop.partitions = partitions
                 loop.interrupt()
 
@@ -230,14 +232,14 @@ class Fetcher:
             _log.debug("fetch failed: %s", error)
             self._cluster.refresh(avoid=address)
             for cursor, _, _ in asked:
-                self._pause(cursor, loop)
+                self._pause(cursor)
             return
         finally:
             loop.call = None
         for question, result in zip(asked, response.partitions, strict=False):
             # Neither sought elsewhere meanwhile, nor led by another: that one was asked the same already.
             if question.cursor.generation == question.generation and question.cursor.partition in loop.partitions:
-                self._take(question.cursor, result, loop)
+                self._take(question.cursor, result)
 
     def _part(self, cursor: Cursor, leader: Leader) -> pb.PartitionFetch:
         return pb.PartitionFetch(
@@ -251,7 +253,7 @@ class Fetcher:
             incarnation=cursor.incarnation,
         )
 
-    def _take(self, cursor: Cursor, result: pb.PartitionFetchResult, loop: _LeaderLoop) -> None:
+    def _take(self, cursor: Cursor, result: pb.PartitionFetchResult) -> None:
         if result.HasField("error"):
             error = errors.from_proto(result.error)
             if not error.retriable and error.code not in MISPLACED:
@@ -259,7 +261,7 @@ class Fetcher:
                 return
             _log.debug("fetch of %s refused: %s", cursor.partition, error)
             self._cluster.note_refusal(cursor.partition, error)
-            self._pause(cursor, loop)
+            self._pause(cursor)
             return
         cursor.saw_high_watermark(result.high_watermark, self.lineage_of(cursor.partition))
         if not result.batches:
@@ -270,15 +272,15 @@ class Fetcher:
             self._end(cursor, error)
             return
         if not progress:
-            self._pause(cursor, loop)
+            self._pause(cursor)
             return
         # It goes behind the others: the first of a request may take all of its bytes.
         self.cursors[cursor.partition] = self.cursors.pop(cursor.partition)
         self._arrived.set()
 
-    def _pause(self, cursor: Cursor, loop: _LeaderLoop) -> None:
+    def _pause(self, cursor: Cursor) -> None:
         cursor.retry_s = time.monotonic() + _PAUSE_S
-        asyncio.get_running_loop().call_later(_PAUSE_S * 1.1, loop.wake.set)
+        asyncio.get_running_loop().call_later(_PAUSE_S * 1.1, self.look_again)  # whoever leads it then
 
 
 def _recreated(partition: TopicPartition) -> TidemarkError:

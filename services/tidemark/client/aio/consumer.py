@@ -217,7 +217,7 @@ class Consumer:
             return None
         cursor, rows = found
         cursor.passed()
-        self._fetcher.took_rows()
+        self._fetcher.look_again()
         return PartitionBatch(*cursor.partition, rows)
 
     def _take_record(self) -> ConsumerRecord | None:
@@ -237,7 +237,7 @@ class Consumer:
         if not self._records:
             self._reading = None
             cursor.passed()
-            fetcher.took_rows()
+            fetcher.look_again()
         return record
 
     # -- lookups ---------------------------------------------------------------------------------------------------
