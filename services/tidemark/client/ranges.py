@@ -30,7 +30,8 @@ from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
 T = TypeVar("T")
 
-FETCH_BYTES: Final = 4 << 20
+FETCH_BYTES: Final = 1 << 20
+"""Larger answers wait for HTTP/2's flow-control window."""
 _CALL_S: Final = 5.0
 _WAIT_MS: Final = 500
 
