@@ -21,7 +21,7 @@ def as_rows(
     """The table's columns in record.schema.SCHEMA; strings become their UTF-8 bytes.
 
     Raises:
-        TidemarkError: INVALID_PAYLOAD when a column is missing or of a type that is neither binary nor string.
+        TidemarkError: INVALID_PAYLOAD when a named column is missing, or of a type that does not go into SCHEMA's.
     """
     batches = [table] if isinstance(table, pa.RecordBatch) else table.combine_chunks().to_batches()
     return [
@@ -31,24 +31,25 @@ def as_rows(
 
 def _rows_of(batch: pa.RecordBatch, *, key: str | None, value: str, timestamp: str | None, now_us: int) -> Any:
     names = batch.schema.names
-    for wanted in (value, timestamp):
+    named = (value, timestamp, None if key == "key" else key)  # "key" is the default: rows need not have one
+    for wanted in named:
         if wanted is not None and wanted not in names:
             raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"the table has no column {wanted!r}, only {names}")
     count = batch.num_rows
-    keys = _binary(batch, key) if key is not None and key in names else pa.nulls(count, pa.binary())
+    keys = _cast(batch, key, pa.binary()) if key is not None and key in names else pa.nulls(count, pa.binary())
     if timestamp is None:
         stamps: Any = pa.repeat(pa.scalar(now_us, TIMESTAMP_TYPE), count)
     else:
-        stamps = batch.column(timestamp).cast(TIMESTAMP_TYPE)
-    headers = batch.column("headers").cast(HEADERS_TYPE) if "headers" in names else pa.nulls(count, HEADERS_TYPE)
-    return pa.RecordBatch.from_arrays([keys, _binary(batch, value), stamps, headers], schema=SCHEMA)
+        stamps = _cast(batch, timestamp, TIMESTAMP_TYPE)
+    headers = _cast(batch, "headers", HEADERS_TYPE) if "headers" in names else pa.nulls(count, HEADERS_TYPE)
+    return pa.RecordBatch.from_arrays([keys, _cast(batch, value, pa.binary()), stamps, headers], schema=SCHEMA)
 
 
-def _binary(batch: pa.RecordBatch, name: str) -> Any:
+def _cast(batch: pa.RecordBatch, name: str, wanted: Any) -> Any:
     try:
-        return batch.column(name).cast(pa.binary())
+        return batch.column(name).cast(wanted)
     except pa.ArrowException as error:
-        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"column {name!r} is not binary or string: {error}") from None
+        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"column {name!r} does not go into {wanted}: {error}") from None
 
 
 def by_partition(rows: pa.RecordBatch, partitions: int) -> Iterator[tuple[int | None, pa.RecordBatch]]:

@@ -1,0 +1,185 @@
+"""Records become batches, handles tell what became of them, and what waits is bounded."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tidemark.client import table
+from tidemark.client.accumulator import RECORD_BYTES_MAX, Accumulator
+from tidemark.client.batching import RECORD_OVERHEAD_BYTES, PendingBatch, SendHandle
+from tidemark.client.settings import consumer_settings, producer_settings
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.record.schema import SCHEMA
+
+T0 = TopicPartition("t", 0)
+RECORD_BYTES = RECORD_OVERHEAD_BYTES + 10
+
+
+class Gathering:
+    """An accumulator of three records a batch, ten in all, that counts its wake-ups."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+        self.accumulator = Accumulator(
+            batch_bytes=3 * RECORD_BYTES, buffer_bytes=10 * RECORD_BYTES, delivery_timeout_s=60, wake=self.wake
+        )
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def add(self, count: int = 1, *, partition: int | None = 0) -> list[SendHandle]:
+        return [self.accumulator.add("t", partition, 4, None, bytes(10), 7, None) for _ in range(count)]
+
+    def closed(self, *, due: bool = False) -> list[tuple[int, int]]:
+        return [(batch.partition.partition, batch.count) for batch in self.accumulator.take_closed(lambda _: due)]
+
+
+def test_a_batch_is_closed_before_it_would_exceed_its_size_and_an_open_one_when_it_is_due() -> None:
+    gathering = Gathering()
+    gathering.add(7)
+    assert gathering.closed() == [(0, 3), (0, 3)]
+    assert gathering.closed() == []
+    assert gathering.closed(due=True) == [(0, 1)]
+    assert gathering.woken == 3
+
+
+def test_records_without_a_key_stay_together_until_a_batch_is_full_and_go_round_the_partitions() -> None:
+    gathering = Gathering()
+    gathering.add(12, partition=None)
+    taken = gathering.closed() + gathering.closed(due=True)
+    assert [count for _, count in taken] == [3, 3, 3, 3]
+    assert sorted(partition for partition, _ in taken) == [0, 1, 2, 3]
+
+
+def test_rows_of_a_table_come_behind_the_records_before_them() -> None:
+    gathering = Gathering()
+    gathering.add(2)
+    rows = table.as_rows(pa.table({"value": ["a"] * 5}), key=None, value="value", timestamp=None, now_us=7)[0]
+    gathering.accumulator.add_rows(T0, rows)
+    gathering.add(1)
+    assert gathering.closed(due=True) == [(0, 2), (0, 5), (0, 1)]
+
+
+def test_a_full_buffer_has_room_again_when_a_batch_is_resolved() -> None:
+    gathering = Gathering()
+    gathering.add(10)
+    assert gathering.accumulator.is_full
+    with pytest.raises(TidemarkError) as refusal:
+        gathering.accumulator.wait_for_room(0.001)
+    assert refusal.value.code == ErrorCode.REQUEST_TIMED_OUT
+    gathering.accumulator.release(3 * RECORD_BYTES)
+    gathering.accumulator.wait_for_room(0.001)
+    assert not gathering.accumulator.is_full
+
+
+def test_what_is_too_large_or_too_late_is_refused_at_once() -> None:
+    accumulator = Gathering().accumulator
+    with pytest.raises(TidemarkError) as refusal:
+        accumulator.add("t", 0, 1, None, bytes(RECORD_BYTES_MAX), 7, None)
+    assert refusal.value.code == ErrorCode.BATCH_TOO_LARGE
+    assert accumulator.buffered_bytes == 0
+    accumulator.end()
+    with pytest.raises(TidemarkError) as refusal:
+        accumulator.add("t", 0, 1, None, b"", 7, None)
+    assert refusal.value.code == ErrorCode.SHUTTING_DOWN
+
+
+def test_headers_that_come_late_leave_the_records_before_them_without() -> None:
+    batch = PendingBatch(T0, opened_s=0, deadline_s=1)
+    batch.add(b"k", b"0", 5, None)
+    batch.add(None, None, 6, [("a", b"1"), ("a", None)])
+    rows = batch.take_rows()
+    assert rows.schema == SCHEMA
+    assert rows.column(0).to_pylist() == [b"k", None]
+    assert rows.column(3).to_pylist() == [None, [("a", b"1"), ("a", None)]]
+
+
+def test_a_batch_is_resolved_once_and_every_handle_and_thread_is_told() -> None:
+    batch = PendingBatch(T0, opened_s=0, deadline_s=1)
+    handles = [batch.add(None, b"v", stamp, None) for stamp in (5, 6)]
+    told: list[object] = []
+    handles[0].add_done_callback(told.append)
+    results: list[int] = []
+    waiting = threading.Thread(target=lambda: results.append(handles[1].result(10).offset))
+    waiting.start()
+    batch.resolve(40, -1, None)
+    batch.resolve(-1, -1, TidemarkError(ErrorCode.INTERNAL, "too late"))
+    waiting.join(10)
+    assert results == [41]
+    assert told == [handles[0]]
+    assert handles[1].result() == ("t", 0, 41, 6)
+    assert handles[0].exception() is None
+
+
+def test_the_leaders_time_replaces_the_producers() -> None:
+    batch = PendingBatch(T0, opened_s=0, deadline_s=1)
+    handle = batch.add(None, b"v", 5, None)
+    batch.resolve(1, 99, None)
+    assert handle.result().timestamp_us == 99
+
+
+async def test_a_handle_can_be_awaited_before_and_after_it_is_resolved() -> None:
+    batch = PendingBatch(T0, opened_s=0, deadline_s=1)
+    handle = batch.add(None, b"v", 5, None)
+    resolving = threading.Thread(target=batch.resolve, args=(3, -1, None))
+    resolving.start()
+    assert (await handle).offset == 3
+    assert (await handle).offset == 3
+    resolving.join()
+
+
+def test_a_table_is_cut_into_slices_that_lose_and_repeat_nothing() -> None:
+    source = pa.table({"value": [f"{number:04}" for number in range(1000)]})
+    (rows,) = table.as_rows(source, key="key", value="value", timestamp=None, now_us=7)
+    pieces = list(table.slices(rows, 1000))
+    assert len(pieces) > 10
+    assert [value for piece in pieces for value in piece.column(1).to_pylist()] == [
+        f"{number:04}".encode() for number in range(1000)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ({"other": ["a"]}, {}),
+        ({"value": [1.5]}, {}),
+        ({"value": ["a"], "key": [1.5]}, {}),
+        ({"value": ["a"]}, {"key": "id"}),
+        ({"value": ["a"], "at": ["noon"]}, {"timestamp": "at"}),
+        ({"value": ["a"], "headers": ["a"]}, {}),
+    ],
+    ids=["no value", "value", "key", "no key", "timestamp", "headers"],
+)
+def test_a_table_that_makes_no_records_is_refused(columns: dict[str, list[object]], names: dict[str, str]) -> None:
+    arguments: dict[str, Any] = {"key": "key", "value": "value", "timestamp": None, **names}
+    with pytest.raises(TidemarkError) as refusal:
+        table.as_rows(pa.table(columns), now_us=7, **arguments)
+    assert refusal.value.code == ErrorCode.INVALID_PAYLOAD
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"acks": 2}, ErrorCode.INVALID_ACKS),
+        ({"acks": 1, "enable_idempotence": True}, ErrorCode.INVALID_CONFIG),
+        ({"codec": "gzip"}, ErrorCode.INVALID_CONFIG),
+        ({"max_in_flight": 6}, ErrorCode.INVALID_CONFIG),
+        ({"batch_bytes": 0}, ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_settings_that_cannot_be_kept_are_refused(settings: dict[str, object], code: ErrorCode) -> None:
+    with pytest.raises(TidemarkError) as refusal:
+        producer_settings(**settings)  # type: ignore[arg-type]
+    assert refusal.value.code == code
+
+
+def test_idempotence_follows_the_acks_unless_it_is_declined() -> None:
+    assert producer_settings().idempotent
+    assert producer_settings(acks=-1).idempotent
+    assert not producer_settings(acks=1).idempotent
+    assert not producer_settings(enable_idempotence=False).idempotent
+    with pytest.raises(TidemarkError):
+        consumer_settings(max_bytes=0)

@@ -1,0 +1,118 @@
+"""A cursor gives every record at or after its position once, whatever is thrown away in between."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidemark.client.cursor import Cursor
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.record.envelope import Batch, parse_envelope, stamped
+from tidemark.record.payload import build_batch, from_columns
+
+
+def batches(sizes: list[int], *, epochs: list[int] | None = None) -> list[bytes]:
+    """Of those many records each; record n has offset n and value n."""
+    found, offset = [], 0
+    for index, size in enumerate(sizes):
+        values: list[bytes | None] = [str(number).encode() for number in range(offset, offset + size)]
+        data = build_batch(from_columns(None, values, [7] * size))
+        epoch = 0 if epochs is None else epochs[index]
+        found.append(stamped(Batch(parse_envelope(data), data), base_offset=offset, leader_epoch=epoch).data)
+        offset += size
+    return found
+
+
+def cursor_at(position: int) -> Cursor:
+    return Cursor(TopicPartition("t", 0), position, topic_id="id", incarnation="i")
+
+
+def give_out(cursor: Cursor) -> list[int]:
+    offsets: list[int] = []
+    while (rows := cursor.next_rows()) is not None:
+        offsets += rows.column("offset").to_pylist()
+        cursor.passed()
+    return offsets
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.data())
+def test_from_any_position_and_any_fetches_each_offset_comes_once(sizes: list[int], data: st.DataObject) -> None:
+    log = batches(sizes)
+    end = sum(sizes)
+    cursor = cursor_at(data.draw(st.integers(0, end)))
+    start = cursor.position
+    offsets: list[int] = []
+    while cursor.position < end:
+        following = [item for item in log if parse_envelope(item).next_offset > cursor.fetch_offset]
+        cursor.take(b"".join(following[: data.draw(st.integers(0, 2))]))
+        if data.draw(st.booleans()):
+            cursor.forget_buffer()
+        offsets += give_out(cursor)
+    assert offsets == list(range(start, end))
+
+
+def test_what_was_fetched_already_is_no_progress() -> None:
+    (first, second) = batches([2, 2])
+    cursor = cursor_at(0)
+    assert cursor.take(first)
+    assert not cursor.take(first)
+    assert cursor.take(first + second)
+    assert give_out(cursor) == [0, 1, 2, 3]
+
+
+def test_the_epoch_that_is_asked_with_is_that_of_the_record_before() -> None:
+    cursor = cursor_at(0)
+    assert cursor.last_epoch == -1
+    cursor.take(b"".join(batches([2, 2, 2], epochs=[1, 4, 6])))
+    assert (cursor.fetch_offset, cursor.last_epoch) == (6, 6)
+    cursor.next_rows()
+    cursor.passed()
+    cursor.forget_buffer()
+    assert (cursor.fetch_offset, cursor.last_epoch) == (2, 1)
+    cursor.take(b"".join(batches([2, 2, 2], epochs=[1, 4, 6])))
+    cursor.advance(3)
+    cursor.forget_buffer()
+    assert (cursor.fetch_offset, cursor.last_epoch) == (3, 4)
+    cursor.seek(1)
+    assert (cursor.fetch_offset, cursor.last_epoch, cursor.buffered_bytes) == (1, -1, 0)
+
+
+def test_damage_is_fetched_again_and_an_error_when_it_stays() -> None:
+    (good,) = batches([2])
+    bad = good[:-1] + bytes([good[-1] ^ 1])
+    cursor = cursor_at(0)
+    for _ in range(2):
+        cursor.take(bad)
+        assert cursor.next_rows() is None
+        assert cursor.fetch_offset == 0
+    cursor.take(good)
+    assert give_out(cursor) == [0, 1]
+    cursor.seek(0)
+    for _ in range(2):
+        cursor.take(bad)
+        assert cursor.next_rows() is None
+    cursor.take(bad)
+    for _ in range(2):
+        with pytest.raises(TidemarkError) as refusal:
+            cursor.next_rows()
+        assert refusal.value.code == ErrorCode.CORRUPT_BATCH
+
+
+def test_an_error_comes_after_what_was_read_before_it() -> None:
+    cursor = cursor_at(0)
+    cursor.take(b"".join(batches([1, 1])))
+    cursor.error = TidemarkError(ErrorCode.OFFSET_OUT_OF_RANGE, "gone")
+    for offset in (0, 1):
+        rows = cursor.next_rows()
+        assert rows is not None
+        assert rows.column("offset").to_pylist() == [offset]
+        cursor.passed()
+    with pytest.raises(TidemarkError):
+        cursor.next_rows()
+
+
+def test_ends_are_compared_within_one_lineage() -> None:
+    cursor = cursor_at(0)
+    assert cursor.saw_high_watermark(9, lineage=0) == 9
+    assert cursor.saw_high_watermark(7, lineage=0) == 9
+    assert cursor.saw_high_watermark(7, lineage=1) == 7

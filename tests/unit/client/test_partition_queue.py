@@ -1,0 +1,208 @@
+"""The producer's decisions for one partition, without brokers: order, sequences, doubt (rules P1, P2, P4)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tidemark.client.batching import PendingBatch
+from tidemark.client.partition_queue import Identity, PartitionQueue
+from tidemark.core.producer_state import ProducerStates
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.record.envelope import Batch, Codec, parse_envelope, stamped
+from tidemark.record.payload import read_batch
+
+T0 = TopicPartition("t", 0)
+LOST = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "the stream broke")
+
+
+def refusal(code: ErrorCode) -> TidemarkError:
+    return TidemarkError(code, "refused")
+
+
+def queue_of(count: int, *, idempotent: bool = True) -> PartitionQueue:
+    queue = PartitionQueue(T0, "id", max_in_flight=5, idempotent=idempotent, codec=Codec.NONE)
+    for number in range(count):
+        batch = PendingBatch(T0, opened_s=0, deadline_s=10 + number)
+        batch.add(None, str(number).encode(), 7, None)
+        queue.put(batch)
+    queue.identity = Identity(1, 0)
+    return queue
+
+
+def take_all(queue: PartitionQueue) -> list[PendingBatch]:
+    """Send what may go now."""
+    taken = []
+    while queue.can_send:
+        batch = queue.take(object())
+        assert batch is not None
+        taken.append(batch)
+    return taken
+
+
+def sequences(batches: list[PendingBatch]) -> list[int]:
+    return [parse_envelope(batch.data or b"").base_sequence for batch in batches]
+
+
+def outcomes(queue: PartitionQueue) -> list[ErrorCode | None]:
+    return [told.error.code if told.error else None for told in queue.take_resolved()]
+
+
+def test_five_are_under_way_and_one_more_goes_for_each_that_is_acknowledged() -> None:
+    queue = queue_of(7)
+    first = take_all(queue)
+    assert sequences(first) == [0, 1, 2, 3, 4]
+    queue.acknowledged(first[2], first[2].attempt, base_offset=2, append_time_us=-1)
+    assert sequences(take_all(queue)) == [5]
+
+
+def test_nothing_goes_again_before_every_attempt_is_answered_and_then_all_in_order() -> None:
+    queue = queue_of(7)
+    batches = take_all(queue)
+    queue.refused(batches[1], batches[1].attempt, refusal(ErrorCode.NOT_LEADER))
+    assert not queue.can_send
+    queue.acknowledged(batches[0], batches[0].attempt, base_offset=0, append_time_us=-1)
+    queue.refused(batches[3], batches[3].attempt, refusal(ErrorCode.OUT_OF_ORDER_SEQUENCE))
+    queue.refused(batches[2], batches[2].attempt, refusal(ErrorCode.OUT_OF_ORDER_SEQUENCE))
+    assert not queue.can_send
+    queue.refused(batches[4], batches[4].attempt, LOST, lost=True)
+    assert sequences(take_all(queue)) == [1, 2, 3, 4, 5]
+    assert outcomes(queue) == [None]
+
+
+def test_the_answer_of_an_attempt_that_was_given_up_changes_nothing() -> None:
+    queue = queue_of(1)
+    (batch,) = take_all(queue)
+    old = batch.attempt
+    queue.lose_all(LOST)
+    assert take_all(queue) == [batch]
+    queue.acknowledged(batch, old, base_offset=9, append_time_us=-1)
+    queue.refused(batch, old, refusal(ErrorCode.INVALID_BATCH))
+    assert outcomes(queue) == []
+    queue.acknowledged(batch, batch.attempt, base_offset=0, append_time_us=-1)
+    assert outcomes(queue) == [None]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.OUT_OF_ORDER_SEQUENCE, ErrorCode.UNKNOWN_PRODUCER_ID])
+def test_a_gap_before_a_batch_in_doubt_raises_and_what_is_surely_not_written_starts_over(code: ErrorCode) -> None:
+    queue = queue_of(7)
+    batches = take_all(queue)
+    queue.lose_all(LOST)
+    assert take_all(queue) == batches
+    for batch in batches:
+        queue.refused(batch, batch.attempt, refusal(code))
+    assert outcomes(queue) == [code] * 5
+    assert queue.wants_identity
+    queue.identity = Identity(2, 0)
+    assert sequences(take_all(queue)) == [0, 1]
+
+
+def test_a_gap_with_nothing_in_doubt_starts_over_with_everything() -> None:
+    queue = queue_of(2)
+    for batch in take_all(queue):
+        queue.refused(batch, batch.attempt, refusal(ErrorCode.UNKNOWN_PRODUCER_ID))
+    assert outcomes(queue) == []
+    assert queue.wants_identity
+    queue.identity = Identity(2, 0)
+    again = take_all(queue)
+    assert sequences(again) == [0, 1]
+    assert parse_envelope(again[0].data or b"").producer_id == 2
+
+
+def test_a_batch_that_is_given_up_takes_those_with_it_that_may_have_been_written() -> None:
+    queue = queue_of(3)
+    batches = take_all(queue)
+    queue.refused(batches[0], batches[0].attempt, refusal(ErrorCode.NOT_ENOUGH_REPLICAS))
+    queue.expire(10.5, "too late")
+    assert outcomes(queue) == [ErrorCode.REQUEST_TIMED_OUT] * 3
+    assert not len(queue)
+
+
+def test_a_batch_that_was_never_sent_times_out_alone() -> None:
+    queue = queue_of(2)
+    queue.identity = None
+    queue.expire(10.5, "no producer id")
+    assert outcomes(queue) == [ErrorCode.REQUEST_TIMED_OUT]
+    queue.identity = Identity(1, 0)
+    assert sequences(take_all(queue)) == [0]
+
+
+def test_without_idempotence_batches_carry_no_sequence_and_one_refusal_fails_one_batch() -> None:
+    queue = queue_of(3, idempotent=False)
+    batches = take_all(queue)
+    assert sequences(batches) == [-1, -1, -1]
+    queue.refused(batches[1], batches[1].attempt, refusal(ErrorCode.INVALID_TIMESTAMP))
+    for batch in (batches[0], batches[2]):
+        queue.acknowledged(batch, batch.attempt, base_offset=0, append_time_us=-1)
+    assert sorted(outcomes(queue), key=str) == [ErrorCode.INVALID_TIMESTAMP, None, None]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_in_any_world_what_is_acknowledged_is_in_the_log_once_and_in_order(seed: int) -> None:
+    """A broker that appends or not, answers, refuses or falls silent; the log is checked by the broker's own rules."""
+    world = random.Random(seed)
+    queue = queue_of(30)
+    batches = list(queue._ready)
+    log: list[bytes] = []
+    states = ProducerStates()
+    identities = 1
+    while len(queue):
+        if queue.wants_identity:
+            identities += 1
+            queue.identity = Identity(identities, 0)
+        under_way = take_all(queue)
+        for batch in [batch for batch in batches if batch.attempt is not None]:
+            attempt = batch.attempt
+            fate = world.random()
+            if fate < 0.2:
+                queue.refused(batch, attempt, LOST, lost=True)
+            elif fate < 0.3:
+                queue.refused(batch, attempt, refusal(ErrorCode.NOT_ENOUGH_REPLICAS))
+            elif fate < 0.33:
+                queue.refused(batch, attempt, refusal(ErrorCode.INVALID_TIMESTAMP))
+            else:
+                _append(queue, batch, attempt, log, states, answered=fate < 0.8)
+        assert under_way or queue.failing or queue.wants_identity or not len(queue)
+    told = queue.take_resolved()
+    assert {id(one.batch) for one in told} == {id(batch) for batch in batches}
+    assert len(told) == len(batches)
+    acknowledged = [batches.index(one.batch) for one in told if one.error is None]
+    numbers = [int(value) for value in log]
+    assert len(numbers) == len(set(numbers))
+    assert set(acknowledged) <= set(numbers)
+    kept = [number for number in numbers if number in set(acknowledged)]
+    assert kept == sorted(kept)
+
+
+def _append(
+    queue: PartitionQueue,
+    batch: PendingBatch,
+    attempt: object,
+    log: list[bytes],
+    states: ProducerStates,
+    *,
+    answered: bool,
+) -> None:
+    data = batch.data or b""
+    try:
+        known = states.check(parse_envelope(data))
+    except TidemarkError as error:
+        queue.refused(batch, attempt, error)
+        return
+    offset = len(log)
+    if known is None:
+        written = stamped(Batch(parse_envelope(data), data), base_offset=offset, leader_epoch=0)
+        states.observe(written.envelope)
+        log.append(_value(data))
+    else:
+        offset = known.first_offset
+    if answered:
+        queue.acknowledged(batch, attempt, base_offset=offset, append_time_us=-1)
+    else:
+        queue.refused(batch, attempt, LOST, lost=True)
+
+
+def _value(data: bytes) -> bytes:
+    value = read_batch(Batch(parse_envelope(data), data)).column(1)[0].as_py()
+    assert isinstance(value, bytes)
+    return value
