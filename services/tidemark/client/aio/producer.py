@@ -59,7 +59,11 @@ class Producer:
         await self.cluster.close()
 
     async def __aenter__(self) -> Producer:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(
