@@ -18,8 +18,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-ROUNDS = 3
-
 
 class KafkaPeer:
     """A running Kafka cluster of three brokers."""
@@ -33,19 +31,16 @@ class KafkaPeer:
             [self._script, self._directory, *arguments], capture_output=True, text=True, timeout=300, check=False
         )
         if done.returncode:
-            raise RuntimeError(f"the peer's {arguments[0]} failed: {done.stderr[-2000:]}")
+            raise RuntimeError(f"the peer's {arguments[0]} failed: {(done.stdout + done.stderr)[-2000:]}")
         return done.stdout
 
-    def best_produce_per_s(self, topic: str, *, records: int, size_bytes: int) -> float:
-        """Kafka's own perf producer, acks=all; the first round warms the JVMs up and counts too: best of all."""
-        rates = []
-        for _ in range(ROUNDS):
-            line = self.call("produce", topic, "all", str(records), str(size_bytes)).strip().splitlines()[-1]
-            found = re.search(r"([\d.]+) records/sec", line)
-            if found is None:
-                raise RuntimeError(f"the peer's answer has no rate: {line}")
-            rates.append(float(found.group(1)))
-        return max(rates)
+    def produce_per_s(self, topic: str, *, records: int, size_bytes: int) -> float:
+        """One run of Kafka's own perf producer, acks=all."""
+        line = self.call("produce", topic, "all", str(records), str(size_bytes)).strip().splitlines()[-1]
+        found = re.search(r"([\d.]+) records/sec", line)
+        if found is None:
+            raise RuntimeError(f"the peer's answer has no rate: {line}")
+        return float(found.group(1))
 
 
 @contextlib.contextmanager
@@ -65,28 +60,34 @@ def kafka_peer() -> Iterator[KafkaPeer | None]:
             peer.call("down")
 
 
-def best_confluent_per_s(topic: str, *, records: int, size_bytes: int) -> float | None:
-    """Record by record from Python through confluent-kafka; None where it or Kafka's address is missing."""
-    bootstrap = os.environ.get("TIDEMARK_PEER_KAFKA_BOOTSTRAP")
-    if not bootstrap or importlib.util.find_spec("confluent_kafka") is None:
-        print("no peer by record: confluent-kafka or TIDEMARK_PEER_KAFKA_BOOTSTRAP is missing", file=sys.stderr)
-        return None
+def confluent_is_there() -> bool:
+    """Whether record by record can be compared; says what is missing if not."""
+    if os.environ.get("TIDEMARK_PEER_KAFKA_BOOTSTRAP") and importlib.util.find_spec("confluent_kafka") is not None:
+        return True
+    print("no peer by record: confluent-kafka or TIDEMARK_PEER_KAFKA_BOOTSTRAP is missing", file=sys.stderr)
+    return False
+
+
+def confluent_per_s(topic: str, *, records: int, size_bytes: int) -> float:
+    """One run, record by record from Python through confluent-kafka, acks=all."""
     confluent = importlib.import_module("confluent_kafka")
+    producer = confluent.Producer(
+        {
+            "bootstrap.servers": os.environ["TIDEMARK_PEER_KAFKA_BOOTSTRAP"],
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 5,
+        }
+    )
     value = bytes(size_bytes)
-    rates = []
-    for _ in range(ROUNDS):
-        producer = confluent.Producer(
-            {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 5}
-        )
-        started_s = time.perf_counter()
-        for _ in range(records):
-            while True:
-                try:
-                    producer.produce(topic, value)
-                    break
-                except BufferError:
-                    producer.poll(0.05)
-            producer.poll(0)
-        producer.flush(120)
-        rates.append(records / (time.perf_counter() - started_s))
-    return max(rates)
+    started_s = time.perf_counter()
+    for _ in range(records):
+        while True:
+            try:
+                producer.produce(topic, value)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        producer.poll(0)
+    producer.flush(120)
+    return records / (time.perf_counter() - started_s)
