@@ -1,0 +1,89 @@
+"""Answers that cross a seek or a new leader on their way are not used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tidemark.client.cluster import Leader
+from tidemark.client.cursor import Cursor
+from tidemark.client.fetcher import Fetcher
+from tidemark.client.settings import consumer_settings
+from tidemark.model import BrokerId, LeaderEpoch, TopicPartition
+from tidemark.record.payload import build_batch, from_columns
+from tidemark.v1 import broker_service_pb2 as pb
+
+T0 = TopicPartition("t", 0)
+
+
+class Questions:
+    """Stands for the cluster: broker 0 leads, and every fetch is a future that the test answers."""
+
+    def __init__(self) -> None:
+        self.led_by = 0
+        self.asked: list[tuple[str, pb.FetchRequest, asyncio.Future[pb.FetchResponse]]] = []
+        self.listeners: list[Callable[[], None]] = []
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        self.listeners.append(listener)
+
+    def used(self, address: str) -> None:
+        assert address
+
+    def topic_now(self, topic: str) -> None:
+        assert topic == T0.topic
+
+    def leader(self, partition: TopicPartition) -> Leader:
+        return Leader(BrokerId(self.led_by), f"host:{self.led_by}", LeaderEpoch(self.led_by), "id", "i")
+
+    def stub(self, address: str) -> Any:
+        questions = self
+
+        class Stub:
+            def Fetch(self, request: pb.FetchRequest, timeout: float) -> Any:  # noqa: N802
+                future: asyncio.Future[pb.FetchResponse] = asyncio.get_running_loop().create_future()
+                questions.asked.append((address, request, future))
+                return future
+
+        return Stub()
+
+    def answer(self, index: int) -> None:
+        rows = from_columns(None, [b"a", b"b"], [7, 7])
+        result = pb.PartitionFetchResult(topic="t", partition=0, high_watermark=2, batches=build_batch(rows))
+        self.asked[index][2].set_result(pb.FetchResponse(partitions=[result]))
+
+
+async def settle() -> None:
+    """Let every task run until it waits."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("event", ["seek", "new leader"])
+async def test_an_answer_that_crosses_an_event_on_its_way_is_not_used(event: str) -> None:
+    questions: Any = Questions()
+    fetcher = Fetcher(questions, consumer_settings())
+    fetcher.start()
+    cursor = fetcher.cursors[T0] = Cursor(T0, 0, topic_id="id", incarnation="i")
+    fetcher.moved(cursor)
+    await settle()
+    assert [address for address, _, _ in questions.asked] == ["host:0"]
+    questions.answer(0)
+    if event == "seek":
+        cursor.seek(1)
+        fetcher.moved(cursor)
+    else:
+        questions.led_by = 1
+        for listener in questions.listeners:
+            listener()
+    await settle()
+    assert not cursor.has_rows
+    assert len(questions.asked) == 2
+    address, request, _ = questions.asked[1]
+    assert (address, request.partitions[0].fetch_offset) == (("host:0", 1) if event == "seek" else ("host:1", 0))
+    questions.answer(1)
+    await settle()
+    assert cursor.has_rows
+    await fetcher.stop()
