@@ -295,9 +295,16 @@ def _delete(path: Path) -> None:
         _LOGGER.warning("could not delete", extra={"path": str(path), "error": str(error)})
 
 
-def _doubt(path: Path) -> KnownDamage:
-    """What a replica whose identity is lost may have held: its successor is not trusted before it has that again."""
-    ends = _ends(Segment(path, base).log_path for base in segment_offsets(path))
+def _doubt(path: Path) -> KnownDamage | None:
+    """What a replica whose identity is lost may have held: its successor is not trusted before it has that again.
+
+    None where it held nothing: partition.json is written before the first batch, so without one and without a byte
+    in any segment the replica was killed while it was made.
+    """
+    logs = [Segment(path, base).log_path for base in segment_offsets(path)]
+    if not (path / PARTITION_FILE).exists() and not any(log.exists() and log.stat().st_size for log in logs):
+        return None
+    ends = _ends(logs)
     return KnownDamage(f"{PARTITION_FILE} was missing or damaged, so the log was set aside", max(ends, default=1))
 
 

@@ -356,3 +356,16 @@ def test_a_batch_that_goes_back_in_offset_is_damage_or_cut(path: Path) -> None:
     recovered, content = start(path)
     assert (recovered.log_end_offset, recovered.damaged) == (2, None)
     assert len(check_batches(content)) == 2
+
+
+def test_a_replica_killed_while_it_was_made_held_nothing_and_is_not_doubted(path: Path) -> None:
+    logs = open_one(path / "young")
+    logs.open(PARTITION, IDENTITY, CONFIGS)
+    logs.close()
+    (path / "young" / str(PARTITION) / "partition.json").unlink()
+    logs = open_one(path / "young")
+    _, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
+    logs.close()
+    assert recovered.fresh
+    assert recovered.damaged is None
+    assert recovered.log_end_offset == 0
