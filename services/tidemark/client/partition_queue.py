@@ -18,6 +18,8 @@ from tidemark.record.envelope import NO_SEQUENCE, Codec
 from tidemark.record.payload import build_batch, reseal
 
 SEQUENCE_SPACE: Final = 1 << 31
+WINDOW_MAX: Final = 5
+"""Batches from the oldest that is not acknowledged to the newest ever sent: what a partition remembers (rule P1)."""
 
 _BEHIND_A_GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE, ErrorCode.UNKNOWN_PRODUCER_ID})
 """What a batch gets whose predecessor was not appended."""
@@ -89,6 +91,7 @@ class PartitionQueue:
         self._next_sequence = 0
         self._ready: deque[PendingBatch] = deque()
         self._in_flight: deque[PendingBatch] = deque()
+        self._window: dict[PendingBatch, bool] = {}  # sent under this identity; whether acknowledged; oldest is not
         self._resolved: list[Resolved] = []
 
     def __len__(self) -> int:
@@ -107,7 +110,10 @@ class PartitionQueue:
     @property
     def has_room(self) -> bool:
         """Whether one more batch could be under way."""
-        return not self.failing and len(self._in_flight) < self._max_in_flight
+        if self.failing or len(self._in_flight) >= self._max_in_flight:
+            return False
+        again = bool(self._ready) and self._ready[0].base_sequence >= 0
+        return again or len(self._window) < WINDOW_MAX
 
     @property
     def wants_more(self) -> bool:
@@ -148,6 +154,7 @@ class PartitionQueue:
             return  # given up or sent again since: the later attempt's answer counts, a duplicate has the same offset
         batch.attempt = None
         self._in_flight.remove(batch)
+        self._pass(batch)
         self._resolved.append(Resolved(batch, base_offset, append_time_us, None))
         self._maybe_settle()
 
@@ -198,6 +205,15 @@ class PartitionQueue:
     def _all(self) -> Iterator[PendingBatch]:
         return chain(self._in_flight, self._ready)
 
+    def _pass(self, batch: PendingBatch) -> None:
+        """It needs to be remembered no more, once none before it does."""
+        if batch in self._window:
+            self._window[batch] = True
+        for oldest, acknowledged in tuple(self._window.items()):
+            if not acknowledged:
+                return
+            del self._window[oldest]
+
     def _build(self, batch: PendingBatch) -> None:
         assert self.identity is not None, "ask can_send first"
         if batch.base_sequence >= 0 or (batch.data is not None and not self._idempotent):
@@ -219,6 +235,7 @@ class PartitionQueue:
             batch.rows = None
         if self._idempotent:
             batch.base_sequence = sequence
+            self._window[batch] = False
             self._next_sequence = (sequence + batch.count) % SEQUENCE_SPACE
 
     def _maybe_settle(self) -> None:
@@ -263,6 +280,7 @@ class PartitionQueue:
         self.failing = False
         self.sent_to = None
         self._next_sequence = 0
+        self._window.clear()
         if self._idempotent:
             self.identity = None
         for batch in self._ready:

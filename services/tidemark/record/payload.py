@@ -175,7 +175,7 @@ def from_columns(
             _nulls(count, HEADERS_TYPE) if headers is None else pa.array(headers, HEADERS_TYPE),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"the columns make no records: {error}") from error
 
 

@@ -48,12 +48,32 @@ def outcomes(queue: PartitionQueue) -> list[ErrorCode | None]:
     return [told.error.code if told.error else None for told in queue.take_resolved()]
 
 
-def test_five_are_under_way_and_one_more_goes_for_each_that_is_acknowledged() -> None:
+def test_five_are_under_way_and_one_more_goes_when_the_oldest_is_acknowledged() -> None:
     queue = queue_of(7)
     first = take_all(queue)
     assert sequences(first) == [0, 1, 2, 3, 4]
-    queue.acknowledged(first[2], first[2].attempt, base_offset=2, append_time_us=-1)
-    assert sequences(take_all(queue)) == [5]
+    queue.acknowledged(first[1], first[1].attempt, base_offset=1, append_time_us=-1)
+    assert take_all(queue) == []
+    queue.acknowledged(first[0], first[0].attempt, base_offset=0, append_time_us=-1)
+    assert sequences(take_all(queue)) == [5, 6]
+
+
+def test_a_batch_whose_answer_is_held_back_is_still_remembered_when_it_goes_again() -> None:
+    queue = queue_of(20)
+    log: list[bytes] = []
+    states = ProducerStates()
+    oldest, *others = take_all(queue)
+    held = oldest.attempt
+    _append(queue, oldest, object(), log, states, answered=True)  # in the log; nobody hears of it yet
+    while others:
+        _append(queue, others[0], others[0].attempt, log, states, answered=True)
+        others = others[1:] + take_all(queue)
+    queue.refused(oldest, held, LOST, lost=True)
+    while again := take_all(queue):
+        for batch in again:
+            _append(queue, batch, batch.attempt, log, states, answered=True)
+    assert outcomes(queue) == [None] * 20
+    assert [int(value) for value in log] == list(range(20))
 
 
 def test_nothing_goes_again_before_every_attempt_is_answered_and_then_all_in_order() -> None:
