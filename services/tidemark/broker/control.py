@@ -11,9 +11,12 @@ from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.topics import TopicTable
 from tidemark.core.effects import ReplyToControl
 from tidemark.core.events import Event, LeaderAndIsrArrived, StopReplicaArrived
-from tidemark.model import BrokerEpoch, ControllerEpoch, ErrorCode, TidemarkError
+from tidemark.core.messages import ReplicaDescription
+from tidemark.model import BrokerEpoch, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.control_codec import (
+    descriptions_to_proto,
     leader_and_isr_from_proto,
+    questions_from_proto,
     refusals_to_proto,
     stop_replica_from_proto,
 )
@@ -78,6 +81,20 @@ class BrokerControl(BrokerControlServiceServicer):
         command = stop_replica_from_proto(request)
         reply = await self._ask(lambda request_id: StopReplicaArrived(request_id, command))
         return pb.StopReplicaResponse(errors=refusals_to_proto(reply.refused))
+
+    async def DescribeReplicas(  # noqa: N802
+        self, request: pb.DescribeReplicasRequest, context: Any
+    ) -> pb.DescribeReplicasResponse:
+        """What replicas hold that nobody leads."""
+        self._check(request.header)
+        described: dict[TopicPartition, ReplicaDescription] = {}
+        refused: list[tuple[TopicPartition, TidemarkError]] = []
+        for question in questions_from_proto(request.replicas):
+            try:
+                described[question.partition] = self._driver.core.describe(question)
+            except TidemarkError as error:
+                refused.append((question.partition, error))
+        return pb.DescribeReplicasResponse(replicas=descriptions_to_proto(described), errors=refusals_to_proto(refused))
 
     async def UpdateMetadata(  # noqa: N802
         self, request: pb.UpdateMetadataRequest, context: Any

@@ -18,6 +18,9 @@ class ControllerMetrics:
     def __init__(self, metrics: Metrics = METRICS) -> None:
         self.active = metrics.gauge("controller_active", "1 on the active controller, 0 on a standby")
         self._elections = metrics.counter("controller_leader_elections", "Leaders elected", ["clean"])
+        self._maybe_lost = metrics.counter(
+            "controller_records_maybe_lost", "Records that unclean elections may have lost, where that is known"
+        )
         self._observed = metrics.counter("controller_observations", "Things observed, by kind", ["kind"])
         self._seconds = metrics.histogram("controller_event_duration_seconds", "Time to decide an event", ["event"])
         self._counts = {
@@ -35,6 +38,7 @@ class ControllerMetrics:
         self._observed.labels(effect.kind).inc()
         if effect.kind in ("leader_elected", "unclean_election"):
             self._elections.labels(str(effect.kind == "leader_elected").lower()).inc()
+        self._maybe_lost.inc(int(effect.fields.get("records_maybe_lost", 0)))
         fields = dict(effect.fields)
         if effect.partition is not None:
             fields["partition"] = str(effect.partition)

@@ -8,14 +8,17 @@ from typing import Any, Final
 
 import grpc
 
-from tidemark.core.controller_effects import SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
-from tidemark.core.controller_events import ControlAnswered
+from tidemark.core.controller_effects import DescribeReplicas, SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
+from tidemark.core.controller_events import ControlAnswered, ReplicasDescribed
+from tidemark.core.messages import ReplicaDescription
 from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.control_codec import (
+    descriptions_from_proto,
     header_to_proto,
     leader_and_isr_to_proto,
+    questions_to_proto,
     refusals_from_proto,
     stop_replica_to_proto,
 )
@@ -25,6 +28,8 @@ from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
 
 _log = logging.getLogger(__name__)
 _DEADLINE_S: Final = 10.0
+_DESCRIBE_DEADLINE_S: Final = 2.0
+"""An unclean election does not wait longer for an answer."""
 
 Refused = tuple[tuple[TopicPartition, TidemarkError], ...]
 
@@ -80,6 +85,20 @@ class BrokerPeers:
             return ()
 
         return await self._answered(effect.broker, effect.request_id, send)
+
+    async def describe_replicas(self, effect: DescribeReplicas) -> ReplicasDescribed:
+        """One question about many replicas."""
+        header = header_to_proto(self._controller_id, self._controller_epoch, effect.broker_epoch)
+        request = pb.DescribeReplicasRequest(header=header, replicas=questions_to_proto(effect.partitions))
+        described: dict[TopicPartition, ReplicaDescription] = {}
+
+        async def send(stub: Any) -> Refused:
+            response = await stub.DescribeReplicas(request, timeout=_DESCRIBE_DEADLINE_S)
+            described.update(descriptions_from_proto(response.replicas))
+            return refusals_from_proto(response.errors)
+
+        answered = await self._answered(effect.broker, effect.request_id, send)
+        return ReplicasDescribed(effect.broker, effect.request_id, answered.error, described, dict(answered.refused))
 
     async def _answered(self, broker: BrokerId, request_id: int, send: Callable[[Any], Any]) -> ControlAnswered:
         try:

@@ -72,6 +72,7 @@ class ActiveTerm:
             fx.SendLeaderAndIsr: lambda effect: self._spawn(self._tell(self._peers.send_leader_and_isr(effect))),
             fx.SendStopReplica: lambda effect: self._spawn(self._tell(self._peers.send_stop_replica(effect))),
             fx.SendUpdateMetadata: lambda effect: self._spawn(self._tell(self._peers.send_update_metadata(effect))),
+            fx.DescribeReplicas: lambda effect: self._spawn(self._tell(self._peers.describe_replicas(effect))),
             fx.DeleteTopic: lambda effect: self._spawn(self._delete_topic(effect)),
             fx.Resign: self._resign,
             fx.Observed: self._metrics.observed,
@@ -215,7 +216,7 @@ class ActiveTerm:
         _log.warning("fenced: another controller was elected", extra={"why": error.message})
         self.ended.set()
 
-    async def _tell(self, answering: Coroutine[None, None, ev.ControlAnswered]) -> None:
+    async def _tell(self, answering: Coroutine[None, None, ev.ControlAnswered | ev.ReplicasDescribed]) -> None:
         answered = await answering
         if answered.error is not None:
             _log.info("command not taken", extra={"broker": answered.broker, "why": str(answered.error)})

@@ -22,7 +22,13 @@ from tidemark.core.effects import (
     ReplyToControl,
     ReplyToProduce,
 )
-from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand, StopReplicaCommand
+from tidemark.core.messages import (
+    LeaderAndIsrCommand,
+    PartitionCommand,
+    ReplicaDescription,
+    ReplicaQuestion,
+    StopReplicaCommand,
+)
 from tidemark.core.partition_follower import PartitionFollower
 from tidemark.core.partition_leader import PartitionLeader
 from tidemark.core.replica import (
@@ -143,6 +149,19 @@ class BrokerCore:
     def replicas(self) -> Iterable[ReplicaView]:
         """Every replica, for metrics and checkpoints."""
         return [replica.view(self._ctx) for replica in self._replicas.values()]
+
+    def describe(self, question: ReplicaQuestion) -> ReplicaDescription:
+        """What a replica holds that nobody leads (rule T4); it has left the old leader, so its log stands still.
+
+        Raises:
+            TidemarkError: OFFSET_NOT_AVAILABLE while it has not come to that epoch with an open, quiet log (ask again),
+                FENCED_LEADER_EPOCH past it, UNKNOWN_TOPIC_ID, STORAGE_ERROR.
+        """
+        replica = self._replicas.get(question.partition)
+        if replica is None:
+            sentence = f"{question.partition}: this broker has not been told of its replica yet; try again"
+            raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, sentence)
+        return replica.describe(question)
 
     def _replica(self, partition: TopicPartition) -> Replica:
         replica = self._replicas.get(partition)
@@ -336,6 +355,7 @@ class BrokerCore:
             )
         leader = PartitionLeader(self._ctx, log, command, now_ms)
         replica.role = leader
+        log.forget_recovered()
         replica.reconciled_lineage = state.lineage
         self._ctx.emit(LeadershipChanged(replica.partition, leading=True))
         self._ctx.observe(

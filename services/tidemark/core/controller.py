@@ -28,6 +28,7 @@ from tidemark.core.election import BrokerFacts, Decision, decide
 from tidemark.core.messages import StoppedReplica
 from tidemark.core.partition_record import PartitionRecord, TopicPolicy
 from tidemark.core.suspicion import Suspicions
+from tidemark.core.unclean import UncleanElections
 from tidemark.model import (
     NO_EPOCH,
     NO_LEADER,
@@ -83,6 +84,7 @@ class ControllerCore:
         self._deleted_ids: set[str] = set()
         self._dirty: set[TopicPartition] = set()
         self._suspicions: Suspicions | None = None
+        self._unclean = UncleanElections()
         self._acted_on: frozenset[BrokerId] = frozenset()
         self._effects: list[ControllerEffect] = []
         self._offline_count: int | None = None
@@ -97,6 +99,7 @@ class ControllerCore:
             ev.StatesRead: self._on_states_read,
             ev.IsrChangesReported: self._on_isr_changes,
             ev.ControlAnswered: self._on_control_answered,
+            ev.ReplicasDescribed: self._on_replicas_described,
             ev.TopicDeleted: self._on_topic_deleted,
             ev.BrokerSuspected: self._on_suspected,
             ev.BrokerTrusted: self._on_trusted,
@@ -114,6 +117,7 @@ class ControllerCore:
         self._maybe_delete(now_ms)
         for broker, link in self._links.items():
             self._effects += self._teller.tell(broker, link, self._on_broker[broker], self._acted_on, now_ms)
+        self._effects += self._unclean.questions()
         return self._effects
 
     # -- for metrics and people --------------------------------------------------------------------------------
@@ -296,11 +300,15 @@ class ControllerCore:
         for partition in self._dirty:
             record = self._records.get(partition)
             if record is None or partition.topic in self._deletions:
+                self._unclean.forget(partition)
                 continue
             if record.busy or now_ms < record.not_before_ms:
                 waiting.add(partition)
                 continue
-            decision = decide(record.facts(live), facts)
+            partition_facts = record.facts(live)
+            decision = decide(partition_facts, facts)
+            if decision is None:
+                decision = self._unclean.decide(partition, record.identity, partition_facts, facts, now_ms)
             if decision is not None:
                 changes.append((record, self._change(record, decision)))
         self._dirty = waiting
@@ -311,7 +319,8 @@ class ControllerCore:
         record.begin_write(state)
         old = record.state
         if decision.unclean:
-            self._observe("unclean_election", record.partition, leader=state.leader, lineage=state.lineage)
+            losses = decision.losses
+            self._observe("unclean_election", record.partition, leader=state.leader, lineage=state.lineage, **losses)
         elif state.leader == NO_LEADER and (old is None or old.leader != NO_LEADER):
             self._observe("partition_offline", record.partition, leader_epoch=state.leader_epoch)
         elif old is None or old.leader != state.leader or old.leader_epoch != state.leader_epoch:
@@ -435,6 +444,9 @@ class ControllerCore:
         elif event.request_id == link.stops.request_id:
             self._on_stops_answered(event, link, now_ms)
 
+    def _on_replicas_described(self, event: ev.ReplicasDescribed, now_ms: int) -> None:
+        self._dirty |= self._unclean.answered(event, now_ms)
+
     def _on_stops_answered(self, event: ev.ControlAnswered, link: BrokerLink, now_ms: int) -> None:
         if event.error is not None:
             link.stops.failed(now_ms)
@@ -508,7 +520,8 @@ class ControllerCore:
             link.suspects_changed = True
 
     def _on_tick(self, event: ev.Tick, now_ms: int) -> None:
-        """Holds, retries and back-offs end; nothing per partition."""
+        """Holds, retries and back-offs end; nothing per partition that has what it needs."""
+        self._dirty |= self._unclean.due(now_ms)
 
     def _observe(self, kind: str, partition: TopicPartition | None, **fields: str | int) -> None:
         self._effects.append(Observed(kind, partition, fields))

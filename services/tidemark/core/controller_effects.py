@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidemark.core.cluster_state import ClusterView
-from tidemark.core.messages import LeaderAndIsrCommand, StopReplicaCommand
+from tidemark.core.messages import LeaderAndIsrCommand, ReplicaQuestion, StopReplicaCommand
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,
@@ -74,6 +74,16 @@ class SendUpdateMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class DescribeReplicas:
+    """Before an unclean election (rule T4); answered by `ReplicasDescribed`."""
+
+    broker: BrokerId
+    request_id: int
+    broker_epoch: BrokerEpoch
+    partitions: tuple[ReplicaQuestion, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteTopic:
     """Delete the topic's nodes; answered by `TopicDeleted`."""
 
@@ -91,7 +101,9 @@ class Resign:
 class Observed:
     """Something people want to know, for log and metric; `kind` is a stable name such as "leader_elected",
     "unclean_election", "partition_offline", "broker_failed", "broker_suspected", "write_conflict",
-    "directories_failed"; one election is one of the first two."""
+    "directories_failed"; one election is one of the first two. An "unclean_election" carries `leader` and `lineage`
+    and, where replicas were asked, what the heir holds (`last_epoch`, `log_end_offset`), the highest high watermark
+    any replica knows (`high_watermark`) and what is missing to it (`records_maybe_lost`)."""
 
     kind: str
     partition: TopicPartition | None
@@ -99,5 +111,13 @@ class Observed:
 
 
 ControllerEffect = (
-    WriteStates | ReadStates | SendLeaderAndIsr | SendStopReplica | SendUpdateMetadata | DeleteTopic | Resign | Observed
+    WriteStates
+    | ReadStates
+    | SendLeaderAndIsr
+    | SendStopReplica
+    | SendUpdateMetadata
+    | DescribeReplicas
+    | DeleteTopic
+    | Resign
+    | Observed
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tidemark.core.messages import ReplicaDescription
 from tidemark.model import (
     BrokerEpoch,
     BrokerEpochRecord,
@@ -88,6 +89,17 @@ class ControlAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicasDescribed:
+    """Answer to `DescribeReplicas`: each replica asked about is described or refused; `error`: none is."""
+
+    broker: BrokerId
+    request_id: int
+    error: TidemarkError | None
+    described: Mapping[TopicPartition, ReplicaDescription] = field(default_factory=dict)
+    refused: Mapping[TopicPartition, TidemarkError] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class TopicDeleted:
     """Answer to `DeleteTopic`; `topic_id`: a late answer is not about a later topic; `error`: try again later."""
 
@@ -134,6 +146,7 @@ ControllerEvent = (
     | StatesRead
     | IsrChangesReported
     | ControlAnswered
+    | ReplicasDescribed
     | TopicDeleted
     | BrokerSuspected
     | BrokerTrusted

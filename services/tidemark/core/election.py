@@ -63,11 +63,15 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The node as it should be, brokers whose epoch the write must check (T2), and whether it elected uncleanly."""
+    """The node as it should be, brokers whose epoch the write must check (T2), and whether it elected uncleanly.
+
+    `losses`: what an unclean election may lose, where it is known (see `Observed`).
+    """
 
     state: LeaderAndIsr
     checked: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
     unclean: bool = False
+    losses: Mapping[str, int] = field(default_factory=dict)
 
 
 def decide(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
@@ -151,36 +155,38 @@ def _first(assigned: tuple[BrokerId, ...], wanted: set[BrokerId], brokers: Broke
 
 
 def _without_trusted(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple[IsrEntry, ...]) -> Decision | None:
-    """Rule T4: nobody lives whom the protocol trusts.
+    """Rule T4: nobody lives whom the protocol trusts, so nobody leads; `core.unclean` may choose someone then.
 
-    Where the topic allows it, whoever lives is elected, though a trusted one may come back: that is what
-    `unclean.leader.election.enable` chooses. A single replica needs no leave, once its entry is void.
+    A single replica needs no choice, and no leave once its entry is void.
     """
     assert partition.state is not None
     old = partition.state
-    if partition.unclean_allowed or (len(partition.assigned) == 1 and not elr):
-        able = set(partition.assigned) - partition.offline
-        heir = _first(partition.assigned, able & {entry.broker_id for entry in old.last_known}, brokers)
-        if heir is None:
-            heir = _first(partition.assigned, able, brokers)
+    if len(partition.assigned) == 1 and (partition.unclean_allowed or not elr):
+        heir = _first(partition.assigned, set(partition.assigned) - partition.offline, brokers)
         if heir is not None:
-            own = (IsrEntry(heir, brokers.live[heir]),)
-            state = replace(
-                old,
-                leader=heir,
-                leader_epoch=LeaderEpoch(old.leader_epoch + 1),
-                isr=own,
-                elr=(),
-                last_known=(),
-                lineage=old.lineage + 1,
-            )
-            return Decision(state, {heir: brokers.live[heir]}, unclean=True)
+            return elect_uncleanly(partition, brokers, heir)
     last_known = old.last_known
     if old.leader != NO_LEADER:
         last_known = tuple(entry for entry in old.isr if entry.broker_id == old.leader) or old.last_known
     epoch = old.leader_epoch if old.leader == NO_LEADER else LeaderEpoch(old.leader_epoch + 1)
     state = replace(old, leader=NO_LEADER, leader_epoch=epoch, isr=(), elr=elr, last_known=last_known)
     return None if state == old else Decision(state)
+
+
+def elect_uncleanly(partition: PartitionFacts, brokers: BrokerFacts, heir: BrokerId) -> Decision:
+    """This live replica leads, whatever it lacks, and with it a new lineage begins (rule T4)."""
+    assert partition.state is not None
+    old = partition.state
+    state = replace(
+        old,
+        leader=heir,
+        leader_epoch=LeaderEpoch(old.leader_epoch + 1),
+        isr=(IsrEntry(heir, brokers.live[heir]),),
+        elr=(),
+        last_known=(),
+        lineage=old.lineage + 1,
+    )
+    return Decision(state, {heir: brokers.live[heir]}, unclean=True)
 
 
 def _changed(

@@ -165,6 +165,27 @@ class StoppedReplica(NamedTuple):
     delete: bool
 
 
+class ReplicaQuestion(NamedTuple):
+    """Controller: what does your replica hold, now that in this epoch nobody leads? (rule T4)"""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    leader_epoch: LeaderEpoch
+
+
+class ReplicaDescription(NamedTuple):
+    """What a replica holds; of a damaged log what lies before the damage. The end is exclusive (rule T4).
+
+    `last_epoch` is the leader epoch of the last record, -1 for an empty log. `high_watermark`, the highest one the
+    replica knows, lies above the log end where committed records were lost.
+    """
+
+    last_epoch: LeaderEpoch
+    log_end_offset: Offset
+    high_watermark: Offset
+    damaged: bool
+
+
 @dataclass(frozen=True, slots=True)
 class StopReplicaCommand:
     """Replicas that the broker no longer has."""

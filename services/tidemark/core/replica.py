@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidemark.core.broker_context import BrokerContext
-from tidemark.core.messages import PartitionCommand
+from tidemark.core.messages import PartitionCommand, ReplicaDescription, ReplicaQuestion
 from tidemark.core.partition_follower import PartitionFollower
 from tidemark.core.partition_leader import PartitionLeader
 from tidemark.core.replica_log import ReplicaLog
@@ -184,6 +184,24 @@ class Replica:
             )
         stated = log.high_watermark if leader.may_state_high_watermark else UNKNOWN_HIGH_WATERMARK
         return ReadableRange(max(log.high_watermark, fetch_offset), stated, log.log_start_offset, log.log_end_offset)
+
+    def describe(self, question: ReplicaQuestion) -> ReplicaDescription:
+        """See `BrokerCore.describe`."""
+        log, code, why = self.log, None, ""
+        if question.identity != self.identity:
+            code, why = ErrorCode.UNKNOWN_TOPIC_ID, "is another incarnation here"
+        elif question.leader_epoch < self.leader_epoch:
+            code, why = ErrorCode.FENCED_LEADER_EPOCH, f"is in leader epoch {self.leader_epoch} already"
+        elif self.failed:
+            code, why = ErrorCode.STORAGE_ERROR, "cannot be read here"
+        if code is not None:
+            raise TidemarkError(code, f"{self.partition} {why}", {"leader_epoch": str(self.leader_epoch)})
+        if question.leader_epoch > self.leader_epoch or self.waiting is not None or log is None or not log.quiet:
+            sentence = f"{self.partition} is not ready in leader epoch {question.leader_epoch} yet; try again"
+            raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, sentence)
+        return ReplicaDescription(
+            log.last_record_epoch, log.log_end_offset, log.known_high_watermark, log.damaged is not None
+        )
 
     def view(self, ctx: BrokerContext) -> ReplicaView:
         """For metrics and checkpoints."""

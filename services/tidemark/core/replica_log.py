@@ -21,7 +21,8 @@ class ReplicaLog:
     """Offsets: ends are exclusive.
 
     Invariants: log_start <= high_watermark <= log_end <= next_offset; `epochs` and `producers` are those of
-    `next_offset`, that is with everything under way.
+    `next_offset`, that is with everything under way. `recovered_high_watermark`, as checkpointed, lies above the log
+    end where committed records were lost (rule T5).
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class ReplicaLog:
         "next_offset",
         "partition",
         "producers",
+        "recovered_high_watermark",
     )
 
     def __init__(
@@ -53,6 +55,7 @@ class ReplicaLog:
         self.next_offset = found.log_end_offset
         self.flushed_offset = found.flushed_offset
         self.high_watermark = max(found.log_start_offset, min(found.high_watermark, found.log_end_offset))
+        self.recovered_high_watermark = found.high_watermark
         self.epochs = LeaderEpochs(found.epochs)
         self.producers = found.producers.copy()
         self.damaged = found.damaged
@@ -70,6 +73,15 @@ class ReplicaLog:
         if self.log_end_offset <= self.log_start_offset:
             return NO_EPOCH
         return self.epochs.epoch_at(Offset(self.log_end_offset - 1))
+
+    @property
+    def known_high_watermark(self) -> Offset:
+        """The highest one this log ever knew in its lineage, even where it lost records below it."""
+        return max(self.high_watermark, self.recovered_high_watermark)
+
+    def forget_recovered(self) -> None:
+        """This log is its lineage's from here on: what it lost belongs to another one."""
+        self.recovered_high_watermark = self.high_watermark
 
     def append_as_leader(self, batches: tuple[Batch, ...], leader_epoch: LeaderEpoch) -> Offset:
         """Put batches at the end; gives the offset of the first record."""
@@ -137,6 +149,7 @@ class ReplicaLog:
         self.log_end_offset = self.next_offset = event.log_end_offset
         self.flushed_offset = min(self.flushed_offset, event.log_end_offset)
         self.high_watermark = max(event.log_start_offset, min(self.high_watermark, event.log_end_offset))
+        self.forget_recovered()
         self.producers = event.producers.copy()
         self.epochs.truncate_from_end(event.log_end_offset)
         self.save_epochs()

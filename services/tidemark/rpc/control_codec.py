@@ -1,10 +1,17 @@
-"""LeaderAndIsr and StopReplica: proto <-> core.messages."""
+"""LeaderAndIsr, StopReplica and DescribeReplicas: proto <-> core.messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand, StoppedReplica, StopReplicaCommand
+from tidemark.core.messages import (
+    LeaderAndIsrCommand,
+    PartitionCommand,
+    ReplicaDescription,
+    ReplicaQuestion,
+    StoppedReplica,
+    StopReplicaCommand,
+)
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,
@@ -12,6 +19,7 @@ from tidemark.model import (
     IsrEntry,
     LeaderAndIsr,
     LeaderEpoch,
+    Offset,
     ReplicaIdentity,
     TidemarkError,
     TopicPartition,
@@ -97,6 +105,62 @@ def stop_replica_from_proto(message: pb.StopReplicaRequest) -> StopReplicaComman
     )
 
 
+def questions_to_proto(questions: Iterable[ReplicaQuestion]) -> list[pb.ReplicaQuestion]:
+    """The replicas asked about."""
+    return [
+        pb.ReplicaQuestion(
+            partition=_ref(question.partition),
+            topic_id=question.identity.topic_id,
+            incarnation=question.identity.incarnation,
+            leader_epoch=question.leader_epoch,
+        )
+        for question in questions
+    ]
+
+
+def questions_from_proto(messages: Iterable[pb.ReplicaQuestion]) -> list[ReplicaQuestion]:
+    """The replicas asked about."""
+    return [
+        ReplicaQuestion(
+            TopicPartition(message.partition.topic, message.partition.partition),
+            ReplicaIdentity(message.topic_id, message.incarnation),
+            LeaderEpoch(message.leader_epoch),
+        )
+        for message in messages
+    ]
+
+
+def descriptions_to_proto(described: Mapping[TopicPartition, ReplicaDescription]) -> list[pb.ReplicaDescription]:
+    """What replicas hold."""
+    return [
+        pb.ReplicaDescription(
+            partition=_ref(partition),
+            last_epoch=replica.last_epoch,
+            log_end_offset=replica.log_end_offset,
+            high_watermark=replica.high_watermark,
+            damaged=replica.damaged,
+        )
+        for partition, replica in described.items()
+    ]
+
+
+def descriptions_from_proto(messages: Iterable[pb.ReplicaDescription]) -> dict[TopicPartition, ReplicaDescription]:
+    """What replicas hold."""
+    return {
+        TopicPartition(message.partition.topic, message.partition.partition): ReplicaDescription(
+            LeaderEpoch(message.last_epoch),
+            Offset(message.log_end_offset),
+            Offset(message.high_watermark),
+            message.damaged,
+        )
+        for message in messages
+    }
+
+
+def _ref(partition: TopicPartition) -> record_pb2.PartitionRef:
+    return record_pb2.PartitionRef(topic=partition.topic, partition=partition.partition)
+
+
 def header_to_proto(
     controller_id: BrokerId, controller_epoch: ControllerEpoch, broker_epoch: BrokerEpoch
 ) -> pb.ControlHeader:
@@ -108,7 +172,7 @@ def refusals_to_proto(refused: Iterable[tuple[TopicPartition, TidemarkError]]) -
     """The partitions a broker refused."""
     return [
         pb.PartitionError(
-            partition=record_pb2.PartitionRef(topic=partition.topic, partition=partition.partition),
+            partition=_ref(partition),
             error=errors.to_proto(error),
         )
         for partition, error in refused

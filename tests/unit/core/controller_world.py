@@ -10,7 +10,7 @@ from tidemark.core import controller_effects as fx
 from tidemark.core import controller_events as ev
 from tidemark.core.cluster_state import ClusterView, apply
 from tidemark.core.controller import ControllerConfig, ControllerCore
-from tidemark.core.messages import PartitionCommand
+from tidemark.core.messages import PartitionCommand, ReplicaDescription
 from tidemark.core.partition_record import TopicPolicy
 from tidemark.model import (
     BrokerEpoch,
@@ -21,6 +21,8 @@ from tidemark.model import (
     ErrorCode,
     IsrEntry,
     LeaderAndIsr,
+    LeaderEpoch,
+    Offset,
     TidemarkError,
     TopicDescription,
     TopicPartition,
@@ -28,6 +30,7 @@ from tidemark.model import (
 )
 
 CONTROLLER_EPOCH = ControllerEpoch(7)
+EMPTY = ReplicaDescription(LeaderEpoch(-1), Offset(0), Offset(0), damaged=False)
 Effect = TypeVar("Effect")
 Sends = (fx.SendLeaderAndIsr, fx.SendStopReplica, fx.SendUpdateMetadata)
 
@@ -61,6 +64,7 @@ class World:
         self.pending: list[Any] = []
         self.effects: list[Any] = []
         self.observed: list[fx.Observed] = []
+        self.logs: dict[tuple[int, TopicPartition], ReplicaDescription] = {}
         self._zxid = 0
         config = ControllerConfig(BrokerId(100), CONTROLLER_EPOCH, "cluster")
         self.core = ControllerCore(config, policy_of)
@@ -175,6 +179,8 @@ class World:
             return self.happens(ev.StatesRead(effect.partitions, found))
         if isinstance(effect, fx.DeleteTopic):
             return self.happens(self._delete(effect, lost))
+        if isinstance(effect, fx.DescribeReplicas):
+            return self.happens(self._describe(effect, lost))
         if isinstance(effect, Sends):
             error = self._tell(effect)
             if lost:
@@ -185,6 +191,20 @@ class World:
     def fail(self, effect: Any, code: ErrorCode = ErrorCode.BROKER_NOT_AVAILABLE) -> list[Any]:
         """A command that never arrived."""
         return self.happens(ev.ControlAnswered(effect.broker, effect.request_id, TidemarkError(code, "no")))
+
+    def _describe(self, effect: fx.DescribeReplicas, lost: bool) -> ev.ReplicasDescribed:
+        knows = self.brokers.get(effect.broker)
+        if lost or knows is None or knows.registration.broker_epoch != effect.broker_epoch:
+            error = TidemarkError(ErrorCode.STALE_BROKER_EPOCH, "another broker epoch")
+            return ev.ReplicasDescribed(effect.broker, effect.request_id, error)
+        described, refused = {}, {}
+        for question in effect.partitions:
+            told = knows.commands.get(question.partition)
+            if told is None or told.state.leader_epoch < question.leader_epoch:
+                refused[question.partition] = TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, "not told yet")
+            else:
+                described[question.partition] = self.logs.get((effect.broker, question.partition), EMPTY)
+        return ev.ReplicasDescribed(effect.broker, effect.request_id, None, described, refused)
 
     def _write(self, effect: fx.WriteStates, lost: bool) -> ev.StatesWritten:
         changes = effect.changes

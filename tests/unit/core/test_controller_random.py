@@ -207,6 +207,11 @@ class RandomWorld(World):
 
     def _check_leader(self, partition: TopicPartition, state: LeaderAndIsr) -> None:
         if state.leader == NO_LEADER:
+            topic = self.topics[partition.topic]
+            for broker in topic.partitions[partition.partition] if topic.configs["unclean"] == "true" else ():
+                now = IsrEntry(broker, self.epochs[broker].broker_epoch)
+                excused = (partition, now) in self.unreadable
+                assert broker not in self.brokers or excused, f"{partition}: {broker} lives and may lead"
             for one in state.elr:
                 void = one.broker_epoch < self.epochs[one.broker_id].unclean_at
                 now = IsrEntry(one.broker_id, self.epochs[one.broker_id].broker_epoch)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidemark.core.election import BrokerFacts, Decision, PartitionFacts, decide
+from tidemark.core.election import BrokerFacts, Decision, PartitionFacts, decide, elect_uncleanly
 from tidemark.model import NO_LEADER, BrokerEpoch, BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch
 
 EVERYBODY = (0, 1, 2)
@@ -281,17 +281,30 @@ def test_a_single_replica_leads_again_after_an_unclean_return_in_a_new_lineage()
     assert (partition.state.leader, partition.state.lineage, partition.state.isr) == (3, 1, (entry(3, 1),))
 
 
-def test_where_allowed_a_live_replica_is_elected_uncleanly_the_last_leader_first() -> None:
+def test_where_allowed_nobody_leads_before_the_replicas_were_asked_and_the_chosen_one_begins_a_lineage() -> None:
     partition = healthy(unclean_allowed=True)
     partition.sees(brokers(1))
     partition.sees(brokers())
-    assert partition.state.leader == NO_LEADER
     ones = dict.fromkeys(EVERYBODY, 1)
-    decision = partition.sees(brokers(0, 1, 2, epochs=ones, unclean=ones))
+    back = brokers(0, 1, 2, epochs=ones, unclean=ones)
+    partition.sees(back)
+    assert partition.state.leader == NO_LEADER
+    before = partition.state
+    decision = elect_uncleanly(partition.facts, back, BrokerId(2))
+    assert decision.unclean
+    assert decision.checked == {2: 1}
+    new = decision.state
+    assert (new.leader, new.leader_epoch, new.lineage) == (2, before.leader_epoch + 1, 1)
+    assert (new.isr, new.elr, new.last_known) == ((entry(2, 1),), (), ())
+
+
+def test_where_allowed_a_single_replica_leads_at_once_after_an_unclean_return() -> None:
+    partition = healthy(3, min_isr=1, unclean_allowed=True)
+    partition.sees(brokers())
+    decision = partition.sees(brokers(3, epochs={3: 1}, unclean={3: 1}))
     assert decision is not None
     assert decision.unclean
-    assert (partition.state.leader, partition.state.lineage) == (1, 1)
-    assert (partition.state.elr, partition.state.last_known) == ((), ())
+    assert (partition.state.leader, partition.state.lineage) == (3, 1)
 
 
 def test_where_it_is_not_allowed_no_live_replica_is_elected_uncleanly() -> None:

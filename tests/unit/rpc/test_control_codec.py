@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
 from tidemark.core.controller_teller import METADATA_PARTITIONS_MAX, PART_PARTITIONS_MAX
-from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand, StoppedReplica, StopReplicaCommand
+from tidemark.core.messages import (
+    LeaderAndIsrCommand,
+    PartitionCommand,
+    ReplicaDescription,
+    ReplicaQuestion,
+    StoppedReplica,
+    StopReplicaCommand,
+)
+from tidemark.core.unclean import QUESTIONS_MAX
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,
@@ -16,6 +24,7 @@ from tidemark.model import (
     IsrEntry,
     LeaderAndIsr,
     LeaderEpoch,
+    Offset,
     ReplicaIdentity,
     TidemarkError,
     TopicPartition,
@@ -188,6 +197,30 @@ def test_why_a_topic_cannot_be_described_travels_with_it() -> None:
     error = metadata_codec.view_from_proto(metadata_codec.view_to_proto(view)).topics["t"].error
     assert error is not None
     assert (error.code, error.message) == (ErrorCode.UNKNOWN_TOPIC, "there is none")
+
+
+def test_questions_about_replicas_and_their_answers_arrive_as_they_were_sent() -> None:
+    first, second = TopicPartition("a", 0), TopicPartition("b", 7)
+    identity = ReplicaIdentity("a" * 32, "b" * 32)
+    questions = [ReplicaQuestion(first, identity, LeaderEpoch(0)), ReplicaQuestion(second, identity, LeaderEpoch(9))]
+    assert control_codec.questions_from_proto(control_codec.questions_to_proto(questions)) == questions
+    described = {
+        first: ReplicaDescription(LeaderEpoch(-1), Offset(0), Offset(0), damaged=False),
+        second: ReplicaDescription(LeaderEpoch(8), Offset(2**40), Offset(2**41), damaged=True),
+    }
+    assert control_codec.descriptions_from_proto(control_codec.descriptions_to_proto(described)) == described
+
+
+def test_the_largest_question_and_its_answer_fit_below_the_size_messages_are_split_at() -> None:
+    partitions = [TopicPartition(_longest_name(index), 2**20) for index in range(QUESTIONS_MAX)]
+    identity = ReplicaIdentity("a" * 32, "b" * 32)
+    questions = [ReplicaQuestion(one, identity, LeaderEpoch(2**20)) for one in partitions]
+    asked = pb.DescribeReplicasRequest(replicas=control_codec.questions_to_proto(questions))
+    refused = control_codec.refusals_to_proto(
+        (one, TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{one} is not ready yet; try again")) for one in partitions
+    )
+    assert asked.ByteSize() < SPLIT_BYTES
+    assert pb.DescribeReplicasResponse(errors=refused).ByteSize() < SPLIT_BYTES
 
 
 def _longest_name(index: int) -> str:
