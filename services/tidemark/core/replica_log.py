@@ -149,7 +149,8 @@ class ReplicaLog:
         self.log_end_offset = self.next_offset = event.log_end_offset
         self.flushed_offset = min(self.flushed_offset, event.log_end_offset)
         self.high_watermark = max(event.log_start_offset, min(self.high_watermark, event.log_end_offset))
-        self.forget_recovered()
+        if self.damaged is None:  # then only another lineage cuts below what was committed
+            self.forget_recovered()
         self.producers = event.producers.copy()
         self.epochs.truncate_from_end(event.log_end_offset)
         self.save_epochs()

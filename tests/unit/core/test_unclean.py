@@ -124,11 +124,26 @@ def test_a_later_epoch_is_further_than_a_longer_log_and_nothing_committed_is_los
     assert (election["leader"], election["records_maybe_lost"]) == (1, 0)
 
 
-@pytest.mark.parametrize(("first", "heir"), [(held(2, 9, damaged=True), 1), (held(2, 9), 0)])
-def test_among_equals_an_undamaged_one_goes_first_then_the_last_leader(first: ReplicaDescription, heir: int) -> None:
-    world = nobody_trusted(0, 1)
-    says(world, 1, held(2, 9))
-    assert elected(says(world, 0, first)) == heir
+@pytest.mark.parametrize(("last_leader", "heir"), [(held(2, 9, damaged=True), 0), (held(2, 9), 1)])
+def test_among_equals_an_undamaged_one_goes_first_then_the_last_leader(
+    last_leader: ReplicaDescription, heir: int
+) -> None:
+    world = World()
+    world.register(1)
+    world.elected()
+    world.topic("t", (0, 1), m="1", unclean="true")
+    world.settle()
+    world.up(0, 1, clean=False)
+    answer_all_but(world, fx.DescribeReplicas)
+    assert [entry.broker_id for entry in world.state("t").last_known] == [1]
+    says(world, 1, last_leader)
+    assert elected(says(world, 0, held(2, 9))) == heir
+
+
+def test_among_equals_the_last_leader_leads_when_it_is_preferred_too() -> None:
+    world = nobody_trusted(1, 0)
+    says(world, 0, held(2, 9))
+    assert elected(says(world, 1, held(2, 9))) == 1
 
 
 def test_a_damaged_log_leads_by_what_lies_before_the_damage() -> None:
@@ -190,6 +205,18 @@ def test_what_a_broker_said_before_it_registered_anew_is_void_but_its_high_water
     says(world, 1, held(1, 50, 50))
     (election,) = elections(world)
     assert (election["leader"], election["high_watermark"], election["records_maybe_lost"]) == (0, 70, 10)
+
+
+def test_an_answer_that_was_under_way_when_its_broker_registered_anew_counts_for_nothing() -> None:
+    world = nobody_trusted(0, 1)
+    before = asked(world)[1]
+    world.pending.remove(before)
+    world.up(1, clean=False)
+    answer_all_but(world, fx.DescribeReplicas)
+    world.happens(ev.ReplicasDescribed(BrokerId(1), before.request_id, None, {T: held(9, 900, 900)}))
+    assert elected(says(world, 0, held(1, 5))) is None
+    assert elected(says(world, 1, held(1, 4))) == 0
+    assert elections(world)[0]["high_watermark"] == 0
 
 
 def test_a_trusted_member_that_comes_back_meanwhile_leads_cleanly() -> None:
@@ -305,6 +332,18 @@ def test_a_damaged_log_says_so_and_how_far_it_once_was_committed_until_a_lineage
     assert stage.refusals() == []
     stage.command(node(-1, 8, (), lineage=1))
     assert stage.core.describe(question(8)) == held(3, 4, 4, damaged=True)
+
+
+def test_a_log_cut_for_a_new_lineage_knows_no_more_than_it_holds() -> None:
+    stage = Stage()
+    stage.command(node(-1, 6, ()))
+    stage.opened(9, (3, 0), high_watermark=9)
+    stage.command(node(2, 7, (2,), lineage=1))
+    stage.feed(bev.LeaderConnected(2))
+    stage.answered(3, 4, current=7)
+    stage.truncated(4)
+    stage.command(node(-1, 8, (), lineage=1))
+    assert stage.core.describe(question(8)) == held(3, 4, 4)
 
 
 def test_a_log_that_cannot_be_read_says_so() -> None:
