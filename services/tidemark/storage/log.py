@@ -252,6 +252,8 @@ class PartitionLog(LogReader):
                 other.remove()
             self._cut_bytes(segment, position)
             segment.next_offset = end
+            with self._lock:
+                self._cuts += 1
             self._drop_snapshots(end)
             self._rebuild_state(end)
 

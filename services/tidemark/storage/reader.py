@@ -1,7 +1,7 @@
 """Reading a replica's log: by offset and by time, from any thread, beside the one that writes it.
 
-`_lock` guards what is in memory and is held across a disk access only while an index is loaded; `_cuts` counts
-truncations, so that a read that one overtook is made again.
+`_lock` guards what is in memory and is held across a disk access only while an index is loaded. `_cuts` counts the
+beginnings and ends of truncations, which hold `_files_lock` from one to the other: a read that met one is made again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import os
 import threading
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
@@ -112,11 +112,17 @@ class LogReader:
             try:
                 data = self._read(offset, end_offset, max_bytes, cached_only)
             except (OSError, Damage) as error:
-                if cuts == self._cuts:
-                    raise TidemarkError(ErrorCode.STORAGE_ERROR, f"read from {self._path.name}: {error}") from error
+                if cached_only:
+                    return None
+                with self._files_lock:
+                    if cuts == self._cuts:
+                        self._refuse(f"read from {self._path.name}", error)
             else:
                 if cuts == self._cuts:
                     return data
+
+    def _refuse(self, doing: str, error: Exception) -> NoReturn:
+        raise TidemarkError(ErrorCode.STORAGE_ERROR, f"{doing}: {error}") from error
 
     def _read(self, offset: int, end_offset: int, max_bytes: int, cached_only: bool) -> bytes | None:
         with self._lock:

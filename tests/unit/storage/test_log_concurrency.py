@@ -11,11 +11,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.ports import Log
 from tidemark.record.checks import check_batches
+from tidemark.storage.reader import LogReader
+from tidemark.storage.segment import Damage
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
 
@@ -99,6 +102,47 @@ def test_readers_beside_an_appender_that_truncates_see_only_whole_batches(path: 
     assert failures == []
     assert min(seen) > 0
     assert [batch.envelope.leader_epoch for batch in check_batches(read_all(log))][-1] == 3
+    logs.close()
+
+
+def test_a_read_that_begins_while_the_file_is_being_cut_is_made_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    for number in range(8):
+        lead(log, make_batch([f"{number}"] * 10))
+    met_the_cut = threading.Event()
+    found: list[bytes | TidemarkError | None] = []
+    read_far, ftruncate = LogReader._read_far, os.ftruncate
+
+    def failing_read(*arguments: Any) -> bytes | None:
+        try:
+            return read_far(*arguments)
+        except (OSError, Damage):
+            met_the_cut.set()
+            raise
+
+    def read() -> None:
+        try:
+            found.append(log.read(Offset(0), end_offset=80, max_bytes=1 << 20))
+        except TidemarkError as error:
+            found.append(error)
+
+    reader = threading.Thread(target=read)
+
+    def cut_and_read(descriptor: int, length: int) -> None:
+        ftruncate(descriptor, length)
+        reader.start()
+        assert met_the_cut.wait(20), "the read went by the size from before the cut"
+
+    monkeypatch.setattr(LogReader, "_read_far", failing_read)
+    monkeypatch.setattr(os, "ftruncate", cut_and_read)
+    log.truncate(Offset(35))
+    reader.join(20)
+    (data,) = found
+    assert isinstance(data, bytes)
+    assert [batch.envelope.base_offset for batch in check_batches(data)] == [0, 10, 20]
     logs.close()
 
 
