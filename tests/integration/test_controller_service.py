@@ -13,10 +13,20 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from tidemark.broker.isr_writer import IsrWriter
+from tidemark.core.effects import GiveUpLeadership
 from tidemark.local.ports import HOST, HeldPorts
 from tidemark.local.process import ServiceProcess
 from tidemark.local.zookeeper_process import ZooKeeperProcess
-from tidemark.model import BrokerId, BrokerRegistration, TopicDescription, TopicPartition, VersionedState
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    BrokerRegistration,
+    LeaderEpoch,
+    TopicDescription,
+    TopicPartition,
+    VersionedState,
+)
 from tidemark.rpc.server import GrpcServer, Service, make_server
 from tidemark.runtime.clock import SystemClock
 from tidemark.v1 import controller_service_pb2 as pb
@@ -222,6 +232,22 @@ async def test_a_broker_that_listens_no_more_loses_its_leaderships_long_before_i
         assert (await cluster.state(partition)).state.isr_ids == (1, 2)
         assert BrokerId(0) in await cluster.store.live_brokers()
         assert cluster.brokers[1].suspected == {0}
+
+
+async def test_a_leader_that_gives_up_is_relieved_and_stays_in_sync(
+    tmp_path: Path, zookeeper: ZooKeeperProcess
+) -> None:
+    async with started(tmp_path, zookeeper, 0, 1, 2) as cluster:
+        partition = await cluster.create_topic("flights", 0, 1, 2)
+        await until(lambda: cluster.brokers[2].leaders.get("flights-0") == (0, 0))
+        failures: list[BaseException] = []
+        leader = IsrWriter(BrokerId(0), cluster.brokers[0].store, lambda event: None, failures.append)
+        leader.broker_epoch = BrokerEpoch(cluster.brokers[0].broker_epoch)
+        leader.give_up(GiveUpLeadership(partition, LeaderEpoch(0)))
+        assert await until(lambda: cluster.brokers[0].leaders.get("flights-0") == (1, 1)) < 2.0
+        assert (await cluster.state(partition)).state.isr_ids == (0, 1, 2)
+        await leader.stop()
+        assert failures == []
 
 
 async def test_a_controller_told_to_stop_resigns_at_once(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:

@@ -1,4 +1,4 @@
-"""The leader's own ZooKeeper writes and reads (rule R9), and the hints to the controller that follow them."""
+"""The leader's own ZooKeeper writes and reads (rule R9), and what it tells the controller: hints, and pleas (R7)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import grpc
 
-from tidemark.core.effects import ReadIsr, ReportIsrChange, WriteIsr
+from tidemark.core.effects import GiveUpLeadership, ReadIsr, ReportIsrChange, WriteIsr
 from tidemark.core.events import Event, IsrRead, IsrWriteFailed, IsrWritten
-from tidemark.model import BrokerEpoch, BrokerId, TidemarkError, TopicPartition
+from tidemark.model import BrokerEpoch, BrokerId, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.ports import MetadataStore, StateWrite, WriteOutcome
 from tidemark.rpc.channel import open_channel
 from tidemark.v1 import controller_service_pb2 as pb
@@ -41,6 +41,7 @@ class IsrWriter:
         self._fail = fail
         self._tasks: set[asyncio.Task[None]] = set()
         self._hints: set[TopicPartition] = set()
+        self._given_up: dict[TopicPartition, LeaderEpoch] = {}
         self._hinting = False
         self.broker_epoch = BrokerEpoch(-1)
 
@@ -55,6 +56,14 @@ class IsrWriter:
     def report(self, effect: ReportIsrChange) -> None:
         """Carry out `ReportIsrChange`: hints of a moment go together."""
         self._hints.add(effect.partition)
+        self._tell()
+
+    def give_up(self, effect: GiveUpLeadership) -> None:
+        """Carry out `GiveUpLeadership`: it goes with the hints."""
+        self._given_up[effect.partition] = effect.leader_epoch
+        self._tell()
+
+    def _tell(self) -> None:
         if not self._hinting:
             self._hinting = True
             self._spawn(self._send_hints())
@@ -94,12 +103,17 @@ class IsrWriter:
     async def _send_hints(self) -> None:
         """Until the active controller has taken them: one that comes to office meanwhile has read the nodes anyway."""
         await asyncio.sleep(_HINT_DELAY_S)
-        while self._hints:
+        while self._hints or self._given_up:
             hints, self._hints = self._hints, set()
+            given_up, self._given_up = self._given_up, {}
             request = pb.ReportIsrChangesRequest(
                 broker_id=self._broker_id,
                 broker_epoch=self.broker_epoch,
-                partitions=[record_pb2.PartitionRef(topic=hint.topic, partition=hint.partition) for hint in hints],
+                partitions=[_ref(partition) for partition in hints],
+                gives_up=[
+                    pb.GivenUpLeadership(partition=_ref(partition), leader_epoch=leader_epoch)
+                    for partition, leader_epoch in given_up.items()
+                ],
             )
             try:
                 controller = await self._store.controller()
@@ -113,6 +127,7 @@ class IsrWriter:
                 why = str(error).split("\n", maxsplit=1)[0]
             _log.debug("ISR hints not delivered", extra={"why": why})
             self._hints |= hints
+            self._given_up = given_up | self._given_up
             await asyncio.sleep(_HINT_RETRY_S)
         self._hinting = False
 
@@ -126,3 +141,7 @@ class IsrWriter:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._fail(error)  # the core waits for an answer that would never come
+
+
+def _ref(partition: TopicPartition) -> record_pb2.PartitionRef:
+    return record_pb2.PartitionRef(topic=partition.topic, partition=partition.partition)

@@ -31,7 +31,9 @@ _LOUD: Final = frozenset(
     }
 )
 """What is told at level info; the rest at debug, unless it is in `_ALARMING`."""
-_ALARMING: Final = frozenset({"unclean_election", "replica_damaged", "chunk_refused", "log_failed", "report_refused"})
+_ALARMING: Final = frozenset(
+    {"unclean_election", "replica_damaged", "chunk_refused", "log_failed", "report_refused", "leader_disk_lags"}
+)
 
 _LINES_A_SECOND: Final = 20
 """Of one kind: thousands of replicas change hands at once when a broker dies, and each line takes the loop's time."""

@@ -203,6 +203,7 @@ class BrokerProcess:
             ef.WriteIsr: self._isr.write,
             ef.ReadIsr: self._isr.read,
             ef.ReportIsrChange: self._isr.report,
+            ef.GiveUpLeadership: self._isr.give_up,
             ef.HighWatermarkAdvanced: self._waiters.on_high_watermark,
             ef.LeadershipChanged: self._waiters.on_leadership,
             ef.Observed: self._metrics.observe,

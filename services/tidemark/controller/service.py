@@ -8,8 +8,8 @@ from typing import Final
 
 from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.term import ActiveTerm
-from tidemark.core.controller_events import IsrChangesReported
-from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
+from tidemark.core.controller_events import IsrChangesReported, LeadershipGivenUp
+from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.ports import Clock, MetadataStore, StoreEvent
 from tidemark.runtime.configuration import ControllerSettings
 from tidemark.v1 import controller_service_pb2 as pb
@@ -111,12 +111,22 @@ class ControllerServicer(ControllerServiceServicer):
     async def ReportIsrChanges(  # noqa: N802
         self, request: pb.ReportIsrChangesRequest, context: object
     ) -> pb.ReportIsrChangesResponse:
-        """Read those nodes again."""
+        """Read those nodes again, and find others to lead what is given up."""
         term = self._loop.term
         if term is None:
             raise TidemarkError(ErrorCode.CONTROLLER_NOT_ACTIVE, "this controller stands by; ask /controller who acts")
         partitions = tuple(TopicPartition(ref.topic, ref.partition) for ref in request.partitions)
-        term.submit(IsrChangesReported(partitions))
+        if partitions:
+            term.submit(IsrChangesReported(partitions))
+        for given_up in request.gives_up:
+            term.submit(
+                LeadershipGivenUp(
+                    BrokerId(request.broker_id),
+                    BrokerEpoch(request.broker_epoch),
+                    TopicPartition(given_up.partition.topic, given_up.partition.partition),
+                    LeaderEpoch(given_up.leader_epoch),
+                )
+            )
         return pb.ReportIsrChangesResponse()
 
     async def DescribeController(  # noqa: N802

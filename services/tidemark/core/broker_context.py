@@ -28,7 +28,8 @@ class BrokerContext:
         isr_answers_due: partitions with a `WriteIsr` or `ReadIsr` that was not answered yet. One at a time, even
             across leaderships, so that an answer is never taken for that of another question (rule R9).
         paused: followers that try again later.
-        watched: led partitions whose followers are not all provably in sync; the others cost nothing (rule R6).
+        watched: led partitions whose followers are not all provably in sync, or that were appended to; the others
+            cost nothing (rule R6).
     """
 
     __slots__ = (

@@ -98,6 +98,7 @@ class ControllerCore:
             ev.StatesWritten: self._on_states_written,
             ev.StatesRead: self._on_states_read,
             ev.IsrChangesReported: self._on_isr_changes,
+            ev.LeadershipGivenUp: self._on_given_up,
             ev.ControlAnswered: self._on_control_answered,
             ev.ReplicasDescribed: self._on_replicas_described,
             ev.TopicDeleted: self._on_topic_deleted,
@@ -309,7 +310,9 @@ class ControllerCore:
             decision = decide(partition_facts, facts)
             if decision is None:
                 decision = self._unclean.decide(partition, record.identity, partition_facts, facts, now_ms)
-            if decision is not None:
+            if decision is None:
+                record.given_up_epoch = None  # nobody can relieve its leader now; it asks again while it needs to
+            else:
                 changes.append((record, self._change(record, decision)))
         self._dirty = waiting
         self._write(changes)
@@ -394,6 +397,14 @@ class ControllerCore:
 
     def _on_isr_changes(self, event: ev.IsrChangesReported, now_ms: int) -> None:
         self._read_again(event.partitions)
+
+    def _on_given_up(self, event: ev.LeadershipGivenUp, now_ms: int) -> None:
+        record, link = self._records.get(event.partition), self._links.get(event.broker)
+        if record is None or link is None or link.broker_epoch != event.broker_epoch:
+            return
+        if record.given_up_by(event.broker, event.leader_epoch, now_ms, 2 * self._config.session_timeout_ms):
+            self._observe("leadership_given_up", event.partition, broker=event.broker, leader_epoch=event.leader_epoch)
+            self._dirty.add(event.partition)
 
     def _read_again(self, partitions: Iterable[TopicPartition]) -> None:
         """On a leader's hint. What is under way may be older than the hint: then once more when it is answered."""

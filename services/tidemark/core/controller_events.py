@@ -11,6 +11,7 @@ from tidemark.model import (
     BrokerEpochRecord,
     BrokerId,
     BrokerRegistration,
+    LeaderEpoch,
     TidemarkError,
     TopicDescription,
     TopicPartition,
@@ -76,6 +77,16 @@ class IsrChangesReported:
     """A leader's hint (rule R9)."""
 
     partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipGivenUp:
+    """A leader whose disk lags asks that somebody else in sync leads (rule R7)."""
+
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+    partition: TopicPartition
+    leader_epoch: LeaderEpoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +156,7 @@ ControllerEvent = (
     | StatesWritten
     | StatesRead
     | IsrChangesReported
+    | LeadershipGivenUp
     | ControlAnswered
     | ReplicasDescribed
     | TopicDeleted

@@ -198,6 +198,15 @@ class ReportIsrChange:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUpLeadership:
+    """Ask the controller to let another in-sync replica lead: this broker's disk lags (rule R7). No answer; the
+    leader goes on meanwhile, and asks again after a while."""
+
+    partition: TopicPartition
+    leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
 class HighWatermarkAdvanced:
     """Consumers may read on; to be checkpointed in time (rule R5)."""
 
@@ -217,7 +226,7 @@ class LeadershipChanged:
 class Observed:
     """Something people want to know, for log and metric: `kind` is a stable name such as "isr_shrunk",
     "isr_expanded", "isr_write_failed", "became_leader", "became_follower", "truncated", "unclean_election",
-    "replica_damaged", "chunk_refused"; `fields` say which, from what, to what and why."""
+    "replica_damaged", "chunk_refused", "leader_disk_lags"; `fields` say which, from what, to what and why."""
 
     kind: str
     partition: TopicPartition | None
@@ -242,6 +251,7 @@ Effect = (
     | WriteIsr
     | ReadIsr
     | ReportIsrChange
+    | GiveUpLeadership
     | HighWatermarkAdvanced
     | LeadershipChanged
     | Observed

@@ -50,6 +50,7 @@ class PartitionFacts:
         damaged: entries of replicas whose log was found damaged; out of ISR and ELR (rule T5).
         offline: brokers that live but cannot open their log of this partition; out of the ISR, not out of the ELR.
         refused_epoch: the leader refused to lead in this leader epoch: it needs a higher one (rule E5).
+        given_up_epoch: the leader of this leader epoch asks that another one in sync leads (rule R7).
     """
 
     assigned: tuple[BrokerId, ...]
@@ -59,6 +60,7 @@ class PartitionFacts:
     damaged: frozenset[IsrEntry] = frozenset()
     offline: frozenset[BrokerId] = frozenset()
     refused_epoch: LeaderEpoch | None = None
+    given_up_epoch: LeaderEpoch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +140,15 @@ def _elr_beside(elr: tuple[IsrEntry, ...], isr: tuple[IsrEntry, ...], min_isr: i
 
 
 def _leader_from_isr(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEntry, ...]) -> BrokerId | None:
-    """The old leader while it may go on, else the first assigned replica in sync; the unsuspected first."""
+    """The old leader while it may and will go on, else the first assigned replica in sync; the unsuspected first."""
     assert partition.state is not None
     in_sync = {entry.broker_id for entry in isr}
     trusted = in_sync - brokers.suspected
     old_leader = partition.state.leader
+    if partition.given_up_epoch == partition.state.leader_epoch:
+        heir = _first(partition.assigned, trusted - {old_leader}, brokers)
+        if heir is not None:
+            return heir
     if old_leader in trusted or (old_leader in in_sync and not trusted):
         return old_leader
     return _first(partition.assigned, in_sync, brokers)

@@ -8,11 +8,19 @@ from typing import NamedTuple
 
 from tidemark.core import isr as isr_rules
 from tidemark.core.broker_context import BrokerContext
-from tidemark.core.effects import ProduceResult, ReadIsr, ReplyToProduce, ReportIsrChange, WriteIsr
+from tidemark.core.effects import (
+    GiveUpLeadership,
+    ProduceResult,
+    ReadIsr,
+    ReplyToProduce,
+    ReportIsrChange,
+    WriteIsr,
+)
 from tidemark.core.events import ProduceArrived
 from tidemark.core.isr import Committed, IsrState, PendingExpand
 from tidemark.core.messages import FetchPosition, PartitionCommand, Report
 from tidemark.core.producer_state import REMEMBERED_BATCHES, ProducerEntry, is_idempotent
+from tidemark.core.remote_replica import LONG_AGO_MS, RemoteReplica
 from tidemark.core.replica_log import ReplicaLog
 from tidemark.core.replication_session import FollowerSession, Sending
 from tidemark.model import (
@@ -28,62 +36,6 @@ from tidemark.model import (
 from tidemark.record.envelope import Batch
 
 ACKS_ALL = -1
-LONG_AGO_MS = -(1 << 62)
-
-
-class RemoteReplica:
-    """What a leader knows of one follower in its leadership (rule R1).
-
-    Attributes:
-        acknowledged: the follower has fetched in this leader epoch; before that its offsets are unknown.
-        caught_up_ms: when it last was, as far as was written down; see `last_caught_up_ms`.
-        end_then, end_then_ms: the leader's log end when the follower's previous report arrived, and when that was.
-        sending: set while the follower's stream carries this partition.
-    """
-
-    __slots__ = (
-        "acknowledged",
-        "broker_id",
-        "caught_up_ms",
-        "end_then",
-        "end_then_ms",
-        "flushed_offset",
-        "log_end_offset",
-        "sending",
-    )
-
-    def __init__(self, broker_id: BrokerId, caught_up_ms: int) -> None:
-        self.broker_id = broker_id
-        self.acknowledged = False
-        self.log_end_offset = Offset(-1)
-        self.flushed_offset = Offset(-1)
-        self.caught_up_ms = caught_up_ms
-        self.end_then = Offset(1 << 62)
-        self.end_then_ms = LONG_AGO_MS
-        self.sending: Sending | None = None
-
-    def last_caught_up_ms(self, leader_end: Offset) -> int:
-        """Rule R7: an idle follower is caught up as of its last message, whatever that said (rule R6)."""
-        if self.sending is not None and self.log_end_offset >= leader_end:
-            return max(self.caught_up_ms, self.sending.session.last_message_ms)
-        return self.caught_up_ms
-
-    def reported(self, log_end_offset: Offset, leader_end: Offset, now_ms: int) -> None:
-        """Fold in a report that arrived now."""
-        self.log_end_offset = log_end_offset
-        if log_end_offset >= leader_end:
-            self.caught_up_ms = now_ms
-        elif log_end_offset >= self.end_then and self.end_then_ms > self.caught_up_ms:
-            self.caught_up_ms = self.end_then_ms
-        self.end_then = leader_end
-        self.end_then_ms = now_ms
-
-    def leader_end_moves(self, leader_end: Offset) -> None:
-        """The leader's log end is about to pass `leader_end`: write down what the heartbeats said until now."""
-        if self.sending is not None and self.log_end_offset >= leader_end:
-            self.caught_up_ms = max(self.caught_up_ms, self.sending.session.last_message_ms)
-            self.end_then = leader_end
-            self.end_then_ms = self.caught_up_ms
 
 
 class _Waiting(NamedTuple):
@@ -117,6 +69,7 @@ class PartitionLeader:
         self._waiting: dict[int, _Waiting] = {}
         self._by_end: list[tuple[Offset, int]] = []
         self._appending: deque[int | None] = deque()
+        self._gave_up_ms = LONG_AGO_MS
         for broker_id in command.state.isr_ids:
             if broker_id != ctx.broker_id:
                 self._remote(broker_id, now_ms)
@@ -168,6 +121,7 @@ class PartitionLeader:
             self._answer_committed()
             return
         base = self.log.append_as_leader(fresh, self.leader_epoch)
+        self._ctx.watched[self.log.partition] = self
         end = self.log.next_offset
         if duplicate is not None:
             base = duplicate.base_offset
@@ -260,8 +214,6 @@ class PartitionLeader:
         for remote in self._attached:
             remote.leader_end_moves(before)
         log.appended(log_end_offset)
-        if self._remotes:
-            self._ctx.watched[log.partition] = self
         request_id = self._appending.popleft()
         if request_id is not None:
             waiting = self._waiting.pop(request_id, None)
@@ -363,17 +315,34 @@ class PartitionLeader:
         """Take out who lags and take in who caught up; False once nothing needs another look (rules R7, R8)."""
         end = self.log.log_end_offset
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
-        in_doubt = bool(self._outside) or not isinstance(self._isr, Committed)
+        in_doubt = bool(self._outside) or not isinstance(self._isr, Committed) or not self.log.quiet
         late: list[BrokerId] = []
         for remote in self._holding:
             if now_ms - remote.last_caught_up_ms(end) > lag_max_ms:
                 late.append(remote.broker_id)
             in_doubt |= remote.sending is None or remote.log_end_offset < end
-        if late and self._may_propose():
+        if self._holding and self._my_disk_lags(now_ms):
+            self._give_up(now_ms)
+        elif late and self._may_propose():
             self._shrink(late, now_ms)
         elif self._outside:
             self.maybe_expand()
         return in_doubt or bool(late)
+
+    def _my_disk_lags(self, now_ms: int) -> bool:
+        """Rule R7: an append, or a read for a follower, has taken half of the time that a follower may lag."""
+        since_ms = [self.log.appending_since_ms]
+        since_ms += [remote.sending.reading_since_ms for remote in self._attached if remote.sending is not None]
+        longest_ms = max((now_ms - since for since in since_ms if since is not None), default=0)
+        return longest_ms * 2 >= self._ctx.config.replica_lag_time_max_ms
+
+    def _give_up(self, now_ms: int) -> None:
+        """Nobody is evicted for this broker's fault; who is in sync may lead instead."""
+        if now_ms - self._gave_up_ms < self._ctx.config.replica_lag_time_max_ms:
+            return
+        self._gave_up_ms = now_ms
+        self._ctx.observe("leader_disk_lags", self.log.partition, leader_epoch=self.leader_epoch)
+        self._ctx.emit(GiveUpLeadership(self.log.partition, self.leader_epoch))
 
     def _may_propose(self) -> bool:
         return isinstance(self._isr, Committed) and self.log.partition not in self._ctx.isr_answers_due

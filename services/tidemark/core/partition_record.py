@@ -47,6 +47,7 @@ class PartitionRecord:
         limit: how many writes may go together, halved by each conflict (rule Z2).
         conflicts: writes in a row that failed; many of them are not followed by the next one at once.
         offline: brokers that could not open their log, with the broker epoch in which they said so.
+        given_up_ms: when a leader last asked to be relieved: a partition is not passed round among slow disks.
         damaged: as in `PartitionFacts`, until a decision that took it in (`damage_decided`) is written.
     """
 
@@ -65,6 +66,8 @@ class PartitionRecord:
     conflicts: int = 0
     not_before_ms: int = 0
     refused_epoch: LeaderEpoch | None = None
+    given_up_epoch: LeaderEpoch | None = None
+    given_up_ms: int | None = None
     offline: frozenset[IsrEntry] = frozenset()
     damaged: frozenset[IsrEntry] = frozenset()
     damage_decided: frozenset[IsrEntry] = frozenset()
@@ -103,6 +106,15 @@ class PartitionRecord:
         self.refused_epoch = self.state.leader_epoch
         return True
 
+    def given_up_by(self, leader: BrokerId, leader_epoch: LeaderEpoch, now_ms: int, pause_ms: int) -> bool:
+        """Its leader asks to be relieved (rule R7); False: it is another leadership's plea, or too soon after one."""
+        if self.state is None or (self.state.leader, self.state.leader_epoch) != (leader, leader_epoch):
+            return False
+        if self.given_up_ms is not None and now_ms - self.given_up_ms < pause_ms:
+            return False
+        self.given_up_epoch, self.given_up_ms = leader_epoch, now_ms
+        return True
+
     def adopt(self, found: VersionedState) -> None:
         """The node as it was read. Whom its leader took in has opened its log."""
         before = () if self.state is None else self.state.isr_ids
@@ -123,4 +135,5 @@ class PartitionRecord:
                 entry.broker_id for entry in self.offline if live.get(entry.broker_id) == entry.broker_epoch
             ),
             refused_epoch=self.refused_epoch,
+            given_up_epoch=self.given_up_epoch,
         )

@@ -60,12 +60,17 @@ class ReplicaLog:
         self.producers = found.producers.copy()
         self.damaged = found.damaged
         self.cutting = False
-        self._under_way: deque[Offset] = deque()
+        self._under_way: deque[tuple[Offset, int]] = deque()
 
     @property
     def quiet(self) -> bool:
         """Nothing is under way."""
         return not self._under_way and not self.cutting
+
+    @property
+    def appending_since_ms(self) -> int | None:
+        """When the oldest append under way was asked for, None while there is none."""
+        return self._under_way[0][1] if self._under_way else None
 
     @property
     def last_record_epoch(self) -> LeaderEpoch:
@@ -116,13 +121,13 @@ class ReplicaLog:
     def _append(
         self, base: Offset, end: Offset, leader_epoch: LeaderEpoch, batches: tuple[Batch, ...], *, stamp: bool
     ) -> None:
-        self._under_way.append(end)
+        self._under_way.append((end, self._ctx.now_ms))
         self.next_offset = end
         self._ctx.effects.append(AppendToLog(self.partition, self.identity, base, leader_epoch, batches, stamp))
 
     def appended(self, log_end_offset: Offset) -> None:
         """The oldest append under way is written."""
-        expected = self._under_way.popleft()
+        expected, _ = self._under_way.popleft()
         assert log_end_offset == expected, f"{self.partition}: log end {log_end_offset} after an append to {expected}"
         self.log_end_offset = log_end_offset
 

@@ -53,9 +53,12 @@ class Sending:
     """One partition on its way to one follower.
 
     Invariant: everything below `next_offset` was sent on this stream, or lay in the follower's log before.
+
+    Attributes:
+        reading_since_ms: when the read under way was asked for, None while there is none.
     """
 
-    __slots__ = ("directory", "leader", "log", "next_offset", "reading", "sent_high_watermark", "session")
+    __slots__ = ("directory", "leader", "log", "next_offset", "reading_since_ms", "sent_high_watermark", "session")
 
     def __init__(
         self, session: FollowerSession, leader: PartitionLeader, *, next_offset: Offset, directory: int
@@ -66,7 +69,7 @@ class Sending:
         self.next_offset = next_offset
         self.directory = directory
         self.sent_high_watermark = Offset(-1)
-        self.reading = False
+        self.reading_since_ms: int | None = None
 
 
 class FollowerSession:
@@ -117,12 +120,12 @@ class FollowerSession:
 
     def send_more(self, sending: Sending) -> None:
         """Read on if there is something to send, room for it, and no read under way."""
-        if sending.reading or sending.next_offset >= sending.log.log_end_offset:
+        if sending.reading_since_ms is not None or sending.next_offset >= sending.log.log_end_offset:
             return
         if self._credit_bytes.get(sending.directory, 0) <= 0:
             self._stalled.setdefault(sending.directory, {})[sending] = None
             return
-        sending.reading = True
+        sending.reading_since_ms = self._ctx.now_ms
         self._ctx.effects.append(
             ReadForFollower(
                 self.follower,
@@ -143,12 +146,12 @@ class FollowerSession:
         sending = self.sendings.get(event.partition)
         if (
             sending is None
-            or not sending.reading
+            or sending.reading_since_ms is None
             or event.leader_epoch != sending.leader.leader_epoch
             or event.offset != sending.next_offset
         ):
             return  # of a position that was given up
-        sending.reading = False
+        sending.reading_since_ms = None
         if not event.batches:
             code = event.error.code if event.error else ErrorCode.STORAGE_ERROR
             message = event.error.message if event.error else "nothing could be read there"

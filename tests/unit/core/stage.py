@@ -71,6 +71,7 @@ class Stage:
         self.now = 1_000
         self.core = BrokerCore(me, ReplicationConfig())
         self.out: list[fx.Effect] = []
+        self.reads: list[fx.ReadForFollower] = []
         self.requests = 0
         self.version = 0
         self.feed(ev.BrokerRegistered(10 + me))
@@ -78,7 +79,15 @@ class Stage:
     def feed(self, event: ev.Event, *, after_ms: int = 0) -> list[fx.Effect]:
         self.now += after_ms
         self.out = self.core.handle(event, self.now)
+        self.reads += self.got(fx.ReadForFollower)
         return self.out
+
+    def disk_answers(self) -> None:
+        """Every read for a follower that is under way, with one batch up to its end."""
+        while self.reads:
+            read = self.reads.pop(0)
+            whole = batch(read.end_offset - read.offset, offset=read.offset, epoch=read.leader_epoch)
+            self.feed(ev.FollowerReadDone(read.follower, P, read.leader_epoch, read.offset, (whole,)))
 
     def got(self, kind: type[E]) -> list[E]:
         return [effect for effect in self.out if isinstance(effect, kind)]

@@ -89,6 +89,66 @@ def test_a_new_broker_is_told_everything_once() -> None:
     assert not any(one.view.complete for one in world.waiting(fx.SendUpdateMetadata))
 
 
+def test_a_leader_whose_disk_lags_is_relieved_by_the_next_in_sync_and_nobody_leaves_the_isr() -> None:
+    world = with_topic(0, 1, 2)
+    before = world.states[P].state
+    world.happens(ev.LeadershipGivenUp(before.leader, BrokerEpoch(0), P, before.leader_epoch))
+    world.settle()
+    after = world.states[P].state
+    assert (after.leader, after.leader_epoch) == (1, before.leader_epoch + 1)
+    assert after.isr == before.isr
+    assert [one.kind for one in world.observed].count("leadership_given_up") == 1
+
+
+def test_leadership_is_not_passed_round_among_slow_disks() -> None:
+    world = with_topic(0, 1, 2)
+
+    def plea_moves_it() -> bool:
+        state = world.states[P].state
+        world.happens(ev.LeadershipGivenUp(state.leader, BrokerEpoch(0), P, state.leader_epoch))
+        while world.waiting(fx.WriteStates):
+            world.answer(world.take(fx.WriteStates))
+        return world.states[P].state.leader != state.leader
+
+    assert plea_moves_it()
+    world.now_ms += 11_999
+    assert not plea_moves_it()
+    world.now_ms += 1
+    assert plea_moves_it()
+
+
+@pytest.mark.parametrize(
+    ("broker", "broker_epoch", "later"), [(0, 1, 0), (0, 0, -1), (0, 0, 1), (1, 0, 0)], ids=lambda value: str(value)
+)
+def test_a_plea_of_another_process_or_leadership_moves_nothing(broker: int, broker_epoch: int, later: int) -> None:
+    world = with_topic(0, 1, 2)
+    state = world.states[P].state
+    epoch = LeaderEpoch(state.leader_epoch + later)
+    world.happens(ev.LeadershipGivenUp(BrokerId(broker), BrokerEpoch(broker_epoch), P, epoch))
+    world.settle()
+    assert world.states[P].state == state
+
+
+def test_a_leader_that_nobody_can_relieve_goes_on_and_may_ask_again() -> None:
+    world = with_topic(0, 1)
+    state = world.states[P].state
+    world.down(1)
+    world.settle()
+    alone = world.states[P].state
+    assert alone.isr_ids == (0,)
+    world.happens(ev.LeadershipGivenUp(BrokerId(0), BrokerEpoch(0), P, alone.leader_epoch))
+    world.up(1)
+    world.settle()
+    world.leader_writes(P, 0, 1)
+    world.happens(ev.IsrChangesReported((P,)))
+    world.settle()
+    assert world.states[P].state.leader == state.leader, "a plea that could not be granted is not remembered"
+    world.now_ms += 12_000
+    world.happens(ev.LeadershipGivenUp(BrokerId(0), BrokerEpoch(0), P, alone.leader_epoch))
+    world.settle()
+    assert world.states[P].state.leader == 1
+
+
 def test_a_new_controller_tells_every_broker_everything_and_keeps_what_is_right() -> None:
     before = with_topic(0, 1, 2)
     world = World()

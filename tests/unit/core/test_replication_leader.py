@@ -153,6 +153,7 @@ def test_min_isr_is_looked_at_again_when_a_record_is_acknowledged() -> None:
 
 def late_follower_leaves(stage: Stage, *, reporting: int) -> fx.WriteIsr:
     """Time passes in which only one follower says anything; gives the shrink that follows."""
+    stage.disk_answers()
     for _ in range(120):
         stage.reports(reporting, stage.core.replicas()[0].log_end_offset)
         stage.feed(ev.Tick(), after_ms=100)
@@ -183,6 +184,7 @@ def test_an_idle_follower_stays_in_sync_by_heartbeats_alone() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.write(acks=-1)
+    stage.disk_answers()
     stage.reports(2, 1)
     for _ in range(300):
         stage.from_follower(2, FollowerMessage())

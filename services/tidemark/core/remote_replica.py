@@ -1,0 +1,63 @@
+"""What a leader knows of one follower, and when that follower was last caught up (rules R1, R7)."""
+
+from __future__ import annotations
+
+from tidemark.core.replication_session import Sending
+from tidemark.model import BrokerId, Offset
+
+LONG_AGO_MS = -(1 << 62)
+
+
+class RemoteReplica:
+    """What a leader knows of one follower in its leadership (rule R1).
+
+    Attributes:
+        acknowledged: the follower has fetched in this leader epoch; before that its offsets are unknown.
+        caught_up_ms: when it last was, as far as was written down; see `last_caught_up_ms`.
+        end_then, end_then_ms: the leader's log end when the follower's previous report arrived, and when that was.
+        sending: set while the follower's stream carries this partition.
+    """
+
+    __slots__ = (
+        "acknowledged",
+        "broker_id",
+        "caught_up_ms",
+        "end_then",
+        "end_then_ms",
+        "flushed_offset",
+        "log_end_offset",
+        "sending",
+    )
+
+    def __init__(self, broker_id: BrokerId, caught_up_ms: int) -> None:
+        self.broker_id = broker_id
+        self.acknowledged = False
+        self.log_end_offset = Offset(-1)
+        self.flushed_offset = Offset(-1)
+        self.caught_up_ms = caught_up_ms
+        self.end_then = Offset(1 << 62)
+        self.end_then_ms = LONG_AGO_MS
+        self.sending: Sending | None = None
+
+    def last_caught_up_ms(self, leader_end: Offset) -> int:
+        """Rule R7: an idle follower is caught up as of its last message, whatever that said (rule R6)."""
+        if self.sending is not None and self.log_end_offset >= leader_end:
+            return max(self.caught_up_ms, self.sending.session.last_message_ms)
+        return self.caught_up_ms
+
+    def reported(self, log_end_offset: Offset, leader_end: Offset, now_ms: int) -> None:
+        """Fold in a report that arrived now."""
+        self.log_end_offset = log_end_offset
+        if log_end_offset >= leader_end:
+            self.caught_up_ms = now_ms
+        elif log_end_offset >= self.end_then and self.end_then_ms > self.caught_up_ms:
+            self.caught_up_ms = self.end_then_ms
+        self.end_then = leader_end
+        self.end_then_ms = now_ms
+
+    def leader_end_moves(self, leader_end: Offset) -> None:
+        """The leader's log end is about to pass `leader_end`: write down what the heartbeats said until now."""
+        if self.sending is not None and self.log_end_offset >= leader_end:
+            self.caught_up_ms = max(self.caught_up_ms, self.sending.session.last_message_ms)
+            self.end_then = leader_end
+            self.end_then_ms = self.caught_up_ms
