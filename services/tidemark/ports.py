@@ -189,6 +189,9 @@ class MetadataStore(Protocol):
     def lease_valid_until_ms(self) -> int:
         """End of the session lease on the port's clock (rule F1)."""
 
+    def lease_length_ms(self) -> int:
+        """How long a lease is: the negotiated session timeout less a margin; 0 before the first session."""
+
     async def start(self) -> None:
         """Connect; make the layout's parent nodes where missing."""
 

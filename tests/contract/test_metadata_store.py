@@ -476,6 +476,7 @@ async def test_while_nothing_answers_calls_fail_in_time_and_the_session_comes_ba
     await cluster.stop_serving()
     await ear.hears(StoreEvent.SESSION_SUSPENDED)
     lease_ms = store.lease_valid_until_ms()
+    assert store.lease_length_ms() == 8000 - 8000 // 6
     async with asyncio.timeout(10):
         with pytest.raises(TidemarkError) as refusal:
             await store.write_isr(write_of(topic, 0, 0))

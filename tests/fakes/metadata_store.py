@@ -284,8 +284,11 @@ class FakeSession:
 
     def lease_valid_until_ms(self) -> int:
         if self._connected:  # the real one keeps itself alive when idle
-            self._lease_until_ms = self._ensemble.clock.now_ms() + self._timeout_ms - self._timeout_ms // 6
+            self._lease_until_ms = self._ensemble.clock.now_ms() + self.lease_length_ms()
         return self._lease_until_ms
+
+    def lease_length_ms(self) -> int:
+        return self._timeout_ms - self._timeout_ms // 6
 
     def now_ms(self) -> int:
         return self._ensemble.clock.now_ms()

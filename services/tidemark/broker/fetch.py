@@ -134,16 +134,16 @@ class FetchService:
     ) -> None:
         partition = TopicPartition(part.topic, part.partition)
         readable = self._readable(partition, part)
+        data = b""
+        if part.fetch_offset < readable.end_offset and (room_bytes > 0 or first):
+            max_bytes = min(room_bytes, part.max_bytes) if part.max_bytes > 0 else room_bytes
+            data = await self._read(partition, Offset(part.fetch_offset), readable.end_offset, max(max_bytes, 1))
+            # The read left the event loop: it counts only if this replica still leads in the epoch it had.
+            self._readable(partition, part)
+        self._lease.check(partition)
         result.high_watermark = readable.high_watermark
         result.log_start_offset = readable.log_start_offset
         result.log_end_offset = readable.log_end_offset
-        if part.fetch_offset >= readable.end_offset or (room_bytes <= 0 and not first):
-            return
-        max_bytes = min(room_bytes, part.max_bytes) if part.max_bytes > 0 else room_bytes
-        data = await self._read(partition, Offset(part.fetch_offset), readable.end_offset, max(max_bytes, 1))
-        # The read left the event loop: what was read counts only if this replica still leads in the epoch it had.
-        self._readable(partition, part)
-        self._check_lease(partition)
         result.batches = data
 
     def _readable(self, partition: TopicPartition, part: pb.PartitionFetch) -> ReadableRange:
@@ -159,11 +159,6 @@ class FetchService:
 
     def _explained(self, error: TidemarkError, topic: str, partition: int) -> record_pb2.Error:
         return errors.to_proto(self._metadata.explain(error, TopicPartition(topic, partition)))
-
-    def _check_lease(self, partition: TopicPartition) -> None:
-        """Rule F1: compared when the read is released."""
-        if not self._lease.held:
-            raise self._lease.refusal(partition)
 
     async def _read(self, partition: TopicPartition, offset: Offset, end_offset: Offset, max_bytes: int) -> bytes:
         log = self._open_log(partition)
@@ -201,7 +196,7 @@ class FetchService:
             current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
             now_ms=self._clock.now_ms(),
         )
-        self._check_lease(partition)
+        self._lease.check(partition)
         result.leader_epoch = stated.leader_epoch
         position = part.WhichOneof("position")
         if position == "earliest":
@@ -222,6 +217,7 @@ class FetchService:
                 else log.offset_for_timestamp(part.timestamp_us, end_offset=stated.high_watermark)
             ),
         )
+        self._lease.check(partition)
         if found is not None:
             result.offset, result.timestamp_us = found.offset, found.timestamp_us
 
@@ -230,12 +226,14 @@ class FetchService:
         response = pb.OffsetsForLeaderEpochResponse()
         for part in request.partitions:
             result = response.partitions.add(topic=part.topic, partition=part.partition, leader_epoch=-1, end_offset=-1)
+            partition = TopicPartition(part.topic, part.partition)
             try:
                 end = self._core.epoch_end(
-                    TopicPartition(part.topic, part.partition),
+                    partition,
                     current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
                     leader_epoch=LeaderEpoch(part.leader_epoch),
                 )
+                self._lease.check(partition)
             except TidemarkError as error:
                 result.error.CopyFrom(self._explained(error, part.topic, part.partition))
             else:

@@ -1,28 +1,50 @@
-"""The session lease, compared at the moment something is released to a client (rules F1, F2).
-
-The simple form of F2: past the lease nothing is acknowledged and nothing is read here, whoever is in sync. That is
-always safe; a partition whose followers all acknowledge its epoch could go on and does not.
-"""
+"""What this broker may still promise, compared at the moment something is released to a client (rules F1, F2)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.ports import Clock
 
 
+class SessionLease(Protocol):
+    """What the lease needs of the session; `MetadataStore` has it."""
+
+    def lease_valid_until_ms(self) -> int:
+        """End of the session lease on the port's clock (rule F1)."""
+
+    def lease_length_ms(self) -> int:
+        """How long a lease is."""
+
+
 class Lease:
-    """What this broker may still promise."""
+    """While it is held nobody can have been elected: ZooKeeper cannot have ended our session yet.
 
-    def __init__(self, clock: Clock, valid_until_ms: Callable[[], int]) -> None:
+    Args:
+        holds_epoch_since: whether everybody who could have been elected cleanly in a partition was still in our leader
+            epoch after that time; then we go on there while ZooKeeper is away (rule F2).
+    """
+
+    def __init__(
+        self, clock: Clock, session: SessionLease, holds_epoch_since: Callable[[TopicPartition, int], bool]
+    ) -> None:
         self._clock = clock
-        self._valid_until_ms = valid_until_ms
+        self._session = session
+        self._holds_epoch_since = holds_epoch_since
 
-    @property
-    def held(self) -> bool:
-        """Nobody else can have been elected: ZooKeeper cannot have ended our session yet."""
-        return self._clock.now_ms() < self._valid_until_ms()
+    def covers(self, partition: TopicPartition) -> bool:
+        """An acknowledgement or a read of this partition may be released now."""
+        now_ms = self._clock.now_ms()
+        if now_ms < self._session.lease_valid_until_ms():
+            return True
+        return self._holds_epoch_since(partition, now_ms - self._session.lease_length_ms())
+
+    def check(self, partition: TopicPartition) -> None:
+        """Raises NOT_LEADER where it does not cover the partition."""
+        if not self.covers(partition):
+            raise self.refusal(partition)
 
     def refusal(self, partition: TopicPartition) -> TidemarkError:
         """What a client is told past the lease. Its records may be in the log all the same; a retry finds them."""

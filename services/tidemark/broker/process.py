@@ -52,7 +52,7 @@ class BrokerProcess:
         self._core = BrokerCore(broker_id, _replication_config(settings))
         self._driver = BrokerDriver(self._core, clock)
         self.failed = self._driver.failed
-        self._lease = Lease(clock, self._store.lease_valid_until_ms)
+        self._lease = Lease(clock, self._store, self._core.holds_epoch_since)
         self._metrics = BrokerMetrics(METRICS)
         self._topics = TopicTable()
         self._metadata = MetadataCache(str(settings.admin_address or ""))

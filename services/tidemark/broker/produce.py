@@ -68,7 +68,7 @@ class ProduceService:
         result = effect.result
         if result.error is not None:
             call.refuse(index, self._metadata.explain(result.error, effect.partition))
-        elif call.acks != 0 and not self._lease.held:
+        elif call.acks != 0 and not self._lease.covers(effect.partition):
             call.refuse(index, self._lease.refusal(effect.partition))
         else:
             call.settle(index, result)

@@ -146,6 +146,12 @@ class BrokerCore:
         leader = self._replica(partition).led_in("", "", current_leader_epoch)
         return leader.log.epochs.end_of(leader_epoch, leader.log.log_end_offset)
 
+    def holds_epoch_since(self, partition: TopicPartition, since_ms: int) -> bool:
+        """Whether a leadership may go on past the session lease: nobody was elected before that time (rule F2)."""
+        replica = self._replicas.get(partition)
+        role = replica.role if replica is not None else None
+        return isinstance(role, PartitionLeader) and role.holds_epoch_since(since_ms)
+
     def replicas(self) -> Iterable[ReplicaView]:
         """Every replica, for metrics and checkpoints."""
         return [replica.view(self._ctx) for replica in self._replicas.values()]

@@ -142,6 +142,7 @@ class BrokerStreams:
         link = self._links.get(event.leader)
         if link is None or not link.connected:
             return
+        link.echo_ms = event.message.clock_ms
         followers = link.followers
         for answer in event.message.epoch_ends:
             follower = followers.get(answer.partition)
@@ -206,6 +207,7 @@ class BrokerStreams:
             return
         session.last_message_ms = now_ms
         message = event.message
+        session.confirmed_ms = max(session.confirmed_ms, min(message.echo_ms, now_ms))
         for stop in message.stops:
             self._on_stop(session, stop)
         for query in message.queries:

@@ -70,13 +70,18 @@ class Credit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FollowerMessage:
-    """One message of the stream from follower to leader; empty is a heartbeat."""
+    """One message of the stream from follower to leader; empty is a heartbeat.
+
+    `echo_ms` is `clock_ms` of the leader's last message before it, 0 for none: so the leader knows a time, by its own
+    clock, after which this was sent (rule F2).
+    """
 
     queries: tuple[EpochQuery, ...] = ()
     positions: tuple[FetchPosition, ...] = ()
     reports: tuple[Report, ...] = ()
     stops: tuple[StopFetch, ...] = ()
     credits: tuple[Credit, ...] = ()
+    echo_ms: int = 0
 
 
 class EpochEnd(NamedTuple):
@@ -117,11 +122,12 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderMessage:
-    """One message of the stream from leader to follower; empty is a heartbeat."""
+    """One message of the stream from leader to follower; empty is a heartbeat. `clock_ms` is the leader's."""
 
     epoch_ends: tuple[EpochEnd, ...] = ()
     chunks: tuple[Chunk, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    clock_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

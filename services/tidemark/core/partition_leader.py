@@ -20,9 +20,9 @@ from tidemark.core.events import ProduceArrived
 from tidemark.core.isr import Committed, IsrState, PendingExpand
 from tidemark.core.messages import FetchPosition, PartitionCommand, Report
 from tidemark.core.producer_state import REMEMBERED_BATCHES, ProducerEntry, is_idempotent
-from tidemark.core.remote_replica import LONG_AGO_MS, RemoteReplica
+from tidemark.core.remote_replica import RemoteReplica
 from tidemark.core.replica_log import ReplicaLog
-from tidemark.core.replication_session import FollowerSession, Sending
+from tidemark.core.replication_session import LONG_AGO_MS, FollowerSession, Sending
 from tidemark.model import (
     BrokerId,
     ErrorCode,
@@ -103,6 +103,13 @@ class PartitionLeader:
     def awaits_isr_answer(self) -> bool:
         """A change is in flight; whoever leads anew does not take over the question of an earlier leadership."""
         return not isinstance(self._isr, Committed)
+
+    def holds_epoch_since(self, since_ms: int) -> bool:
+        """Rule F2: who could have been elected cleanly instead was still in this leader epoch after that time."""
+        enough = max(2, self.state.min_isr)
+        return len(isr_rules.surely_in_sync(self._isr)) >= enough and all(
+            remote.confirmed_since(since_ms) for remote in self._holding
+        )
 
     # -- produce -----------------------------------------------------------------------------------------------
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from tidemark.core.replication_session import Sending
+from tidemark.core.replication_session import LONG_AGO_MS, Sending
 from tidemark.model import BrokerId, Offset
-
-LONG_AGO_MS = -(1 << 62)
 
 
 class RemoteReplica:
@@ -44,6 +42,10 @@ class RemoteReplica:
         if self.sending is not None and self.log_end_offset >= leader_end:
             return max(self.caught_up_ms, self.sending.session.last_message_ms)
         return self.caught_up_ms
+
+    def confirmed_since(self, since_ms: int) -> bool:
+        """It was in this leader epoch after that time, by this broker's clock (rule F2)."""
+        return self.acknowledged and self.sending is not None and self.sending.session.confirmed_ms > since_ms
 
     def reported(self, log_end_offset: Offset, leader_end: Offset, now_ms: int) -> None:
         """Fold in a report that arrived now."""

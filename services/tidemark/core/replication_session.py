@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tidemark.core.partition_follower import PartitionFollower
     from tidemark.core.partition_leader import PartitionLeader
 
+LONG_AGO_MS = -(1 << 62)
 MESSAGE_BYTES_MAX = 4 << 20
 """Chunks beyond this go into another message; one chunk may be larger."""
 
@@ -76,6 +77,8 @@ class FollowerSession:
     """The leader's end of the stream from one follower.
 
     Attributes:
+        confirmed_ms: a time after which the follower sent its last message, by this broker's clock (rule F2). That it
+            arrived later proves nothing: it may have waited while this process stood still.
         early: what the follower asked in a leader epoch that this broker has not heard of yet; taken up when it has,
             so that a failover need not wait for a retry.
     """
@@ -86,6 +89,7 @@ class FollowerSession:
         self.broker_epoch = broker_epoch
         self.last_message_ms = now_ms
         self.last_sent_ms = now_ms
+        self.confirmed_ms = LONG_AGO_MS
         self.sendings: dict[TopicPartition, Sending] = {}
         self.early: dict[TopicPartition, EpochQuery | FetchPosition] = {}
         self._credit_bytes: dict[int, int] = {}
@@ -224,12 +228,12 @@ class FollowerSession:
             for chunk in chunks:
                 chunk_bytes = size_bytes(chunk)
                 if group and group_bytes + chunk_bytes > MESSAGE_BYTES_MAX:
-                    self._send(LeaderMessage(ends, tuple(group), refusals))
+                    self._send(LeaderMessage(ends, tuple(group), refusals, now_ms))
                     ends, refusals, group, group_bytes = (), (), [], 0
                 group.append(chunk)
                 group_bytes += chunk_bytes
             chunks = group
-        self._send(LeaderMessage(ends, tuple(chunks), refusals))
+        self._send(LeaderMessage(ends, tuple(chunks), refusals, now_ms))
 
     def _send(self, message: LeaderMessage) -> None:
         self._ctx.effects.append(SendToFollower(self.follower, message))
@@ -244,6 +248,7 @@ class LeaderLink:
         self.registration = registration
         self.connected = False
         self.last_sent_ms = 0
+        self.echo_ms = 0
         self.followers: dict[TopicPartition, PartitionFollower] = {}
         self._directories: dict[TopicPartition, int] = {}
         self._granted: set[int] = set()
@@ -275,6 +280,7 @@ class LeaderLink:
         self.connected = False
 
     def _forget(self) -> None:
+        self.echo_ms = 0
         self._granted.clear()
         self._directories.clear()
         self._queries.clear()
@@ -343,6 +349,7 @@ class LeaderLink:
             tuple(self._reports.values()),
             tuple(self._stops),
             tuple(Credit(directory, credit_bytes) for directory, credit_bytes in self._credits.items()),
+            self.echo_ms,
         )
         self._queries.clear()
         self._positions.clear()

@@ -77,6 +77,7 @@ class FollowerEnd:
                 pb.DirectoryCredit(directory=credit.directory, credit_bytes=credit.credit_bytes)
                 for credit in message.credits
             ],
+            echo_ms=message.echo_ms,
         )
 
     def decode(self, response: pb.ReplicateResponse) -> LeaderMessage:
@@ -93,6 +94,7 @@ class FollowerEnd:
             ),
             chunks=tuple(self._chunk(chunk) for chunk in response.chunks),
             refusals=tuple(self._refusal(refusal) for refusal in response.refusals),
+            clock_ms=response.clock_ms,
         )
 
     def _chunk(self, chunk: pb.ReplicaChunk) -> Chunk:
@@ -185,6 +187,7 @@ class LeaderEnd:
                 StopFetch(self._replica(stop.handle)[0], LeaderEpoch(stop.newer_leader_epoch)) for stop in request.stops
             ),
             credits=tuple(Credit(credit.directory, credit.credit_bytes) for credit in request.credits),
+            echo_ms=request.echo_ms,
         )
 
     def encode(self, message: LeaderMessage) -> list[pb.ReplicateResponse]:
@@ -208,13 +211,14 @@ class LeaderEnd:
                 )
                 for refusal in message.refusals
             ],
+            clock_ms=message.clock_ms,
         )
         responses = [response]
         size_bytes = 0
         for chunk in message.chunks:
             data = _joined(chunk)
             if size_bytes and size_bytes + len(data) > SPLIT_BYTES:
-                response = pb.ReplicateResponse()
+                response = pb.ReplicateResponse(clock_ms=message.clock_ms)
                 responses.append(response)
                 size_bytes = 0
             size_bytes += len(data)

@@ -106,6 +106,10 @@ class ZooKeeperSession:
         """Rule F1: send time of the last answered request + negotiated timeout - margin; 0 with no session."""
         return self._lease_until_ms
 
+    def lease_length_ms(self) -> int:
+        """Negotiated timeout less the margin; 0 before the first session."""
+        return self._negotiated_timeout_ms - self._negotiated_timeout_ms // LEASE_MARGIN_FRACTION
+
     # life
 
     def now_ms(self) -> int:
@@ -379,8 +383,7 @@ class ZooKeeperSession:
             # kazoo goes on with a session that we never took over: what it did there will not last.
             raise self._unavailable("the session has ended")
         self._last_answered_send_ms = max(self._last_answered_send_ms, sent_ms)
-        margin_ms = self._negotiated_timeout_ms // LEASE_MARGIN_FRACTION
-        self._lease_until_ms = max(self._lease_until_ms, sent_ms + self._negotiated_timeout_ms - margin_ms)
+        self._lease_until_ms = max(self._lease_until_ms, sent_ms + self.lease_length_ms())
 
     async def _keep_alive(self, client: Any) -> None:
         """Touch the session whenever nothing was answered for a while (rule F1)."""

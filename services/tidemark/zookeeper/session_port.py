@@ -32,6 +32,9 @@ class Session(Protocol):
     def lease_valid_until_ms(self) -> int:
         """Rule F1; 0 with no session."""
 
+    def lease_length_ms(self) -> int:
+        """Negotiated timeout less the margin; 0 before the first session."""
+
     def now_ms(self) -> int:
         """The port's clock."""
 

@@ -43,6 +43,10 @@ class SessionMetadataStore:
         """End of the session lease on the port's clock (rule F1); 0 with no session."""
         return self._session.lease_valid_until_ms()
 
+    def lease_length_ms(self) -> int:
+        """How long a lease is: the negotiated session timeout less a margin; 0 before the first session."""
+        return self._session.lease_length_ms()
+
     async def start(self) -> None:
         """Connect; make the layout's parent nodes where missing."""
         self._watchers = {event: self._session.watcher(event) for event in _WATCHED}

@@ -64,10 +64,22 @@ class FakeContext:
         )
 
 
+class FakeSession:
+    def __init__(self, until_ms: int) -> None:
+        self.until_ms = until_ms
+
+    def lease_valid_until_ms(self) -> int:
+        return self.until_ms
+
+    def lease_length_ms(self) -> int:
+        return 5000
+
+
 class Harness:
     def __init__(self) -> None:
         self.clock = ManualClock(NOON_US // 1000)
-        self.lease_until_ms = self.clock.now_ms() + 1000
+        self.session = FakeSession(self.clock.now_ms() + 1000)
+        self.held_since_ms: dict[TopicPartition, int] = {}
         self.core = HoldingCore()
         self.driver = BrokerDriver(self.core, self.clock)
         metrics = Metrics()
@@ -76,12 +88,15 @@ class Harness:
             self.driver,
             TopicTable(),
             MetadataCache(""),
-            Lease(self.clock, lambda: self.lease_until_ms),
+            Lease(self.clock, self.session, self.holds_epoch_since),
             self.clock,
             BrokerMetrics(metrics),
         )
         self.context = FakeContext()
         self.stream = asyncio.create_task(self.service.serve(self.context))
+
+    def holds_epoch_since(self, partition: TopicPartition, since_ms: int) -> bool:
+        return self.held_since_ms.get(partition, -1) > since_ms
 
     async def arrived(self, count: int) -> list[ProduceArrived]:
         for _ in range(20):
@@ -155,6 +170,18 @@ async def test_past_the_lease_nothing_is_acknowledged_whenever_it_was_written(ha
     harness.answer(event, 0)
     result = (await harness.response()).partitions[0]
     assert (result.error.code, result.base_offset) == (ErrorCode.NOT_LEADER, -1)
+
+
+@pytest.mark.parametrize(("behind_ms", "code"), [(4999, ""), (5000, ErrorCode.NOT_LEADER)])
+async def test_past_the_lease_a_partition_goes_on_whose_followers_held_its_epoch_within_a_lease_time(
+    harness: Harness, behind_ms: int, code: str
+) -> None:
+    harness.context.send(1, sample())
+    (event,) = await harness.arrived(1)
+    harness.clock.advance(60_000)
+    harness.held_since_ms[event.partition] = harness.clock.now_ms() - behind_ms
+    harness.answer(event, 0)
+    assert (await harness.response()).partitions[0].error.code == code
 
 
 async def test_a_stream_is_not_read_on_while_too_much_of_it_is_in_flight(

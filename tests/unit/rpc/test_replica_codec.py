@@ -74,6 +74,7 @@ def test_what_a_follower_says_arrives_as_it_was_said() -> None:
         reports=(Report(FLIGHTS, EPOCH, Offset(9), Offset(8)),),
         stops=(),
         credits=(Credit(0, 8 << 20), Credit(1, 1)),
+        echo_ms=1_234_567_890_123,
     )
     assert Stream().to_leader(message) == message
 
@@ -89,6 +90,7 @@ def test_what_a_leader_says_arrives_as_it_was_said(stream: Stream) -> None:
         epoch_ends=(EpochEnd(OTHER, EPOCH, LeaderEpoch(1), Offset(80)),),
         chunks=(chunk(batch, batch), chunk(partition=OTHER)),
         refusals=(Refusal(OTHER, ErrorCode.LOG_DIVERGED, "cut", EPOCH, Offset(4)),),
+        clock_ms=1_234_567_890_123,
     )
     assert stream.to_follower(message) == [message]
 

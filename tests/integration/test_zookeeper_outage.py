@@ -1,0 +1,50 @@
+"""ZooKeeper goes away for longer than every session lasts: what is surely led goes on, the rest waits (rule F2)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tidemark.client import AdminClient, Consumer, Producer
+from tidemark.local.cluster import LocalCluster
+from tidemark.model import TidemarkError
+
+SESSION_S = 6.0
+
+
+@pytest.mark.timeout(180)
+def test_while_zookeeper_is_away_replicated_partitions_take_and_give_records_and_single_replicas_do_not(
+    tmp_path: Path,
+) -> None:
+    with LocalCluster(tmp_path) as cluster, AdminClient(cluster.admin_address) as admin:
+        admin.create_topic("safe", partitions=2, replication_factor=3, configs={"min.insync.replicas": "2"})
+        admin.create_topic("alone", partitions=1, replication_factor=1, configs={"min.insync.replicas": "1"})
+        with Producer(cluster.bootstrap) as producer, Consumer(cluster.bootstrap) as consumer:
+            for topic in ("safe", "alone"):
+                producer.send(topic, b"before").result(30)
+            consumer.assign("safe")
+            assert next(consumer).value == b"before"
+            os.kill(cluster.zookeeper.pid, signal.SIGSTOP)
+            until_s = time.monotonic() + 1.5 * SESSION_S
+            during = 0
+            while time.monotonic() < until_s:
+                producer.send("safe", b"during %d" % during).result(2.0)
+                assert next(consumer).value == b"during %d" % during
+                during += 1
+            with Producer(cluster.bootstrap, delivery_timeout_ms=2000) as other, pytest.raises(TidemarkError):
+                other.send("alone", b"during").result(30)
+            os.kill(cluster.zookeeper.pid, signal.SIGCONT)
+            deadline_s = time.monotonic() + 30
+            while True:
+                assert time.monotonic() < deadline_s, "nobody leads again"
+                try:
+                    producer.send("alone", b"after").result(5.0)
+                    break
+                except TidemarkError:
+                    continue
+            producer.send("safe", b"after").result(30)
+            assert next(consumer).value == b"after"
+            assert consumer.poll(0.2) is None

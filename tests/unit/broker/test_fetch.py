@@ -1,0 +1,96 @@
+"""Reads past the session lease: nothing is read and no offset is stated, wherever the reader stands (rules F1, F2)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tidemark.broker.fetch import FetchService, Waiters
+from tidemark.broker.lease import Lease
+from tidemark.broker.metadata_cache import MetadataCache
+from tidemark.broker.metrics import BrokerMetrics
+from tidemark.core.replica import ReadableRange, StatedOffsets
+from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset
+from tidemark.runtime.metrics import Metrics
+from tidemark.v1 import broker_service_pb2 as pb
+
+from tests.fakes.metadata_store import ManualClock
+
+END = 5
+
+
+class Leader:
+    """A core that leads everything, and a log that holds END bytes, one an offset."""
+
+    def readable(self, *_: Any, **__: Any) -> ReadableRange:
+        return ReadableRange(Offset(END), Offset(END), Offset(0), Offset(END))
+
+    def stated_offsets(self, *_: Any, **__: Any) -> StatedOffsets:
+        return StatedOffsets(Offset(0), Offset(END), LeaderEpoch(1))
+
+    def epoch_end(self, *_: Any, **__: Any) -> EpochEntry:
+        return EpochEntry(LeaderEpoch(1), Offset(END))
+
+    def log(self, _: Any) -> Leader:
+        return self
+
+    def read(self, offset: int, *, end_offset: int, **_: Any) -> bytes:
+        return bytes(end_offset - offset)
+
+
+class Session:
+    until_ms = 1_000
+
+    def lease_valid_until_ms(self) -> int:
+        return self.until_ms
+
+    def lease_length_ms(self) -> int:
+        return 5_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(0)
+
+
+@pytest.fixture
+def service(clock: ManualClock) -> FetchService:
+    metrics = Metrics()
+    metrics.registry = CollectorRegistry()
+    leader: Any = Leader()
+    lease = Lease(clock, Session(), lambda *_: False)
+    pool = ThreadPoolExecutor(1)
+    return FetchService(leader, leader, Waiters(), MetadataCache(""), lease, clock, BrokerMetrics(metrics), pool)
+
+
+async def fetch(service: FetchService, offset: int) -> pb.PartitionFetchResult:
+    part = pb.PartitionFetch(topic="flights", partition=0, fetch_offset=offset)
+    response = await service.fetch(pb.FetchRequest(partitions=[part], max_bytes=100))
+    return response.partitions[0]
+
+
+@pytest.mark.parametrize("offset", [0, END])
+async def test_a_fetch_gives_records_and_offsets_within_the_lease_and_neither_past_it(
+    service: FetchService, clock: ManualClock, offset: int
+) -> None:
+    result = await fetch(service, offset)
+    assert (result.error.code, len(result.batches), result.high_watermark) == ("", END - offset, END)
+    clock.advance(1_000)
+    result = await fetch(service, offset)
+    assert (result.error.code, result.batches, result.high_watermark) == (ErrorCode.NOT_LEADER, b"", -1)
+
+
+async def test_past_the_lease_no_offset_is_listed_and_no_epoch_answered_for(
+    service: FetchService, clock: ManualClock
+) -> None:
+    listing = pb.ListOffsetsRequest(partitions=[pb.PartitionListOffsets(topic="flights", latest=True)])
+    asking = pb.OffsetsForLeaderEpochRequest(partitions=[pb.PartitionEpoch(topic="flights", leader_epoch=1)])
+    assert (await service.list_offsets(listing)).partitions[0].offset == END
+    assert service.epoch_ends(asking).partitions[0].end_offset == END
+    clock.advance(1_000)
+    listed = (await service.list_offsets(listing)).partitions[0]
+    assert (listed.error.code, listed.offset) == (ErrorCode.NOT_LEADER, -1)
+    answered = service.epoch_ends(asking).partitions[0]
+    assert (answered.error.code, answered.end_offset) == (ErrorCode.NOT_LEADER, -1)
