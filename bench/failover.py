@@ -1,7 +1,8 @@
-"""kill -9 of a leader under a steady acks=all load: how long until the next acknowledged record of its partition.
+"""A leader is killed, or stopped, under a steady acks=all load: how long until the next acknowledged record.
 
-`kill_total_s`: from the kill to the acknowledgement of a record sent after it.
+`kill_total_s`: from kill -9 to the acknowledgement of a record of its partition that was sent after it.
 `kill_after_detection_s`: the part of it after the controller had noticed, by the time in the controller's log.
+`stop_total_s`: the same as `kill_total_s`, with SIGSTOP: the leader goes silent and keeps its connections.
 Medians of the rounds. No peer is started: peer and ratio are null.
 """
 
@@ -23,7 +24,7 @@ from tidemark.model import TidemarkError
 
 from bench.figures import Figure, report
 
-ROUNDS = 5
+ROUNDS = 10
 PARTITIONS = 6
 TOPIC = "load"
 RECORDS_PER_S = 2000
@@ -95,18 +96,34 @@ def detected_s(cluster: LocalCluster, broker: int, after_s: float) -> float:
     return min(times)
 
 
-def one_round(cluster: LocalCluster, admin: AdminClient, load: SteadyLoad) -> tuple[float, float]:
+def kill_round(cluster: LocalCluster, admin: AdminClient, load: SteadyLoad) -> tuple[float, float]:
     """(total, after detection), in seconds; the cluster is whole again afterwards."""
-    time.sleep(WARM_UP_S)
-    leader = admin.describe_topics([TOPIC])[0].partitions[0].leader
+    leader = _leader_at_work(admin)
     killed_s = time.time()
     cluster.kill(broker_name(leader))
     next_s = load.first_after(0, killed_s)
     noticed_s = detected_s(cluster, leader, killed_s)
     cluster.restart(broker_name(leader))
     _wait_until_in_sync(admin)
-    print(f"broker {leader}: {next_s - killed_s:.3f} s, of it {next_s - noticed_s:.3f} s after detection")
+    print(f"broker {leader} killed: {next_s - killed_s:.3f} s, of it {next_s - noticed_s:.3f} s after detection")
     return next_s - killed_s, next_s - noticed_s
+
+
+def stop_round(cluster: LocalCluster, admin: AdminClient, load: SteadyLoad) -> float:
+    """Total, in seconds; the cluster is whole again afterwards."""
+    leader = _leader_at_work(admin)
+    stopped_s = time.time()
+    cluster.pause(broker_name(leader))
+    next_s = load.first_after(0, stopped_s)
+    cluster.resume(broker_name(leader))
+    _wait_until_in_sync(admin)
+    print(f"broker {leader} stopped: {next_s - stopped_s:.3f} s")
+    return next_s - stopped_s
+
+
+def _leader_at_work(admin: AdminClient) -> int:
+    time.sleep(WARM_UP_S)
+    return admin.describe_topics([TOPIC])[0].partitions[0].leader
 
 
 def _wait_until_in_sync(admin: AdminClient) -> None:
@@ -128,12 +145,14 @@ def main() -> int:
     ):
         admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
         with Producer(cluster.bootstrap, acks="all") as producer, SteadyLoad(producer) as load:
-            rounds = [one_round(cluster, admin, load) for _ in range(ROUNDS)]
+            kills = [kill_round(cluster, admin, load) for _ in range(ROUNDS)]
+            stops = [stop_round(cluster, admin, load) for _ in range(ROUNDS)]
     if load.failures:
         raise RuntimeError(f"{len(load.failures)} sends failed; the first: {load.failures[0]}")
     figures = {
-        "kill_total_s": Figure(statistics.median(total for total, _ in rounds), "s", lower_is_better=True),
-        "kill_after_detection_s": Figure(statistics.median(after for _, after in rounds), "s", lower_is_better=True),
+        "kill_total_s": Figure(statistics.median(total for total, _ in kills), "s", lower_is_better=True),
+        "kill_after_detection_s": Figure(statistics.median(after for _, after in kills), "s", lower_is_better=True),
+        "stop_total_s": Figure(statistics.median(stops), "s", lower_is_better=True),
     }
     report("failover", figures)
     return 0
