@@ -22,8 +22,8 @@ from tidemark.core.effects import (
     ReplyToControl,
     ReplyToProduce,
 )
+from tidemark.core.inventory import Inventory
 from tidemark.core.messages import (
-    LeaderAndIsrCommand,
     PartitionCommand,
     ReplicaDescription,
     ReplicaQuestion,
@@ -66,9 +66,7 @@ class BrokerCore:
         self._streams = BrokerStreams(self._ctx, self._replicas, self._fence)
         self._controller_epoch = ControllerEpoch(-1)
         self._fences: dict[tuple[TopicPartition, ReplicaIdentity], LeaderEpoch] = {}
-        self._on_disk: dict[TopicPartition, ReplicaIdentity] = {}
-        self._inventory: set[TopicPartition] | None = None
-        self._next_part = 0
+        self._inventory = Inventory(self._ctx)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             ev.BrokerRegistered: self._on_registered,
             ev.SessionExpired: self._on_session_expired,
@@ -182,11 +180,11 @@ class BrokerCore:
         self._stop_leading_everything()
         self._ctx.broker_epoch = event.broker_epoch
         for partition, (identity, leader_epoch) in event.known_leader_epochs.items():
-            self._on_disk[partition] = identity
+            self._inventory.found(partition, identity)
             self._raise_fence(partition, identity, leader_epoch)
         for replica in self._replicas.values():
             replica.fenced_epoch = max(replica.fenced_epoch, replica.leader_epoch)
-        self._inventory = None
+        self._inventory.forget_names()
         self._streams.reconnect()
 
     def _on_session_expired(self, event: ev.SessionExpired, now_ms: int) -> None:
@@ -254,7 +252,8 @@ class BrokerCore:
             configs = command.topic_configs.get(one.partition.topic, {})
             self._on_partition_command(one, reply, "compact" in configs.get("cleanup.policy", ""), now_ms)
         self._streams.registrations_changed(changed)
-        self._take_inventory(command)
+        for partition in self._inventory.take(command, self._replicas):
+            self._close(self._replicas[partition], "stray")
         reply.said_all = True
         self._maybe_reply(reply)
 
@@ -394,29 +393,6 @@ class BrokerCore:
         )
         self._streams.follow(follower)
 
-    def _take_inventory(self, command: LeaderAndIsrCommand) -> None:
-        """Rule C8: after all parts of a complete command, what was not named is stray."""
-        named = {one.partition for one in command.partitions}
-        if command.part == 0:
-            self._inventory, self._next_part = named, 1
-        elif self._inventory is not None and command.part == self._next_part:
-            self._inventory |= named
-            self._next_part += 1
-        else:
-            self._inventory = None
-        if not command.complete:
-            return
-        if self._inventory is None:
-            self._ctx.observe("inventory_incomplete", None, part=command.part)
-            return
-        for partition in [name for name in self._replicas if name not in self._inventory]:
-            self._close(self._replicas[partition], "stray")
-        for partition, identity in self._on_disk.items():
-            if partition not in self._inventory:
-                self._ctx.emit(CloseLog(partition, identity, "stray"))
-        self._on_disk.clear()
-        self._inventory = None
-
     def _on_stop_replica(self, event: ev.StopReplicaArrived, now_ms: int) -> None:
         command: StopReplicaCommand = event.command
         error = self._stale(command.controller_epoch, command.broker_epoch)
@@ -424,9 +400,8 @@ class BrokerCore:
         for one in command.replicas if error is None else ():
             replica = self._replicas.get(one.partition)
             if replica is None:
-                if one.delete and self._on_disk.get(one.partition) == one.identity:
-                    del self._on_disk[one.partition]
-                    self._ctx.emit(CloseLog(one.partition, one.identity, "delete"))
+                if one.delete:
+                    self._inventory.deleted(one.partition, one.identity)
             elif replica.identity != one.identity:
                 sentence = f"{one.partition} is another incarnation here"
                 refused.append((one.partition, TidemarkError(ErrorCode.UNKNOWN_TOPIC_ID, sentence)))
@@ -443,7 +418,7 @@ class BrokerCore:
         if failed is not None:
             replica.fenced_epoch = max(replica.fenced_epoch, failed.fenced_epoch)
             replica.leader, replica.leader_epoch = failed.leader, failed.leader_epoch
-        self._on_disk.pop(partition, None)
+        self._inventory.opened(partition)
         self._replicas[partition] = replica
         self._ctx.emit(OpenLog(partition, identity))
         return replica
