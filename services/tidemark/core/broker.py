@@ -6,7 +6,7 @@ wants done comes out as effects, in order. The session half of it is in `broker_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tidemark.core import events as ev
@@ -250,7 +250,7 @@ class BrokerCore:
         reply = CommandReply(event.request_id)
         for one in command.partitions:
             configs = command.topic_configs.get(one.partition.topic, {})
-            self._on_partition_command(one, reply, "compact" in configs.get("cleanup.policy", ""), now_ms)
+            self._on_partition_command(one, reply, configs, now_ms)
         self._streams.registrations_changed(changed)
         for partition in self._inventory.take(command, self._replicas):
             self._close(self._replicas[partition], "stray")
@@ -262,7 +262,7 @@ class BrokerCore:
             self._ctx.emit(ReplyToControl(reply.request_id, None, tuple(reply.refused)))
 
     def _on_partition_command(
-        self, command: PartitionCommand, reply: CommandReply, may_hold_holes: bool, now_ms: int
+        self, command: PartitionCommand, reply: CommandReply, configs: Mapping[str, str], now_ms: int
     ) -> None:
         partition, state = command.partition, command.state
         replica = self._replicas.get(partition)
@@ -285,7 +285,7 @@ class BrokerCore:
         replica.assigned = command.assigned_replicas
         replica.command = command
         leads = state.leader == self._ctx.broker_id
-        replica.waiting = WaitingCommand(command, reply if leads else None, may_hold_holes)
+        replica.waiting = WaitingCommand(command, reply if leads else None, configs)
         reply.open_partitions += leads
         self._maybe_begin(replica, now_ms)
 
@@ -335,6 +335,7 @@ class BrokerCore:
         if waiting is None or log is None or not log.quiet:
             return
         replica.waiting = None
+        log.counts_flushes(waiting.group_commit)
         state = waiting.command.state
         error = None
         if state.leader == self._ctx.broker_id:
@@ -467,8 +468,10 @@ class BrokerCore:
         replica = self._of(event.partition, event.identity)
         if replica is None or replica.log is None:
             return
-        replica.log.flushed_offset = max(replica.log.flushed_offset, event.flushed_offset)
-        if isinstance(replica.role, PartitionFollower):
+        replica.log.flushed(event.flushed_offset)
+        if isinstance(replica.role, PartitionLeader):
+            replica.role.maybe_advance_high_watermark()
+        elif replica.role is not None:
             replica.role.report()
 
     def _on_log_truncated(self, event: ev.LogTruncated, now_ms: int) -> None:

@@ -35,7 +35,8 @@ class EpochQuery(NamedTuple):
 
 
 class FetchPosition(NamedTuple):
-    """Follower: send this partition from here on, in this epoch (rules R8, E4). Also a report of its LEO."""
+    """Follower: send this partition from here on, in this epoch (rules R8, E4). Also a report of its LEO, and of what
+    is flushed where that counts (rule R3)."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -43,6 +44,7 @@ class FetchPosition(NamedTuple):
     fetch_offset: Offset
     last_epoch: LeaderEpoch
     directory: int
+    flushed_offset: Offset = Offset(0)
 
 
 class Report(NamedTuple):

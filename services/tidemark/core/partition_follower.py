@@ -154,7 +154,13 @@ class PartitionFollower:
         self.phase = Phase.FETCHING
         self.link.fetch(
             FetchPosition(
-                log.partition, log.identity, self.leader_epoch, log.log_end_offset, log.last_record_epoch, log.directory
+                log.partition,
+                log.identity,
+                self.leader_epoch,
+                log.log_end_offset,
+                log.last_record_epoch,
+                log.directory,
+                log.flushed_offset if log.group_commit else Offset(0),
             )
         )
 

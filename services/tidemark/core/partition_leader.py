@@ -50,7 +50,8 @@ class PartitionLeader:
     """One leadership: one leader epoch from its beginning to its end.
 
     Invariants: no record below `epoch_start_offset` has this epoch; the high watermark passes an offset only when
-    every member of the ISR, and of a change in flight, has acknowledged the epoch and written it.
+    every member of the ISR, and of a change in flight, has acknowledged the epoch and written it; flushed it too where
+    the topic's flush.policy is group-commit.
     """
 
     def __init__(self, ctx: BrokerContext, log: ReplicaLog, command: PartitionCommand, now_ms: int) -> None:
@@ -240,6 +241,7 @@ class PartitionLeader:
         remote.acknowledged = True
         remote.sending = session.start(self, position)
         self._attached.append(remote)
+        remote.flushed(position.flushed_offset, position.fetch_offset, now_ms)
         self._follower_moved(remote, position.fetch_offset, now_ms)
         session.send_more(remote.sending)
 
@@ -262,7 +264,7 @@ class PartitionLeader:
         if report.log_end_offset > self.log.log_end_offset:
             self._ctx.observe("report_refused", self.log.partition, follower=session.follower)
             return
-        remote.flushed_offset = report.flushed_offset
+        remote.flushed(report.flushed_offset, report.log_end_offset, now_ms)
         self._follower_moved(remote, report.log_end_offset, now_ms)
 
     def _follower_moved(self, remote: RemoteReplica, log_end_offset: Offset, now_ms: int) -> None:
@@ -280,16 +282,19 @@ class PartitionLeader:
     # -- high watermark ----------------------------------------------------------------------------------------
 
     def maybe_advance_high_watermark(self) -> None:
-        """Rules R2-R4: the least log end of the ISR and of any change in flight, while m members are confirmed."""
+        """Rules R2-R4: the least log end, or flushed offset, of the ISR and of any change in flight, while m members are
+        confirmed."""
         log = self.log
-        end = log.log_end_offset
-        if end == log.high_watermark or not isr_rules.confirmed_enough(self._isr):
+        end, flushes_count = log.safe_offset, log.group_commit
+        if end <= log.high_watermark or not isr_rules.confirmed_enough(self._isr):
             return
         for remote in self._holding:
             if not remote.acknowledged:
                 return
             if remote.log_end_offset < end:
                 end = remote.log_end_offset
+            if flushes_count and remote.flushed_offset < end:
+                end = remote.flushed_offset
         if log.raise_high_watermark(end):
             for remote in self._attached:
                 assert remote.sending is not None
@@ -323,11 +328,13 @@ class PartitionLeader:
         end = self.log.log_end_offset
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
         in_doubt = bool(self._outside) or not isinstance(self._isr, Committed) or not self.log.quiet
+        in_doubt |= self.log.flush_due_since_ms is not None
         late: list[BrokerId] = []
         for remote in self._holding:
-            if now_ms - remote.last_caught_up_ms(end) > lag_max_ms:
+            if now_ms - remote.last_caught_up_ms(end) > lag_max_ms or self._flush_hangs(remote, now_ms):
                 late.append(remote.broker_id)
             in_doubt |= remote.sending is None or remote.log_end_offset < end
+            in_doubt |= remote.flush_due_since_ms is not None and self.log.group_commit
         if self._holding and self._my_disk_lags(now_ms):
             self._give_up(now_ms)
         elif late and self._may_propose():
@@ -336,9 +343,14 @@ class PartitionLeader:
             self.maybe_expand()
         return in_doubt or bool(late)
 
+    def _flush_hangs(self, remote: RemoteReplica, now_ms: int) -> bool:
+        """Whoever writes and flushes nothing would hold the high watermark for good, though caught up (rules R3, R7)."""
+        since_ms = remote.flush_due_since_ms if self.log.group_commit else None
+        return since_ms is not None and now_ms - since_ms > self._ctx.config.replica_lag_time_max_ms
+
     def _my_disk_lags(self, now_ms: int) -> bool:
-        """Rule R7: an append, or a read for a follower, has taken half of the time that a follower may lag."""
-        since_ms = [self.log.appending_since_ms]
+        """Rule R7: an append, a flush or a read for a follower has taken half of the time that a follower may lag."""
+        since_ms = [self.log.appending_since_ms, self.log.flush_due_since_ms]
         since_ms += [remote.sending.reading_since_ms for remote in self._attached if remote.sending is not None]
         longest_ms = max((now_ms - since for since in since_ms if since is not None), default=0)
         return longest_ms * 2 >= self._ctx.config.replica_lag_time_max_ms
@@ -396,9 +408,16 @@ class PartitionLeader:
             and silent_ms <= self._ctx.config.replica_lag_time_max_ms
             and remote.log_end_offset >= self.log.high_watermark
             and remote.log_end_offset >= self.epoch_start_offset
+            and self._is_flushed(remote)
             and remote.broker_id not in self._ctx.suspected
             and (known is None or known.broker_epoch <= sending.session.broker_epoch)
         )
+
+    def _is_flushed(self, remote: RemoteReplica) -> bool:
+        """What lies below the high watermark is on the disk of every member where flushes count (rule R3)."""
+        if not self.log.group_commit:
+            return True
+        return remote.flushed_offset >= self.log.high_watermark and not self._flush_hangs(remote, self._ctx.now_ms)
 
     def _write(self, change: IsrState, proposed: LeaderAndIsr, joining: tuple[IsrEntry, ...] | list[IsrEntry]) -> None:
         self._isr = change

@@ -13,6 +13,7 @@ class RemoteReplica:
         acknowledged: the follower has fetched in this leader epoch; before that its offsets are unknown.
         caught_up_ms: when it last was, as far as was written down; see `last_caught_up_ms`.
         end_then, end_then_ms: the leader's log end when the follower's previous report arrived, and when that was.
+        flush_due_since_ms: since when it has had something to flush and told of no flush, None while it has not.
         sending: set while the follower's stream carries this partition.
     """
 
@@ -22,6 +23,7 @@ class RemoteReplica:
         "caught_up_ms",
         "end_then",
         "end_then_ms",
+        "flush_due_since_ms",
         "flushed_offset",
         "log_end_offset",
         "sending",
@@ -32,6 +34,7 @@ class RemoteReplica:
         self.acknowledged = False
         self.log_end_offset = Offset(-1)
         self.flushed_offset = Offset(-1)
+        self.flush_due_since_ms: int | None = None
         self.caught_up_ms = caught_up_ms
         self.end_then = Offset(1 << 62)
         self.end_then_ms = LONG_AGO_MS
@@ -46,6 +49,14 @@ class RemoteReplica:
     def confirmed_since(self, since_ms: int) -> bool:
         """It was in this leader epoch after that time, by this broker's clock (rule F2)."""
         return self.acknowledged and self.sending is not None and self.sending.session.confirmed_ms > since_ms
+
+    def flushed(self, flushed_offset: Offset, log_end_offset: Offset, now_ms: int) -> None:
+        """Fold in what it says it has flushed and written, where flushes count (rule R3)."""
+        if flushed_offset >= log_end_offset:
+            self.flush_due_since_ms = None
+        elif flushed_offset != self.flushed_offset or self.flush_due_since_ms is None:
+            self.flush_due_since_ms = now_ms
+        self.flushed_offset = flushed_offset
 
     def reported(self, log_end_offset: Offset, leader_end: Offset, now_ms: int) -> None:
         """Fold in a report that arrived now."""

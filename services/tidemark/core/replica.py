@@ -5,6 +5,7 @@ A role begins on an open, quiet log; until then the latest command waits here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tidemark.core.broker_context import BrokerContext
@@ -85,7 +86,17 @@ class WaitingCommand(NamedTuple):
 
     command: PartitionCommand
     reply: CommandReply | None
-    may_hold_holes: bool
+    configs: Mapping[str, str]
+
+    @property
+    def may_hold_holes(self) -> bool:
+        """Compaction may have left some (rule L1)."""
+        return "compact" in self.configs.get("cleanup.policy", "")
+
+    @property
+    def group_commit(self) -> bool:
+        """Only what is flushed counts for the high watermark (rule R3)."""
+        return self.configs.get("flush.policy") == "group-commit"
 
 
 class Replica:

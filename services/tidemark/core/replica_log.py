@@ -1,4 +1,4 @@
-"""A replica's log as the core knows it: its offsets, epochs and producers, and what is under way to it (rules R1, L1).
+"""A replica's log as the core knows it: its offsets, epochs and producers, what is under way to it (rules R1, R3, L1).
 
 Operations are pipelined: storage carries them out in order and answers each once. A log is *quiet* when nothing is
 under way; roles change, and epochs begin, only on a quiet log.
@@ -23,6 +23,13 @@ class ReplicaLog:
     Invariants: log_start <= high_watermark <= log_end <= next_offset; `epochs` and `producers` are those of
     `next_offset`, that is with everything under way. `recovered_high_watermark`, as checkpointed, lies above the log
     end where committed records were lost (rule T5).
+
+    Attributes:
+        group_commit: the topic's flush.policy: only what is flushed counts for the high watermark (rule R3).
+        flushed_offset: everything below is on disk; known, and kept up to date, only with `group_commit`. May be ahead
+            of the log end for an instant: the flush of an append can be heard of before the append.
+        flush_due_since_ms: since when something has been written that is not flushed and no flush was heard of; None
+            while there is no such thing, and without `group_commit`.
     """
 
     __slots__ = (
@@ -32,7 +39,9 @@ class ReplicaLog:
         "damaged",
         "directory",
         "epochs",
+        "flush_due_since_ms",
         "flushed_offset",
+        "group_commit",
         "high_watermark",
         "identity",
         "log_end_offset",
@@ -60,6 +69,8 @@ class ReplicaLog:
         self.producers = found.producers.copy()
         self.damaged = found.damaged
         self.cutting = False
+        self.group_commit = False
+        self.flush_due_since_ms: int | None = None
         self._under_way: deque[tuple[Offset, int]] = deque()
 
     @property
@@ -71,6 +82,11 @@ class ReplicaLog:
     def appending_since_ms(self) -> int | None:
         """When the oldest append under way was asked for, None while there is none."""
         return self._under_way[0][1] if self._under_way else None
+
+    @property
+    def safe_offset(self) -> Offset:
+        """End of what this replica has as safely as the topic wants it: written, or flushed too (rule R3)."""
+        return min(self.flushed_offset, self.log_end_offset) if self.group_commit else self.log_end_offset
 
     @property
     def last_record_epoch(self) -> LeaderEpoch:
@@ -130,6 +146,23 @@ class ReplicaLog:
         expected, _ = self._under_way.popleft()
         assert log_end_offset == expected, f"{self.partition}: log end {log_end_offset} after an append to {expected}"
         self.log_end_offset = log_end_offset
+        if self.flush_due_since_ms is None:
+            self._note_flush_due()
+
+    def flushed(self, flushed_offset: Offset) -> None:
+        """Everything below is on disk. What was flushed of a log that is being cut may be what is cut off."""
+        if not self.cutting and flushed_offset > self.flushed_offset:
+            self.flushed_offset = flushed_offset
+            self._note_flush_due()
+
+    def counts_flushes(self, group_commit: bool) -> None:
+        """A role begins; whether the topic's flush.policy is group-commit."""
+        self.group_commit = group_commit
+        self._note_flush_due()
+
+    def _note_flush_due(self) -> None:
+        behind = self.group_commit and self.flushed_offset < self.log_end_offset
+        self.flush_due_since_ms = self._ctx.now_ms if behind else None
 
     def truncate(self, end_offset: Offset) -> None:
         """Cut the end off; everything but the answer must wait."""
@@ -153,6 +186,7 @@ class ReplicaLog:
         self.log_start_offset = event.log_start_offset
         self.log_end_offset = self.next_offset = event.log_end_offset
         self.flushed_offset = min(self.flushed_offset, event.log_end_offset)
+        self._note_flush_due()
         self.high_watermark = max(event.log_start_offset, min(self.high_watermark, event.log_end_offset))
         if self.damaged is None:  # then only another lineage cuts below what was committed
             self.forget_recovered()

@@ -55,6 +55,7 @@ class FollowerEnd:
                     fetch_offset=position.fetch_offset,
                     last_epoch=position.last_epoch,
                     directory=position.directory,
+                    flushed_offset=position.flushed_offset,
                 )
                 for position in message.positions
             ],
@@ -171,6 +172,7 @@ class LeaderEnd:
                     Offset(position.fetch_offset),
                     LeaderEpoch(position.last_epoch),
                     position.directory,
+                    Offset(position.flushed_offset),
                 )
                 for position in request.positions
             ),

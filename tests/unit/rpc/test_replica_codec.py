@@ -53,7 +53,7 @@ class Stream:
 
 
 def position(partition: TopicPartition = FLIGHTS, identity: ReplicaIdentity = FIRST) -> FetchPosition:
-    return FetchPosition(partition, identity, EPOCH, Offset(7), LeaderEpoch(2), 1)
+    return FetchPosition(partition, identity, EPOCH, Offset(7), LeaderEpoch(2), 1, Offset(5))
 
 
 def chunk(*batches: Batch, partition: TopicPartition = FLIGHTS) -> Chunk:
