@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from tidemark.core import effects as fx
@@ -74,6 +74,7 @@ class Stage:
         self.reads: list[fx.ReadForFollower] = []
         self.requests = 0
         self.version = 0
+        self.topic_configs: Mapping[str, str] = {}
         self.feed(ev.BrokerRegistered(10 + me))
 
     def feed(self, event: ev.Event, *, after_ms: int = 0) -> list[fx.Effect]:
@@ -122,6 +123,7 @@ class Stage:
                     tuple(BrokerRegistration(one, f"host{one}", 9192, broker_epoch=10 + one) for one in BROKERS),
                     suspected=frozenset(suspected),
                     complete=complete,
+                    topic_configs={P.topic: self.topic_configs},
                 ),
             )
         )
@@ -132,10 +134,12 @@ class Stage:
         *epochs: tuple[int, int],
         high_watermark: int = 0,
         start: int = 0,
+        flushed: int | None = None,
         damaged: str | None = None,
         identity: ReplicaIdentity = ID,
     ) -> list[fx.Effect]:
-        log = ev.RecoveredLog(start, end, end, high_watermark, entries(*epochs), ProducerStates(), damaged)
+        on_disk = end if flushed is None else flushed
+        log = ev.RecoveredLog(start, end, on_disk, high_watermark, entries(*epochs), ProducerStates(), damaged)
         return self.feed(ev.LogOpened(P, identity, log))
 
     def leads(
