@@ -48,7 +48,7 @@ class TimestampOffset(NamedTuple):
 
 
 class Log(Protocol):
-    """One replica's log. Blocking; every call but `read` is made by its directory's append thread.
+    """One replica's log. Blocking; every call but `read` and `flush` is made by its directory's append thread.
 
     Errors are `TidemarkError` with STORAGE_ERROR (the replica is offline then) or OFFSET_OUT_OF_RANGE.
     """
@@ -83,7 +83,7 @@ class Log(Protocol):
         """Write the leader-epoch-checkpoint."""
 
     def flush(self) -> Offset:
-        """fdatasync; everything below the result is on disk."""
+        """fdatasync; all below the result is on disk. Thread-safe beside one appender; one that failed is the last."""
 
     def offset_for_timestamp(self, timestamp_us: int, *, end_offset: Offset) -> TimestampOffset | None:
         """First record at or after `timestamp_us` and below `end_offset`."""

@@ -1,4 +1,5 @@
 """Effects on logs, carried out in order: one append thread for each log directory, a small pool to open and close.
+What is appended to topics that do not leave it to the kernel is flushed by threads of their own (`FlushThreads`).
 
 A thread takes everything that waits, does it, and hands all completions back to the event loop at once. Appends to
 one log that wait together become one write. While a replica is opened or closed, what comes for it is held, so that
@@ -18,11 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Final
 
+from tidemark.broker.flush_threads import FlushThreads
+from tidemark.broker.open_replica import GROUP_COMMIT, OpenReplica
 from tidemark.broker.topics import TopicTable
 from tidemark.core.effects import AppendToLog, CloseLog, OpenLog, ResetLog, SaveEpochs, TruncateLog
-from tidemark.core.events import Event, LogAppended, LogFailed, LogOpened, LogTruncated, RecoveredLog
+from tidemark.core.events import Event, LogAppended, LogFailed, LogFlushed, LogOpened, LogTruncated, RecoveredLog
 from tidemark.core.producer_state import ProducerStates
-from tidemark.model import ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Log, Logs
 from tidemark.record.envelope import Batch
 
@@ -31,19 +34,6 @@ _log = logging.getLogger(__name__)
 LogEffect = OpenLog | CloseLog | AppendToLog | TruncateLog | ResetLog | SaveEpochs
 _DRAIN_MAX: Final = 64
 _OPENERS: Final = 4
-
-
-class OpenReplica:
-    """An open log. `failed`: an effect on it failed; what comes after that is dropped, as the core was told."""
-
-    __slots__ = ("directory", "failed", "identity", "log", "partition")
-
-    def __init__(self, partition: TopicPartition, identity: ReplicaIdentity, log: Log, directory: int) -> None:
-        self.partition = partition
-        self.identity = identity
-        self.log = log
-        self.directory = directory
-        self.failed = False
 
 
 _Job = tuple[OpenReplica, LogEffect, float]
@@ -57,6 +47,7 @@ class LogThreads:
         deliver: called on the event loop with completions, in order.
         fail: called on the event loop when a thread met a mistake of ours.
         observe_append: called on the event loop with the seconds from an append's submission to its completion.
+        observe_flush: called on the event loop with the seconds that an fdatasync of a log took.
     """
 
     def __init__(
@@ -66,12 +57,14 @@ class LogThreads:
         deliver: Callable[[Sequence[Event]], None],
         fail: Callable[[BaseException], None],
         observe_append: Callable[[float], None],
+        observe_flush: Callable[[float], None],
     ) -> None:
         self._logs = logs
         self._topics = topics
         self._deliver = deliver
         self._fail = fail
         self._observe_append = observe_append
+        self._observe_flush = observe_flush
         self._loop = asyncio.get_running_loop()
         self._replicas: dict[TopicPartition, OpenReplica] = {}
         self._held: dict[TopicPartition, deque[LogEffect]] = {}
@@ -81,11 +74,18 @@ class LogThreads:
             threading.Thread(target=self._run, args=(jobs,), name=f"append-{index}", daemon=True)
             for index, jobs in enumerate(self._queues)
         ]
+        self._flush = FlushThreads(
+            len(self._queues),
+            lambda *flush: self._on_loop(self._flushed, *flush),
+            lambda *failure: self._on_loop(self._flush_failed, *failure),
+            lambda error: self._on_loop(self._fail, error),
+        )
 
     def start(self) -> None:
         """Start the threads."""
         for thread in self._threads:
             thread.start()
+        self._flush.start()
 
     def stop(self) -> None:
         """Finish what was submitted to open logs, open no more of them; blocks until it is done."""
@@ -93,6 +93,7 @@ class LogThreads:
             jobs.put(None)
         for thread in self._threads:
             thread.join()
+        self._flush.stop()
         self._openers.shutdown(wait=True, cancel_futures=True)
 
     def log(self, partition: TopicPartition) -> Log | None:
@@ -142,9 +143,19 @@ class LogThreads:
                 self._deliver((LogFailed(effect.partition, effect.identity, found),))
         else:
             assert isinstance(found, RecoveredLog), "what was opened was recovered"
-            self._replicas[effect.partition] = OpenReplica(effect.partition, effect.identity, log, found.directory)
+            settings = self._topics.rules(effect.partition.topic).settings
+            replica = self._replicas[effect.partition] = OpenReplica(
+                effect.partition,
+                effect.identity,
+                log,
+                found.directory,
+                flush_policy=settings.flush_policy,
+                flush_interval_s=settings.flush_interval_ms / 1000,
+            )
             if not closing:  # else the core has given this opening up, and may be waiting for another
                 self._deliver((LogOpened(effect.partition, effect.identity, found),))
+            if found.flushed_offset < found.log_end_offset:
+                self._flush.written(replica)
         for one in held:
             self.submit(one)
 
@@ -180,37 +191,59 @@ class LogThreads:
             except queue.Empty:
                 pass
             done: list[Event] = []
+            cut: list[OpenReplica] = []
             try:
                 for replica, effects in _by_replica(work).items():
-                    self._carry_out(replica, effects, done)
+                    self._carry_out(replica, effects, done, cut)
             except BaseException as error:  # noqa: BLE001 - handed on: a thread's death must not go unseen
                 self._on_loop(self._fail, error)
                 return
             if done:
-                self._on_loop(self._completed, done, [at for _, effect, at in work if isinstance(effect, AppendToLog)])
+                submitted_s = [at for _, effect, at in work if isinstance(effect, AppendToLog)]
+                self._on_loop(self._completed, done, cut, submitted_s)
 
-    def _completed(self, events: list[Event], submitted_s: list[float]) -> None:
+    def _completed(self, events: list[Event], cut: list[OpenReplica], submitted_s: list[float]) -> None:
+        for replica in cut:
+            replica.cuts += 1
+            self._flush.written(replica)
         self._deliver(events)
         now_s = time.perf_counter()
         for at_s in submitted_s:
             self._observe_append(now_s - at_s)
 
-    def _carry_out(self, replica: OpenReplica, effects: list[LogEffect], done: list[Event]) -> None:
+    def _flushed(self, replica: OpenReplica, cuts: int, flushed_offset: Offset, took_s: float) -> None:
+        """Tell the core, unless what was flushed may have been cut off meanwhile: then it is flushed again."""
+        self._observe_flush(took_s)
+        current = self._replicas.get(replica.partition) is replica and cuts == replica.cuts and not replica.failed
+        if current and replica.flush_policy == GROUP_COMMIT:
+            self._deliver((LogFlushed(replica.partition, replica.identity, flushed_offset),))
+
+    def _flush_failed(self, replica: OpenReplica, error: TidemarkError) -> None:
+        """A log that was closed refuses too; nobody waits for that one."""
+        if self._replicas.get(replica.partition) is replica and replica.fail():
+            self._deliver((LogFailed(replica.partition, replica.identity, error),))
+
+    def _carry_out(
+        self, replica: OpenReplica, effects: list[LogEffect], done: list[Event], cut: list[OpenReplica]
+    ) -> None:
         for appends, group in groupby(effects, key=lambda effect: isinstance(effect, AppendToLog)):
             some = list(group)
             try:
                 if appends:
                     if not replica.failed:
                         _append(replica, some, done)
+                        self._flush.written(replica)
                     continue
                 for effect in some:
                     if isinstance(effect, CloseLog):
                         self._close(effect)
                     elif not replica.failed:
                         _do(replica, effect, done)
+                        if not isinstance(effect, SaveEpochs):
+                            cut.append(replica)
             except TidemarkError as error:
-                replica.failed = True
-                done.append(LogFailed(replica.partition, replica.identity, error))
+                if replica.fail():
+                    done.append(LogFailed(replica.partition, replica.identity, error))
 
     def _on_loop(self, call: Callable[..., None], *arguments: object) -> None:
         try:

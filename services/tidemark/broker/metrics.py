@@ -74,6 +74,7 @@ class BrokerMetrics:
         self.replicated_bytes = metrics.counter("broker_replicated_bytes", "Bytes that followers were given")
         self.produce_seconds = metrics.histogram("broker_produce_seconds", "From a produce request to its answer")
         self.append_seconds = metrics.histogram("broker_append_seconds", "From an append's queue to its write(2)")
+        self.flush_seconds = metrics.histogram("broker_flush_seconds", "An fdatasync of a log whose topic asks for it")
         self._shrinks = metrics.counter("replica_isr_shrinks", "ISR changes of leaders here that took somebody out")
         self._expands = metrics.counter("replica_isr_expands", "ISR changes of leaders here that took somebody in")
         self._chatter: dict[str, _Chatter] = {}

@@ -140,7 +140,12 @@ class BrokerProcess:
         self._logs = logs
         self._directory_ids = logs.directory_ids
         self._threads = LogThreads(
-            logs, self._topics, self._driver.submit_all, self._driver.fail, self._metrics.append_seconds.observe
+            logs,
+            self._topics,
+            self._driver.submit_all,
+            self._driver.fail,
+            self._metrics.append_seconds.observe,
+            self._metrics.flush_seconds.observe,
         )
         self._checkpoints = Checkpoints(
             logs, self._core.replicas, settings.replica_high_watermark_checkpoint_interval_ms

@@ -282,8 +282,7 @@ class PartitionLeader:
     # -- high watermark ----------------------------------------------------------------------------------------
 
     def maybe_advance_high_watermark(self) -> None:
-        """Rules R2-R4: the least log end, or flushed offset, of the ISR and of any change in flight, while m members are
-        confirmed."""
+        """Rules R2-R4: the least log end or flushed offset of the ISR and a change in flight, if m are confirmed."""
         log = self.log
         end, flushes_count = log.safe_offset, log.group_commit
         if end <= log.high_watermark or not isr_rules.confirmed_enough(self._isr):
@@ -344,7 +343,7 @@ class PartitionLeader:
         return in_doubt or bool(late)
 
     def _flush_hangs(self, remote: RemoteReplica, now_ms: int) -> bool:
-        """Whoever writes and flushes nothing would hold the high watermark for good, though caught up (rules R3, R7)."""
+        """Who writes and flushes nothing would hold the high watermark for good, though caught up (rules R3, R7)."""
         since_ms = remote.flush_due_since_ms if self.log.group_commit else None
         return since_ms is not None and now_ms - since_ms > self._ctx.config.replica_lag_time_max_ms
 

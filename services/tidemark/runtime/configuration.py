@@ -120,6 +120,7 @@ class TopicSettings:
     message_timestamp_before_max_ms: int
     message_timestamp_after_max_ms: int
     flush_policy: str
+    flush_interval_ms: int
 
 
 TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = keys_of("topic")

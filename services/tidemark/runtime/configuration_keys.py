@@ -185,8 +185,6 @@ class ConfigKey:
         return f" ({self.unit})" if self.unit else ""
 
     def _choice_note(self) -> str:
-        if self.name == "flush.policy":
-            return "; an acknowledgement means the page cache of every in-sync replica, flushing first is not offered"
         if self.name == "cleanup.policy":
             return "; compaction is not offered"
         return ""
@@ -380,7 +378,19 @@ _TOPIC: Final = (
         "How far a record's time may lie after the broker's",
         unlimited=True,
     ),
-    _topic_choice("flush.policy", ("os",), "What an acknowledgement means: os = in the page cache of every ISR member"),
+    _topic_choice(
+        "flush.policy",
+        ("os", "group-commit", "interval"),
+        "What acks=all means: os, interval = in the page cache of every ISR member; group-commit = on its disk",
+    ),
+    _topic_int(
+        "flush.interval.ms",
+        1000,
+        "ms",
+        "With flush.policy=interval: how long a record may wait for its flush to disk",
+        minimum=1,
+        maximum=_DAY_MS,
+    ),
 )
 
 KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(

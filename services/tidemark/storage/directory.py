@@ -22,6 +22,7 @@ from tidemark.storage.checkpoint import (
     read_checkpoints,
 )
 from tidemark.storage.files import (
+    PARTITION_FILE,
     BadFile,
     Descriptor,
     pack_json,
@@ -38,7 +39,6 @@ META_FILE: Final = "meta.json"
 LOCK_FILE: Final = ".lock"
 CLEAN_SHUTDOWN_FILE: Final = "clean-shutdown.json"
 INCARNATION_FILE: Final = "incarnation.json"
-PARTITION_FILE: Final = "partition.json"
 FORMAT_VERSION: Final = 1
 
 _REPLICA_NAME: Final = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")

@@ -21,6 +21,8 @@ import google_crc32c
 from tidemark.model import ErrorCode, TidemarkError
 
 TEMPORARY_SUFFIX: Final = ".tmp"
+PARTITION_FILE: Final = "partition.json"
+"""In each replica's directory: whose it is."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -98,6 +100,12 @@ def sync_file_system(directory: Path) -> None:
     if _LIBC.syncfs(descriptor.number) != 0:
         number = ctypes.get_errno() or errno.EIO
         raise OSError(number, os.strerror(number), str(directory))
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of one file durable."""
+    descriptor = Descriptor(path, os.O_RDONLY)
+    os.fsync(descriptor.number)
 
 
 def sync_directory(directory: Path) -> None:

@@ -6,6 +6,7 @@ memory and is never held across a write; `_files_lock` keeps roll, truncation, r
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkE
 from tidemark.record.envelope import STAMP_BYTES, Batch, stamp
 from tidemark.storage.damage import CUT_FILE, CutPoint, forget_damage, read_cut_point, write_cut_point
 from tidemark.storage.epoch_file import EPOCH_FILE, write_epochs
-from tidemark.storage.files import raise_storage_error, sync_directory
+from tidemark.storage.files import PARTITION_FILE, raise_storage_error, sync_directory, sync_file
 from tidemark.storage.index import NO_TIMESTAMP_US
 from tidemark.storage.reader import LogReader
 from tidemark.storage.recovery import envelopes_from, make_segment, segment_offsets
@@ -247,6 +248,7 @@ class PartitionLog(LogReader):
                 self._start = min(self._start, end)
                 self._flushed = min(self._flushed, end)
                 self._tail = Tail(end, position)
+                self._names_behind = True  # of the cut's mark, and of segments that must not come back after a crash
             for other in reversed(dropped):
                 self._pool.drop(other)
                 other.remove()
@@ -361,10 +363,9 @@ class PartitionLog(LogReader):
             self._names_behind = False
         try:
             for segment in behind:
-                opened = self._pool.get(segment, segment.log_path)
-                os.fdatasync(opened.number)
+                self._sync_segment(segment)
             if names:
-                sync_directory(self._path)
+                self._sync_names()
         except OSError as error:
             if cuts != self._cuts and error.errno == errno.ENOENT:
                 return Offset(self._flushed)
@@ -372,6 +373,27 @@ class PartitionLog(LogReader):
             raise_storage_error(f"flush {self._path.name}", error)
         self._note_flushed(end, cuts)
         return Offset(self._flushed)
+
+    def _sync_segment(self, segment: Segment) -> None:
+        try:
+            opened = self._pool.get(segment, segment.log_path)
+        except FileNotFoundError:
+            if segment in self._segments:
+                raise
+            return  # removed since we looked
+        os.fdatasync(opened.number)
+
+    def _sync_names(self) -> None:
+        """Records on disk count for nothing if their files, or whose they are, are not found there after a crash."""
+        if self._identity_behind:
+            sync_file(self._path / PARTITION_FILE)
+        if self._cut_pending:
+            with contextlib.suppress(FileNotFoundError):  # a checkpoint took its place
+                sync_file(self._path / CUT_FILE)
+        sync_directory(self._path)
+        if self._identity_behind:
+            sync_directory(self._path.parent)
+            self._identity_behind = False
 
     def _note_flushed(self, end: int, cuts: int) -> None:
         with self._lock:

@@ -16,14 +16,13 @@ from tidemark.core.events import RecoveredLog
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.storage.damage import KnownDamage, valid_batches_in_file, write_damage
 from tidemark.storage.directory import (
-    PARTITION_FILE,
     FoundReplica,
     LogDirectory,
     PreviousDirectory,
     aside_path,
     write_identity,
 )
-from tidemark.storage.files import DescriptorPool, storage_error
+from tidemark.storage.files import PARTITION_FILE, DescriptorPool, storage_error
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.recovery import Expected, make_segment, recover, segment_offsets
 from tidemark.storage.segment import Segment

@@ -68,6 +68,7 @@ class LogReader:
         self._snapshot_at = self._end
         self._unsnapshotted_bytes = 0
         self._names_behind = True
+        self._identity_behind = True
         self._broken: str | None = None
         self._tail = Tail(self._end, self._segments[-1].size_bytes)
         self._interval_bytes = settings.index_interval_bytes

@@ -30,10 +30,11 @@ class Harness:
     def __init__(self, logs: MemoryLogs) -> None:
         self.logs = logs
         self.events: list[Event] = []
+        self.flushes: list[float] = []
         self.failures: list[BaseException] = []
         self.failed = asyncio.Event()
         self._news = asyncio.Event()
-        self.threads = LogThreads(logs, TopicTable(), self._deliver, self._fail, lambda _: None)
+        self.threads = LogThreads(logs, TopicTable(), self._deliver, self._fail, lambda _: None, self.flushes.append)
 
     def _deliver(self, events: Sequence[Event]) -> None:
         self.events.extend(events)
