@@ -1,0 +1,257 @@
+"""Flushing what was written: who is flushed when, what the core is told of it, and what befalls a flush that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+from tidemark.broker.flush_threads import FlushThreads
+from tidemark.broker.log_threads import LogThreads
+from tidemark.broker.open_replica import OpenReplica
+from tidemark.broker.topics import TopicTable
+from tidemark.core.effects import AppendToLog, CloseLog, Effect, OpenLog, TruncateLog
+from tidemark.core.events import Event, LogAppended, LogFailed, LogFlushed, LogOpened, LogTruncated
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.record.checks import check_batch
+
+from tests.fakes.logs import MemoryLog, MemoryLogs
+from tests.unit.record.samples import sample
+
+IDENTITY = ReplicaIdentity("t" * 32, "a" * 32)
+BATCH = check_batch(sample())
+GROUPED = TopicPartition("grouped", 0)
+TIMED = TopicPartition("timed", 0)
+LAZY = TopicPartition("lazy", 0)
+CONFIGS = {
+    "grouped": {"flush.policy": "group-commit"},
+    "timed": {"flush.policy": "interval", "flush.interval.ms": "20"},
+    "lazy": {"flush.policy": "os"},
+}
+
+
+class Disk:
+    """Flushes of MemoryLogs, counted by log; while `stalls`, each waits until it is told to go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.flushes: list[MemoryLog] = []
+        self.stalls = False
+        self.began, self.go_on = threading.Event(), threading.Event()
+        self.error: TidemarkError | None = None
+        self._real = MemoryLog.flush
+        disk = self
+        monkeypatch.setattr(MemoryLog, "flush", lambda log: disk.flush(log))
+
+    def flush(self, log: MemoryLog) -> Offset:
+        self.flushes.append(log)
+        if self.error is not None:
+            raise self.error
+        offset = self._real(log)
+        if self.stalls:
+            self.began.set()
+            assert self.go_on.wait(5)
+        return offset
+
+
+class Harness:
+    """LogThreads over memory; `events` are what the core would be told."""
+
+    def __init__(self) -> None:
+        self.logs = MemoryLogs()
+        self.events: list[Event] = []
+        self.failures: list[BaseException] = []
+        self.flush_seconds: list[float] = []
+        self.topics = TopicTable()
+        self.topics.update(CONFIGS)
+        self._news = asyncio.Event()
+        self.threads = LogThreads(
+            self.logs, self.topics, self._deliver, self.failures.append, lambda _: None, self._observe_flush
+        )
+
+    def _observe_flush(self, seconds: float) -> None:
+        self.flush_seconds.append(seconds)
+        self._news.set()
+
+    def _deliver(self, events: Sequence[Event]) -> None:
+        self.events.extend(events)
+        self._news.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not holds():
+                self._news.clear()
+                await self._news.wait()
+
+    def of(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.events if type(event) is kind]
+
+    async def does(self, effect: Effect, answer: type[Event]) -> None:
+        before = len(self.of(answer))
+        self.threads.submit(effect)
+        await self.until(lambda: len(self.of(answer)) > before)
+
+    async def opens(self, partition: TopicPartition) -> None:
+        await self.does(OpenLog(partition, IDENTITY), LogOpened)
+
+    def flushed_to(self) -> list[int]:
+        return [event.flushed_offset for event in self.events if isinstance(event, LogFlushed)]
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[Harness]:
+    harness = Harness()
+    harness.threads.start()
+    yield harness
+    await asyncio.to_thread(harness.threads.stop)
+    assert harness.failures == []
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def append(base: int, partition: TopicPartition = GROUPED) -> AppendToLog:
+    return AppendToLog(partition, IDENTITY, Offset(base), LeaderEpoch(1), (BATCH,), stamp=True)
+
+
+async def test_what_is_appended_to_a_group_commit_topic_is_flushed_and_the_core_is_told(harness: Harness) -> None:
+    await harness.opens(GROUPED)
+    await harness.does(append(0), LogFlushed)
+    assert harness.events[1:] == [LogAppended(GROUPED, IDENTITY, Offset(3)), LogFlushed(GROUPED, IDENTITY, Offset(3))]
+    assert len(harness.flush_seconds) == 1
+
+
+async def test_appends_during_a_flush_are_covered_by_one_more(harness: Harness, disk: Disk) -> None:
+    await harness.opens(GROUPED)
+    disk.stalls = True
+    harness.threads.submit(append(0))
+    await asyncio.to_thread(disk.began.wait, 5)
+    for base in (3, 6, 9):
+        await harness.does(append(base), LogAppended)
+    assert harness.flushed_to() == []
+    disk.go_on.set()
+    await harness.until(lambda: 12 in harness.flushed_to())
+    assert harness.flushed_to() == [3, 12]
+    assert len(disk.flushes) == 2
+
+
+async def test_a_topic_that_leaves_it_to_the_kernel_is_never_flushed(harness: Harness, disk: Disk) -> None:
+    await harness.opens(LAZY)
+    await harness.opens(GROUPED)
+    await harness.does(append(0, LAZY), LogAppended)
+    await harness.does(append(0, GROUPED), LogFlushed)
+    assert len(disk.flushes) == 1
+
+
+async def test_a_topic_with_an_interval_is_flushed_when_it_is_over_and_the_core_is_told_nothing(
+    harness: Harness, disk: Disk
+) -> None:
+    await harness.opens(TIMED)
+    await harness.does(append(0, TIMED), LogAppended)
+    await harness.does(append(3, TIMED), LogAppended)
+    await harness.until(lambda: len(harness.flush_seconds) > 0)
+    log = harness.threads.log(TIMED)
+    assert set(disk.flushes) == {log}
+    assert harness.flushed_to() == []
+
+
+async def test_a_log_that_was_opened_with_unflushed_records_is_flushed(harness: Harness) -> None:
+    await harness.opens(LAZY)
+    await harness.does(append(0, LAZY), LogAppended)
+    harness.threads.submit(CloseLog(LAZY, IDENTITY, None))
+    harness.topics.update({"lazy": {"flush.policy": "group-commit"}})
+    await harness.opens(LAZY)
+    await harness.until(lambda: bool(harness.flushed_to()))
+    assert harness.flushed_to() == [3]
+
+
+async def test_what_was_flushed_before_a_cut_says_nothing_of_the_log_after_it(harness: Harness, disk: Disk) -> None:
+    await harness.opens(GROUPED)
+    disk.stalls = True
+    harness.threads.submit(append(0))
+    await asyncio.to_thread(disk.began.wait, 5)
+    await harness.does(TruncateLog(GROUPED, IDENTITY, Offset(0)), LogTruncated)
+    disk.go_on.set()
+    await harness.until(lambda: bool(harness.flushed_to()))
+    assert harness.flushed_to() == [0], "the one of before would have said 3"
+
+
+async def test_a_flush_that_fails_fails_its_replica_once_and_is_not_tried_again(harness: Harness, disk: Disk) -> None:
+    await harness.opens(GROUPED)
+    disk.error = TidemarkError(ErrorCode.STORAGE_ERROR, "fdatasync: input/output error")
+    await harness.does(append(0), LogFailed)
+    harness.threads.submit(append(3))
+    harness.threads.submit(TruncateLog(GROUPED, IDENTITY, Offset(0)))
+    disk.error = None
+    await harness.opens(LAZY)
+    await harness.does(append(0, LAZY), LogAppended)
+    assert len(disk.flushes) == 1
+    assert [type(event) for event in harness.events if event.partition == GROUPED] == [
+        LogOpened,
+        LogAppended,
+        LogFailed,
+    ]
+
+
+async def test_a_flush_of_a_log_that_was_closed_meanwhile_is_nobodys_failure(harness: Harness, disk: Disk) -> None:
+    await harness.opens(GROUPED)
+    disk.stalls = True
+    harness.threads.submit(append(0))
+    await asyncio.to_thread(disk.began.wait, 5)
+    await harness.does(append(3), LogAppended)
+    harness.threads.submit(CloseLog(GROUPED, IDENTITY, "stray"))
+    await harness.opens(GROUPED)
+    disk.go_on.set()
+    await harness.does(append(0), LogFlushed)
+    assert harness.of(LogFailed) == []
+    assert harness.flushed_to() == [3]
+
+
+async def test_what_waits_for_its_interval_is_flushed_at_the_end(disk: Disk) -> None:
+    harness = Harness()
+    harness.topics.update({"timed": {"flush.policy": "interval", "flush.interval.ms": "86400000"}})
+    harness.threads.start()
+    await harness.opens(TIMED)
+    await harness.does(append(0, TIMED), LogAppended)
+    assert disk.flushes == []
+    await asyncio.to_thread(harness.threads.stop)
+    assert len(disk.flushes) == 1
+
+
+def test_a_busy_group_commit_log_does_not_keep_the_others_from_their_flush() -> None:
+    turns: list[str] = []
+    done = threading.Event()
+
+    def flushed(replica: OpenReplica, *_: object) -> None:
+        turns.append(replica.partition.topic)
+        if len(turns) == 4:
+            done.set()
+        elif replica is busy:
+            threads.written(busy)  # there is always more
+
+    threads = FlushThreads(1, flushed, lambda *_: None, lambda _: None)
+    log, _ = MemoryLogs().open(GROUPED, IDENTITY, {})
+    busy = OpenReplica(GROUPED, IDENTITY, log, 0, flush_policy="group-commit")
+    timed = [
+        OpenReplica(TopicPartition(f"timed-{index}", 0), IDENTITY, log, 0, flush_policy="interval") for index in (1, 2)
+    ]
+    for replica in (busy, *timed):
+        threads.written(replica)
+    threads.start()
+    assert done.wait(5)
+    threads.stop()
+    assert turns[:4] == ["timed-1", "grouped", "timed-2", "grouped"]
+
+
+def test_a_mistake_of_ours_in_a_flush_is_handed_on() -> None:
+    broken: list[BaseException] = []
+    threads = FlushThreads(1, lambda *_: None, lambda *_: None, broken.append)
+    log, _ = MemoryLogs().open(GROUPED, IDENTITY, {})
+    replica = OpenReplica(GROUPED, IDENTITY, log, 0, flush_policy="group-commit")
+    del replica.log
+    threads.written(replica)
+    threads.start()
+    threads.stop()
+    assert isinstance(broken[0], AttributeError)
