@@ -1,0 +1,175 @@
+"""What `Log.flush` vouches for is on disk: after a power loss it is found there by name, and trusted (rules R3, T5)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.model import ErrorCode, Offset, TidemarkError
+from tidemark.storage.log import PartitionLog
+
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
+
+SMALL = {"segment.bytes": "2000", "index.interval.bytes": "500"}
+
+
+class StrictDisk:
+    """Keeps of a directory tree just what was synced: of a file its content, of a directory its names."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.contents: dict[int, bytes] = {}
+        self.names: dict[int, dict[str, int]] = {}
+        self.synced: list[str] = []
+        self.error: OSError | None = None
+        monkeypatch.setattr(os, "fdatasync", self.sync)
+        monkeypatch.setattr(os, "fsync", self.sync)
+
+    def sync(self, descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        self.synced.append(path.name)
+        if self.error is not None:
+            raise self.error
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            self.names[found.st_ino] = {entry.name: entry.inode() for entry in os.scandir(path)}
+        else:
+            self.contents[found.st_ino] = path.read_bytes()
+
+    def after_power_loss(self, directory: Path, target: Path) -> None:
+        """Make in `target` what the disk still has of `directory`."""
+        self._restore(directory.stat().st_ino, target)
+
+    def _restore(self, inode: int, target: Path) -> None:
+        target.mkdir()
+        for name, child in self.names.get(inode, {}).items():
+            if child in self.names:
+                self._restore(child, target / name)
+            else:
+                (target / name).write_bytes(self.contents.get(child, b""))
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with memory_directory() as made:
+        yield made
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> StrictDisk:
+    return StrictDisk(monkeypatch)
+
+
+def open_log(directory: Path) -> PartitionLog:
+    return open_one(directory).open(PARTITION, IDENTITY, SMALL)[0]
+
+
+def records(first: int, count: int) -> list[str]:
+    return [f"record {number} " + "x" * 60 for number in range(first, first + count)]
+
+
+def fill(log: PartitionLog, count: int, *, epoch: int = 0) -> None:
+    for _ in range(count):
+        lead(log, make_batch(records(log.log_end_offset, 5)), epoch=epoch)
+
+
+def recovered(disk: StrictDisk, path: Path) -> tuple[bytes, str | None, int]:
+    """(what can be read, damage, log end) of a start after a power loss."""
+    disk.after_power_loss(path / "disk", path / "after")
+    logs = open_one(path / "after")
+    try:
+        log, found = logs.open(PARTITION, IDENTITY, SMALL)
+        return read_all(log), found.damaged, found.log_end_offset
+    finally:
+        logs.close()
+
+
+def test_what_was_flushed_is_there_after_a_power_loss_and_what_was_not_is_gone(path: Path, disk: StrictDisk) -> None:
+    log = open_log(path / "disk")
+    fill(log, 2)
+    assert log.flush() == 10
+    kept = read_all(log)
+    fill(log, 1)
+    assert recovered(disk, path) == (kept, None, 10)
+
+
+def test_the_first_flush_also_keeps_whose_log_it_is(path: Path, disk: StrictDisk) -> None:
+    log = open_log(path / "disk")
+    fill(log, 1)
+    log.flush()
+    disk.after_power_loss(path / "disk", path / "after")
+    logs = open_one(path / "after")
+    assert logs.replicas() == {PARTITION: IDENTITY}
+    logs.close()
+
+
+def test_a_flush_covers_every_segment_since_the_last_one(path: Path, disk: StrictDisk) -> None:
+    log = open_log(path / "disk")
+    fill(log, 20)
+    assert len(list((path / "disk").rglob("*.log"))) > 3, "it has rolled"
+    assert log.flush() == 100
+    assert recovered(disk, path) == (read_all(log), None, 100)
+
+
+def test_a_segment_that_is_on_disk_is_not_flushed_again(path: Path, disk: StrictDisk) -> None:
+    log = open_log(path / "disk")
+    fill(log, 20)
+    log.flush()
+    disk.synced.clear()
+    lead(log, make_batch(["small"]))
+    assert log.flush() == 101
+    newest = max(file.name for file in (path / "disk").rglob("*.log"))
+    assert disk.synced == [newest]
+    assert log.flush() == 101
+    assert disk.synced == [newest], "nothing was written since"
+
+
+def test_segments_that_were_cut_off_do_not_come_back(path: Path, disk: StrictDisk) -> None:
+    log = open_log(path / "disk")
+    fill(log, 20)
+    log.flush()
+    log.truncate(Offset(30))
+    fill(log, 1, epoch=1)
+    assert log.flush() == 35
+    assert recovered(disk, path) == (read_all(log), None, 35)
+
+
+def test_a_cut_below_the_recovery_point_is_remembered_by_the_next_flush(path: Path, disk: StrictDisk) -> None:
+    logs = open_one(path / "disk")
+    log, _ = logs.open(PARTITION, IDENTITY, SMALL)
+    fill(log, 4)
+    log.flush()
+    logs.checkpoint({PARTITION: Offset(10)})
+    # the checkpoint's syncfs made durable what it renamed
+    for file in (path / "disk").glob("*-checkpoint"):
+        disk.contents[file.stat().st_ino] = file.read_bytes()
+    log.truncate(Offset(12))
+    fill(log, 1, epoch=1)
+    assert log.flush() == 15
+    assert recovered(disk, path) == (read_all(log), None, 15)
+
+
+def test_a_failed_flush_fails_the_directory_and_is_never_tried_again(path: Path, disk: StrictDisk) -> None:
+    logs = open_one(path / "disk")
+    log, _ = logs.open(PARTITION, IDENTITY, SMALL)
+    fill(log, 1)
+    log.flush()
+    fill(log, 1)
+    disk.synced.clear()
+    disk.error = OSError(errno.EIO, os.strerror(errno.EIO))
+    with pytest.raises(TidemarkError, match="Input/output error") as caught:
+        log.flush()
+    assert caught.value.code is ErrorCode.STORAGE_ERROR
+    assert len(disk.synced) == 1
+    disk.error = None
+    with pytest.raises(TidemarkError, match="offline"):
+        log.flush()
+    with pytest.raises(TidemarkError, match="offline"):
+        fill(log, 1)
+    assert len(disk.synced) == 1, "the kernel would say that it worked, and the records would be lost"
+    assert log.flushed_offset == 5
+    assert logs.directory_ids == ()
+    logs.close()
