@@ -1,0 +1,101 @@
+"""flush.policy=group-commit among real processes: an acknowledgement means the disk of every in-sync replica (rule R3).
+
+The brokers run with a hook that stands for a disk: while a broker's gate file exists, its fdatasync does not return.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.client import AdminClient, Producer, SendHandle
+from tidemark.local.cluster import LocalCluster
+from tidemark.model import TidemarkError
+
+HOOK = """
+import os, sys, time
+real, gates = os.fdatasync, os.environ["FLUSH_GATES"]
+name = sys.orig_argv[sys.orig_argv.index("--broker.id") + 1] if "--broker.id" in sys.orig_argv else "none"
+
+def fdatasync(descriptor):
+    gate = os.path.join(gates, name)
+    if os.path.exists(gate):
+        open(gate + ".reached", "w").close()
+    while os.path.exists(gate):
+        time.sleep(0.01)
+    real(descriptor)
+
+os.fdatasync = fdatasync
+"""
+
+
+class Gate:
+    """The disk of one broker."""
+
+    def __init__(self, directory: Path, broker_id: int) -> None:
+        self._gate = directory / str(broker_id)
+        self._reached = directory / f"{broker_id}.reached"
+
+    def close(self) -> None:
+        self._reached.unlink(missing_ok=True)
+        self._gate.touch()
+
+    def open(self) -> None:
+        self._gate.unlink(missing_ok=True)
+
+    def wait_until_reached(self) -> None:
+        deadline_s = time.monotonic() + 15
+        while not self._reached.exists():
+            assert time.monotonic() < deadline_s, "nothing is flushed"
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def gates(tmp_path: Path) -> Iterator[list[Gate]]:
+    directory = tmp_path / "gates"
+    directory.mkdir()
+    made = [Gate(directory, broker_id) for broker_id in range(3)]
+    yield made
+    for gate in made:
+        gate.open()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, gates: list[Gate]) -> Iterator[LocalCluster]:
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(HOOK)
+    path = os.pathsep.join([str(hook), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {"PYTHONPATH": path, "FLUSH_GATES": str(tmp_path / "gates")}
+    with LocalCluster(tmp_path / "cluster", controllers=1, environment=environment) as started:
+        yield started
+        for gate in gates:
+            gate.open()
+
+
+def is_acknowledged(handle: SendHandle, timeout_s: float) -> bool:
+    try:
+        handle.result(timeout_s)
+    except (TimeoutError, TidemarkError):
+        return False
+    return True
+
+
+def test_an_acknowledgement_waits_for_the_disk_of_each_in_sync_replica(
+    cluster: LocalCluster, gates: list[Gate]
+) -> None:
+    with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap, linger_ms=0) as producer:
+        for topic, policy in (("safe", "group-commit"), ("fast", "os")):
+            admin.create_topic(topic, partitions=1, replication_factor=3, configs={"flush.policy": policy})
+            producer.send(topic, b"first", partition=0).result(30)
+        for gate in gates:  # the leader's and both followers'
+            gate.close()
+            handle = producer.send("safe", b"record", partition=0)
+            gate.wait_until_reached()
+            assert is_acknowledged(producer.send("fast", b"record", partition=0), 15), "it waits for no disk"
+            assert not is_acknowledged(handle, 0.5)
+            gate.open()
+            assert is_acknowledged(handle, 15)
