@@ -193,6 +193,7 @@ class PartitionLog(LogReader):
             segment = make_segment(self._path, base)
             self._segments = (segment,)
             self._tail = Tail(base, 0)
+            self._names_behind = True
             self._pool.drop(old)
             if old.base_offset != base:
                 old.remove()

@@ -12,7 +12,17 @@ import pytest
 from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.storage.log import PartitionLog
 
-from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
+from tests.unit.storage.batches import (
+    IDENTITY,
+    PARTITION,
+    at,
+    follow,
+    lead,
+    make_batch,
+    memory_directory,
+    open_one,
+    read_all,
+)
 
 SMALL = {"segment.bytes": "2000", "index.interval.bytes": "500"}
 
@@ -177,4 +187,22 @@ def test_a_failed_flush_fails_the_directory_and_is_never_tried_again(path: Path,
     assert len(disk.synced) == 1, "the kernel would say that it worked, and the records would be lost"
     assert log.flushed_offset == 5
     assert logs.directory_ids == ()
+    logs.close()
+
+
+def test_a_log_that_starts_inside_a_batch_is_found_by_its_new_name(path: Path, disk: StrictDisk) -> None:
+    logs = open_one(path / "disk")
+    log, _ = logs.open(PARTITION, IDENTITY, SMALL)
+    log.reset(Offset(12))
+    log.flush()
+    follow(log, at(make_batch(records(10, 5)), 10))
+    assert log.flush() == 15
+    logs.checkpoint({PARTITION: Offset(15)})
+    for file in (path / "disk").glob("*-checkpoint"):
+        disk.contents[file.stat().st_ino] = file.read_bytes()
+    disk.after_power_loss(path / "disk", path / "after")
+    after = open_one(path / "after")
+    log, found = after.open(PARTITION, IDENTITY, SMALL)
+    assert (found.damaged, log.log_start_offset, log.log_end_offset) == (None, 12, 15)
+    after.close()
     logs.close()
