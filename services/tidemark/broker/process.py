@@ -136,6 +136,7 @@ class BrokerProcess:
             cluster_id=self._metadata.view.cluster_id,
             broker_id=BrokerId(settings.broker_id),
             stray_grace_ms=settings.stray_grace_ms,
+            producer_id_expiration_ms=settings.producer_id_expiration_ms,
         )
         self._logs = logs
         self._directory_ids = logs.directory_ids
@@ -231,4 +232,5 @@ def _replication_config(settings: BrokerSettings) -> ReplicationConfig:
         replica_lag_time_max_ms=settings.replica_lag_time_max_ms,
         replica_fetch_max_bytes=settings.replica_fetch_max_bytes,
         replica_heartbeat_interval_ms=settings.replica_heartbeat_interval_ms,
+        producer_id_expiration_ms=settings.producer_id_expiration_ms,
     )

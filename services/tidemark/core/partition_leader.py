@@ -186,7 +186,7 @@ class PartitionLeader:
                 if is_idempotent(envelope):
                     self._check_in_flight(producers.entry(envelope.producer_id))
                     undo.setdefault(envelope.producer_id, producers.entry(envelope.producer_id))
-                    producers.observe(envelope._replace(base_offset=next_offset))
+                    producers.observe(envelope._replace(base_offset=next_offset), self._ctx.now_ms)
                 next_offset += envelope.last_offset_delta + 1
         finally:
             # the append itself folds them in; here they only had to be checked one after the other

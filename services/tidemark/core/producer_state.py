@@ -1,7 +1,8 @@
 """What a replica remembers of idempotent producers (rules P1-P4).
 
 Per producer: its epoch and its last five batches. The state follows the log: appends fold batches in
-(`observe`), truncation and failover rebuild it from snapshot and log.
+(`observe`), truncation and failover rebuild it from snapshot and log. A producer that has been silent for the
+expiration time is forgotten when room is made for a new one, so memory is bounded by the producers of that time.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ class ProducerEntry(NamedTuple):
 
 
 class ProducerStates:
-    """All producers of one partition."""
+    """All producers of one partition; without an expiration time none is ever forgotten."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "_expiration_ms", "_seen_ms")
 
     def __init__(self, entries: Mapping[int, ProducerEntry] | None = None) -> None:
         self._entries: dict[int, ProducerEntry] = dict(entries) if entries else {}
+        self._expiration_ms: int | None = None
+        self._seen_ms: dict[int, int] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProducerStates) and self._entries == other._entries
@@ -56,8 +59,15 @@ class ProducerStates:
         return self._entries
 
     def copy(self) -> ProducerStates:
-        """An independent copy."""
+        """An independent copy, without expiration."""
         return ProducerStates(self._entries)
+
+    def expiring(self, expiration_ms: int, now_ms: int) -> ProducerStates:
+        """A copy from which producers expire; those known already count as seen now. Times of any one clock."""
+        states = self.copy()
+        states._expiration_ms = expiration_ms
+        states._seen_ms = dict.fromkeys(states._entries, now_ms)
+        return states
 
     def check(self, envelope: Envelope) -> RememberedBatch | None:
         """May this batch be appended next? None: yes. A batch: it is a duplicate of that one (rule P2).
@@ -88,7 +98,7 @@ class ProducerStates:
                 return batch
         raise _out_of_order(envelope, entry)
 
-    def observe(self, envelope: Envelope) -> None:
+    def observe(self, envelope: Envelope, now_ms: int = 0) -> None:
         """Fold in a batch that the log holds, with its final base offset; batches without a producer are passed over.
 
         A batch that is known already, or comes from an older epoch of its producer, changes nothing, so a log may
@@ -104,6 +114,8 @@ class ProducerStates:
             Offset(first_offset + envelope.last_offset_delta),
         )
         entry = self._entries.get(envelope.producer_id)
+        if self._expiration_ms is not None:
+            self._see(envelope.producer_id, now_ms - self._expiration_ms, now_ms)
         if entry is None or envelope.producer_epoch > entry.producer_epoch:
             self._entries[envelope.producer_id] = ProducerEntry(
                 envelope.producer_epoch, (batch,), envelope.max_timestamp_us
@@ -119,6 +131,17 @@ class ProducerStates:
             max(entry.last_timestamp_us, envelope.max_timestamp_us),
         )
 
+    def _see(self, producer_id: int, expired_ms: int, now_ms: int) -> None:
+        """`_seen_ms` is in the order of its times: the oldest goes first, and who is seen moves to the end."""
+        if self._seen_ms.pop(producer_id, None) is None:
+            while self._seen_ms:
+                oldest = next(iter(self._seen_ms))
+                if self._seen_ms[oldest] > expired_ms:
+                    break
+                del self._seen_ms[oldest]
+                self._entries.pop(oldest, None)
+        self._seen_ms[producer_id] = now_ms
+
     def entry(self, producer_id: int) -> ProducerEntry | None:
         """What is known of one producer."""
         return self._entries.get(producer_id)
@@ -127,6 +150,7 @@ class ProducerStates:
         """Put back what `entry` gave: a request that is refused halfway leaves no trace."""
         if entry is None:
             self._entries.pop(producer_id, None)
+            self._seen_ms.pop(producer_id, None)
         else:
             self._entries[producer_id] = entry
 

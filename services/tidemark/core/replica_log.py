@@ -12,7 +12,7 @@ from tidemark.core.broker_context import BrokerContext
 from tidemark.core.effects import AppendToLog, HighWatermarkAdvanced, ResetLog, SaveEpochs, TruncateLog
 from tidemark.core.events import LogTruncated, RecoveredLog
 from tidemark.core.leader_epochs import LeaderEpochs
-from tidemark.core.producer_state import is_idempotent
+from tidemark.core.producer_state import ProducerStates, is_idempotent
 from tidemark.model import NO_EPOCH, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.envelope import Batch
 
@@ -66,7 +66,7 @@ class ReplicaLog:
         self.high_watermark = max(found.log_start_offset, min(found.high_watermark, found.log_end_offset))
         self.recovered_high_watermark = found.high_watermark
         self.epochs = LeaderEpochs(found.epochs)
-        self.producers = found.producers.copy()
+        self.producers = self._expiring(found.producers)
         self.damaged = found.damaged
         self.cutting = False
         self.group_commit = False
@@ -112,7 +112,7 @@ class ReplicaLog:
         for batch in batches:
             envelope = batch.envelope
             if is_idempotent(envelope):
-                self.producers.observe(envelope._replace(base_offset=end))
+                self.producers.observe(envelope._replace(base_offset=end), self._ctx.now_ms)
             end += envelope.last_offset_delta + 1
         self._append(base, Offset(end), leader_epoch, batches, stamp=True)
         return base
@@ -128,7 +128,7 @@ class ReplicaLog:
                     LeaderEpoch(envelope.leader_epoch), Offset(max(envelope.base_offset, self.log_start_offset))
                 )
             if is_idempotent(envelope):
-                self.producers.observe(envelope)
+                self.producers.observe(envelope, self._ctx.now_ms)
         last = batches[-1].envelope
         self._append(self.next_offset, Offset(last.next_offset), LeaderEpoch(last.leader_epoch), batches, stamp=False)
         if new_epoch:
@@ -164,6 +164,9 @@ class ReplicaLog:
         behind = self.group_commit and self.flushed_offset < self.log_end_offset
         self.flush_due_since_ms = self._ctx.now_ms if behind else None
 
+    def _expiring(self, producers: ProducerStates) -> ProducerStates:
+        return producers.expiring(self._ctx.config.producer_id_expiration_ms, self._ctx.now_ms)
+
     def truncate(self, end_offset: Offset) -> None:
         """Cut the end off; everything but the answer must wait."""
         assert self.quiet, "a log is cut only while nothing is under way"
@@ -190,7 +193,7 @@ class ReplicaLog:
         self.high_watermark = max(event.log_start_offset, min(self.high_watermark, event.log_end_offset))
         if self.damaged is None:  # then only another lineage cuts below what was committed
             self.forget_recovered()
-        self.producers = event.producers.copy()
+        self.producers = self._expiring(event.producers)
         self.epochs.truncate_from_end(event.log_end_offset)
         self.save_epochs()
 

@@ -76,6 +76,7 @@ class BrokerSettings(_ServiceSettings):
     replica_heartbeat_interval_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
     log_flush_offset_checkpoint_interval_ms: int
+    producer_id_expiration_ms: int
     num_read_threads: int
     stray_grace_ms: int
 

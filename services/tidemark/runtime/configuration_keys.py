@@ -296,6 +296,14 @@ _BROKER: Final = (
         "How often recovery points are written",
         minimum=10,
     ),
+    _int(
+        "producer.id.expiration.ms",
+        ("broker",),
+        86_400_000,
+        "ms",
+        "An idempotent producer silent for so long may be forgotten; when it goes on it gets a new id",
+        minimum=1000,
+    ),
     _int("num.read.threads", ("broker",), 2, "", "Threads that read from disk", minimum=1, maximum=256),
     _int("stray.grace.ms", ("broker",), 3_600_000, "ms", "How long data that is no longer ours is kept"),
 )

@@ -6,6 +6,7 @@ offsets of the one it replaced.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ RECOVERY_POINTS: Final = "recovery-point-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 
 UNKNOWN: Final = -1
+_log = logging.getLogger(__name__)
 
 CheckpointKey = tuple[TopicPartition, str]
 """A partition and its incarnation."""
@@ -74,7 +76,8 @@ def read_checkpoints(directory: Path, known: Iterable[CheckpointKey]) -> Checkpo
     ):
         try:
             lines = read_lines(directory / name)
-        except BadFile:
+        except BadFile as bad:
+            _log.error("checkpoint not used: logs are checked as if it were lost", extra={"why": str(bad)})
             lines = None
         if lines is None:
             offsets.update(dict.fromkeys(partitions, UNKNOWN))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,8 @@ from typing import Final
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.model import EpochEntry, LeaderEpoch, Offset
 from tidemark.storage.files import BadFile, pack_lines, read_lines, replace_file
+
+_log = logging.getLogger(__name__)
 
 EPOCH_FILE: Final = "leader-epoch-checkpoint"
 
@@ -22,7 +25,8 @@ def read_epochs(directory: Path) -> LeaderEpochs | None:
     """What the file says; None where it is missing or damaged, so that the envelopes must be read."""
     try:
         lines = read_lines(directory / EPOCH_FILE)
-    except BadFile:
+    except BadFile as bad:
+        _log.error("epoch file not used: the log says it too", extra={"why": str(bad), "log": directory.name})
         return None
     if lines is None:
         return None

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -100,6 +101,11 @@ def sync_file_system(directory: Path) -> None:
     if _LIBC.syncfs(descriptor.number) != 0:
         number = ctypes.get_errno() or errno.EIO
         raise OSError(number, os.strerror(number), str(directory))
+
+
+def monotonic_ms() -> int:
+    """A clock that never goes back, in milliseconds."""
+    return time.monotonic_ns() // 1_000_000
 
 
 def sync_file(path: Path) -> None:

@@ -19,7 +19,7 @@ from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkE
 from tidemark.record.envelope import STAMP_BYTES, Batch, stamp
 from tidemark.storage.damage import CUT_FILE, CutPoint, forget_damage, read_cut_point, write_cut_point
 from tidemark.storage.epoch_file import EPOCH_FILE, write_epochs
-from tidemark.storage.files import PARTITION_FILE, raise_storage_error, sync_directory, sync_file
+from tidemark.storage.files import PARTITION_FILE, monotonic_ms, raise_storage_error, sync_directory, sync_file
 from tidemark.storage.index import NO_TIMESTAMP_US
 from tidemark.storage.reader import LogReader
 from tidemark.storage.recovery import envelopes_from, make_segment, segment_offsets
@@ -151,7 +151,8 @@ class PartitionLog(LogReader):
             self._unsnapshotted_bytes += length
             if envelope.producer_id >= 0:
                 with self._lock:
-                    self._producers.observe(envelope._replace(base_offset=base) if stamping else envelope)
+                    placed_envelope = envelope._replace(base_offset=base) if stamping else envelope
+                    self._producers.observe(placed_envelope, monotonic_ms())
 
     def _rolls_before(self, active: Segment, batch: Batch) -> bool:
         if active.size_bytes == 0:
@@ -288,7 +289,7 @@ class PartitionLog(LogReader):
             if envelope.producer_id >= 0 and envelope.base_offset >= start:
                 producers.observe(envelope)
         with self._lock:
-            self._producers = producers
+            self._producers = self._expiring(producers)
             self._epochs.truncate_from_end(Offset(end))
             self._latest_epoch, self._epochs_behind = self._epochs.latest, False
         write_epochs(self._path, self._epochs.entries)
@@ -313,7 +314,7 @@ class PartitionLog(LogReader):
                         other.remove()
                     self._segments = (make_segment(self._path, start_offset),)
                     self._tail = Tail(start_offset, 0)
-                    self._producers = ProducerStates()
+                    self._producers = self._expiring(ProducerStates())
                     self._epochs = LeaderEpochs()
                     self._latest_epoch, self._epochs_behind = -1, False
                     self._names_behind = True

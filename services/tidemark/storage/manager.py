@@ -26,7 +26,7 @@ from tidemark.storage.files import PARTITION_FILE, DescriptorPool, storage_error
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.recovery import Expected, make_segment, recover, segment_offsets
 from tidemark.storage.segment import Segment
-from tidemark.storage.settings import storage_settings
+from tidemark.storage.settings import PRODUCER_ID_EXPIRATION_MS, storage_settings
 
 STRAY_GRACE_MS: Final = 24 * 3600 * 1000
 _LOGGER: Final = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ def open_logs(
     cluster_id: str,
     broker_id: BrokerId,
     stray_grace_ms: int = STRAY_GRACE_MS,
+    producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
     open_files_max: int = 4096,
 ) -> LogManager:
     """Lock and read the log directories of a broker; new ones become its own. No replica is opened yet.
@@ -55,14 +56,27 @@ def open_logs(
         for directory in opened:
             directory.release()
         raise
-    return LogManager(opened, stray_grace_ms=stray_grace_ms, open_files_max=open_files_max)
+    return LogManager(
+        opened,
+        stray_grace_ms=stray_grace_ms,
+        producer_id_expiration_ms=producer_id_expiration_ms,
+        open_files_max=open_files_max,
+    )
 
 
 class LogManager:
     """The directories in the order they were configured; the same partition is opened by one thread at a time."""
 
-    def __init__(self, directories: Sequence[LogDirectory], *, stray_grace_ms: int, open_files_max: int) -> None:
+    def __init__(
+        self,
+        directories: Sequence[LogDirectory],
+        *,
+        stray_grace_ms: int,
+        producer_id_expiration_ms: int,
+        open_files_max: int,
+    ) -> None:
         self._directories = tuple(directories)
+        self._producer_id_expiration_ms = producer_id_expiration_ms
         self._stray_grace_s = stray_grace_ms / 1000
         self._pool = DescriptorPool(open_files_max)
         self._lock = threading.RLock()
@@ -142,7 +156,7 @@ class LogManager:
         expected = Expected(
             points.recovery_points.get(key, 0), points.high_watermarks.get(key, 0), points.log_starts.get(key)
         )
-        settings = storage_settings(configs)
+        settings = storage_settings(configs, producer_id_expiration_ms=self._producer_id_expiration_ms)
         old = directory.logs.pop(key, None)
         if old is not None:
             old.close()

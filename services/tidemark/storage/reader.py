@@ -18,7 +18,7 @@ from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.ports import TimestampOffset
 from tidemark.storage import search
 from tidemark.storage.damage import CUT_FILE
-from tidemark.storage.files import Descriptor, DescriptorPool, read_exactly
+from tidemark.storage.files import Descriptor, DescriptorPool, monotonic_ms, read_exactly
 from tidemark.storage.index import NO_TIMESTAMP_US
 from tidemark.storage.recovery import Recovered
 from tidemark.storage.segment import Damage, Segment, fit, skip_to
@@ -60,7 +60,7 @@ class LogReader:
         self._epochs: LeaderEpochs = recovered.epochs
         self._latest_epoch: int = recovered.epochs.latest
         self._epochs_behind = False
-        self._producers: ProducerStates = recovered.producers
+        self._producers: ProducerStates = self._expiring(recovered.producers)
         self._flushed = recovered.recovery_point
         self._damaged_until = recovered.damage.until if recovered.damage else None
         self._cuts = 0
@@ -73,6 +73,9 @@ class LogReader:
         self._tail = Tail(self._end, self._segments[-1].size_bytes)
         self._interval_bytes = settings.index_interval_bytes
         self._segment_ms_us = settings.segment_ms * 1000
+
+    def _expiring(self, producers: ProducerStates) -> ProducerStates:
+        return producers.expiring(self._settings.producer_id_expiration_ms, monotonic_ms())
 
     # -- what is known
 

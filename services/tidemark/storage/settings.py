@@ -1,9 +1,12 @@
-"""What storage takes of a topic's settings; the names are Kafka's dotted keys."""
+"""What storage takes of a topic's and the broker's settings; the names are Kafka's dotted keys."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+
+PRODUCER_ID_EXPIRATION_MS: Final = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,13 +16,17 @@ class StorageSettings:
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 24 * 3600 * 1000
     index_interval_bytes: int = 4096
+    producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
 
 
-def storage_settings(configs: Mapping[str, str]) -> StorageSettings:
+def storage_settings(
+    configs: Mapping[str, str], *, producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
+) -> StorageSettings:
     """From a topic's configuration, which whoever wrote it has checked; unknown keys are other people's."""
     defaults = StorageSettings()
     return StorageSettings(
         segment_bytes=int(configs.get("segment.bytes", defaults.segment_bytes)),
         segment_ms=int(configs.get("segment.ms", defaults.segment_ms)),
         index_interval_bytes=int(configs.get("index.interval.bytes", defaults.index_interval_bytes)),
+        producer_id_expiration_ms=producer_id_expiration_ms,
     )

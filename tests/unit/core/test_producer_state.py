@@ -122,3 +122,45 @@ def test_a_copy_is_independent_and_an_entry_can_be_put_back() -> None:
     twin.restore(7, before)
     twin.restore(8, None)
     assert twin == states
+
+
+# -- expiration ------------------------------------------------------------------------------------------------
+
+DAY_MS = 86_400_000
+
+
+def test_a_producer_that_was_silent_for_the_expiration_time_makes_room_for_a_new_one() -> None:
+    states = ProducerStates().expiring(DAY_MS, 0)
+    states.observe(envelope(0, producer_id=1), 0)
+    states.observe(envelope(0, producer_id=2), 1)
+    states.observe(envelope(0, producer_id=3), DAY_MS)
+    assert set(states.entries) == {2, 3}
+    assert refusal(states, envelope(1, producer_id=1)) is ErrorCode.UNKNOWN_PRODUCER_ID
+    assert states.check(envelope(1, producer_id=2)) is None
+
+
+def test_a_producer_that_goes_on_is_not_forgotten_and_nobody_is_while_nobody_new_comes() -> None:
+    states = ProducerStates().expiring(DAY_MS, 0)
+    states.observe(envelope(0, producer_id=1), 0)
+    states.observe(envelope(0, producer_id=2), 0)
+    states.observe(envelope(1, offset=1, producer_id=1), 5 * DAY_MS)
+    assert set(states.entries) == {1, 2}
+    states.observe(envelope(0, producer_id=3), 5 * DAY_MS)
+    assert set(states.entries) == {1, 3}
+
+
+def test_after_a_restart_the_time_of_those_known_begins_anew() -> None:
+    states = observed(envelope(0, producer_id=1)).expiring(DAY_MS, 7 * DAY_MS)
+    states.observe(envelope(0, producer_id=2), 8 * DAY_MS - 1)
+    assert set(states.entries) == {1, 2}
+    states.observe(envelope(0, producer_id=3), 8 * DAY_MS)
+    assert set(states.entries) == {2, 3}
+
+
+def test_a_new_producer_that_was_refused_after_all_leaves_nothing_behind() -> None:
+    states = ProducerStates().expiring(DAY_MS, 0)
+    states.observe(envelope(0, producer_id=1), 0)
+    states.restore(1, None)
+    states.observe(envelope(0, producer_id=1), DAY_MS)
+    states.observe(envelope(0, producer_id=2), DAY_MS + 1)
+    assert set(states.entries) == {1, 2}

@@ -542,3 +542,14 @@ def test_a_new_epoch_begins_only_after_what_is_under_way_is_written() -> None:
     stage.appended(1)
     assert stage.one(fx.SaveEpochs).entries == ((5, 0), (6, 1))
     assert stage.refusals() == []
+
+
+def test_a_producer_silent_for_its_expiration_time_is_unknown_once_another_came() -> None:
+    stage = Stage().leads((1,))
+    stage.write(batch(sequence=0, producer_id=1))
+    stage.now += 24 * 3600 * 1000
+    stage.write(batch(sequence=0, producer_id=2))
+    stage.produce(batch(sequence=1, producer_id=1))
+    assert [code for _, _, code in stage.replies()] == [ErrorCode.UNKNOWN_PRODUCER_ID]
+    stage.write(batch(sequence=0, producer_id=1))
+    assert [code for _, _, code in stage.replies()] == [None]

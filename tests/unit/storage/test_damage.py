@@ -13,6 +13,8 @@ from tidemark.model import BrokerEpoch, ErrorCode, Offset, TidemarkError
 from tidemark.ports import Log
 from tidemark.record.checks import check_batches
 from tidemark.record.envelope import Batch
+from tidemark.storage.epoch_file import EPOCH_FILE
+from tidemark.storage.files import checksum
 from tidemark.storage.index import read_end_mark
 
 from tests.unit.storage.batches import (
@@ -233,6 +235,39 @@ def test_small_files_flipped_cut_or_deleted_are_made_anew_or_refused(
             assert recovered.epochs == ((0, 0), (1, 8), (2, 16), (3, 24)), file
             assert recovered.producers.entries[4].batches[-1].last_sequence == 31, file
             assert recovered.high_watermark in (0, 18, 30)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "replication-offset-checkpoint",
+        "recovery-point-checkpoint",
+        "log-start-offset-checkpoint",
+        f"{PARTITION}/{EPOCH_FILE}",
+    ],
+)
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "checksum"),
+        (b"1\n", "checksum"),
+        (b"2\nsomething new\n", "version 2, this program knows 1"),
+    ],
+    ids=["empty", "cut off", "of a later version"],
+)
+def test_a_checkpoint_that_cannot_be_used_is_told_and_nothing_is_lost(
+    killed: tuple[Path, bytes], caplog: pytest.LogCaptureFixture, name: str, content: bytes, why: str
+) -> None:
+    path, whole = killed
+    if why.startswith("version"):
+        content += f"crc {checksum(content):08x}\n".encode()
+    (path / name).write_bytes(content)
+    recovered, found = start(path)
+    assert found == whole
+    assert recovered.damaged is None
+    assert recovered.epochs == ((0, 0), (1, 8), (2, 16), (3, 24))
+    told = [record.why for record in caplog.records if hasattr(record, "why")]
+    assert any(why in one and name.rsplit("/", maxsplit=1)[-1] in one for one in told), told
 
 
 def test_a_missing_segment_is_damage(killed: tuple[Path, bytes]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.storage import directory as directory_module
 from tidemark.storage import log as log_module
+from tidemark.storage import reader as reader_module
 from tidemark.storage.directory import write_identity
 from tidemark.storage.manager import open_logs
 
@@ -276,3 +277,19 @@ def test_a_foreign_meta_version_is_refused(path: Path) -> None:
     assert meta["cluster_id"] == CLUSTER
     (path / "meta.json").write_text(json.dumps({**meta, "format_version": 2}))
     assert "checksum" in refused(path).message
+
+
+def test_an_expired_producer_is_not_in_the_snapshot_of_a_clean_stop(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = [0]
+    for module in (log_module, reader_module):
+        monkeypatch.setattr(module, "monotonic_ms", lambda: now_ms[0])
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, make_batch(["a"], producer_id=1, producer_epoch=0, sequence=0))
+    now_ms[0] = 24 * 3600 * 1000
+    lead(log, make_batch(["b"], producer_id=2, producer_epoch=0, sequence=0))
+    logs.close_clean(BrokerEpoch(0), {PARTITION: Offset(2)})
+    _, recovered = open_one(path).open(PARTITION, IDENTITY, {})
+    assert set(recovered.producers.entries) == {2}
