@@ -101,16 +101,25 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEpochRecord:
-    """The content of /brokers/epochs/<id>; `broker_epoch` is the version of the node."""
+    """The content of /brokers/epochs/<id>; `broker_epoch` is the version of the node (rules T1, T2).
+
+    Attributes:
+        unclean_at: broker epoch of the last registration after which what was written is not trusted.
+        lost_at: broker epoch of the last one after which what was flushed is not trusted either.
+    """
 
     broker_epoch: BrokerEpoch
     directory_ids: tuple[str, ...] = ()
     unclean_at: BrokerEpoch = BrokerEpoch(-1)
+    lost_at: BrokerEpoch = BrokerEpoch(-1)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """The content of /brokers/topics/<topic>, with the transaction ids of the node (rule K2)."""
+    """The content of /brokers/topics/<topic>, with the transaction ids of the node (rule K2).
+
+    `configs_zxid`: of the last change of the topic's settings; `created_zxid` while they are those it was created with.
+    """
 
     topic: str
     topic_id: str
@@ -122,6 +131,7 @@ class TopicDescription:
     configs: Mapping[str, str] = field(default_factory=dict)
     created_zxid: int = -1
     modified_zxid: int = -1
+    configs_zxid: int = -1
     version: int = -1
 
 

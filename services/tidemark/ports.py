@@ -206,9 +206,15 @@ class MetadataStore(Protocol):
 
     # brokers
     async def register_broker(
-        self, registration: BrokerRegistration, *, clean: bool, locked_directory_ids: frozenset[str]
+        self,
+        registration: BrokerRegistration,
+        *,
+        clean: bool,
+        locked_directory_ids: frozenset[str],
+        flushed_kept: bool = False,
     ) -> BrokerEpoch:
-        """Rule Z3, waiting where it says wait; raises BROKER_ID_TAKEN. `clean` as rule T1 decides."""
+        """Rule Z3, waiting where it says wait; raises BROKER_ID_TAKEN. `clean` as rule T1 decides; where it is
+        not, `flushed_kept`: what was flushed is there all the same."""
 
     async def live_brokers(self, *, watch: bool = False) -> Mapping[BrokerId, BrokerRegistration]:
         """/brokers/ids."""

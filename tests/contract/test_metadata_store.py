@@ -73,9 +73,14 @@ def registration_of(
     )
 
 
-async def register(store: SessionMetadataStore, registration: BrokerRegistration, *, clean: bool = True) -> BrokerEpoch:
+async def register(
+    store: SessionMetadataStore, registration: BrokerRegistration, *, clean: bool = True, flushed_kept: bool = False
+) -> BrokerEpoch:
     return await store.register_broker(
-        registration, clean=clean, locked_directory_ids=frozenset(registration.directory_ids)
+        registration,
+        clean=clean,
+        locked_directory_ids=frozenset(registration.directory_ids),
+        flushed_kept=flushed_kept,
     )
 
 
@@ -120,6 +125,19 @@ async def test_an_unclean_registration_leaves_its_epoch_and_clean_ones_keep_it(c
         found.append((await store.broker_epochs())[BrokerId(1)].unclean_at)
         await store.stop()
     assert found == [-1, 1, 1, 1]
+
+
+async def test_an_unclean_registration_that_kept_what_was_flushed_is_not_taken_for_a_loss_of_it(
+    cluster: Cluster,
+) -> None:
+    found = []
+    for clean, flushed_kept in ((True, False), (False, True), (False, False), (False, True), (True, False)):
+        store = await cluster.store()
+        await register(store, registration_of(1), clean=clean, flushed_kept=flushed_kept)
+        record = (await store.broker_epochs())[BrokerId(1)]
+        found.append((record.unclean_at, record.lost_at))
+        await store.stop()
+    assert found == [(-1, -1), (1, -1), (2, 2), (3, 2), (3, 2)]
 
 
 async def test_a_restarted_broker_takes_the_place_of_its_dead_process_at_once(cluster: Cluster) -> None:
@@ -243,8 +261,8 @@ async def test_after_another_election_every_write_of_the_old_term_is_refused(clu
 async def test_a_topic_reads_as_it_was_created(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store()
     created = await store.create_topic(topic_of())
-    assert created.created_zxid == created.modified_zxid > 0
-    assert replace(created, created_zxid=-1, modified_zxid=-1, version=-1) == topic_of()
+    assert created.created_zxid == created.modified_zxid == created.configs_zxid > 0
+    assert replace(created, created_zxid=-1, modified_zxid=-1, configs_zxid=-1, version=-1) == topic_of()
     assert await other.topics(["flights", "no such topic"]) == {"flights": created}
     assert await other.topics() == {"flights": created}
 

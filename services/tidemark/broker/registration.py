@@ -136,7 +136,10 @@ class Registration:
             features=self._identity.features,
         )
         broker_epoch = await self._store.register_broker(
-            registration, clean=verdict.clean, locked_directory_ids=frozenset(directory_ids)
+            registration,
+            clean=verdict.clean,
+            flushed_kept=verdict.flushed_kept,
+            locked_directory_ids=frozenset(directory_ids),
         )
         await asyncio.to_thread(self._logs.confirm_registration, broker_epoch, boot)
         self.broker_epoch = broker_epoch

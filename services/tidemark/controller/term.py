@@ -269,4 +269,8 @@ def _policy_of(configs: Mapping[str, str]) -> TopicPolicy:
     except TidemarkError as error:
         _log.error("topic settings not understood; the defaults hold", extra={"why": str(error)})
         settings = topic_settings({})
-    return TopicPolicy(settings.min_insync_replicas, settings.unclean_leader_election_enable)
+    return TopicPolicy(
+        settings.min_insync_replicas,
+        settings.unclean_leader_election_enable,
+        group_commit=settings.flush_policy == "group-commit",
+    )

@@ -203,6 +203,8 @@ class ControllerCore:
                 continue
             self._topics[name] = topic
             policy = self._policy_of(topic.configs)
+            if topic.configs_zxid != topic.created_zxid:
+                policy = replace(policy, group_commit=False)  # now, but maybe not throughout (rule T1)
             for index, assigned in topic.partitions.items():
                 self._learn_partition(TopicPartition(name, index), topic, assigned, policy)
         self._deleted_ids &= {topic.topic_id for topic in topics.values()}
@@ -294,6 +296,7 @@ class ControllerCore:
         facts = BrokerFacts(
             live=live,
             unclean_at={broker: record.unclean_at for broker, record in self._epochs.items()},
+            lost_at={broker: record.lost_at for broker, record in self._epochs.items()},
             suspected=self._acted_on,
         )
         changes: list[tuple[PartitionRecord, StateChange]] = []

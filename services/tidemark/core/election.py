@@ -21,20 +21,23 @@ class BrokerFacts:
     Attributes:
         live: broker epoch of each registered broker.
         unclean_at: broker epoch of the last unclean registration of each broker that had one (rule T2).
+        lost_at: of the last one of them that lacked a log directory, which spares nothing (rule T1).
         suspected: registered, and not answering heartbeats (rule C6).
     """
 
     live: Mapping[BrokerId, BrokerEpoch]
     unclean_at: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
+    lost_at: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
     suspected: frozenset[BrokerId] = frozenset()
 
     def is_live(self, broker: BrokerId) -> bool:
         """Whether it is registered; not if it has registered uncleanly since: then `live` is not the latest."""
         return broker in self.live and not self.is_void(IsrEntry(broker, self.live[broker]))
 
-    def is_void(self, entry: IsrEntry) -> bool:
-        """Whether the broker may have lost what the entry stands for (rule T2)."""
-        return entry.broker_epoch < self.unclean_at.get(entry.broker_id, BrokerEpoch(-1))
+    def is_void(self, entry: IsrEntry, *, flushed: bool = False) -> bool:
+        """Whether the broker may have lost what the entry stands for (rule T2), which was `flushed` or just written."""
+        lost_at = self.lost_at if flushed else self.unclean_at
+        return entry.broker_epoch < lost_at.get(entry.broker_id, BrokerEpoch(-1))
 
     def is_present(self, entry: IsrEntry) -> bool:
         """Whether the broker lives in the very epoch in which it joined: a bounce is a failure and a return (C2)."""
@@ -47,6 +50,7 @@ class PartitionFacts:
 
     Attributes:
         state: its node; None: it has none yet.
+        flushed: what was committed had been flushed by all in sync: flush.policy=group-commit throughout (rule T1).
         damaged: entries of replicas whose log was found damaged; out of ISR and ELR (rule T5).
         offline: brokers that live but cannot open their log of this partition; out of the ISR, not out of the ELR.
         refused_epoch: the leader refused to lead in this leader epoch: it needs a higher one (rule E5).
@@ -57,6 +61,7 @@ class PartitionFacts:
     min_isr: int
     state: LeaderAndIsr | None
     unclean_allowed: bool = False
+    flushed: bool = False
     damaged: frozenset[IsrEntry] = frozenset()
     offline: frozenset[BrokerId] = frozenset()
     refused_epoch: LeaderEpoch | None = None
@@ -111,7 +116,7 @@ def _surviving_isr(partition: PartitionFacts, brokers: BrokerFacts) -> tuple[Isr
         entry
         for entry in partition.state.isr
         if brokers.is_present(entry)
-        and not brokers.is_void(entry)
+        and not brokers.is_void(entry, flushed=partition.flushed)
         and entry not in partition.damaged
         and entry.broker_id not in partition.offline
     )
@@ -127,7 +132,11 @@ def _elr_after(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEn
     """Rule T3: below m, whoever leaves is remembered; at m or more nobody is."""
     assert partition.state is not None
     old = partition.state
-    trusted = [entry for entry in (*old.elr, *old.isr) if not brokers.is_void(entry) and entry not in partition.damaged]
+    trusted = [
+        entry
+        for entry in (*old.elr, *old.isr)
+        if not brokers.is_void(entry, flushed=partition.flushed) and entry not in partition.damaged
+    ]
     return _elr_beside(tuple(trusted), isr, old.min_isr)
 
 

@@ -28,10 +28,11 @@ _RETRY_MAX_MS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
-    """The settings of a topic that elections go by."""
+    """The settings of a topic that elections go by; `group_commit`: it has had that flush.policy from the first."""
 
     min_insync_replicas: int
     unclean_allowed: bool
+    group_commit: bool = False
 
 
 @dataclass(slots=True)
@@ -130,6 +131,7 @@ class PartitionRecord:
             min_isr=min(self.policy.min_insync_replicas, len(self.assigned)),
             state=self.state,
             unclean_allowed=self.policy.unclean_allowed,
+            flushed=self.policy.group_commit,
             damaged=self.damaged,
             offline=frozenset(
                 entry.broker_id for entry in self.offline if live.get(entry.broker_id) == entry.broker_epoch

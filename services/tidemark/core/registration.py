@@ -28,11 +28,17 @@ class DirectoryEvidence:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationVerdict:
-    """Clean or not, and why; `missing` are the previous directories that are not there (they spare nothing)."""
+    """Clean or not, and why.
+
+    Attributes:
+        missing: the previous directories that are not there: they spare nothing.
+        flushed_kept: every previous directory is there, as the previous broker epoch left it: it has what was flushed.
+    """
 
     clean: bool
     reason: str
     missing: tuple[str, ...] = ()
+    flushed_kept: bool = True
 
 
 def judge_registration(
@@ -56,13 +62,21 @@ def judge_registration(
     missing = tuple(directory_id for directory_id in previous.directory_ids if directory_id not in present)
     if missing:
         return RegistrationVerdict(
-            clean=False, reason=f"log directories are missing: {', '.join(missing)}", missing=missing
+            clean=False,
+            reason=f"log directories are missing: {', '.join(missing)}",
+            missing=missing,
+            flushed_kept=False,
         )
+    flushed_kept = all(
+        previous.broker_epoch in (present[directory_id].shutdown_epoch, present[directory_id].incarnation_epoch)
+        for directory_id in previous.directory_ids
+    )
     for directory_id in previous.directory_ids:
         evidence = present[directory_id]
         doubt = _doubt(evidence, previous.broker_epoch, boot_id=boot_id, trust_boot_id=trust_boot_id)
         if doubt is not None:
-            return RegistrationVerdict(clean=False, reason=f"log directory {directory_id}: {doubt}")
+            reason = f"log directory {directory_id}: {doubt}"
+            return RegistrationVerdict(clean=False, reason=reason, flushed_kept=flushed_kept)
     return RegistrationVerdict(clean=True, reason="every log directory kept all that was written to it")
 
 

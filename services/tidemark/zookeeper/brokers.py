@@ -27,6 +27,7 @@ async def register(
     registration: BrokerRegistration,
     *,
     clean: bool,
+    flushed_kept: bool,
     locked_directory_ids: frozenset[str],
 ) -> BrokerEpoch:
     """Rule Z3: raise the epoch, delete an old ephemeral where that is safe, create the new one; one multi."""
@@ -51,7 +52,9 @@ async def register(
                 continue
             else:
                 delete_old = True
-        epoch, operations = _operations(registration, found_epoch, clean=clean, delete_old=delete_old)
+        epoch, operations = _operations(
+            registration, found_epoch, clean=clean, flushed_kept=flushed_kept, delete_old=delete_old
+        )
         try:
             await commit(session, operations)
         except MultiFailed:
@@ -82,19 +85,26 @@ def _taken(old: BrokerRegistration, why: str) -> TidemarkError:
 
 
 def _operations(
-    registration: BrokerRegistration, found_epoch: tuple[bytes, Any] | None, *, clean: bool, delete_old: bool
+    registration: BrokerRegistration,
+    found_epoch: tuple[bytes, Any] | None,
+    *,
+    clean: bool,
+    flushed_kept: bool,
+    delete_old: bool,
 ) -> tuple[BrokerEpoch, list[Operation]]:
     broker_id = registration.broker_id
     epoch_path = paths.broker_epoch(broker_id)
-    unclean_at = BrokerEpoch(-1)
+    unclean_at = lost_at = BrokerEpoch(-1)
     epoch = BrokerEpoch(0)
     if found_epoch is not None:
         data, stat = found_epoch
         epoch = BrokerEpoch(stat.version + 1)
-        unclean_at = codecs.decode_broker_epoch(epoch_path, data, stat.version).unclean_at
+        before = codecs.decode_broker_epoch(epoch_path, data, stat.version)
+        unclean_at, lost_at = before.unclean_at, before.lost_at
     if not clean:
         unclean_at = epoch
-    content = codecs.encode_broker_epoch(registration.directory_ids, unclean_at)
+        lost_at = lost_at if flushed_kept else epoch
+    content = codecs.encode_broker_epoch(registration.directory_ids, unclean_at, lost_at)
     operations: list[Operation] = [
         Create(epoch_path, content) if found_epoch is None else Set(epoch_path, content, epoch - 1)
     ]

@@ -141,9 +141,9 @@ def decode_registration(path: str, data: bytes, broker_id: BrokerId) -> BrokerRe
     )
 
 
-def encode_broker_epoch(directory_ids: Iterable[str], unclean_at: BrokerEpoch) -> bytes:
+def encode_broker_epoch(directory_ids: Iterable[str], unclean_at: BrokerEpoch, lost_at: BrokerEpoch) -> bytes:
     """A node of /brokers/epochs; the epoch itself is the node's version."""
-    return encode({"directories": list(directory_ids), "unclean_at": unclean_at})
+    return encode({"directories": list(directory_ids), "unclean_at": unclean_at, "lost_at": lost_at})
 
 
 def decode_broker_epoch(path: str, data: bytes, version: int) -> BrokerEpochRecord:
@@ -155,6 +155,7 @@ def decode_broker_epoch(path: str, data: bytes, version: int) -> BrokerEpochReco
             broker_epoch=BrokerEpoch(version),
             directory_ids=tuple(_str(item) for item in fields.get("directories", ())),
             unclean_at=BrokerEpoch(_int(fields.get("unclean_at", -1))),
+            lost_at=BrokerEpoch(_int(fields.get("lost_at", fields.get("unclean_at", -1)))),
         ),
     )
 

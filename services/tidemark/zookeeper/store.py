@@ -72,11 +72,20 @@ class SessionMetadataStore:
     # brokers
 
     async def register_broker(
-        self, registration: BrokerRegistration, *, clean: bool, locked_directory_ids: frozenset[str]
+        self,
+        registration: BrokerRegistration,
+        *,
+        clean: bool,
+        locked_directory_ids: frozenset[str],
+        flushed_kept: bool = False,
     ) -> BrokerEpoch:
         """Rule Z3, waiting where it says wait; raises BROKER_ID_TAKEN."""
         return await brokers.register(
-            self._session, registration, clean=clean, locked_directory_ids=locked_directory_ids
+            self._session,
+            registration,
+            clean=clean,
+            flushed_kept=flushed_kept,
+            locked_directory_ids=locked_directory_ids,
         )
 
     async def live_brokers(self, *, watch: bool = False) -> Mapping[BrokerId, BrokerRegistration]:

@@ -80,6 +80,7 @@ async def read(
             configs=configs,
             created_zxid=node[1].czxid,
             modified_zxid=node[1].mzxid,
+            configs_zxid=-1 if config is None else config[1].mzxid,
             version=node[1].version,
         )
     return found

@@ -36,7 +36,9 @@ Sends = (fx.SendLeaderAndIsr, fx.SendStopReplica, fx.SendUpdateMetadata)
 
 
 def policy_of(configs: Mapping[str, str]) -> TopicPolicy:
-    return TopicPolicy(int(configs.get("min.insync.replicas", "2")), configs.get("unclean") == "true")
+    return TopicPolicy(
+        int(configs.get("min.insync.replicas", "2")), configs.get("unclean") == "true", configs.get("flush") == "group"
+    )
 
 
 class BrokerKnows:
@@ -89,12 +91,16 @@ class World:
         self.now_ms += ms
         return self.happens(ev.Tick())
 
-    def register(self, broker: int, *, clean: bool = True) -> None:
+    def register(self, broker: int, *, clean: bool = True, flushed_kept: bool = False) -> None:
         """A broker registers; the controller does not know yet."""
         broker_id = BrokerId(broker)
         before = self.epochs.get(broker_id, BrokerEpochRecord(BrokerEpoch(-1)))
         epoch = BrokerEpoch(before.broker_epoch + 1)
-        self.epochs[broker_id] = BrokerEpochRecord(epoch, unclean_at=before.unclean_at if clean else epoch)
+        self.epochs[broker_id] = BrokerEpochRecord(
+            epoch,
+            unclean_at=before.unclean_at if clean else epoch,
+            lost_at=before.lost_at if clean or flushed_kept else epoch,
+        )
         self.brokers[broker_id] = BrokerKnows(BrokerRegistration(broker_id, "host", 9000 + broker, epoch))
 
     def registrations(self) -> dict[BrokerId, BrokerRegistration]:
@@ -103,9 +109,9 @@ class World:
     def brokers_seen(self) -> list[Any]:
         return self.happens(ev.BrokersChanged(self.registrations(), dict(self.epochs)))
 
-    def up(self, *brokers: int, clean: bool = True) -> None:
+    def up(self, *brokers: int, clean: bool = True, flushed_kept: bool = False) -> None:
         for broker in brokers:
-            self.register(broker, clean=clean)
+            self.register(broker, clean=clean, flushed_kept=flushed_kept)
         self.brokers_seen()
 
     def down(self, *brokers: int) -> None:
@@ -126,6 +132,7 @@ class World:
             configs={"min.insync.replicas" if key == "m" else key: value for key, value in configs.items()},
             created_zxid=self._zxid,
             modified_zxid=self._zxid,
+            configs_zxid=self._zxid,
             version=0,
         )
         self.topics[name] = topic

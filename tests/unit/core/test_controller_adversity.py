@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from tidemark.core import controller_effects as fx
 from tidemark.core import controller_events as ev
-from tidemark.model import NO_LEADER, BrokerId, ErrorCode, TidemarkError, TopicDescription, TopicPartition
+from tidemark.model import (
+    NO_LEADER,
+    BrokerId,
+    ErrorCode,
+    LeaderAndIsr,
+    TidemarkError,
+    TopicDescription,
+    TopicPartition,
+)
 
 from tests.unit.core.controller_world import World
 
@@ -215,3 +226,38 @@ def test_partitions_without_a_leader_are_counted_as_they_are_after_every_event()
     world.delete("t")
     world.settle()
     assert (world.core.counts()["offline_partitions"], world.core.counts()["partitions"]) == (0, 0)
+
+
+def after_a_power_loss(world: World, *, flushed_kept: bool) -> LeaderAndIsr:
+    """Every machine went down at once, and came back one after the other."""
+    world.down(0, 1, 2)
+    world.settle()
+    for broker in (2, 1, 0):
+        world.up(broker, clean=False, flushed_kept=flushed_kept)
+        world.settle()
+    return world.state("t")
+
+
+def test_a_power_loss_of_all_spares_the_replicas_of_a_topic_that_was_flushed() -> None:
+    world = three_brokers()
+    world.topic("t", (0, 1, 2), flush="group")
+    world.settle()
+    state = after_a_power_loss(world, flushed_kept=True)
+    assert (state.leader, state.lineage) == (2, 0)
+
+
+@pytest.mark.parametrize(("flush", "flushed_kept"), [("os", True), ("group", False)])
+def test_a_power_loss_of_all_spares_nobody_who_may_have_lost_something(flush: str, flushed_kept: bool) -> None:
+    world = three_brokers()
+    world.topic("t", (0, 1, 2), flush=flush)
+    world.settle()
+    assert after_a_power_loss(world, flushed_kept=flushed_kept).leader == NO_LEADER
+
+
+def test_a_topic_whose_settings_were_changed_since_it_was_made_is_not_spared() -> None:
+    world = three_brokers()
+    topic = world.make_topic("t", (0, 1, 2), flush="group")
+    world.topics["t"] = replace(topic, configs_zxid=topic.created_zxid + 1)
+    world.topics_seen()
+    world.settle()
+    assert after_a_power_loss(world, flushed_kept=True).leader == NO_LEADER

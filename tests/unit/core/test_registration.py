@@ -34,6 +34,7 @@ def test_a_missing_directory_is_unclean_and_named() -> None:
     verdict = judge_registration(PREVIOUS, [SHUT_DOWN], boot_id="boot", trust_boot_id=True)
     assert not verdict.clean
     assert verdict.missing == ("b",)
+    assert not verdict.flushed_kept
     assert "b" in verdict.reason
 
 
@@ -66,3 +67,19 @@ def test_on_network_volumes_the_boot_id_proves_nothing_but_a_clean_shutdown_does
 
 def test_a_system_without_a_boot_id_has_no_proof_by_it() -> None:
     assert not judge(SHUT_DOWN, replace(KILLED, boot_id=""), boot_id="")[0]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "kept"),
+    [
+        (replace(KILLED, boot_id="earlier"), True),
+        (replace(KILLED, boot_id=""), True),
+        (replace(KILLED, incarnation_epoch=BrokerEpoch(6)), False),
+        (DirectoryEvidence("b"), False),
+    ],
+)
+def test_what_was_flushed_is_there_after_a_power_loss_but_not_in_a_directory_as_it_was_earlier(
+    evidence: DirectoryEvidence, kept: bool
+) -> None:
+    verdict = judge_registration(PREVIOUS, [SHUT_DOWN, evidence], boot_id="boot", trust_boot_id=True)
+    assert (verdict.clean, verdict.flushed_kept) == (False, kept)
