@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tidemark.client import AdminClient, Producer, SendHandle
-from tidemark.local.cluster import LocalCluster
-from tidemark.model import TidemarkError
+from tidemark.core.cluster_state import PartitionView
+from tidemark.local.cluster import LocalCluster, broker_name
+from tidemark.model import NO_LEADER, TidemarkError
 
 HOOK = """
 import os, sys, time
@@ -99,3 +100,38 @@ def test_an_acknowledgement_waits_for_the_disk_of_each_in_sync_replica(
             assert not is_acknowledged(handle, 0.5)
             gate.open()
             assert is_acknowledged(handle, 15)
+
+
+def test_after_every_machine_lost_its_page_cache_a_group_commit_topic_goes_on_where_it_was(tmp_path: Path) -> None:
+    distrust = {"broker": {"log.dirs.trust.boot.id": "false", "zookeeper.session.timeout.ms": "3000"}}
+    brokers = [broker_name(broker_id) for broker_id in range(3)]
+    with (
+        LocalCluster(tmp_path, controllers=1, settings=distrust) as cluster,
+        AdminClient(cluster.admin_address) as admin,
+    ):
+        for topic, policy in (("safe", "group-commit"), ("fast", "os")):
+            admin.create_topic(topic, partitions=1, replication_factor=3, configs={"flush.policy": policy})
+            with Producer(cluster.bootstrap) as producer:
+                handles = [producer.send(topic, str(number).encode(), partition=0) for number in range(200)]
+                producer.flush(15)
+            assert handles[-1].result(15).offset == 199
+
+        def partition(topic: str) -> PartitionView:
+            return admin.describe_topics([topic])[0].partitions[0]
+
+        for name in brokers:
+            cluster.kill(name)
+        for name in brokers:
+            cluster.restart(name)
+        wait_for(lambda: set(partition("safe").in_sync_replicas) == {0, 1, 2}, "all are in sync again")
+        assert partition("safe").lineage == 0
+        assert partition("fast").leader == NO_LEADER, "nobody knows what a kernel had written of it"
+        with Producer(cluster.bootstrap) as producer:
+            assert producer.send("safe", b"and on", partition=0).result(15).offset == 200
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 20) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not in time: {what}"
+        time.sleep(0.05)
