@@ -413,10 +413,12 @@ class PartitionLeader:
         )
 
     def _is_flushed(self, remote: RemoteReplica) -> bool:
-        """What lies below the high watermark is on the disk of every member where flushes count (rule R3)."""
+        """What was ever committed is on the disk of every member where flushes count (rule R3); that may be more than a
+        new leader's high watermark says, but no more than its log had at first (rule R8)."""
         if not self.log.group_commit:
             return True
-        return remote.flushed_offset >= self.log.high_watermark and not self._flush_hangs(remote, self._ctx.now_ms)
+        committed = max(self.log.high_watermark, self.epoch_start_offset)
+        return remote.flushed_offset >= committed and not self._flush_hangs(remote, self._ctx.now_ms)
 
     def _write(self, change: IsrState, proposed: LeaderAndIsr, joining: tuple[IsrEntry, ...] | list[IsrEntry]) -> None:
         self._isr = change

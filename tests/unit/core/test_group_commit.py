@@ -217,3 +217,11 @@ def test_a_failed_flush_ends_the_leadership_and_acknowledges_nothing(stage: Stag
     assert stage.replies() == [(request, 0, ErrorCode.STORAGE_ERROR)]
     flushed(stage, 1)
     assert stage.out == []
+
+
+def test_a_follower_joins_a_new_leader_only_when_all_that_may_have_been_committed_is_on_its_disk(stage: Stage) -> None:
+    stage.leads((1,), min_isr=2, end=10, epochs=((4, 0),), high_watermark=3)
+    fetches(stage, 2, 10, flushed=9, last_epoch=4)
+    assert stage.got(fx.WriteIsr) == [], "the high watermark that this leader knows, 3, may be an old one"
+    reports(stage, 2, 10, flushed=10)
+    assert stage.one(fx.WriteIsr).state.isr_ids == (1, 2)
