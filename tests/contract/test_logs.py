@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -243,6 +244,24 @@ def test_flush_tells_up_to_where_everything_is_on_disk(log: Log) -> None:
     assert log.flush() == 0
     lead(log, *(make_batch(["a", "b"]) for _ in range(20)))
     assert log.flush() == 40
+
+
+def test_flushes_go_on_beside_appends_and_never_tell_what_is_not_written(log: Log) -> None:
+    told: list[int] = []
+    appended = threading.Event()
+
+    def flush_all_the_time() -> None:
+        while not appended.is_set():
+            told.append(log.flush())
+
+    flusher = threading.Thread(target=flush_all_the_time)
+    flusher.start()
+    ends = [lead(log, make_batch(["a", "b" * 50])) for _ in range(200)]
+    appended.set()
+    flusher.join()
+    assert told == sorted(told)
+    assert set(told) <= {0, *ends}
+    assert log.flush() == ends[-1]
 
 
 def test_another_identity_sets_the_old_log_aside(world: World) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,7 @@ class StrictDisk:
         self.names: dict[int, dict[str, int]] = {}
         self.synced: list[str] = []
         self.error: OSError | None = None
+        self.meanwhile: Callable[[], object] | None = None
         monkeypatch.setattr(os, "fdatasync", self.sync)
         monkeypatch.setattr(os, "fsync", self.sync)
 
@@ -43,6 +44,9 @@ class StrictDisk:
         self.synced.append(path.name)
         if self.error is not None:
             raise self.error
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):
             self.names[found.st_ino] = {entry.name: entry.inode() for entry in os.scandir(path)}
@@ -206,3 +210,29 @@ def test_a_log_that_starts_inside_a_batch_is_found_by_its_new_name(path: Path, d
     assert (found.damaged, log.log_start_offset, log.log_end_offset) == (None, 12, 15)
     after.close()
     logs.close()
+
+
+def test_what_is_appended_during_a_flush_waits_for_the_next_one(path: Path, disk: StrictDisk) -> None:
+    log = open_log(path / "disk")
+    fill(log, 2)
+    disk.meanwhile = lambda: fill(log, 20)
+    assert log.flush() == 10
+    assert log.flush() == log.log_end_offset == 110
+    assert recovered(disk, path) == (read_all(log), None, 110)
+
+
+def test_a_flush_that_meets_a_cut_vouches_for_nothing_that_was_written_since(path: Path, disk: StrictDisk) -> None:
+    log = open_log(path / "disk")
+    fill(log, 4)
+    log.flush()
+    fill(log, 20)
+
+    def cut() -> None:
+        log.truncate(Offset(15))
+        fill(log, 30, epoch=1)
+
+    disk.meanwhile = cut
+    assert log.flush() <= 15
+    assert log.flushed_offset <= 15
+    assert log.flush() == log.log_end_offset == 165
+    assert recovered(disk, path) == (read_all(log), None, 165)
