@@ -22,7 +22,7 @@ help: ## what there is
 	@echo "make demo               the main job: real flights, a killed leader, Spark gets every row"
 	@echo "make test               linters, types and all tests"
 	@echo "make lint types unit simulation contract integration chaos spark    one part of them"
-	@echo "make bench NAME=produce one benchmark: produce, latency, failover, log, record"
+	@echo "make bench NAME=produce one benchmark: produce, latency, durability, failover, log, record"
 	@echo "make stubs              the gRPC stubs again, from proto/"
 	@echo "make clean              remove what was made"
 
