@@ -1,6 +1,7 @@
 """flush.policy=group-commit among real processes: an acknowledgement means the disk of every in-sync replica (rule R3).
 
-The brokers run with a hook that stands for a disk: while a broker's gate file exists, its fdatasync does not return.
+The brokers run with a hook that stands for a disk: while a broker's gate file exists, its fdatasync does not return,
+and with another file there it fails.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ def fdatasync(descriptor):
         open(gate + ".reached", "w").close()
     while os.path.exists(gate):
         time.sleep(0.01)
+    if os.path.exists(gate + ".broken"):
+        raise OSError(5, "Input/output error")
     real(descriptor)
 
 os.fdatasync = fdatasync
@@ -39,10 +42,14 @@ class Gate:
     def __init__(self, directory: Path, broker_id: int) -> None:
         self._gate = directory / str(broker_id)
         self._reached = directory / f"{broker_id}.reached"
+        self._broken = directory / f"{broker_id}.broken"
 
     def close(self) -> None:
         self._reached.unlink(missing_ok=True)
         self._gate.touch()
+
+    def break_(self) -> None:
+        self._broken.touch()
 
     def open(self) -> None:
         self._gate.unlink(missing_ok=True)
@@ -100,6 +107,21 @@ def test_an_acknowledgement_waits_for_the_disk_of_each_in_sync_replica(
             assert not is_acknowledged(handle, 0.5)
             gate.open()
             assert is_acknowledged(handle, 15)
+
+
+def test_where_a_flush_fails_another_replica_leads_and_what_was_sent_is_acknowledged(
+    cluster: LocalCluster, gates: list[Gate]
+) -> None:
+    with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
+        admin.create_topic("safe", partitions=1, replication_factor=3, configs={"flush.policy": "group-commit"})
+        producer.send("safe", b"first", partition=0).result(30)
+        before = admin.describe_topics(["safe"])[0].partitions[0]
+        gates[before.leader].break_()
+        assert producer.send("safe", b"second", partition=0).result(30).offset == 1
+        after = admin.describe_topics(["safe"])[0].partitions[0]
+        assert after.leader != before.leader
+        assert after.lineage == before.lineage
+        assert before.leader not in after.in_sync_replicas
 
 
 def test_after_every_machine_lost_its_page_cache_a_group_commit_topic_goes_on_where_it_was(tmp_path: Path) -> None:
