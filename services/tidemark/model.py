@@ -135,6 +135,66 @@ class TopicDescription:
     version: int = -1
 
 
+class ElectionKind(StrEnum):
+    """What somebody may ask the controller for; the value is part of metrics and logs."""
+
+    PREFERRED = "preferred"  # the first assigned replica leads again
+    LAST_KNOWN = "last_known"  # the furthest live replica leads a partition that nobody leads (rule T4)
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionRequest:
+    """A node by which somebody asked for elections (docs/formats.md).
+
+    Attributes:
+        request_id: who asked; "" where nobody said.
+        modified_zxid: tells one request from a later one; `version` is what the node is removed at.
+        error: why it cannot be understood; then `partitions` is empty.
+    """
+
+    kind: ElectionKind
+    partitions: tuple[TopicPartition, ...]
+    request_id: str = ""
+    modified_zxid: int = -1
+    version: int = -1
+    error: TidemarkError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanElection:
+    """The loss report of one unclean election (rule T4): what a new lineage began with, and what it may lack.
+
+    Attributes:
+        lineage: the new one.
+        leader_epoch: the new leader's.
+        elected_at_ms: since 1970, UTC; 0 until it is written.
+        last_epoch: leader epoch of the new leader's last record; None where it was not asked.
+        log_end_offset: of the new leader, exclusive; None where it was not asked.
+        high_watermark: the highest one, exclusive, that any replica asked knew; None where none was asked.
+        unheard: assigned replicas that did not answer; what only they knew is not in this report.
+        request_id: of the request that asked for it; "" where the topic's setting allowed it.
+    """
+
+    partition: TopicPartition
+    topic_id: str
+    lineage: int
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    elected_at_ms: int = 0
+    last_epoch: LeaderEpoch | None = None
+    log_end_offset: Offset | None = None
+    high_watermark: Offset | None = None
+    unheard: tuple[BrokerId, ...] = ()
+    request_id: str = ""
+
+    @property
+    def records_maybe_lost(self) -> int | None:
+        """Committed records from `log_end_offset` to `high_watermark`, as far as it is known; None: it is not."""
+        if self.log_end_offset is None or self.high_watermark is None:
+            return None
+        return max(0, self.high_watermark - self.log_end_offset)
+
+
 class ErrorCode(StrEnum):
     """Stable codes of refusals. The value never changes; new ones are added."""
 
@@ -168,6 +228,10 @@ class ErrorCode(StrEnum):
     LOG_TRUNCATED = "LOG_TRUNCATED"
     LOG_DIVERGED = "LOG_DIVERGED"
     PARTITION_SEALED = "PARTITION_SEALED"
+    # elections that people ask for
+    ELECTION_NOT_NEEDED = "ELECTION_NOT_NEEDED"  # it has a leader
+    PREFERRED_LEADER_NOT_AVAILABLE = "PREFERRED_LEADER_NOT_AVAILABLE"
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = "ELIGIBLE_LEADERS_NOT_AVAILABLE"  # no replica lives
     # durability
     NOT_ENOUGH_REPLICAS = "NOT_ENOUGH_REPLICAS"
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"

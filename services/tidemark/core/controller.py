@@ -27,6 +27,7 @@ from tidemark.core.controller_teller import ControllerTeller
 from tidemark.core.election import BrokerFacts, Decision, decide
 from tidemark.core.messages import StoppedReplica
 from tidemark.core.partition_record import PartitionRecord, TopicPolicy
+from tidemark.core.requested_elections import RequestedElections
 from tidemark.core.suspicion import Suspicions
 from tidemark.core.unclean import UncleanElections
 from tidemark.model import (
@@ -85,6 +86,7 @@ class ControllerCore:
         self._dirty: set[TopicPartition] = set()
         self._suspicions: Suspicions | None = None
         self._unclean = UncleanElections()
+        self._elections = RequestedElections()
         self._acted_on: frozenset[BrokerId] = frozenset()
         self._effects: list[ControllerEffect] = []
         self._offline_count: int | None = None
@@ -95,6 +97,7 @@ class ControllerCore:
             ev.BrokersChanged: self._on_brokers_changed,
             ev.TopicsChanged: self._on_topics_changed,
             ev.DeletionsRequested: self._on_deletions_requested,
+            ev.ElectionsRequested: self._on_elections_requested,
             ev.StatesWritten: self._on_states_written,
             ev.StatesRead: self._on_states_read,
             ev.IsrChangesReported: self._on_isr_changes,
@@ -118,7 +121,7 @@ class ControllerCore:
         self._maybe_delete(now_ms)
         for broker, link in self._links.items():
             self._effects += self._teller.tell(broker, link, self._on_broker[broker], self._acted_on, now_ms)
-        self._effects += self._unclean.questions()
+        self._effects += self._unclean.questions() + self._elections.effects()
         return self._effects
 
     # -- for metrics and people --------------------------------------------------------------------------------
@@ -305,14 +308,17 @@ class ControllerCore:
             record = self._records.get(partition)
             if record is None or partition.topic in self._deletions:
                 self._unclean.forget(partition)
+                self._elections.unknown(partition)
                 continue
             if record.busy or now_ms < record.not_before_ms:
                 waiting.add(partition)
                 continue
-            partition_facts = record.facts(live)
+            partition_facts = self._elections.facts(partition, record.facts(live), facts, now_ms)
             decision = decide(partition_facts, facts)
             if decision is None:
                 decision = self._unclean.decide(partition, record.identity, partition_facts, facts, now_ms)
+            if decision is None:
+                decision = self._elections.preferred(partition, partition_facts, facts)
             if decision is None:
                 record.given_up_epoch = None  # nobody can relieve its leader now; it asks again while it needs to
             else:
@@ -337,7 +343,8 @@ class ControllerCore:
                 leader_epoch=state.leader_epoch,
                 before=NO_LEADER if old is None else old.leader,
             )
-        return StateChange(record.partition, record.identity, state, record.version, decision.checked)
+        report = self._elections.report(record.partition, record.identity, decision, state)
+        return StateChange(record.partition, record.identity, state, record.version, decision.checked, report)
 
     def _write(self, changes: list[tuple[PartitionRecord, StateChange]]) -> None:
         """Together, but those that met conflicts in smaller groups (rule Z2)."""
@@ -350,6 +357,9 @@ class ControllerCore:
                 for record, _ in part:
                     record.group = min(len(part), _MULTI_WRITES)
                 self._effects.append(WriteStates(tuple(change for _, change in part)))
+
+    def _on_elections_requested(self, event: ev.ElectionsRequested, now_ms: int) -> None:
+        self._dirty |= self._elections.requested(event, now_ms)
 
     def _on_states_written(self, event: ev.StatesWritten, now_ms: int) -> None:
         hinted = []
@@ -535,7 +545,7 @@ class ControllerCore:
 
     def _on_tick(self, event: ev.Tick, now_ms: int) -> None:
         """Holds, retries and back-offs end; nothing per partition that has what it needs."""
-        self._dirty |= self._unclean.due(now_ms)
+        self._dirty |= self._unclean.due(now_ms) | self._elections.due(now_ms)
 
     def _observe(self, kind: str, partition: TopicPartition | None, **fields: str | int) -> None:
         self._effects.append(Observed(kind, partition, fields))

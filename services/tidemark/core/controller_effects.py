@@ -13,22 +13,28 @@ from tidemark.core.messages import LeaderAndIsrCommand, ReplicaQuestion, StopRep
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,
+    ElectionRequest,
     LeaderAndIsr,
     ReplicaIdentity,
     TopicDescription,
     TopicPartition,
+    UncleanElection,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """One node to write at `expected_version` (-1: to create), with /brokers/epochs/<id> at these versions (T2)."""
+    """One node to write at `expected_version` (-1: to create), with /brokers/epochs/<id> at these versions (T2).
+
+    `report`: of an unclean election, to be kept with it (T4).
+    """
 
     partition: TopicPartition
     identity: ReplicaIdentity
     state: LeaderAndIsr
     expected_version: int
     broker_epochs: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
+    report: UncleanElection | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,13 @@ class DeleteTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class FinishElections:
+    """Everything this request asks for is done or refused: remove its node, if it is still the same."""
+
+    request: ElectionRequest
+
+
+@dataclass(frozen=True, slots=True)
 class Resign:
     """Give /controller up."""
 
@@ -101,9 +114,10 @@ class Resign:
 class Observed:
     """Something people want to know, for log and metric; `kind` is a stable name such as "leader_elected",
     "unclean_election", "partition_offline", "broker_failed", "broker_suspected", "write_conflict",
-    "directories_failed"; one election is one of the first two. An "unclean_election" carries `leader` and `lineage`
-    and, where replicas were asked, what the heir holds (`last_epoch`, `log_end_offset`), the highest high watermark
-    any replica knows (`high_watermark`) and what is missing to it (`records_maybe_lost`)."""
+    "directories_failed", "election_refused", "election_request_invalid"; one election is one of the first two. An
+    "unclean_election" carries `leader` and `lineage` and, where replicas were asked, what the heir holds
+    (`last_epoch`, `log_end_offset`), the highest high watermark any replica knows (`high_watermark`) and
+    what is missing to it (`records_maybe_lost`)."""
 
     kind: str
     partition: TopicPartition | None
@@ -118,6 +132,7 @@ ControllerEffect = (
     | SendUpdateMetadata
     | DescribeReplicas
     | DeleteTopic
+    | FinishElections
     | Resign
     | Observed
 )

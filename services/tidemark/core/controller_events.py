@@ -11,6 +11,8 @@ from tidemark.model import (
     BrokerEpochRecord,
     BrokerId,
     BrokerRegistration,
+    ElectionKind,
+    ElectionRequest,
     LeaderEpoch,
     TidemarkError,
     TopicDescription,
@@ -54,6 +56,14 @@ class DeletionsRequested:
     """
 
     topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionsRequested:
+    """The node by which elections of this kind are asked for, as it is now; None: there is none."""
+
+    kind: ElectionKind
+    request: ElectionRequest | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +163,7 @@ ControllerEvent = (
     | BrokersChanged
     | TopicsChanged
     | DeletionsRequested
+    | ElectionsRequested
     | StatesWritten
     | StatesRead
     | IsrChangesReported

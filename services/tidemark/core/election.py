@@ -72,13 +72,15 @@ class PartitionFacts:
 class Decision:
     """The node as it should be, brokers whose epoch the write must check (T2), and whether it elected uncleanly.
 
-    `losses`: what an unclean election may lose, where it is known (see `Observed`).
+    `losses`: what an unclean election may lose, where it is known (see `Observed`); `unheard`: assigned replicas that
+    did not say what they hold.
     """
 
     state: LeaderAndIsr
     checked: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
     unclean: bool = False
     losses: Mapping[str, int] = field(default_factory=dict)
+    unheard: tuple[BrokerId, ...] = ()
 
 
 def decide(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:

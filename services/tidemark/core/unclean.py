@@ -179,13 +179,14 @@ class UncleanElections:
         return touched
 
 
+def live_replicas(facts: PartitionFacts, brokers: BrokerFacts) -> list[BrokerId]:
+    """Assigned replicas that can be asked, whatever they hold."""
+    return [broker for broker in facts.assigned if brokers.is_live(broker) and broker not in facts.offline]
+
+
 def _follow(survey: _Survey, facts: PartitionFacts, brokers: BrokerFacts, now_ms: int) -> None:
     """The survey is of the replicas that live now; what a broker said before it registered anew is void."""
-    candidates = {
-        broker: brokers.live[broker]
-        for broker in facts.assigned
-        if brokers.is_live(broker) and broker not in facts.offline
-    }
+    candidates = {broker: brokers.live[broker] for broker in live_replicas(facts, brokers)}
     for broker in [broker for broker in survey.replicas if broker not in candidates]:
         del survey.replicas[broker]
     for broker, epoch in candidates.items():
@@ -212,7 +213,11 @@ def _elect(survey: _Survey, facts: PartitionFacts, brokers: BrokerFacts) -> Deci
         )
 
     heir = max(answers, key=rank)
-    return replace(elect_uncleanly(facts, brokers, heir), losses=_losses(answers[heir], survey.high_watermark))
+    return replace(
+        elect_uncleanly(facts, brokers, heir),
+        losses=_losses(answers[heir], survey.high_watermark),
+        unheard=tuple(broker for broker in facts.assigned if broker not in answers),
+    )
 
 
 def _losses(heir: ReplicaDescription, high_watermark: int) -> Mapping[str, int]:

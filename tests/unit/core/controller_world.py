@@ -18,6 +18,8 @@ from tidemark.model import (
     BrokerId,
     BrokerRegistration,
     ControllerEpoch,
+    ElectionKind,
+    ElectionRequest,
     ErrorCode,
     IsrEntry,
     LeaderAndIsr,
@@ -26,6 +28,7 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
     TopicPartition,
+    UncleanElection,
     VersionedState,
 )
 
@@ -67,6 +70,8 @@ class World:
         self.effects: list[Any] = []
         self.observed: list[fx.Observed] = []
         self.logs: dict[tuple[int, TopicPartition], ReplicaDescription] = {}
+        self.requests: dict[ElectionKind, ElectionRequest] = {}
+        self.reports: list[UncleanElection] = []
         self._zxid = 0
         config = ControllerConfig(BrokerId(100), CONTROLLER_EPOCH, "cluster")
         self.core = ControllerCore(config, policy_of)
@@ -149,6 +154,12 @@ class World:
         self.deletions.add(name)
         return self.happens(ev.DeletionsRequested(frozenset(self.deletions)))
 
+    def request(self, kind: ElectionKind, *partitions: TopicPartition, **fields: Any) -> list[Any]:
+        """Somebody asks for elections, and the controller sees it."""
+        self._zxid += 1
+        self.requests[kind] = ElectionRequest(kind, partitions, modified_zxid=self._zxid, version=0, **fields)
+        return self.happens(ev.ElectionsRequested(kind, self.requests[kind]))
+
     def leader_writes(self, partition: TopicPartition, *isr: int) -> None:
         """A leader writes another ISR; the controller does not know yet."""
         found = self.states[partition]
@@ -186,6 +197,8 @@ class World:
             return self.happens(ev.StatesRead(effect.partitions, found))
         if isinstance(effect, fx.DeleteTopic):
             return self.happens(self._delete(effect, lost))
+        if isinstance(effect, fx.FinishElections):
+            return self.happens(self._finish(effect, lost))
         if isinstance(effect, fx.DescribeReplicas):
             return self.happens(self._describe(effect, lost))
         if isinstance(effect, Sends):
@@ -198,6 +211,12 @@ class World:
     def fail(self, effect: Any, code: ErrorCode = ErrorCode.BROKER_NOT_AVAILABLE) -> list[Any]:
         """A command that never arrived."""
         return self.happens(ev.ControlAnswered(effect.broker, effect.request_id, TidemarkError(code, "no")))
+
+    def _finish(self, effect: fx.FinishElections, lost: bool) -> ev.ElectionsRequested:
+        kind, found = effect.request.kind, self.requests.get(effect.request.kind)
+        if not lost and found is not None and found.modified_zxid == effect.request.modified_zxid:
+            del self.requests[kind]
+        return ev.ElectionsRequested(kind, self.requests.get(kind))
 
     def _describe(self, effect: fx.DescribeReplicas, lost: bool) -> ev.ReplicasDescribed:
         knows = self.brokers.get(effect.broker)
@@ -220,6 +239,7 @@ class World:
             return ev.StatesWritten({}, everything)
         for change in changes:
             self.states[change.partition] = VersionedState(change.state, change.expected_version + 1)
+            self.reports += [change.report] if change.report is not None else []
         if lost:
             return ev.StatesWritten({}, everything)
         return ev.StatesWritten({change.partition: change.expected_version + 1 for change in changes}, ())
