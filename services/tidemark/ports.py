@@ -18,6 +18,8 @@ from tidemark.model import (
     BrokerId,
     BrokerRegistration,
     ControllerEpoch,
+    ElectionKind,
+    ElectionRequest,
     EpochEntry,
     LeaderAndIsr,
     LeaderEpoch,
@@ -25,6 +27,7 @@ from tidemark.model import (
     ReplicaIdentity,
     TopicDescription,
     TopicPartition,
+    UncleanElection,
     VersionedState,
 )
 from tidemark.record.envelope import Batch
@@ -126,6 +129,7 @@ class StoreEvent(Enum):
     BROKERS = "brokers"
     TOPICS = "topics"
     DELETIONS = "deletions"
+    ELECTIONS = "elections"
     CONTROLLER = "controller"
     SESSION_SUSPENDED = "session_suspended"
     SESSION_RESTORED = "session_restored"
@@ -155,6 +159,7 @@ class StateWrite:
     Attributes:
         expected_version: version the node must have, -1 to create it (with its parents and its i-<incarnation> node).
         broker_epochs: /brokers/epochs/<id> must be at these versions.
+        report: of an unclean election, kept by the same multi (rule T4).
     """
 
     partition: TopicPartition
@@ -162,6 +167,7 @@ class StateWrite:
     state: LeaderAndIsr
     expected_version: int
     broker_epochs: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict)
+    report: UncleanElection | None = None
 
 
 class WriteOutcome(Enum):
@@ -257,6 +263,26 @@ class MetadataStore(Protocol):
 
     async def read_isr(self, partition: TopicPartition, identity: ReplicaIdentity) -> VersionedState | None:
         """Sync, then read; None when the node or this incarnation is gone."""
+
+    # elections that people ask for
+    async def request_elections(
+        self, kind: ElectionKind, partitions: Sequence[TopicPartition], request_id: str = ""
+    ) -> bool:
+        """Create the kind's node; False while another request's is there. One of the same id is this one."""
+
+    async def requested_elections(self, kind: ElectionKind, *, watch: bool = False) -> ElectionRequest | None:
+        """The kind's node, which may carry an error; None: there is none."""
+
+    async def finish_elections(self, term: ControllerTerm, request: ElectionRequest) -> None:
+        """Remove its node, in a multi that checks the term; gone or written anew since is fine.
+
+        Raises CONTROLLER_NOT_ACTIVE when the term's check fails.
+        """
+
+    async def unclean_elections(
+        self, partitions: Sequence[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, Sequence[UncleanElection]]:
+        """The loss reports kept of each partition that has any (None: of all), the oldest first."""
 
     # controller
     async def elect_controller(self, controller_id: BrokerId, address: str) -> ControllerTerm | None:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from tidemark.controller.heartbeats import Heartbeats
@@ -16,7 +17,7 @@ from tidemark.core import controller_effects as fx
 from tidemark.core import controller_events as ev
 from tidemark.core.controller import ControllerConfig, ControllerCore, partitions_of
 from tidemark.core.partition_record import TopicPolicy
-from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
+from tidemark.model import BrokerId, BrokerRegistration, ElectionKind, ErrorCode, TidemarkError
 from tidemark.ports import Clock, ControllerTerm, MetadataStore, StateWrite, StoreEvent, WriteOutcome
 from tidemark.runtime.configuration import ControllerSettings, topic_settings
 
@@ -65,6 +66,7 @@ class ActiveTerm:
             StoreEvent.BROKERS: _Reread(self._read_brokers, self._spawn),
             StoreEvent.TOPICS: topics,
             StoreEvent.DELETIONS: topics,
+            StoreEvent.ELECTIONS: topics,
         }
         self._effects: dict[type, Callable[[Any], None]] = {
             fx.WriteStates: lambda effect: self._spawn(self._write_states(effect)),
@@ -74,6 +76,7 @@ class ActiveTerm:
             fx.SendUpdateMetadata: lambda effect: self._spawn(self._tell(self._peers.send_update_metadata(effect))),
             fx.DescribeReplicas: lambda effect: self._spawn(self._tell(self._peers.describe_replicas(effect))),
             fx.DeleteTopic: lambda effect: self._spawn(self._delete_topic(effect)),
+            fx.FinishElections: lambda effect: self._spawn(self._finish_elections(effect)),
             fx.Resign: self._resign,
             fx.Observed: self._metrics.observed,
         }
@@ -89,7 +92,7 @@ class ActiveTerm:
         self.submit(ev.Elected(brokers, epochs, topics, states, deletions))
         self._spawn(self._ticking())
         self._started = True
-        for event in self._early:
+        for event in self._early | {StoreEvent.ELECTIONS}:
             self.hint(event)
 
     async def stop(self) -> None:
@@ -158,11 +161,17 @@ class ActiveTerm:
         self.submit(ev.BrokersChanged(brokers, epochs))
 
     async def _read_topics(self) -> None:
-        """Topics, then deletions, taken in together: see `DeletionsRequested` for why in this order."""
+        """Elections, topics, then deletions, taken in together: see `DeletionsRequested` for why in this order.
+
+        Elections are asked for of topics that exist, so that those read afterwards are known.
+        """
+        elections = {kind: await self._store.requested_elections(kind, watch=True) for kind in ElectionKind}
         topics = await self._store.topics(watch=True)
         deletions = await self._store.requested_deletions(watch=True)
         self.submit(ev.TopicsChanged(topics))
         self.submit(ev.DeletionsRequested(deletions))
+        for kind, request in elections.items():
+            self.submit(ev.ElectionsRequested(kind, request))
 
     def _follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
         self._peers.follow(brokers)
@@ -170,7 +179,14 @@ class ActiveTerm:
 
     async def _write_states(self, effect: fx.WriteStates) -> None:
         writes = [
-            StateWrite(change.partition, change.identity, change.state, change.expected_version, change.broker_epochs)
+            StateWrite(
+                change.partition,
+                change.identity,
+                change.state,
+                change.expected_version,
+                change.broker_epochs,
+                change.report and replace(change.report, elected_at_ms=self._clock.wall_us() // 1000),
+            )
             for change in effect.changes
         ]
         try:
@@ -211,6 +227,17 @@ class ActiveTerm:
                 return
             failure = error
         self.submit(ev.TopicDeleted(effect.topic.topic, effect.topic.topic_id, failure))
+
+    async def _finish_elections(self, effect: fx.FinishElections) -> None:
+        try:
+            await self._store.finish_elections(self.term, effect.request)
+        except TidemarkError as error:
+            if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
+                self._fenced(error)
+                return
+            _log.warning("election request not removed", extra={"why": str(error)})
+            await asyncio.sleep(_REREAD_S)
+            self.hint(StoreEvent.ELECTIONS)
 
     def _fenced(self, error: TidemarkError) -> None:
         _log.warning("fenced: another controller was elected", extra={"why": error.message})

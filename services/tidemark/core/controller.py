@@ -359,7 +359,9 @@ class ControllerCore:
                 self._effects.append(WriteStates(tuple(change for _, change in part)))
 
     def _on_elections_requested(self, event: ev.ElectionsRequested, now_ms: int) -> None:
-        self._dirty |= self._elections.requested(event, now_ms)
+        partitions = self._elections.requested(event, now_ms)
+        self._dirty |= partitions
+        self._read_again(partitions)  # whoever asks may know of an ISR that its leader has not reported yet
 
     def _on_states_written(self, event: ev.StatesWritten, now_ms: int) -> None:
         hinted = []

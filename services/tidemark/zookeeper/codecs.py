@@ -20,8 +20,11 @@ from tidemark.model import (
     IsrEntry,
     LeaderAndIsr,
     LeaderEpoch,
+    Offset,
     TidemarkError,
     TopicDescription,
+    TopicPartition,
+    UncleanElection,
 )
 from tidemark.ports import ControllerInfo
 
@@ -211,6 +214,76 @@ def decode_configs(path: str, data: bytes) -> dict[str, str]:
     """As `encode_configs` wrote it."""
     return _decode(
         path, data, lambda fields: {_str(key): _str(value) for key, value in fields.get("config", {}).items()}
+    )
+
+
+def encode_elections(partitions: Iterable[TopicPartition], request_id: str) -> bytes:
+    """A node that asks for elections, in the shape of Kafka's preferred_replica_election; `request_id` is ours."""
+    fields: dict[str, object] = {"partitions": [{"topic": one.topic, "partition": one.partition} for one in partitions]}
+    return encode(fields | {"request_id": request_id} if request_id else fields)
+
+
+def decode_elections(path: str, data: bytes) -> tuple[tuple[TopicPartition, ...], str]:
+    """Partitions, each once, and request id; people write it by hand too."""
+
+    def build(fields: Mapping[str, Any]) -> tuple[tuple[TopicPartition, ...], str]:
+        if _int(fields.get("version", VERSION)) != VERSION:
+            raise ValueError(f"its version is {fields['version']}, not {VERSION}")
+        if not isinstance(fields["partitions"], list):
+            raise TypeError("its partitions are no list")
+        named = [TopicPartition(_str(one["topic"]), _int(one["partition"])) for one in fields["partitions"]]
+        return tuple(dict.fromkeys(named)), _str(fields.get("request_id", ""))
+
+    return _decode(path, data, build)
+
+
+def encode_unclean_elections(reports: Iterable[UncleanElection]) -> bytes:
+    """The loss reports of one partition, the oldest first."""
+    return encode(
+        {
+            "elections": [
+                {
+                    "topic": one.partition.topic,
+                    "partition": one.partition.partition,
+                    "topic_id": one.topic_id,
+                    "lineage": one.lineage,
+                    "leader": one.leader,
+                    "leader_epoch": one.leader_epoch,
+                    "elected_at_ms": one.elected_at_ms,
+                    "last_epoch": one.last_epoch,
+                    "log_end_offset": one.log_end_offset,
+                    "high_watermark": one.high_watermark,
+                    "unheard": list(one.unheard),
+                    "request_id": one.request_id,
+                }
+                for one in reports
+            ]
+        }
+    )
+
+
+def decode_unclean_elections(path: str, data: bytes) -> tuple[UncleanElection, ...]:
+    """As `encode_unclean_elections` wrote it."""
+    return _decode(path, data, lambda fields: tuple(_unclean_election(one) for one in fields["elections"]))
+
+
+def _unclean_election(fields: Mapping[str, Any]) -> UncleanElection:
+    last_epoch, end, high_watermark = (
+        None if fields[name] is None else _int(fields[name])
+        for name in ("last_epoch", "log_end_offset", "high_watermark")
+    )
+    return UncleanElection(
+        partition=TopicPartition(_str(fields["topic"]), _int(fields["partition"])),
+        topic_id=_str(fields["topic_id"]),
+        lineage=_int(fields["lineage"]),
+        leader=BrokerId(_int(fields["leader"])),
+        leader_epoch=LeaderEpoch(_int(fields["leader_epoch"])),
+        elected_at_ms=_int(fields["elected_at_ms"]),
+        last_epoch=None if last_epoch is None else LeaderEpoch(last_epoch),
+        log_end_offset=None if end is None else Offset(end),
+        high_watermark=None if high_watermark is None else Offset(high_watermark),
+        unheard=tuple(BrokerId(_int(broker)) for broker in fields["unheard"]),
+        request_id=_str(fields["request_id"]),
     )
 
 

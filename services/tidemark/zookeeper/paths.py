@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.model import BrokerId, TopicPartition
+from tidemark.model import BrokerId, ElectionKind, TopicPartition
 
 CLUSTER_ID: Final = "/cluster/id"
 CONTROLLER: Final = "/controller"
@@ -14,6 +14,7 @@ BROKER_EPOCHS: Final = "/brokers/epochs"
 TOPICS: Final = "/brokers/topics"
 TOPIC_DELETIONS: Final = "/admin/delete_topics"
 TOPIC_CONFIGS: Final = "/config/topics"
+UNCLEAN_ELECTIONS: Final = "/admin/unclean_elections"
 PRODUCER_IDS: Final = "/producer_ids"
 
 PARENTS: Final = (
@@ -25,6 +26,7 @@ PARENTS: Final = (
     "/admin/partitions_add",
     "/admin/partitions_remove",
     "/admin/requests",
+    UNCLEAN_ELECTIONS,
     TOPIC_CONFIGS,
     "/config/brokers",
     "/config/clients",
@@ -32,6 +34,11 @@ PARENTS: Final = (
 """Made when a store starts."""
 
 INCARNATION_PREFIX: Final = "i-"
+
+_ELECTIONS: Final = {
+    ElectionKind.PREFERRED: "/admin/preferred_replica_election",
+    ElectionKind.LAST_KNOWN: "/admin/last_known_election",
+}
 
 
 def broker(broker_id: BrokerId) -> str:
@@ -57,6 +64,16 @@ def topic_config(name: str) -> str:
 def topic_deletion(name: str) -> str:
     """Exists while the topic is to be deleted."""
     return f"{TOPIC_DELETIONS}/{name}"
+
+
+def elections(kind: ElectionKind) -> str:
+    """Exists while elections of this kind are asked for."""
+    return _ELECTIONS[kind]
+
+
+def unclean_elections(of: TopicPartition) -> str:
+    """The loss reports of the partition."""
+    return f"{UNCLEAN_ELECTIONS}/{of.topic}-{of.partition}"
 
 
 def partition(partition: TopicPartition) -> str:

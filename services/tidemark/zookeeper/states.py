@@ -7,7 +7,7 @@ from typing import Any
 
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition, VersionedState
 from tidemark.ports import ControllerTerm, StateWrite, WriteOutcome, WriteResult
-from tidemark.zookeeper import codecs, paths
+from tidemark.zookeeper import codecs, paths, requested_elections
 from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, batches, commit
 from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.topics import not_active, term_check
@@ -41,7 +41,11 @@ async def write_of_controller(
     session: Session, term: ControllerTerm, writes: Sequence[StateWrite]
 ) -> Sequence[WriteResult]:
     """Batched multis, all under way at once; one result for each write, in order."""
-    items = [(index, [*_operations(write), *_epoch_checks(write)]) for index, write in enumerate(writes)]
+    kept = await requested_elections.keep(session, [write.report for write in writes if write.report is not None])
+    items = [
+        (index, [*_operations(write), *_epoch_checks(write), *kept.get(write.partition, ())])
+        for index, write in enumerate(writes)
+    ]
     parts = list(batches(items, reserved=[term_check(term)]))
     outcomes = await session.gather([_write_batch(session, term, part) for part in parts])
     results = [_UNKNOWN] * len(writes)

@@ -10,17 +10,26 @@ from tidemark.model import (
     BrokerEpochRecord,
     BrokerId,
     BrokerRegistration,
+    ElectionKind,
+    ElectionRequest,
     ReplicaIdentity,
     TopicDescription,
     TopicPartition,
+    UncleanElection,
     VersionedState,
 )
 from tidemark.ports import Clock, ControllerInfo, ControllerTerm, StateWrite, StoreEvent, WriteResult
-from tidemark.zookeeper import brokers, election, paths, states, topics
+from tidemark.zookeeper import brokers, election, paths, requested_elections, states, topics
 from tidemark.zookeeper.session import ZooKeeperSession
 from tidemark.zookeeper.session_port import Session
 
-_WATCHED: Final = (StoreEvent.BROKERS, StoreEvent.TOPICS, StoreEvent.DELETIONS, StoreEvent.CONTROLLER)
+_WATCHED: Final = (
+    StoreEvent.BROKERS,
+    StoreEvent.TOPICS,
+    StoreEvent.DELETIONS,
+    StoreEvent.ELECTIONS,
+    StoreEvent.CONTROLLER,
+)
 
 
 class SessionMetadataStore:
@@ -142,6 +151,28 @@ class SessionMetadataStore:
     async def read_isr(self, partition: TopicPartition, identity: ReplicaIdentity) -> VersionedState | None:
         """Sync, then read; None when the node or this incarnation is gone."""
         return await states.read_one(self._session, partition, identity)
+
+    # elections that people ask for
+
+    async def request_elections(
+        self, kind: ElectionKind, partitions: Sequence[TopicPartition], request_id: str = ""
+    ) -> bool:
+        """Create the kind's node; False while another request's is there."""
+        return await requested_elections.request(self._session, kind, partitions, request_id)
+
+    async def requested_elections(self, kind: ElectionKind, *, watch: bool = False) -> ElectionRequest | None:
+        """The kind's node, which may carry an error; None: there is none."""
+        return await requested_elections.read(self._session, kind, self._watch(StoreEvent.ELECTIONS, watch))
+
+    async def finish_elections(self, term: ControllerTerm, request: ElectionRequest) -> None:
+        """Remove its node; raises CONTROLLER_NOT_ACTIVE when the term's check fails."""
+        await requested_elections.finish(self._session, term, request)
+
+    async def unclean_elections(
+        self, partitions: Sequence[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, Sequence[UncleanElection]]:
+        """The loss reports kept of each partition that has any (None: of all), the oldest first."""
+        return await requested_elections.reports(self._session, partitions)
 
     # controller
 

@@ -143,6 +143,12 @@ async def delete(session: Session, term: ControllerTerm, topic: TopicDescription
         (root, [*(Delete(f"{root}/{name}") for name in names), Delete(root)])
         for root, names in zip(roots, below, strict=True)
     ]
+    reports = await session.children(paths.UNCLEAN_ELECTIONS)
+    items += [
+        (name, [Delete(f"{paths.UNCLEAN_ELECTIONS}/{name}")])
+        for name in reports
+        if name.rpartition("-")[0] == topic.topic
+    ]
     for batch in batches(items, reserved=[term_check(term)]):
         await _commit_of(session, term, [operation for _, operations in batch for operation in operations])
     last: list[Operation] = []

@@ -56,6 +56,12 @@ def offline(*assigned: int, gone: tuple[int, ...] = (), **configs: str) -> World
     return world
 
 
+def ask(world: World, kind: ElectionKind, *partitions: Partition) -> list[Any]:
+    """Somebody asks, and the controller has read the partitions afresh; gives what it does then."""
+    world.request(kind, *partitions)
+    return world.answer(world.take(fx.ReadStates))
+
+
 def refusals(world: World) -> list[tuple[Partition | None, Any]]:
     return [(one.partition, one.fields["why"]) for one in world.observed if one.kind == "election_refused"]
 
@@ -67,8 +73,7 @@ def written(effects: list[Any]) -> list[fx.StateChange]:
 def test_the_preferred_replica_leads_again_in_a_new_epoch_and_the_request_goes_when_that_is_written() -> None:
     world = led_by_another(0, 1, 2)
     before = world.state("t")
-    effects = world.request(PREFERRED, T)
-    (change,) = written(effects)
+    (change,) = written(ask(world, PREFERRED, T))
     assert (change.state.leader, change.state.leader_epoch) == (0, before.leader_epoch + 1)
     assert (change.state.isr, change.state.lineage) == (before.isr, before.lineage)
     assert change.broker_epochs == {BrokerId(0): world.epochs[BrokerId(0)].broker_epoch}
@@ -83,9 +88,20 @@ def test_asked_for_once_more_nothing_is_written() -> None:
     world.request(PREFERRED, T)
     world.settle()
     state = world.state("t")
-    assert not written(world.request(PREFERRED, T))
+    assert not written(ask(world, PREFERRED, T))
     world.settle()
     assert (world.state("t"), world.requests, refusals(world)) == (state, {}, [])
+
+
+def test_an_isr_that_its_leader_has_not_reported_yet_counts() -> None:
+    world = led_by_another(0, 1, 2)
+    world.leader_writes(T, 1, 2)
+    world.happens(ev.IsrChangesReported((T,)))
+    world.settle()
+    world.leader_writes(T, 1, 2, 0)
+    world.request(PREFERRED, T)
+    world.settle()
+    assert world.state("t").leader == 0
 
 
 def test_a_preferred_replica_that_is_not_in_sync_does_not_lead_and_the_others_of_the_request_do() -> None:
@@ -117,7 +133,7 @@ def test_a_suspected_preferred_replica_does_not_lead() -> None:
 
 def test_a_preferred_election_that_meets_a_leaders_write_is_decided_afresh() -> None:
     world = led_by_another(0, 1, 2)
-    world.request(PREFERRED, T)
+    assert written(ask(world, PREFERRED, T))
     world.leader_writes(T, 1, 2)
     world.settle()
     assert world.state("t").leader == 1
@@ -195,7 +211,7 @@ def test_a_partition_with_no_live_replica_is_refused_and_not_elected_when_one_re
 
 def test_a_replica_that_never_says_what_it_holds_is_not_waited_for_for_ever() -> None:
     world = offline(0, 1)
-    world.request(LAST_KNOWN, T)
+    ask(world, LAST_KNOWN, T)
     for _ in range(EXPIRES_MS // 500 + 2):
         for question in world.waiting(fx.DescribeReplicas):
             world.pending.remove(question)
@@ -265,7 +281,7 @@ def test_a_request_written_over_another_takes_its_place() -> None:
     world = offline(0, 1)
     world.topic("u", (0, 1), m="1")
     world.settle()
-    world.request(LAST_KNOWN, T)
+    ask(world, LAST_KNOWN, T)
     assert [one.broker for one in world.waiting(fx.DescribeReplicas)] == [0, 1]
     world.request(LAST_KNOWN, Partition("u", 0))
     world.settle()
@@ -275,7 +291,7 @@ def test_a_request_written_over_another_takes_its_place() -> None:
 
 def test_a_request_that_was_taken_back_elects_nobody() -> None:
     world = offline(0, 1)
-    world.request(LAST_KNOWN, T)
+    ask(world, LAST_KNOWN, T)
     del world.requests[LAST_KNOWN]
     world.happens(ev.ElectionsRequested(LAST_KNOWN, None))
     world.settle()
