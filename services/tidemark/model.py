@@ -195,6 +195,28 @@ class UncleanElection:
         return max(0, self.high_watermark - self.log_end_offset)
 
 
+@dataclass(frozen=True, slots=True)
+class ElectionOutcome:
+    """What became of one partition of a request for elections, or would.
+
+    Attributes:
+        partition: index -1 stands for a topic that is unknown.
+        leader_before: NO_LEADER for none; so is `leader`, the one there is now or would be.
+        leader_epoch: NO_EPOCH where the leader is not elected yet.
+        changed: whether another leads now than before.
+        unclean: the loss report, where the election was unclean.
+        error: why nothing was changed.
+    """
+
+    partition: TopicPartition
+    leader_before: BrokerId = NO_LEADER
+    leader: BrokerId = NO_LEADER
+    leader_epoch: LeaderEpoch = NO_EPOCH
+    changed: bool = False
+    unclean: UncleanElection | None = None
+    error: TidemarkError | None = None
+
+
 class ErrorCode(StrEnum):
     """Stable codes of refusals. The value never changes; new ones are added."""
 

@@ -7,8 +7,10 @@ import contextlib
 import logging
 import sys
 
+from tidemark.admin.elections import ElectionAdministration
 from tidemark.admin.servicer import SERVICE_NAME, AdminServicer
 from tidemark.admin.session import SessionKeeper
+from tidemark.admin.surveys import Survey, ThroughController
 from tidemark.admin.topics import TopicAdministration
 from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.clock import SystemClock
@@ -31,7 +33,8 @@ async def serve(settings: AdminSettings) -> int:
         default_replication_factor=settings.default_replication_factor,
         admin_address=str(settings.advertised_listeners),
     )
-    servicer = AdminServicer(topics, request_timeout_ms=settings.admin_request_timeout_ms)
+    elections = ElectionAdministration(store, Survey(ThroughController(store)))
+    servicer = AdminServicer(topics, elections, request_timeout_ms=settings.admin_request_timeout_ms)
     service = Service(admin_service_pb2_grpc.add_AdminServiceServicer_to_server, servicer, SERVICE_NAME)
     stop = contextlib.AsyncExitStack()
 

@@ -11,9 +11,11 @@ from typing import Any, Final
 
 from grpc.aio import ServicerContext
 
+from tidemark.admin.elections import ElectionAdministration, ElectionQuery
 from tidemark.admin.planning import TopicRequest
 from tidemark.admin.topics import TopicAdministration
 from tidemark.model import TidemarkError
+from tidemark.rpc.election_codec import kind_from_proto, outcome_to_proto, ref_from_proto, unclean_to_proto
 from tidemark.rpc.metadata_codec import topic_to_proto, view_to_proto
 from tidemark.runtime.metrics import METRICS
 from tidemark.v1 import admin_service_pb2 as pb
@@ -36,12 +38,16 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     """Refusals are raised; the server makes status of them.
 
     Args:
-        topics: does the work.
+        topics: does the work on topics.
+        elections: does that on elections.
         request_timeout_ms: admin.request.timeout.ms; the caller's deadline counts where it is shorter.
     """
 
-    def __init__(self, topics: TopicAdministration, *, request_timeout_ms: int) -> None:
+    def __init__(
+        self, topics: TopicAdministration, elections: ElectionAdministration, *, request_timeout_ms: int
+    ) -> None:
         self._topics = topics
+        self._elections = elections
         self._request_timeout_s = request_timeout_ms / 1000
 
     async def CreateTopic(  # noqa: N802 - named by the contract
@@ -108,6 +114,38 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
                 under_min_isr_count=counts.under_min_isr,
                 offline_count=counts.offline,
             )
+
+    async def ElectLeaders(  # noqa: N802 - named by the contract
+        self, request: pb.ElectLeadersRequest, context: ServicerContext[Any, Any]
+    ) -> pb.ElectLeadersResponse:
+        """Holds elections and waits for what comes of them."""
+        facts: dict[str, object] = {
+            "type": int(request.type),
+            "partitions": [f"{ref.topic}-{ref.partition}" for ref in request.partitions],
+            "topics": list(request.topics),
+            "request_id": request.request_id,
+        }
+        async with _observed("ElectLeaders", context, None if request.validate_only else facts):
+            query = ElectionQuery(
+                kind=kind_from_proto(request.type),
+                partitions=tuple(ref_from_proto(ref) for ref in request.partitions),
+                topics=tuple(request.topics),
+                request_id=request.request_id,
+            )
+            outcomes = await self._elections.elect(
+                query, validate_only=request.validate_only, timeout_s=self._timeout_s(context)
+            )
+            facts["leaders_changed"] = sum(outcome.changed for outcome in outcomes)
+            facts["refused"] = sum(outcome.error is not None for outcome in outcomes)
+            return pb.ElectLeadersResponse(results=[outcome_to_proto(outcome) for outcome in outcomes])
+
+    async def ListUncleanElections(  # noqa: N802 - named by the contract
+        self, request: pb.ListUncleanElectionsRequest, context: ServicerContext[Any, Any]
+    ) -> pb.ListUncleanElectionsResponse:
+        """The loss reports kept."""
+        async with _observed("ListUncleanElections", context):
+            reports = await self._elections.unclean_elections(list(request.topics))
+            return pb.ListUncleanElectionsResponse(elections=[unclean_to_proto(report) for report in reports])
 
     def _timeout_s(self, context: ServicerContext[Any, Any]) -> float:
         remaining_s = context.time_remaining()

@@ -6,20 +6,16 @@ Admin writes the topic node; the controller initialises leaders and carries out 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from tidemark.admin.planning import TopicRequest, already_exists, check_topic_name, plan_topic, topic_id_of
+from tidemark.admin.polling import poll
 from tidemark.admin.views import Counts, count, partitions_of, partitions_without_leader, topic_view
 from tidemark.core.cluster_state import ClusterView, TopicView
 from tidemark.model import NO_LEADER, ErrorCode, TidemarkError, TopicDescription
 from tidemark.ports import MetadataStore
 
-_FIRST_PAUSE_S = 0.01
-_PAUSE_S_MAX = 0.25
 _SHOWN_PARTITIONS_MAX = 10
-
-Found = TypeVar("Found")
 
 
 class TopicAdministration:
@@ -100,7 +96,7 @@ class TopicAdministration:
             missing = partitions_without_leader(found, states)
             return None if missing else topic_view(found, states)
 
-        view = await _poll(all_lead, timeout_s)
+        view = await poll(all_lead, timeout_s)
         if view is None:
             raise TidemarkError(
                 ErrorCode.REQUEST_TIMED_OUT,
@@ -134,7 +130,7 @@ class TopicAdministration:
             found = (await self._store.topics([name])).get(name)
             return True if found is None or found.topic_id != topic.topic_id else None
 
-        if await _poll(is_gone, timeout_s) is None:
+        if await poll(is_gone, timeout_s) is None:
             raise TidemarkError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"the deletion of topic {name} is requested, but after {timeout_s:.1f} s it is still there; "
@@ -187,26 +183,3 @@ def _unknown_topic(name: str) -> TidemarkError:
 def _shortened(partitions: Sequence[int]) -> str:
     shown = ", ".join(str(partition) for partition in partitions[:_SHOWN_PARTITIONS_MAX])
     return shown if len(partitions) <= _SHOWN_PARTITIONS_MAX else f"{shown}, ..."
-
-
-async def _poll(look: Callable[[], Awaitable[Found | None]], timeout_s: float) -> Found | None:
-    """What `look` finds, asked again with growing pauses; None when there was nothing in time.
-
-    ZooKeeper may be away for a while: what is under way goes on without us.
-    """
-    pause_s = _FIRST_PAUSE_S
-    try:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                try:
-                    found = await look()
-                except TidemarkError as error:
-                    if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
-                        raise
-                    found = None
-                if found is not None:
-                    return found
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-    except TimeoutError:
-        return None

@@ -8,9 +8,11 @@ from typing import Final
 
 from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.term import ActiveTerm
+from tidemark.core.controller_effects import DescribeReplicas
 from tidemark.core.controller_events import IsrChangesReported, LeadershipGivenUp
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.ports import Clock, MetadataStore, StoreEvent
+from tidemark.rpc.control_codec import descriptions_to_proto, questions_from_proto, refusals_to_proto
 from tidemark.runtime.configuration import ControllerSettings
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import ControllerServiceServicer
@@ -112,9 +114,7 @@ class ControllerServicer(ControllerServiceServicer):
         self, request: pb.ReportIsrChangesRequest, context: object
     ) -> pb.ReportIsrChangesResponse:
         """Read those nodes again, and find others to lead what is given up."""
-        term = self._loop.term
-        if term is None:
-            raise TidemarkError(ErrorCode.CONTROLLER_NOT_ACTIVE, "this controller stands by; ask /controller who acts")
+        term = self._term()
         partitions = tuple(TopicPartition(ref.topic, ref.partition) for ref in request.partitions)
         if partitions:
             term.submit(IsrChangesReported(partitions))
@@ -129,6 +129,19 @@ class ControllerServicer(ControllerServiceServicer):
             )
         return pb.ReportIsrChangesResponse()
 
+    async def AskReplicas(  # noqa: N802
+        self, request: pb.AskReplicasRequest, context: object
+    ) -> pb.AskReplicasResponse:
+        """What replicas hold that nobody leads, for people who may want to elect one."""
+        questions = tuple(questions_from_proto(request.replicas))
+        broker, broker_epoch = BrokerId(request.broker_id), BrokerEpoch(request.broker_epoch)
+        told = await self._term().ask(DescribeReplicas(broker, 0, broker_epoch, questions))
+        if told.error is not None:
+            raise told.error
+        return pb.AskReplicasResponse(
+            replicas=descriptions_to_proto(told.described), errors=refusals_to_proto(told.refused.items())
+        )
+
     async def DescribeController(  # noqa: N802
         self, request: pb.DescribeControllerRequest, context: object
     ) -> pb.DescribeControllerResponse:
@@ -139,3 +152,8 @@ class ControllerServicer(ControllerServiceServicer):
             response.controller_epoch = term.term.epoch
             response.suspected.extend(sorted(term.core.suspected))
         return response
+
+    def _term(self) -> ActiveTerm:
+        if self._loop.term is None:
+            raise TidemarkError(ErrorCode.CONTROLLER_NOT_ACTIVE, "this controller stands by; ask /controller who acts")
+        return self._loop.term

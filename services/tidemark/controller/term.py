@@ -123,6 +123,10 @@ class ActiveTerm:
             self._draining = True
             self._drain()
 
+    async def ask(self, question: fx.DescribeReplicas) -> ev.ReplicasDescribed:
+        """Put somebody else's question to a broker; the core does not hear of it."""
+        return await self._peers.describe_replicas(question)
+
     def _drain(self) -> None:
         until_s = time.perf_counter() + _SLICE_S
         while self._events and not self.ended.is_set():

@@ -343,7 +343,7 @@ class ControllerCore:
                 leader_epoch=state.leader_epoch,
                 before=NO_LEADER if old is None else old.leader,
             )
-        report = self._elections.report(record.partition, record.identity, decision, state)
+        report = self._elections.report(record.partition, record.identity.topic_id, decision)
         return StateChange(record.partition, record.identity, state, record.version, decision.checked, report)
 
     def _write(self, changes: list[tuple[PartitionRecord, StateChange]]) -> None:

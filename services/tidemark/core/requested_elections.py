@@ -13,15 +13,12 @@ from typing import Final
 from tidemark.core.controller_effects import ControllerEffect, FinishElections, Observed
 from tidemark.core.controller_events import ElectionsRequested
 from tidemark.core.election import BrokerFacts, Decision, PartitionFacts
-from tidemark.core.unclean import live_replicas
+from tidemark.core.unclean import live_replicas, loss_report
 from tidemark.model import (
     NO_LEADER,
     ElectionKind,
     ElectionRequest,
-    LeaderAndIsr,
     LeaderEpoch,
-    Offset,
-    ReplicaIdentity,
     TopicPartition,
     UncleanElection,
 )
@@ -117,26 +114,12 @@ class RequestedElections:
                 effects.append(FinishElections(one.request))
         return effects
 
-    def report(
-        self, partition: TopicPartition, identity: ReplicaIdentity, decision: Decision, state: LeaderAndIsr
-    ) -> UncleanElection | None:
+    def report(self, partition: TopicPartition, topic_id: str, decision: Decision) -> UncleanElection | None:
         """The loss report of a decision; None where it is clean."""
         if not decision.unclean:
             return None
         one = self._waiting_for(ElectionKind.LAST_KNOWN, partition)
-        losses = decision.losses
-        return UncleanElection(
-            partition=partition,
-            topic_id=identity.topic_id,
-            lineage=state.lineage,
-            leader=state.leader,
-            leader_epoch=state.leader_epoch,
-            last_epoch=LeaderEpoch(losses["last_epoch"]) if losses else None,
-            log_end_offset=Offset(losses["log_end_offset"]) if losses else None,
-            high_watermark=Offset(losses["high_watermark"]) if losses else None,
-            unheard=decision.unheard,
-            request_id="" if one is None else one.request.request_id,
-        )
+        return loss_report(partition, topic_id, decision, "" if one is None else one.request.request_id)
 
     def _waiting_for(self, kind: ElectionKind, partition: TopicPartition) -> _Open | None:
         one = self._open.get(kind)

@@ -24,8 +24,10 @@ from tidemark.model import (
     BrokerId,
     ErrorCode,
     LeaderEpoch,
+    Offset,
     ReplicaIdentity,
     TopicPartition,
+    UncleanElection,
 )
 
 WAIT_MS: Final = 2_000
@@ -116,7 +118,8 @@ class UncleanElections:
             survey = self._surveys[partition] = _Survey(identity, state.leader_epoch, now_ms + WAIT_MS)
         _follow(survey, facts, brokers, now_ms)
         if survey.ready(now_ms):
-            return _elect(survey, facts, brokers)
+            answers = {broker: asked.answer for broker, asked in survey.replicas.items() if asked.answer is not None}
+            return elect_furthest(facts, brokers, answers, survey.high_watermark)
         if all(asked.failed for asked in survey.replicas.values()):
             for asked in survey.replicas.values():
                 asked.again(now_ms)
@@ -195,11 +198,19 @@ def _follow(survey: _Survey, facts: PartitionFacts, brokers: BrokerFacts, now_ms
             survey.replicas[broker] = _Asked(epoch, now_ms)
 
 
-def _elect(survey: _Survey, facts: PartitionFacts, brokers: BrokerFacts) -> Decision:
-    """The furthest leads; among equals an undamaged, the last leader, an unsuspected, the first assigned one."""
+def elect_furthest(
+    facts: PartitionFacts, brokers: BrokerFacts, answers: Mapping[BrokerId, ReplicaDescription], high_watermark: int
+) -> Decision:
+    """The furthest leads; among equals an undamaged, the last leader, an unsuspected, the first assigned one.
+
+    Args:
+        facts: of a partition with a state.
+        brokers: those in `answers` live.
+        answers: what live replicas hold; not empty.
+        high_watermark: the highest one told of, exclusive.
+    """
     assert facts.state is not None
     last_known = {entry.broker_id for entry in facts.state.last_known}
-    answers = {broker: asked.answer for broker, asked in survey.replicas.items() if asked.answer is not None}
 
     def rank(broker: BrokerId) -> tuple[int, int, bool, bool, bool, int]:
         held = answers[broker]
@@ -215,8 +226,25 @@ def _elect(survey: _Survey, facts: PartitionFacts, brokers: BrokerFacts) -> Deci
     heir = max(answers, key=rank)
     return replace(
         elect_uncleanly(facts, brokers, heir),
-        losses=_losses(answers[heir], survey.high_watermark),
+        losses=_losses(answers[heir], high_watermark),
         unheard=tuple(broker for broker in facts.assigned if broker not in answers),
+    )
+
+
+def loss_report(partition: TopicPartition, topic_id: str, decision: Decision, request_id: str) -> UncleanElection:
+    """What is kept of an unclean decision; figures only where replicas were asked."""
+    state, losses = decision.state, decision.losses
+    return UncleanElection(
+        partition=partition,
+        topic_id=topic_id,
+        lineage=state.lineage,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        last_epoch=LeaderEpoch(losses["last_epoch"]) if losses else None,
+        log_end_offset=Offset(losses["log_end_offset"]) if losses else None,
+        high_watermark=Offset(losses["high_watermark"]) if losses else None,
+        unheard=decision.unheard,
+        request_id=request_id,
     )
 
 

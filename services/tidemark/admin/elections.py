@@ -1,0 +1,356 @@
+"""Elections that people ask for: checked here, carried out by the controller, watched to their end (rule T4).
+
+Every partition succeeds or is refused by itself; what is refused here was not asked of the controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tidemark.admin.polling import poll
+from tidemark.admin.surveys import Survey
+from tidemark.core.election import BrokerFacts, PartitionFacts
+from tidemark.core.unclean import live_replicas
+from tidemark.model import (
+    NO_EPOCH,
+    NO_LEADER,
+    ElectionKind,
+    ElectionOutcome,
+    ErrorCode,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicDescription,
+    TopicPartition,
+    UncleanElection,
+)
+from tidemark.ports import MetadataStore
+
+_PARTITIONS_AT_ONCE: Final = 1_000
+"""Of one node: far below what ZooKeeper takes, even with the longest names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionQuery:
+    """What is asked for; no partitions and no topics: every topic, for preferred elections only."""
+
+    kind: ElectionKind
+    partitions: Sequence[TopicPartition] = ()
+    topics: Sequence[str] = ()
+    request_id: str = ""
+
+
+@dataclass(slots=True)
+class _Sight:
+    """What ZooKeeper has of the partitions asked for, and what is settled of them by that alone."""
+
+    brokers: BrokerFacts
+    facts: dict[TopicPartition, PartitionFacts] = field(default_factory=dict)
+    identities: dict[TopicPartition, ReplicaIdentity] = field(default_factory=dict)
+    settled: dict[TopicPartition, ElectionOutcome] = field(default_factory=dict)
+
+
+class ElectionAdministration:
+    """The calls of the admin service that are about elections.
+
+    Args:
+        store: started.
+        survey: asks replicas what they hold.
+    """
+
+    def __init__(self, store: MetadataStore, survey: Survey) -> None:
+        self._store = store
+        self._survey = survey
+
+    async def elect(self, query: ElectionQuery, *, validate_only: bool, timeout_s: float) -> list[ElectionOutcome]:
+        """What became of each partition, by name; with `validate_only` what would, as far as it is known.
+
+        A retry with the same request id finds what the first try did.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST, or COORDINATION_UNAVAILABLE; all else is said of each partition.
+        """
+        _check(query)
+        sight = await self._look(query)
+        wanted = [partition for partition in sight.facts if partition not in sight.settled]
+        if query.kind is ElectionKind.LAST_KNOWN and query.request_id:
+            done = await self._done_before(wanted, query.request_id)
+            sight.settled |= done
+            wanted = [partition for partition in wanted if partition not in done]
+        judge = _judge_preferred if query.kind is ElectionKind.PREFERRED else _judge_last_known
+        for partition in wanted:
+            outcome = judge(partition, sight.facts[partition], sight.brokers)
+            if outcome is not None:
+                sight.settled[partition] = outcome
+        wanted = [partition for partition in wanted if partition not in sight.settled]
+        if validate_only:
+            sight.settled |= await self._foresee(query.kind, wanted, sight)
+        else:
+            sight.settled |= await self._carry_out(query, wanted, sight, timeout_s)
+        return [sight.settled[partition] for partition in sorted(sight.settled)]
+
+    async def unclean_elections(self, topics: Sequence[str]) -> list[UncleanElection]:
+        """The loss reports kept, by partition, the oldest first; raises UNKNOWN_TOPIC."""
+        partitions = None
+        if topics:
+            found = await self._store.topics(topics)
+            for name in topics:
+                if name not in found:
+                    raise _unknown_topic(name)
+            partitions = [TopicPartition(name, index) for name in sorted(found) for index in found[name].partitions]
+        kept = await self._store.unclean_elections(partitions)
+        return [report for partition in sorted(kept) for report in kept[partition]]
+
+    async def _look(self, query: ElectionQuery) -> _Sight:
+        everything = not query.partitions and not query.topics
+        names = sorted({*query.topics, *(partition.topic for partition in query.partitions)})
+        topics, deletions, live, epochs = await asyncio.gather(
+            self._store.topics(None if everything else names),
+            self._store.requested_deletions(),
+            self._store.live_brokers(),
+            self._store.broker_epochs(),
+        )
+        there = {name: topic for name, topic in topics.items() if name not in deletions}
+        sight = _Sight(
+            BrokerFacts(
+                live={broker: registration.broker_epoch for broker, registration in live.items()},
+                unclean_at={broker: record.unclean_at for broker, record in epochs.items()},
+            )
+        )
+        targets = set(query.partitions)
+        for name in there if everything else query.topics:
+            topic = there.get(name)
+            targets |= {TopicPartition(name, -1)} if topic is None else _all_of(topic)
+        known = {partition for partition in targets if _is_known(partition, there)}
+        states = await self._store.states(sorted(known), sync=True)
+        for partition in sorted(targets):
+            topic = there.get(partition.topic)
+            if topic is None or partition not in known:
+                error = _unknown_topic(partition.topic) if topic is None else _unknown_partition(partition, topic)
+                sight.settled[partition] = ElectionOutcome(partition, error=error)
+                continue
+            versioned = states.get(partition)
+            assigned = topic.partitions[partition.partition]
+            state = None if versioned is None else versioned.state
+            sight.facts[partition] = PartitionFacts(assigned, 1 if state is None else state.min_isr, state)
+            incarnation = topic.incarnations.get(partition.partition, "")
+            sight.identities[partition] = ReplicaIdentity(topic.topic_id, incarnation)
+        return sight
+
+    async def _done_before(
+        self, partitions: Sequence[TopicPartition], request_id: str
+    ) -> dict[TopicPartition, ElectionOutcome]:
+        kept = await self._store.unclean_elections(partitions)
+        mine = {
+            partition: report
+            for partition, reports in kept.items()
+            for report in reports
+            if report.request_id == request_id
+        }
+        return {partition: _elected_uncleanly(report) for partition, report in mine.items()}
+
+    async def _foresee(
+        self, kind: ElectionKind, wanted: Sequence[TopicPartition], sight: _Sight
+    ) -> dict[TopicPartition, ElectionOutcome]:
+        if kind is ElectionKind.PREFERRED:
+            return {
+                partition: replace(
+                    _before(partition, sight),
+                    leader=sight.facts[partition].assigned[0],
+                    leader_epoch=NO_EPOCH,
+                    changed=True,
+                )
+                for partition in wanted
+            }
+        asked = {partition: (sight.identities[partition], sight.facts[partition]) for partition in wanted}
+        return {
+            partition: _elected_uncleanly(report)
+            for partition, report in (await self._survey.foresee(asked, sight.brokers)).items()
+        }
+
+    async def _carry_out(
+        self, query: ElectionQuery, wanted: Sequence[TopicPartition], sight: _Sight, timeout_s: float
+    ) -> dict[TopicPartition, ElectionOutcome]:
+        request_id = query.request_id or uuid.uuid4().hex
+        until_s = asyncio.get_running_loop().time() + timeout_s
+        outcomes: dict[TopicPartition, ElectionOutcome] = {}
+        for start in range(0, len(wanted), _PARTITIONS_AT_ONCE):
+            part = wanted[start : start + _PARTITIONS_AT_ONCE]
+            late = await self._have_done(query.kind, part, request_id, until_s)
+            outcomes |= await self._results(query.kind, part, request_id, sight, late)
+        return outcomes
+
+    async def _have_done(
+        self, kind: ElectionKind, partitions: Sequence[TopicPartition], request_id: str, until_s: float
+    ) -> TidemarkError | None:
+        """Ask the controller and wait until it has settled the request; gives what was not done in time."""
+
+        def left_s() -> float:
+            return max(0.0, until_s - asyncio.get_running_loop().time())
+
+        async def asked() -> bool | None:
+            return await self._store.request_elections(kind, partitions, request_id) or None
+
+        async def settled() -> bool | None:
+            request = await self._store.requested_elections(kind)
+            return True if request is None or request.request_id != request_id else None
+
+        if await poll(asked, left_s()) is None:
+            why = "another request for elections is still under way; run it again"
+            return TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"nothing was changed: {why}")
+        if await poll(settled, left_s()) is None:
+            controller = await self._store.controller()
+            who = "no controller is active" if controller is None else "the controller has not settled it yet"
+            return TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"the election is asked for, but {who}; look again later")
+        return None
+
+    async def _results(
+        self,
+        kind: ElectionKind,
+        partitions: Sequence[TopicPartition],
+        request_id: str,
+        sight: _Sight,
+        late: TidemarkError | None,
+    ) -> dict[TopicPartition, ElectionOutcome]:
+        states = await self._store.states(partitions, sync=True)
+        done = await self._done_before(partitions, request_id)
+        outcomes = {}
+        for partition in partitions:
+            before = _before(partition, sight)
+            state = states[partition].state if partition in states else None
+            first = sight.facts[partition].assigned[0]
+            if partition in done:
+                outcomes[partition] = done[partition]
+            elif state is None:
+                outcomes[partition] = replace(before, error=_unknown_topic(partition.topic))
+            elif state.leader == first or (kind is ElectionKind.LAST_KNOWN and state.leader != NO_LEADER):
+                outcomes[partition] = replace(
+                    before, leader=state.leader, leader_epoch=state.leader_epoch, changed=True
+                )
+            else:
+                outcomes[partition] = replace(
+                    before, leader=state.leader, error=late or _refused(kind, partition, sight.facts[partition])
+                )
+        return outcomes
+
+
+def _check(query: ElectionQuery) -> None:
+    if query.kind is ElectionKind.LAST_KNOWN and (query.topics or not query.partitions):
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST, "name each partition whose last known log shall lead: records may be lost by it"
+        )
+
+
+def _all_of(topic: TopicDescription) -> set[TopicPartition]:
+    return {TopicPartition(topic.topic, index) for index in topic.partitions}
+
+
+def _is_known(partition: TopicPartition, topics: Mapping[str, TopicDescription]) -> bool:
+    return partition.topic in topics and partition.partition in topics[partition.topic].partitions
+
+
+def _before(partition: TopicPartition, sight: _Sight) -> ElectionOutcome:
+    state = sight.facts[partition].state
+    assert state is not None, "those without a state are refused"
+    return ElectionOutcome(partition, state.leader, state.leader, state.leader_epoch)
+
+
+def _judge_preferred(partition: TopicPartition, facts: PartitionFacts, brokers: BrokerFacts) -> ElectionOutcome | None:
+    """What is settled without the controller; None: it is to be asked."""
+    state, first = facts.state, facts.assigned[0]
+    if state is None or state.leader == NO_LEADER:
+        return _refusal(
+            partition,
+            facts,
+            ErrorCode.LEADER_NOT_AVAILABLE,
+            f"{partition} has no leader, so none can be preferred to it",
+        )
+    if state.leader == first:
+        return ElectionOutcome(partition, first, first, state.leader_epoch)
+    why = None
+    if first not in brokers.live:
+        why = "is not alive: start it"
+    elif first not in state.isr_ids:
+        why = f"is not in sync yet (the ISR is {_listed(state.isr_ids)}): wait until it has caught up"
+    if why is None:
+        return None
+    return _refusal(
+        partition,
+        facts,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        f"broker {state.leader} leads {partition} on: its preferred replica, broker {first}, {why}",
+    )
+
+
+def _judge_last_known(partition: TopicPartition, facts: PartitionFacts, brokers: BrokerFacts) -> ElectionOutcome | None:
+    """What is settled without the controller; None: it is to be asked."""
+    state = facts.state
+    if state is None:
+        return _refusal(
+            partition, facts, ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} is so new that it has had no leader yet"
+        )
+    if state.leader != NO_LEADER:
+        return _refusal(
+            partition,
+            facts,
+            ErrorCode.ELECTION_NOT_NEEDED,
+            f"broker {state.leader} leads {partition}: this election is for partitions that nobody leads",
+        )
+    if not live_replicas(facts, brokers):
+        return _refusal(
+            partition,
+            facts,
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+            f"no replica of {partition} is alive: start one of the brokers {_listed(facts.assigned)}",
+        )
+    return None
+
+
+def _refusal(partition: TopicPartition, facts: PartitionFacts, code: ErrorCode, sentence: str) -> ElectionOutcome:
+    error = TidemarkError(code, sentence, {"topic": partition.topic, "partition": str(partition.partition)})
+    if facts.state is None:
+        return ElectionOutcome(partition, error=error)
+    leader = facts.state.leader
+    return ElectionOutcome(partition, leader, leader, facts.state.leader_epoch, error=error)
+
+
+def _refused(kind: ElectionKind, partition: TopicPartition, facts: PartitionFacts) -> TidemarkError:
+    """The controller has settled the request, and did not elect."""
+    where = {"topic": partition.topic, "partition": str(partition.partition)}
+    if kind is ElectionKind.PREFERRED:
+        return TidemarkError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"the preferred replica of {partition}, broker {facts.assigned[0]}, was not elected: it has left the ISR, "
+            "or does not answer the controller, whose log says which",
+            where,
+        )
+    return TidemarkError(
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        f"nobody leads {partition} yet: no replica has told the controller what it holds; its log says more",
+        where,
+    )
+
+
+def _elected_uncleanly(report: UncleanElection) -> ElectionOutcome:
+    return ElectionOutcome(
+        report.partition, NO_LEADER, report.leader, report.leader_epoch, report.leader != NO_LEADER, report
+    )
+
+
+def _unknown_topic(name: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {name}", {"topic": name})
+
+
+def _unknown_partition(partition: TopicPartition, topic: TopicDescription) -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.UNKNOWN_PARTITION,
+        f"{topic.topic} has no partition {partition.partition}: it has {len(topic.partitions)}, from 0 on",
+        {"topic": partition.topic, "partition": str(partition.partition)},
+    )
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ", ".join(str(broker) for broker in brokers) or "empty"

@@ -1,0 +1,37 @@
+"""Watching what others make of a request: asking again with growing pauses until a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tidemark.model import ErrorCode, TidemarkError
+
+_FIRST_PAUSE_S = 0.01
+_PAUSE_S_MAX = 0.25
+
+Found = TypeVar("Found")
+
+
+async def poll(look: Callable[[], Awaitable[Found | None]], timeout_s: float) -> Found | None:
+    """What `look` finds, asked again with growing pauses; None when there was nothing in time.
+
+    ZooKeeper may be away for a while: what is under way goes on without us.
+    """
+    pause_s = _FIRST_PAUSE_S
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    found = await look()
+                except TidemarkError as error:
+                    if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
+                        raise
+                    found = None
+                if found is not None:
+                    return found
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+    except TimeoutError:
+        return None

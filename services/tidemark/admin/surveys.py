@@ -1,0 +1,161 @@
+"""What an unclean election would lose, before anybody decides on it: replicas are asked, nothing is changed (rule T4).
+
+The active controller passes the questions on: brokers listen to nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import grpc
+
+from tidemark.core.election import BrokerFacts, PartitionFacts
+from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
+from tidemark.core.unclean import elect_furthest, live_replicas, loss_report
+from tidemark.model import (
+    NO_EPOCH,
+    NO_LEADER,
+    BrokerEpoch,
+    BrokerId,
+    ErrorCode,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+    UncleanElection,
+)
+from tidemark.ports import MetadataStore
+from tidemark.rpc import errors
+from tidemark.rpc.channel import open_channel
+from tidemark.rpc.control_codec import descriptions_from_proto, questions_to_proto, refusals_from_proto
+from tidemark.v1 import controller_service_pb2 as pb
+from tidemark.v1.controller_service_pb2_grpc import ControllerServiceStub
+
+_DEADLINE_S: Final = 3.0
+_ASK_AGAIN_S: Final = 0.2
+_QUESTIONS_MAX: Final = 10_000
+
+Asked = Mapping[TopicPartition, tuple[ReplicaIdentity, PartitionFacts]]
+
+
+class Answer(NamedTuple):
+    """What one broker said: replicas described, and those that are to be asked again as their logs are being opened."""
+
+    described: Mapping[TopicPartition, ReplicaDescription]
+    again: frozenset[TopicPartition]
+
+
+class Asking(Protocol):
+    """Puts questions to a broker; raises TidemarkError where it does not answer."""
+
+    async def ask(self, broker: BrokerId, epoch: BrokerEpoch, questions: Sequence[ReplicaQuestion]) -> Answer:
+        """One round."""
+
+
+class ThroughController:
+    """Asks through the active controller.
+
+    Args:
+        store: knows where that is.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def ask(self, broker: BrokerId, epoch: BrokerEpoch, questions: Sequence[ReplicaQuestion]) -> Answer:
+        """One round; raises what the broker or the controller refuses."""
+        controller = await self._store.controller()
+        if controller is None:
+            raise TidemarkError(ErrorCode.CONTROLLER_NOT_ACTIVE, "no controller is active")
+        request = pb.AskReplicasRequest(broker_id=broker, broker_epoch=epoch, replicas=questions_to_proto(questions))
+        try:
+            async with open_channel(controller.address) as channel:
+                stub: Any = ControllerServiceStub(channel)
+                response = await stub.AskReplicas(request, timeout=_DEADLINE_S)
+        except grpc.RpcError as error:
+            raise errors.from_rpc_error(error, address=f"controller {controller.controller_id}") from None
+        refused = refusals_from_proto(response.errors)
+        again = {partition for partition, error in refused if error.code is ErrorCode.OFFSET_NOT_AVAILABLE}
+        return Answer(descriptions_from_proto(response.replicas), frozenset(again))
+
+
+class Survey:
+    """Foresees unclean elections.
+
+    Args:
+        asking: puts the questions.
+        deadline_s: of a whole survey; who has not answered by then is named.
+    """
+
+    def __init__(self, asking: Asking, *, deadline_s: float = _DEADLINE_S) -> None:
+        self._asking = asking
+        self._deadline_s = deadline_s
+
+    async def foresee(self, asked: Asked, brokers: BrokerFacts) -> dict[TopicPartition, UncleanElection]:
+        """The loss report that each election would have now; no leader where no replica answers.
+
+        Args:
+            asked: partitions with a state and without a leader.
+            brokers: the live ones.
+        """
+        questions: defaultdict[BrokerId, dict[TopicPartition, ReplicaQuestion]] = defaultdict(dict)
+        for partition, (identity, facts) in asked.items():
+            assert facts.state is not None, "those without a state are refused"
+            for broker in live_replicas(facts, brokers):
+                questions[broker][partition] = ReplicaQuestion(partition, identity, facts.state.leader_epoch)
+        answers: dict[BrokerId, dict[TopicPartition, ReplicaDescription]] = {broker: {} for broker in questions}
+        rounds = [
+            self._ask_one(broker, brokers.live[broker], of_broker, answers[broker])
+            for broker, of_broker in questions.items()
+        ]
+        await asyncio.gather(*rounds)
+        return {
+            partition: _foreseen(
+                partition,
+                identity,
+                facts,
+                brokers,
+                {broker: said[partition] for broker, said in answers.items() if partition in said},
+            )
+            for partition, (identity, facts) in asked.items()
+        }
+
+    async def _ask_one(
+        self,
+        broker: BrokerId,
+        epoch: BrokerEpoch,
+        questions: Mapping[TopicPartition, ReplicaQuestion],
+        said: dict[TopicPartition, ReplicaDescription],
+    ) -> None:
+        """Fill in what it says in time; a broker that fails is not waited for."""
+        open_questions = dict(questions)
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                while open_questions:
+                    answer = await self._asking.ask(broker, epoch, list(open_questions.values())[:_QUESTIONS_MAX])
+                    said.update(answer.described)
+                    asked = list(open_questions)[:_QUESTIONS_MAX]
+                    for partition in asked:
+                        if partition not in answer.again:
+                            del open_questions[partition]
+                    if answer.again:
+                        await asyncio.sleep(_ASK_AGAIN_S)
+        except (TimeoutError, TidemarkError):
+            return
+
+
+def _foreseen(
+    partition: TopicPartition,
+    identity: ReplicaIdentity,
+    facts: PartitionFacts,
+    brokers: BrokerFacts,
+    answers: Mapping[BrokerId, ReplicaDescription],
+) -> UncleanElection:
+    assert facts.state is not None
+    if not answers:
+        lineage = facts.state.lineage + 1
+        return UncleanElection(partition, identity.topic_id, lineage, NO_LEADER, NO_EPOCH, unheard=facts.assigned)
+    high_watermark = max(held.high_watermark for held in answers.values())
+    return loss_report(partition, identity.topic_id, elect_furthest(facts, brokers, answers, high_watermark), "")
