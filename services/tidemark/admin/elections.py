@@ -179,19 +179,32 @@ class ElectionAdministration:
         outcomes: dict[TopicPartition, ElectionOutcome] = {}
         for start in range(0, len(wanted), _PARTITIONS_AT_ONCE):
             part = wanted[start : start + _PARTITIONS_AT_ONCE]
-            late = await self._have_done(query.kind, part, request_id, until_s)
+            late = await self._have_done(query.kind, part, request_id, sight, until_s)
             outcomes |= await self._results(query.kind, part, request_id, sight, late)
         return outcomes
 
     async def _have_done(
-        self, kind: ElectionKind, partitions: Sequence[TopicPartition], request_id: str, until_s: float
+        self,
+        kind: ElectionKind,
+        partitions: Sequence[TopicPartition],
+        request_id: str,
+        sight: _Sight,
+        until_s: float,
     ) -> TidemarkError | None:
         """Ask the controller and wait until it has settled the request; gives what was not done in time."""
 
         def left_s() -> float:
             return max(0.0, until_s - asyncio.get_running_loop().time())
 
+        tries = 0
+
         async def asked() -> bool | None:
+            nonlocal tries
+            tries += 1
+            if tries > 1:  # the answer to the try before may be all that was lost
+                found = await self._results(kind, partitions, request_id, sight, None)
+                if all(outcome.error is None for outcome in found.values()):
+                    return True
             return await self._store.request_elections(kind, partitions, request_id) or None
 
         async def settled() -> bool | None:

@@ -14,6 +14,7 @@ import typer
 
 from tidemark.cli.cluster import cluster_app
 from tidemark.cli.consume import consume
+from tidemark.cli.elect import elect
 from tidemark.cli.output import print_error
 from tidemark.cli.produce import produce
 from tidemark.cli.topics import topic_app
@@ -33,6 +34,7 @@ app.add_typer(topic_app, name="topic")
 app.add_typer(cluster_app, name="cluster")
 app.command()(produce)
 app.command()(consume)
+app.command()(elect)
 
 
 @app.callback()

@@ -17,7 +17,7 @@ from tidemark.client.background import background_loop
 from tidemark.client.batching import SendHandle, TableHandle
 from tidemark.client.records import ConsumerRecord, OffsetAndTimestamp, PartitionBatch, as_partition, records_of
 from tidemark.core.cluster_state import TopicView
-from tidemark.model import TopicPartition
+from tidemark.model import ElectionKind, ElectionOutcome, TopicPartition, UncleanElection
 from tidemark.record.payload import Headers
 
 _START_S: Final = 30.0
@@ -255,6 +255,26 @@ class AdminClient(_Facade):
     def describe_cluster(self) -> ClusterDescription:
         """Brokers, controller and counts."""
         return self._background.call(self._client.describe_cluster())
+
+    def elect_leaders(
+        self,
+        kind: ElectionKind,
+        partitions: Sequence[TopicPartition] = (),
+        *,
+        topics: Sequence[str] = (),
+        validate_only: bool = False,
+        request_id: str = "",
+    ) -> list[ElectionOutcome]:
+        """Hold elections and wait for what comes of them; each partition succeeds or carries an error."""
+        return self._background.call(
+            self._client.elect_leaders(
+                kind, partitions, topics=topics, validate_only=validate_only, request_id=request_id
+            )
+        )
+
+    def list_unclean_elections(self, topics: Sequence[str] = ()) -> list[UncleanElection]:
+        """The loss reports kept (no topics: of all), by partition, the oldest first; raises UNKNOWN_TOPIC."""
+        return self._background.call(self._client.list_unclean_elections(topics))
 
     def close(self) -> None:
         """Close the connection."""

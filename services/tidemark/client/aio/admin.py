@@ -10,9 +10,17 @@ import grpc
 
 from tidemark.client.cluster import Cluster
 from tidemark.core.cluster_state import ClusterView, TopicView
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import (
+    ElectionKind,
+    ElectionOutcome,
+    ErrorCode,
+    TidemarkError,
+    TopicPartition,
+    UncleanElection,
+)
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
+from tidemark.rpc.election_codec import kind_to_proto, outcome_from_proto, ref_to_proto, unclean_from_proto
 from tidemark.rpc.metadata_codec import topic_from_proto, view_from_proto
 from tidemark.v1 import admin_service_pb2 as pb
 from tidemark.v1.admin_service_pb2_grpc import AdminServiceStub
@@ -32,7 +40,7 @@ class ClusterDescription(NamedTuple):
 
 
 class AdminClient:
-    """Creates, deletes and describes topics.
+    """Creates, deletes and describes topics, and holds elections.
 
     Args:
         admin: host:port of the admin service; None: asked of the brokers.
@@ -134,6 +142,40 @@ class AdminClient:
             response.under_min_isr_count,
             response.offline_count,
         )
+
+    async def elect_leaders(
+        self,
+        kind: ElectionKind,
+        partitions: Sequence[TopicPartition] = (),
+        *,
+        topics: Sequence[str] = (),
+        validate_only: bool = False,
+        request_id: str = "",
+    ) -> list[ElectionOutcome]:
+        """Hold elections and wait for what comes of them; each partition succeeds or carries an error.
+
+        Args:
+            kind: PREFERRED loses nothing; LAST_KNOWN, for partitions that nobody leads, may lose records.
+            partitions: which.
+            topics: topics meant with all their partitions; PREFERRED with neither means every topic.
+            validate_only: check, and foresee what would be lost as far as replicas tell; change nothing.
+            request_id: makes a retry harmless.
+        """
+        request = pb.ElectLeadersRequest(
+            type=kind_to_proto(kind),
+            partitions=[ref_to_proto(partition) for partition in partitions],
+            topics=topics,
+            validate_only=validate_only,
+            request_id=request_id,
+        )
+        response = await self._call(lambda stub: stub.ElectLeaders, request)
+        return [outcome_from_proto(result) for result in response.results]
+
+    async def list_unclean_elections(self, topics: Sequence[str] = ()) -> list[UncleanElection]:
+        """The loss reports kept (no topics: of all), by partition, the oldest first; raises UNKNOWN_TOPIC."""
+        request = pb.ListUncleanElectionsRequest(topics=topics)
+        response = await self._call(lambda stub: stub.ListUncleanElections, request)
+        return [unclean_from_proto(report) for report in response.elections]
 
     async def _call(self, method: Callable[[Any], Any], request: Any) -> Any:
         if self._channel is None:
