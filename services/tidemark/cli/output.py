@@ -6,12 +6,17 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
 from tidemark.core.cluster_state import PartitionView, TopicView
 from tidemark.model import TidemarkError
+
+
+_WIDTH_WITHOUT_TERMINAL: Final = 10_000
+"""A table takes what it needs; in 80 columns its cells would be folded."""
 
 
 class Output(StrEnum):
@@ -36,7 +41,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     table = Table(*columns)
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    console = Console(markup=False, highlight=False)
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
     console.print(table, soft_wrap=not console.is_terminal)
 
 
