@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -133,12 +134,13 @@ def _elect_last_known(
 
 
 def _ask(count: int) -> None:
-    try:
-        agreed = typer.confirm(f"Elect {count} leaders, and lose what is missing for ever?", err=True)
-    except typer.Abort:
-        agreed = False
-    if not agreed:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed: it was not confirmed (--yes does so)")
+    if not sys.stdin.isatty():
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST, "nothing was changed: records may be lost, and nobody is there to ask; add --yes"
+        )
+    question = f"Elect {count} leader{'s'[: count != 1]}, and give up for ever what is missing?"
+    if not typer.confirm(question, err=True):
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed, as it was not confirmed")
 
 
 def _show_preferred(outcomes: Sequence[ElectionOutcome], output: Output, *, validate_only: bool) -> None:
@@ -165,6 +167,9 @@ def _show_unclean(outcomes: Sequence[ElectionOutcome], output: Output, what: str
         if reports:
             print_line(f"{what}:")
             print_table(_LOSS_COLUMNS, [_row(report) for report in reports])
+            unheard = sorted({broker for report in reports for broker in report.unheard})
+            if unheard:
+                print_line(f"not heard: brokers {_listed(unheard)}; what only they hold is lost too, and not counted")
         for outcome in outcomes:
             if outcome.error is None and outcome.unclean is None:
                 print_line(f"{_name(outcome.partition)}: broker {outcome.leader} came back and leads; nothing is lost")
@@ -201,7 +206,7 @@ def _row(report: UncleanElection) -> tuple[object, ...]:
         _known(report.high_watermark),
         _known(report.records_maybe_lost),
         "-" if lost is None else f"{lost[0]} to {lost[1]}",
-        ", ".join(str(broker) for broker in report.unheard) or "-",
+        _listed(report.unheard) or "-",
     )
 
 
@@ -222,6 +227,10 @@ def _leader(broker: int) -> str:
 
 def _known(number: int | None) -> str:
     return "unknown" if number is None else str(number)
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ", ".join(str(broker) for broker in brokers)
 
 
 def _when(report: UncleanElection) -> str:

@@ -14,7 +14,6 @@ from rich.table import Table
 from tidemark.core.cluster_state import PartitionView, TopicView
 from tidemark.model import TidemarkError
 
-
 _WIDTH_WITHOUT_TERMINAL: Final = 10_000
 """A table takes what it needs; in 80 columns its cells would be folded."""
 
