@@ -147,7 +147,7 @@ class ElectionRequest:
     """A node by which somebody asked for elections (docs/formats.md).
 
     Attributes:
-        request_id: who asked; "" where nobody said.
+        request_id: names it in loss reports; made up of `modified_zxid` where nobody gave one.
         modified_zxid: tells one request from a later one; `version` is what the node is removed at.
         error: why it cannot be understood; then `partitions` is empty.
     """

@@ -17,7 +17,7 @@ from tidemark.core import controller_effects as fx
 from tidemark.core import controller_events as ev
 from tidemark.core.controller import ControllerConfig, ControllerCore, partitions_of
 from tidemark.core.partition_record import TopicPolicy
-from tidemark.model import BrokerId, BrokerRegistration, ElectionKind, ErrorCode, TidemarkError
+from tidemark.model import BrokerId, BrokerRegistration, ElectionKind, ElectionRequest, ErrorCode, TidemarkError
 from tidemark.ports import Clock, ControllerTerm, MetadataStore, StateWrite, StoreEvent, WriteOutcome
 from tidemark.runtime.configuration import ControllerSettings, topic_settings
 
@@ -169,13 +169,22 @@ class ActiveTerm:
 
         Elections are asked for of topics that exist, so that those read afterwards are known.
         """
-        elections = {kind: await self._store.requested_elections(kind, watch=True) for kind in ElectionKind}
+        elections = {kind: await self._read_elections(kind) for kind in ElectionKind}
         topics = await self._store.topics(watch=True)
         deletions = await self._store.requested_deletions(watch=True)
         self.submit(ev.TopicsChanged(topics))
         self.submit(ev.DeletionsRequested(deletions))
         for kind, request in elections.items():
             self.submit(ev.ElectionsRequested(kind, request))
+
+    async def _read_elections(self, kind: ElectionKind) -> ElectionRequest | None:
+        """Without what has a report of this request: a controller before us has held that, and nobody asked twice."""
+        request = await self._store.requested_elections(kind, watch=True)
+        if request is None or kind is not ElectionKind.LAST_KNOWN:
+            return request
+        kept = await self._store.unclean_elections(request.partitions)
+        held = {one.partition for reports in kept.values() for one in reports if one.request_id == request.request_id}
+        return replace(request, partitions=tuple(one for one in request.partitions if one not in held))
 
     def _follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
         self._peers.follow(brokers)

@@ -59,7 +59,8 @@ async def read(session: Session, kind: ElectionKind, watch: Callable[[Any], None
         partitions, request_id = codecs.decode_elections(path, data)
     except TidemarkError as error:
         failure = error
-    return ElectionRequest(kind, partitions, request_id, stat.mzxid, stat.version, failure)
+    # Reports name the request: one that was written by hand is named after its node.
+    return ElectionRequest(kind, partitions, request_id or f"node-{stat.mzxid:x}", stat.mzxid, stat.version, failure)
 
 
 async def finish(session: Session, term: ControllerTerm, request: ElectionRequest) -> None:
