@@ -1,0 +1,116 @@
+"""What a controller takes in of elections that people have asked for; ZooKeeper is the contract suite's fake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from tidemark.controller.metrics import ControllerMetrics
+from tidemark.controller.term import ActiveTerm
+from tidemark.core import controller_effects as fx
+from tidemark.core import controller_events as ev
+from tidemark.core.controller import ControllerCore
+from tidemark.model import (
+    NO_LEADER,
+    BrokerId,
+    ElectionKind,
+    ElectionRequest,
+    LeaderAndIsr,
+    LeaderEpoch,
+    ReplicaIdentity,
+    TopicDescription,
+    TopicPartition,
+    UncleanElection,
+)
+from tidemark.ports import ControllerTerm, StateWrite
+from tidemark.runtime.configuration import ControllerSettings, load_settings
+from tidemark.runtime.metrics import Metrics
+
+from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper, ManualClock
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+TOPIC = TopicDescription("t", "id", dict.fromkeys((0, 1), (BrokerId(0), BrokerId(1))), {0: "i0", 1: "i1"})
+
+
+class Listening(ControllerCore):
+    """The core, and a queue of the requests that it was told of."""
+
+    def attach(self) -> Listening:
+        self.told: asyncio.Queue[tuple[ElectionKind, ElectionRequest | None]] = asyncio.Queue()
+        return self
+
+    def handle(self, event: ev.ControllerEvent, now_ms: int) -> list[fx.ControllerEffect]:
+        if isinstance(event, ev.ElectionsRequested):
+            self.told.put_nowait((event.kind, event.request))
+        return super().handle(event, now_ms)
+
+    async def next_told(self, kind: ElectionKind) -> ElectionRequest | None:
+        async with asyncio.timeout(10):
+            while True:
+                told, request = await self.told.get()
+                if told is kind:
+                    return request
+
+
+async def leaderless(store: FakeMetadataStore) -> ControllerTerm:
+    """Nobody leads the two partitions, and no broker lives; the first one was elected uncleanly for the request r1."""
+    await store.start()
+    await store.create_topic(TOPIC)
+    won = await store.elect_controller(BrokerId(100), "h:1")
+    assert won is not None
+    report = UncleanElection(T0, "id", 1, BrokerId(0), LeaderEpoch(4), request_id="r1")
+    await store.write_states(won, [write_of(T0, -1), write_of(T1, -1)])
+    await store.write_states(won, [write_of(T0, 0, report)])
+    return won
+
+
+def write_of(partition: TopicPartition, version: int, report: UncleanElection | None = None) -> StateWrite:
+    state = LeaderAndIsr(NO_LEADER, LeaderEpoch(5), ())
+    identity = ReplicaIdentity("id", TOPIC.incarnations[partition.partition])
+    return StateWrite(partition, identity, state, version, report=report)
+
+
+@pytest.mark.parametrize(("request_id", "left"), [("r1", (T1,)), ("r2", (T0, T1))])
+async def test_what_another_controller_has_elected_for_a_request_is_not_elected_again(
+    monkeypatch: pytest.MonkeyPatch, request_id: str, left: Sequence[TopicPartition]
+) -> None:
+    store = FakeZooKeeper().store()
+    won = await leaderless(store)
+    await store.request_elections(ElectionKind.LAST_KNOWN, [T0, T1], request_id)
+    monkeypatch.setattr("tidemark.controller.term.ControllerCore", lambda *given: Listening(*given).attach())
+    settings = load_settings(ControllerSettings, ["--controller.id", "100", "--zookeeper.connect", "none:1"], {})
+    term = ActiveTerm(won, "cluster", settings, store, ManualClock(), ControllerMetrics(Metrics()))
+    try:
+        await term.start()
+        assert isinstance(term.core, Listening)
+        request = await term.core.next_told(ElectionKind.LAST_KNOWN)
+        assert request is not None
+        assert (request.request_id, request.partitions) == (request_id, tuple(left))
+    finally:
+        await term.stop()
+
+
+async def test_a_request_that_nobody_can_carry_out_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FakeZooKeeper().store()
+    won = await leaderless(store)
+    removed = asyncio.Event()
+    finish = store.finish_elections
+
+    async def tell_when_removed(term: ControllerTerm, request: ElectionRequest) -> None:
+        await finish(term, request)
+        removed.set()
+
+    monkeypatch.setattr(store, "finish_elections", tell_when_removed)
+    settings = load_settings(ControllerSettings, ["--controller.id", "100", "--zookeeper.connect", "none:1"], {})
+    term = ActiveTerm(won, "cluster", settings, store, ManualClock(), ControllerMetrics(Metrics()))
+    store.listen(term.hint)
+    try:
+        await term.start()
+        await store.request_elections(ElectionKind.LAST_KNOWN, [T0], "r3")
+        await asyncio.wait_for(removed.wait(), 10)
+        assert await store.requested_elections(ElectionKind.LAST_KNOWN) is None
+        states = await store.states([T0])
+        assert states[T0].state.leader == NO_LEADER
+    finally:
+        await term.stop()
