@@ -26,6 +26,9 @@ NO_LEADER = BrokerId(-1)
 NO_EPOCH = LeaderEpoch(-1)
 NO_PRODUCER = -1
 
+REQUEST_ID_CHARACTERS_MAX = 128
+"""Of the id of a request for elections: loss reports keep it."""
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic."""

@@ -120,6 +120,13 @@ async def test_a_node_written_by_hand_in_kafkas_shape_is_understood(cluster: Clu
         b'{"version":1,"partitions":["flights-0"]}',
         b'{"version":1,"partitions":[{"topic":"flights","partition":"0"}]}',
         b'{"version":1,"partitions":[{"topic":"flights"}]}',
+        b'{"version":1,"partitions":[{"topic":"","partition":0}]}',
+        b'{"version":1,"partitions":[{"topic":"..","partition":0}]}',
+        b'{"version":1,"partitions":[{"topic":"flights/../0","partition":0}]}',
+        b'{"version":1,"partitions":[{"topic":"flights\\u0000","partition":0}]}',
+        b'{"version":1,"partitions":[{"topic":"%s","partition":0}]}' % (b"f" * 250),
+        b'{"version":1,"partitions":[{"topic":"flights","partition":-1}]}',
+        b'{"version":1,"partitions":[],"request_id":"%s"}' % (b"r" * 129),
     ],
 )
 async def test_a_node_that_cannot_be_understood_says_why_and_can_be_removed(cluster: Cluster, data: bytes) -> None:

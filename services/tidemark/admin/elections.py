@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tidemark.admin.planning import check_topic_name
 from tidemark.admin.polling import poll
 from tidemark.admin.surveys import Survey
 from tidemark.core.election import BrokerFacts, PartitionFacts
@@ -18,6 +19,7 @@ from tidemark.core.unclean import live_replicas
 from tidemark.model import (
     NO_EPOCH,
     NO_LEADER,
+    REQUEST_ID_CHARACTERS_MAX,
     ElectionKind,
     ElectionOutcome,
     ErrorCode,
@@ -96,6 +98,8 @@ class ElectionAdministration:
         """The loss reports kept, by partition, the oldest first; raises UNKNOWN_TOPIC."""
         partitions = None
         if topics:
+            for name in topics:
+                check_topic_name(name)
             found = await self._store.topics(topics)
             for name in topics:
                 if name not in found:
@@ -106,7 +110,9 @@ class ElectionAdministration:
 
     async def _look(self, query: ElectionQuery) -> _Sight:
         everything = not query.partitions and not query.topics
-        names = sorted({*query.topics, *(partition.topic for partition in query.partitions)})
+        asked = sorted({*query.topics, *(partition.topic for partition in query.partitions)})
+        misnamed = {name: error for name in asked if (error := _misnamed(name)) is not None}
+        names = [name for name in asked if name not in misnamed]
         topics, deletions, live, epochs = await asyncio.gather(
             self._store.topics(None if everything else names),
             self._store.requested_deletions(),
@@ -129,7 +135,7 @@ class ElectionAdministration:
         for partition in sorted(targets):
             topic = there.get(partition.topic)
             if topic is None or partition not in known:
-                error = _unknown_topic(partition.topic) if topic is None else _unknown_partition(partition, topic)
+                error = misnamed.get(partition.topic) or _unknown(partition, topic)
                 sight.settled[partition] = ElectionOutcome(partition, error=error)
                 continue
             versioned = states.get(partition)
@@ -251,6 +257,10 @@ class ElectionAdministration:
 
 
 def _check(query: ElectionQuery) -> None:
+    if len(query.request_id) > REQUEST_ID_CHARACTERS_MAX:
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST, f"a request_id has {REQUEST_ID_CHARACTERS_MAX} characters at most"
+        )
     if query.kind is ElectionKind.LAST_KNOWN and (query.topics or not query.partitions):
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST, "name each partition whose last known log shall lead: records may be lost by it"
@@ -357,7 +367,17 @@ def _unknown_topic(name: str) -> TidemarkError:
     return TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {name}", {"topic": name})
 
 
-def _unknown_partition(partition: TopicPartition, topic: TopicDescription) -> TidemarkError:
+def _misnamed(name: str) -> TidemarkError | None:
+    try:
+        check_topic_name(name)
+    except TidemarkError as error:
+        return error
+    return None
+
+
+def _unknown(partition: TopicPartition, topic: TopicDescription | None) -> TidemarkError:
+    if topic is None:
+        return _unknown_topic(partition.topic)
     return TidemarkError(
         ErrorCode.UNKNOWN_PARTITION,
         f"{topic.topic} has no partition {partition.partition}: it has {len(topic.partitions)}, from 0 on",

@@ -7,10 +7,12 @@ without, or finds of another type, is a TidemarkError(INTERNAL) that names the p
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from tidemark.model import (
+    REQUEST_ID_CHARACTERS_MAX,
     BrokerEpoch,
     BrokerEpochRecord,
     BrokerId,
@@ -29,6 +31,9 @@ from tidemark.model import (
 from tidemark.ports import ControllerInfo
 
 VERSION: Final = 1
+
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""Of names that people write into nodes: they become part of paths."""
 
 T = TypeVar("T")
 
@@ -231,8 +236,14 @@ def decode_elections(path: str, data: bytes) -> tuple[tuple[TopicPartition, ...]
             raise ValueError(f"its version is {fields['version']}, not {VERSION}")
         if not isinstance(fields["partitions"], list):
             raise TypeError("its partitions are no list")
+        request_id = _str(fields.get("request_id", ""))
+        if len(request_id) > REQUEST_ID_CHARACTERS_MAX:
+            raise ValueError(f"its request_id has more than {REQUEST_ID_CHARACTERS_MAX} characters")
         named = [TopicPartition(_str(one["topic"]), _int(one["partition"])) for one in fields["partitions"]]
-        return tuple(dict.fromkeys(named)), _str(fields.get("request_id", ""))
+        for one in named:
+            if _TOPIC_NAME.fullmatch(one.topic) is None or one.topic in (".", "..") or one.partition < 0:
+                raise ValueError(f"{one.topic[:40]!r}, {one.partition} cannot be a partition")
+        return tuple(dict.fromkeys(named)), request_id
 
     return _decode(path, data, build)
 

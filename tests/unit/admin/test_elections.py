@@ -198,6 +198,24 @@ async def test_unknown_topics_and_partitions_have_a_code_and_a_sentence_each(
     assert await nothing_is_asked(cluster)
 
 
+@pytest.mark.parametrize("name", ["", "..", "t/0", "t/../t", "t\0", "é", "t" * 250])
+async def test_what_cannot_name_a_topic_is_refused_and_never_looked_for(cluster: Cluster, name: str) -> None:
+    await cluster.led(T0, 1, 0, 1)
+    for kind in ElectionKind:
+        assert codes(await cluster.elect(kind, TopicPartition(name, 0))) == [ErrorCode.INVALID_TOPIC_NAME]
+    assert codes(await cluster.elect(PREFERRED, topics=[name])) == [ErrorCode.INVALID_TOPIC_NAME]
+    with pytest.raises(TidemarkError) as refusal:
+        await ElectionAdministration(cluster.store, Survey(cluster.replicas)).unclean_elections([name])
+    assert refusal.value.code is ErrorCode.INVALID_TOPIC_NAME
+    assert await nothing_is_asked(cluster)
+
+
+async def test_a_request_id_that_is_too_long_is_refused_since_reports_keep_it(cluster: Cluster) -> None:
+    with pytest.raises(TidemarkError) as refusal:
+        await cluster.elect(LAST_KNOWN, T0, request_id="r" * 129)
+    assert refusal.value.code is ErrorCode.INVALID_REQUEST
+
+
 async def test_a_topic_that_is_being_deleted_is_unknown(cluster: Cluster) -> None:
     await cluster.led(T0, 1, 0, 1)
     await cluster.store.request_topic_deletion("t")
