@@ -1,0 +1,164 @@
+"""Finds in a history what must not be: the anomalies of Jepsen's checker for Kafka, and a few of our own promises.
+
+A record whose outcome is unknown may be in the log once or not at all; everything else is exact. Readers were assigned
+their partitions and did not seek, so what they were given must be without a step back and without a gap.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tests.chaos.history import History, Outcome, Partition
+
+
+class Anomaly(StrEnum):
+    """Each has a doctored history in the checker's own tests."""
+
+    LOST = "lost"
+    """Acknowledged, and not in the log at the end."""
+    DUPLICATE = "duplicate"
+    """At two offsets."""
+    REORDERED = "reordered"
+    """Behind a record that its sender sent later to the same partition."""
+    DIVERGED = "diverged"
+    """Two values at one offset: among readers, acknowledgements and the log at the end."""
+    UNCOMMITTED = "uncommitted"
+    """A reader was given what is not in the log at the end."""
+    SKIPPED = "skipped"
+    """A reader was not given a record between two that it was given."""
+    WENT_BACK = "went back"
+    """A reader was given an offset at or below one that it was given before."""
+    END_WENT_BACK = "end went back"
+    """Somebody was told a lower end than somebody had been told before they asked."""
+    NEVER_SENT = "never sent"
+    """Nobody sent what is there."""
+    GAVE_UP = "gave up"
+    """A client raised where it should have waited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One anomaly and its story."""
+
+    anomaly: Anomaly
+    partition: Partition
+    story: str
+
+    def __str__(self) -> str:
+        return f"{self.anomaly} in partition {self.partition}: {self.story}"
+
+
+def check(history: History) -> list[Finding]:
+    """Every anomaly of the history."""
+    return [
+        *_of_the_log(history),
+        *_of_senders(history),
+        *_of_readers(history),
+        *_of_ends(history),
+        *(Finding(Anomaly.GAVE_UP, -1, failure) for failure in history.failures),
+    ]
+
+
+def _of_the_log(history: History) -> Iterator[Finding]:
+    known = {(record.partition, record.value) for record in history.sent}
+    for partition, records in history.final.items():
+        places: defaultdict[str, list[int]] = defaultdict(list)
+        for offset, value in records:
+            places[value].append(offset)
+            if (partition, value) not in known:
+                yield Finding(Anomaly.NEVER_SENT, partition, f"{value!r} at {offset}")
+        for value, offsets in places.items():
+            if len(offsets) > 1:
+                yield Finding(Anomaly.DUPLICATE, partition, f"{value!r} is at {offsets}")
+
+
+def _of_senders(history: History) -> Iterator[Finding]:
+    at_offset = {partition: dict(records) for partition, records in history.final.items()}
+    places: dict[tuple[Partition, str], int] = {}
+    for partition, records in history.final.items():
+        for offset, value in records:
+            places.setdefault((partition, value), offset)
+    last: dict[tuple[str, Partition], tuple[int, str]] = {}
+    for record in history.sent:
+        where = places.get((record.partition, record.value))
+        if record.outcome is Outcome.ACKNOWLEDGED:
+            found = at_offset.get(record.partition, {}).get(record.offset)
+            if where is None:
+                yield Finding(
+                    Anomaly.LOST,
+                    record.partition,
+                    f"{record.value!r} was acknowledged at {record.offset}, where there is {found!r}",
+                )
+            elif where != record.offset:
+                yield Finding(
+                    Anomaly.DIVERGED,
+                    record.partition,
+                    f"{record.value!r} was acknowledged at {record.offset} and is at {where}",
+                )
+        if where is None:
+            continue
+        before = last.get((record.sender, record.partition))
+        if before is not None and before[0] > where:
+            yield Finding(
+                Anomaly.REORDERED,
+                record.partition,
+                f"{record.value!r} of {record.sender} is at {where}, {before[1]!r}, sent before it, at {before[0]}",
+            )
+        last[record.sender, record.partition] = (where, record.value)
+
+
+def _of_readers(history: History) -> Iterator[Finding]:
+    at_offset = {partition: dict(records) for partition, records in history.final.items()}
+    seen: dict[tuple[Partition, int], tuple[str, str]] = {}
+    positions: dict[tuple[str, Partition], int] = {}
+    for one in history.polled:
+        log = at_offset.get(one.partition, {})
+        value, reader = seen.setdefault((one.partition, one.offset), (one.value, one.reader))
+        if value != one.value:
+            yield Finding(
+                Anomaly.DIVERGED,
+                one.partition,
+                f"at {one.offset} {reader} was given {value!r} and {one.reader} {one.value!r}",
+            )
+        if log.get(one.offset) != one.value:
+            yield Finding(
+                Anomaly.UNCOMMITTED,
+                one.partition,
+                f"{one.reader} was given {one.value!r} at {one.offset}, where there is {log.get(one.offset)!r}",
+            )
+        before = positions.get((one.reader, one.partition))
+        positions[one.reader, one.partition] = one.offset
+        if before is None:
+            continue
+        if one.offset <= before:
+            yield Finding(Anomaly.WENT_BACK, one.partition, f"{one.reader} went from {before} to {one.offset}")
+        missed = [offset for offset in range(before + 1, one.offset) if offset in log]
+        if missed:
+            yield Finding(
+                Anomaly.SKIPPED,
+                one.partition,
+                f"{one.reader} went from {before} to {one.offset} over {len(missed)} records",
+            )
+
+
+def _of_ends(history: History) -> Iterator[Finding]:
+    """An answer may be overtaken; only what was asked after another answer had come must not be lower."""
+    by_partition: defaultdict[Partition, list[tuple[float, int, bool, int]]] = defaultdict(list)
+    for number, end in enumerate(history.ends):
+        by_partition[end.partition].append((end.asked_s, number, False, end.end_offset))
+        by_partition[end.partition].append((end.answered_s, number, True, end.end_offset))
+    for partition, moments in by_partition.items():
+        highest = 0
+        floor: dict[int, int] = {}
+        for _, number, answered, end_offset in sorted(moments, key=lambda moment: (moment[0], moment[2])):
+            if not answered:
+                floor[number] = highest
+                continue
+            if end_offset < floor[number]:
+                yield Finding(
+                    Anomaly.END_WENT_BACK, partition, f"{floor[number]} was told before {end_offset} was asked for"
+                )
+            highest = max(highest, end_offset)

@@ -1,0 +1,80 @@
+"""What the clients of a round did and saw: who sent what, what became of it, and who was told what, when."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+Partition = int
+Offset = int
+
+
+class Outcome(StrEnum):
+    """What a sender knows of a record in the end."""
+
+    ACKNOWLEDGED = "acknowledged"
+    UNKNOWN = "unknown"
+    """It may be in the log, once, or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One record, in the order its sender sent it; `offset` only where it was acknowledged."""
+
+    value: str
+    sender: str
+    partition: Partition
+    outcome: Outcome
+    offset: Offset = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """One record that a reader was given, in the order it was given."""
+
+    reader: str
+    partition: Partition
+    offset: Offset
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToldEnd:
+    """An end offset that somebody was told; the question was asked and answered at these times, seconds."""
+
+    partition: Partition
+    end_offset: Offset
+    asked_s: float
+    answered_s: float
+
+
+@dataclass(slots=True)
+class History:
+    """Everything of one round.
+
+    Attributes:
+        final: what is in each partition at the end, when everybody is well again: (offset, value) in offset order.
+    """
+
+    sent: list[Sent] = field(default_factory=list)
+    polled: list[Polled] = field(default_factory=list)
+    ends: list[ToldEnd] = field(default_factory=list)
+    final: dict[Partition, list[tuple[Offset, str]]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add_polled(self, records: list[Polled]) -> None:
+        """From any thread."""
+        with self._lock:
+            self.polled.extend(records)
+
+    def add_end(self, end: ToldEnd) -> None:
+        """From any thread."""
+        with self._lock:
+            self.ends.append(end)
+
+    def add_failure(self, failure: str) -> None:
+        """A client gave up where none should; from any thread."""
+        with self._lock:
+            self.failures.append(failure)

@@ -1,0 +1,221 @@
+"""TCP on loopback with trouble on demand: every process is reached through a proxy that knows who calls.
+
+A connection's caller is found by its socket in /proc, so that one pair of processes can be cut while others talk on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HOST = "127.0.0.1"
+ANYBODY = "*"
+_CHUNK_BYTES = 64 << 10
+
+
+@dataclass(slots=True)
+class Trouble:
+    """What befalls bytes between two processes: `silent` swallows them, `refuse` breaks connections."""
+
+    silent: bool = False
+    refuse: bool = False
+    delay_s: float = 0.0
+
+
+CALM = Trouble()
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    caller: str
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    def abort(self) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
+
+
+class Proxy:
+    """One listening address in front of one process; its methods may be called from any thread.
+
+    Args:
+        target: where the process listens; may be asked for late, since a port can be found after the proxy is.
+        caller_of: names the process at the other end of a local port.
+    """
+
+    def __init__(self, network: Network, name: str, target: Callable[[], int]) -> None:
+        self.name = name
+        self.port = 0
+        self._network = network
+        self._target = target
+        self._links: set[_Link] = set()
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Listen."""
+        self._server = await asyncio.start_server(self._serve, HOST, 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Break everything."""
+        if self._server is not None:
+            self._server.close()
+        self.break_links(lambda caller: True)
+
+    def break_links(self, whose: Callable[[str], bool]) -> None:
+        """Reset the connections of these callers; on the network's loop."""
+        for link in list(self._links):
+            if whose(link.caller):
+                link.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        port = writer.get_extra_info("peername")[1]
+        link = _Link(await asyncio.to_thread(self._network.caller_of, port), [writer])
+        self._links.add(link)
+        try:
+            if self._network.trouble(link.caller, self.name).refuse:
+                return
+            try:
+                far_reader, far_writer = await asyncio.open_connection(HOST, self._target())
+            except OSError:
+                return
+            link.writers.append(far_writer)
+            there = asyncio.ensure_future(self._pump(reader, far_writer, link.caller, self.name))
+            back = asyncio.ensure_future(self._pump(far_reader, writer, self.name, link.caller))
+            await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
+            for one in (there, back):
+                one.cancel()
+            await asyncio.gather(there, back, return_exceptions=True)
+        finally:
+            self._links.discard(link)
+            link.abort()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: str, sink: str) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(_CHUNK_BYTES):
+                trouble = self._network.trouble(source, sink)
+                if trouble.delay_s:
+                    await asyncio.sleep(trouble.delay_s)
+                while self._network.trouble(source, sink).silent:
+                    await self._network.news()
+                writer.write(data)
+                await writer.drain()
+
+
+class Network:
+    """Proxies in front of processes, on a thread of its own, and the trouble between named processes.
+
+    Silence holds bytes back; when it ends they go on, as after a cable was put back in time. `refuse` also resets what
+    is open. Trouble goes by (from whom, to whom), one way; `ANYBODY` stands for everybody on its side.
+    """
+
+    def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
+        self._pids = pids
+        self._trouble: dict[tuple[str, str], Trouble] = {}
+        self._proxies: dict[str, Proxy] = {}
+        self._loop = asyncio.new_event_loop()
+        self._changed = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="chaos-network", daemon=True)
+
+    def __enter__(self) -> Network:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for proxy in self._proxies.values():
+            self._call(proxy.close())
+        self._call(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def add(self, name: str, target: Callable[[], int]) -> int:
+        """A proxy in front of this process; gives its port."""
+        proxy = self._proxies[name] = Proxy(self, name, target)
+        self._call(proxy.open())
+        return proxy.port
+
+    def disturb(self, source: str, sink: str, trouble: Trouble) -> None:
+        """From now on, one way; `CALM` ends it."""
+        self._call(self._disturb(source, sink, trouble))
+
+    def heal(self) -> None:
+        """All trouble ends."""
+        self._call(self._heal())
+
+    def trouble(self, source: str, sink: str) -> Trouble:
+        """What befalls bytes on this way now."""
+        for way in ((source, sink), (ANYBODY, sink), (source, ANYBODY)):
+            if way in self._trouble:
+                return self._trouble[way]
+        return CALM
+
+    async def news(self) -> None:
+        """Until some trouble begins or ends."""
+        await self._changed.wait()
+
+    def caller_of(self, port: int) -> str:
+        """The name of the process that this local port belongs to; ANYBODY for a stranger (a client)."""
+        inode = _inode_of(port)
+        if inode is None:
+            return ANYBODY
+        return next((name for name, pid in self._pids().items() if inode in _sockets_of(pid)), ANYBODY)
+
+    async def _disturb(self, source: str, sink: str, trouble: Trouble) -> None:
+        self._trouble[source, sink] = trouble
+        if trouble.refuse:
+            self._break(source, sink)
+        self._tell()
+
+    async def _heal(self) -> None:
+        self._trouble.clear()
+        self._tell()
+
+    def _break(self, source: str, sink: str) -> None:
+        for name, proxy in self._proxies.items():
+            if name == sink or sink == ANYBODY:
+                proxy.break_links(lambda caller: source in (ANYBODY, caller))
+            if name == source:
+                proxy.break_links(lambda caller: sink in (ANYBODY, caller))
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _end(self) -> None:
+        rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+    def _call(self, work: Any) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+
+def _inode_of(port: int) -> str | None:
+    """The socket that has this local port and the proxy as its peer."""
+    for table, host in (("tcp", "0100007F"), ("tcp6", "0000000000000000FFFF00000100007F")):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[1] == f"{host}:{port:04X}":
+                return fields[9]
+    return None
+
+
+def _sockets_of(pid: int) -> Iterable[str]:
+    """Inodes of the sockets that a process has open."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(entry.path))
+                if match:
+                    found.append(match.group(1))
+    return found

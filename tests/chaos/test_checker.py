@@ -1,0 +1,107 @@
+"""The checker against doctored histories: each anomaly is found by its name, and a good history passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.chaos.checker import Anomaly, check
+from tests.chaos.history import History, Outcome, Polled, Sent, ToldEnd
+
+
+def good() -> History:
+    """Two senders, two readers, one record whose outcome nobody knows and that is there, one that is not."""
+    history = History()
+    history.sent = [
+        Sent("a0", "a", 0, Outcome.ACKNOWLEDGED, 0),
+        Sent("b0", "b", 0, Outcome.ACKNOWLEDGED, 1),
+        Sent("a1", "a", 0, Outcome.UNKNOWN),
+        Sent("b1", "b", 0, Outcome.UNKNOWN),
+        Sent("a2", "a", 0, Outcome.ACKNOWLEDGED, 3),
+        Sent("a3", "a", 1, Outcome.ACKNOWLEDGED, 0),
+    ]
+    history.final = {0: [(0, "a0"), (1, "b0"), (2, "a1"), (3, "a2")], 1: [(0, "a3")]}
+    history.polled = [Polled(reader, 0, offset, value) for reader in "xy" for offset, value in history.final[0]]
+    history.ends = [ToldEnd(0, 2, 0.0, 0.1), ToldEnd(0, 4, 0.2, 0.5), ToldEnd(0, 3, 0.3, 0.4), ToldEnd(0, 4, 0.6, 0.7)]
+    return history
+
+
+def lose(history: History) -> None:
+    history.final[1] = []
+
+
+def double(history: History) -> None:
+    history.final[0].append((4, "a2"))
+
+
+def reorder(history: History) -> None:
+    history.final[0] = [(0, "a0"), (1, "b0"), (2, "a2"), (3, "a1")]
+    history.sent[4] = replace(history.sent[4], offset=2)
+    history.polled = []
+
+
+def acknowledge_elsewhere(history: History) -> None:
+    history.sent[5] = replace(history.sent[5], offset=7)
+
+
+def show_two_values(history: History) -> None:
+    history.polled.append(Polled("z", 0, 0, "b0"))
+    history.polled = [one for one in history.polled if one.reader != "y"]
+
+
+def show_what_is_gone(history: History) -> None:
+    history.polled.append(Polled("x", 0, 4, "b1"))
+
+
+def skip(history: History) -> None:
+    del history.polled[1]
+
+
+def go_back(history: History) -> None:
+    history.polled.append(Polled("x", 0, 3, "a2"))
+
+
+def tell_a_lower_end(history: History) -> None:
+    history.ends.append(ToldEnd(0, 3, 0.8, 0.9))
+
+
+def invent(history: History) -> None:
+    history.final[1].append((1, "nobody's"))
+
+
+def give_up(history: History) -> None:
+    history.add_failure("the reader stopped")
+
+
+DOCTORED: dict[Callable[[History], None], Anomaly] = {
+    lose: Anomaly.LOST,
+    double: Anomaly.DUPLICATE,
+    reorder: Anomaly.REORDERED,
+    acknowledge_elsewhere: Anomaly.DIVERGED,
+    show_two_values: Anomaly.DIVERGED,
+    show_what_is_gone: Anomaly.UNCOMMITTED,
+    skip: Anomaly.SKIPPED,
+    go_back: Anomaly.WENT_BACK,
+    tell_a_lower_end: Anomaly.END_WENT_BACK,
+    invent: Anomaly.NEVER_SENT,
+    give_up: Anomaly.GAVE_UP,
+}
+
+
+def test_a_good_history_passes() -> None:
+    assert check(good()) == []
+
+
+@pytest.mark.parametrize("doctor", DOCTORED, ids=lambda doctor: doctor.__name__)
+def test_a_doctored_history_is_found_out(doctor: Callable[[History], None]) -> None:
+    history = good()
+    doctor(history)
+    found = {finding.anomaly for finding in check(history)}
+    assert DOCTORED[doctor] in found
+    assert found <= {DOCTORED[doctor], Anomaly.UNCOMMITTED}, "it names nothing else, but that a wrong value is wrong"
+
+
+def test_every_anomaly_has_a_doctored_history() -> None:
+    assert set(DOCTORED.values()) == set(Anomaly)
