@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,16 +77,17 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         port = writer.get_extra_info("peername")[1]
-        link = _Link(await asyncio.to_thread(self._network.caller_of, port), [writer])
+        link = _Link(ANYBODY, [writer])
         self._links.add(link)
         try:
-            if self._network.trouble(link.caller, self.name).refuse:
-                return
             try:
                 far_reader, far_writer = await asyncio.open_connection(HOST, self._target())
             except OSError:
                 return
             link.writers.append(far_writer)
+            link.caller = await self._network.caller_of(port)
+            if self._network.trouble(link.caller, self.name).refuse:
+                return
             there = asyncio.ensure_future(self._pump(reader, far_writer, link.caller, self.name))
             back = asyncio.ensure_future(self._pump(far_reader, writer, self.name, link.caller))
             await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
@@ -122,6 +123,8 @@ class Network:
         self._proxies: dict[str, Proxy] = {}
         self._loop = asyncio.new_event_loop()
         self._changed = asyncio.Event()
+        self._asked: dict[int, asyncio.Future[str]] = {}
+        self._looking = False
         self._thread = threading.Thread(target=self._loop.run_forever, name="chaos-network", daemon=True)
 
     def __enter__(self) -> Network:
@@ -131,7 +134,7 @@ class Network:
     def __exit__(self, *_: object) -> None:
         for proxy in self._proxies.values():
             self._call(proxy.close())
-        self._call(self._end())
+        self._call(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -143,8 +146,12 @@ class Network:
         return proxy.port
 
     def disturb(self, source: str, sink: str, trouble: Trouble) -> None:
-        """From now on, one way; `CALM` ends it."""
+        """From now on, one way."""
         self._call(self._disturb(source, sink, trouble))
+
+    def end(self, source: str, sink: str) -> None:
+        """That trouble ends."""
+        self._call(self._end_one(source, sink))
 
     def heal(self) -> None:
         """All trouble ends."""
@@ -161,17 +168,30 @@ class Network:
         """Until some trouble begins or ends."""
         await self._changed.wait()
 
-    def caller_of(self, port: int) -> str:
+    async def caller_of(self, port: int) -> str:
         """The name of the process that this local port belongs to; ANYBODY for a stranger (a client)."""
-        inode = _inode_of(port)
-        if inode is None:
-            return ANYBODY
-        return next((name for name, pid in self._pids().items() if inode in _sockets_of(pid)), ANYBODY)
+        asked = self._asked[port] = asyncio.get_running_loop().create_future()
+        if not self._looking:
+            self._looking = True
+            try:
+                while self._asked:
+                    waiting, self._asked = self._asked, {}
+                    callers = await asyncio.to_thread(_callers, set(waiting), self._pids())
+                    for one, future in waiting.items():
+                        if not future.done():
+                            future.set_result(callers.get(one, ANYBODY))
+            finally:
+                self._looking = False
+        return await asked
 
     async def _disturb(self, source: str, sink: str, trouble: Trouble) -> None:
         self._trouble[source, sink] = trouble
         if trouble.refuse:
             self._break(source, sink)
+        self._tell()
+
+    async def _end_one(self, source: str, sink: str) -> None:
+        self._trouble.pop((source, sink), None)
         self._tell()
 
     async def _heal(self) -> None:
@@ -189,7 +209,7 @@ class Network:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def _end(self) -> None:
+    async def _stop(self) -> None:
         rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in rest:
             task.cancel()
@@ -199,17 +219,32 @@ class Network:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
 
-def _inode_of(port: int) -> str | None:
-    """The socket that has this local port and the proxy as its peer."""
+def _callers(ports: set[int], pids: Mapping[str, int]) -> dict[int, str]:
+    """Which of the processes has which of these local ports: one look at all of /proc for many connections."""
+    inodes = _inodes_of(ports)
+    found: dict[int, str] = {}
+    for name, pid in pids.items():
+        if len(found) == len(inodes):
+            break
+        for inode in _sockets_of(pid):
+            if inode in inodes:
+                found[inodes[inode]] = name
+    return found
+
+
+def _inodes_of(ports: set[int]) -> dict[str, int]:
+    """The open sockets on loopback that have these local ports, each with its port."""
+    found: dict[str, int] = {}
     for table, host in (("tcp", "0100007F"), ("tcp6", "0000000000000000FFFF00000100007F")):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             fields = line.split()
-            if fields[1] == f"{host}:{port:04X}":
-                return fields[9]
-    return None
+            address, _, port = fields[1].partition(":")
+            if address == host and fields[9] != "0" and int(port, 16) in ports:
+                found[fields[9]] = int(port, 16)
+    return found
 
 
-def _sockets_of(pid: int) -> Iterable[str]:
+def _sockets_of(pid: int) -> list[str]:
     """Inodes of the sockets that a process has open."""
     found = []
     with contextlib.suppress(OSError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -61,8 +61,11 @@ class LocalCluster:
         controllers: their ids are 100, 101, ...
         ports: where each process listens, by name, its metrics 100 above; None: free ones, ours as long as this
             object is started.
-        settings: more flags for every service of a kind ("broker", "controller", "admin"), by dotted key.
+        settings: more flags for every service of a kind ("broker", "controller", "admin") or of one name
+            ("broker-0"), by dotted key.
         environment: added to ours for every service.
+        launchers: a command, by name of a service, that the service's own command line is appended to; it must
+            replace itself by it, as `env` does, so that signals reach the service.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class LocalCluster:
         ports: Mapping[str, int] | None = None,
         settings: Mapping[str, Mapping[str, str]] | None = None,
         environment: Mapping[str, str] | None = None,
+        launchers: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.directory = directory.absolute()
         self._brokers = [broker_name(index) for index in range(brokers)]
@@ -81,6 +85,7 @@ class LocalCluster:
         self._fixed = dict(ports or {})
         self._settings = {kind: dict(flags) for kind, flags in (settings or {}).items()}
         self._environment = dict(environment or {})
+        self._launchers = dict(launchers or {})
         self._ports = HeldPorts()
         self._zookeeper: ZooKeeperProcess | None = None
         self._services: dict[str, ServiceProcess] = {}
@@ -247,10 +252,17 @@ class LocalCluster:
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         if kind == "controller":
             flags["controller.id"] = number
-        flags |= self._settings.get(kind, {})
+        flags |= self._settings.get(kind, {}) | self._settings.get(name, {})
         arguments = [part for key, value in flags.items() for part in (f"--{key}", value)]
         log = self.directory / "logs" / f"{name}.log"
-        return ServiceProcess(name, f"tidemark.{kind}", arguments, log=log, environment=self._environment)
+        return ServiceProcess(
+            name,
+            f"tidemark.{kind}",
+            arguments,
+            log=log,
+            environment=self._environment,
+            launcher=self._launchers.get(name, ()),
+        )
 
     def _terminate(self, names: Iterable[str], timeout_s: float = _STOP_TIMEOUT_S) -> list[ServiceProcess]:
         """SIGTERM to all at once; the ones that did not end with status 0 (killed after `timeout_s`)."""

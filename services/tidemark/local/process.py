@@ -25,14 +25,22 @@ class ServiceProcess:
         arguments: flags.
         log: file for stdout and stderr.
         environment: added to ours.
+        launcher: a command that the whole is appended to.
     """
 
     def __init__(
-        self, name: str, module: str, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str]
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str],
+        launcher: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.log = log
-        self._command = [sys.executable, "-m", module, *arguments]
+        self._command = [*launcher, sys.executable, "-m", module, *arguments]
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None

@@ -1,0 +1,67 @@
+"""A local cluster in which every process reaches the others, and ZooKeeper, through proxies that can be troubled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from tidemark.local.cluster import LocalCluster
+
+from tests.chaos.proxy import HOST, Network
+
+ZOOKEEPER = "zookeeper"
+BROKERS = ("broker-0", "broker-1", "broker-2")
+CONTROLLERS = ("controller-100", "controller-101")
+
+
+class Arena:
+    """Three brokers, two controllers, an admin service, ZooKeeper, and the network between them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.network = Network(self._pids)
+        self._directory = directory
+        self._ports: dict[str, int] = {}
+        self._cluster: LocalCluster | None = None
+
+    @property
+    def cluster(self) -> LocalCluster:
+        """The cluster, once started."""
+        assert self._cluster is not None, "not started"
+        return self._cluster
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers as clients reach them."""
+        return ",".join(f"{HOST}:{self._ports[name]}" for name in BROKERS)
+
+    def __enter__(self) -> Arena:
+        self.network.__enter__()
+        try:
+            for name in (*BROKERS, *CONTROLLERS):
+                self._ports[name] = self.network.add(name, lambda name=name: self._port_of(name))  # type: ignore[misc]
+            self._ports[ZOOKEEPER] = self.network.add(ZOOKEEPER, lambda: self.cluster.zookeeper.port)
+            everybody = {"zookeeper.connect": f"{HOST}:{self._ports[ZOOKEEPER]}"}
+            settings = {kind: dict(everybody) for kind in ("broker", "controller", "admin")}
+            for name in (*BROKERS, *CONTROLLERS):
+                settings[name] = {"advertised.listeners": f"{HOST}:{self._ports[name]}"}
+            self._cluster = LocalCluster(self._directory, settings=settings)
+            self._cluster.start()
+        except BaseException:
+            self.network.__exit__()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.cluster.__exit__(kind, error, traceback)
+        finally:
+            self.network.__exit__()
+
+    def _port_of(self, name: str) -> int:
+        return int(self.cluster.address(name).rpartition(":")[2])
+
+    def _pids(self) -> dict[str, int]:
+        running = (name for name in self.cluster.names if self.cluster.process(name).running)
+        return {name: self.cluster.process(name).pid for name in running}

@@ -1,0 +1,159 @@
+"""The misfortunes of a round, drawn from a seed: what is done, what undoes it, and how it is told."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+from tidemark.model import TidemarkError
+
+from tests.chaos.arena import BROKERS, CONTROLLERS, ZOOKEEPER, Arena
+from tests.chaos.proxy import ANYBODY, Trouble
+
+SHORT_S = (0.2, 1.5)
+LONG_S = (1.0, 5.0)
+
+
+class Nemesis:
+    """Strikes one thing, sometimes two at once, lets it be for a while, makes it good again, and goes on."""
+
+    def __init__(self, arena: Arena, seed: int) -> None:
+        self._arena = arena
+        self._chance = random.Random(seed)
+        self.told: list[str] = []
+        self._faults: tuple[Callable[[], Iterator[str]], ...] = (
+            self._kill_a_broker,
+            self._kill_a_broker,
+            self._kill_every_broker,
+            self._kill_a_controller,
+            self._kill_zookeeper,
+            self._stop_a_broker,
+            self._stop_a_broker,
+            self._stop_a_controller,
+            self._stop_zookeeper,
+            self._cut_a_broker_off_zookeeper,
+            self._cut_two_brokers,
+            self._cut_one_way,
+            self._slow_links,
+        )
+
+    def strike_until(self, until_s: float) -> None:
+        """One misfortune after the other; everything is well again when this returns."""
+        while time.monotonic() < until_s:
+            kinds = self._chance.sample(self._faults, 2 if self._chance.random() < 0.2 else 1)
+            self._strike([contextmanager(kind)() for kind in dict.fromkeys(kinds)])
+            time.sleep(self._chance.uniform(0.3, 2.0))
+        self._arena.network.heal()
+        self._start_what_is_down()
+
+    def _strike(self, faults: list[AbstractContextManager[str]]) -> None:
+        with ExitStack() as struck:
+            for fault in faults:
+                self.told.append(struck.enter_context(fault))
+
+    def _wait(self, bounds_s: tuple[float, float]) -> None:
+        time.sleep(self._chance.uniform(*bounds_s))
+
+    def _start_what_is_down(self) -> None:
+        """A process may end by itself (a defect); the round tells it, and goes on without waiting for ever."""
+        cluster = self._arena.cluster
+        for name in cluster.names:
+            if not cluster.process(name).running:
+                self.told.append(f"{name} had ended by itself")
+                cluster.restart(name)
+
+    # -- processes
+
+    def _kill_a_broker(self) -> Iterator[str]:
+        yield from self._kill(self._chance.choice(BROKERS))
+
+    def _kill_a_controller(self) -> Iterator[str]:
+        yield from self._kill(self._chance.choice(CONTROLLERS))
+
+    def _kill(self, name: str) -> Iterator[str]:
+        self._arena.cluster.kill(name)
+        yield f"kill -9 {name}"
+        self._wait(SHORT_S)
+        self._bring_back(name)
+
+    def _kill_every_broker(self) -> Iterator[str]:
+        for name in BROKERS:
+            self._arena.cluster.kill(name)
+        yield "kill -9 of every broker"
+        for name in self._chance.sample(BROKERS, len(BROKERS)):
+            self._bring_back(name)
+
+    def _bring_back(self, name: str) -> None:
+        """It may not come to serve while something else is wrong; it is started all the same."""
+        try:
+            self._arena.cluster.restart(name, timeout_s=2.0)
+        except TidemarkError:
+            if not self._arena.cluster.process(name).running:
+                raise
+
+    def _kill_zookeeper(self) -> Iterator[str]:
+        zookeeper = self._arena.cluster.zookeeper
+        zookeeper.kill()
+        yield "kill -9 zookeeper"
+        self._wait(LONG_S)
+        zookeeper.start()
+
+    def _stop_a_broker(self) -> Iterator[str]:
+        yield from self._stop(self._chance.choice(BROKERS))
+
+    def _stop_a_controller(self) -> Iterator[str]:
+        yield from self._stop(self._chance.choice(CONTROLLERS))
+
+    def _stop(self, name: str) -> Iterator[str]:
+        self._arena.cluster.pause(name)
+        yield f"SIGSTOP {name}"
+        self._wait((0.5, 9.0))
+        self._arena.cluster.resume(name)
+
+    def _stop_zookeeper(self) -> Iterator[str]:
+        zookeeper = self._arena.cluster.zookeeper
+        if not zookeeper.running:
+            yield "zookeeper is dead already"
+            return
+        os.kill(zookeeper.pid, signal.SIGSTOP)
+        yield "SIGSTOP zookeeper"
+        self._wait((0.5, 8.0))
+        os.kill(zookeeper.pid, signal.SIGCONT)
+
+    # -- the network
+
+    def _cut_a_broker_off_zookeeper(self) -> Iterator[str]:
+        name = self._chance.choice(BROKERS)
+        yield from self._trouble(f"{name} cut off zookeeper", Trouble(silent=True), (name, ZOOKEEPER))
+
+    def _cut_two_brokers(self) -> Iterator[str]:
+        one, other = self._chance.sample(BROKERS, 2)
+        trouble = self._chance.choice((Trouble(silent=True), Trouble(refuse=True)))
+        yield from self._trouble(f"{one} and {other} cut: {_kind(trouble)}", trouble, (one, other), (other, one))
+
+    def _cut_one_way(self) -> Iterator[str]:
+        one, other = self._chance.sample((*BROKERS, *CONTROLLERS), 2)
+        yield from self._trouble(f"nothing from {one} to {other}", Trouble(silent=True), (one, other))
+
+    def _slow_links(self) -> Iterator[str]:
+        name = self._chance.choice((*BROKERS, ZOOKEEPER))
+        delay_s = self._chance.choice((0.01, 0.05, 0.2))
+        slow = Trouble(delay_s=delay_s)
+        yield from self._trouble(f"{name} {delay_s * 1000:.0f} ms away", slow, (ANYBODY, name), (name, ANYBODY))
+
+    def _trouble(self, story: str, trouble: Trouble, *ways: tuple[str, str]) -> Iterator[str]:
+        network = self._arena.network
+        for source, sink in ways:
+            network.disturb(source, sink, trouble)
+        yield story
+        self._wait((0.5, 9.0))
+        for source, sink in ways:
+            network.end(source, sink)
+
+
+def _kind(trouble: Trouble) -> str:
+    return "refused" if trouble.refuse else "silent"
