@@ -1,0 +1,316 @@
+"""What one broker process does with one event, worked out once: (core before, event) -> (core after, effects).
+
+A process is a deterministic machine, and among millions of states of a cluster only some thousands of states of one
+broker differ. So each is kept once, under a number, and each step of it is taken once by the shipping core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tidemark.core import effects as fx
+from tidemark.core import events as ev
+from tidemark.core.broker import BrokerCore
+from tidemark.core.isr import Committed
+from tidemark.core.leader_epochs import LeaderEpochs
+from tidemark.core.messages import FollowerMessage, LeaderAndIsrCommand, PartitionCommand
+from tidemark.core.partition_leader import PartitionLeader
+from tidemark.core.producer_state import ProducerStates
+from tidemark.model import (
+    BrokerId,
+    BrokerRegistration,
+    EpochEntry,
+    LeaderAndIsr,
+    Offset,
+    ReplicaIdentity,
+    TopicPartition,
+    VersionedState,
+)
+
+from tests.exploration.frozen import (
+    BROKERS,
+    CONFIG,
+    NOW_MS,
+    Rename,
+    aged,
+    freeze,
+    freeze_value,
+    make_batch,
+    thaw,
+    thaw_value,
+)
+
+PARTITION = TopicPartition("flights", 0)
+IDENTITY = ReplicaIdentity("a" * 32, "b" * 32)
+Record = tuple[int, int]
+"""(label, leader epoch); its offset is its place in the log."""
+Event = tuple[Any, ...]
+"""("name", ints and numbers of values): what `Brokers.step` takes, cheap to compare."""
+Effect = tuple[Any, ...]
+
+
+class Disk(NamedTuple):
+    """A replica's log as it survives its process; checkpoints are written behind, so they may be old."""
+
+    records: tuple[Record, ...] = ()
+    high_watermark: int = 0
+    epochs: tuple[EpochEntry, ...] = ()
+
+    def recovered(self) -> ev.RecoveredLog:
+        """What storage finds: epochs from the records, and of the checkpoint those that begin at the log end."""
+        epochs, end = written_epochs(self.records), Offset(len(self.records))
+        for entry in self.epochs:
+            if entry.start_offset >= end:
+                epochs.assign(entry.leader_epoch, end)
+        high_watermark = Offset(min(self.high_watermark, end))
+        return ev.RecoveredLog(Offset(0), end, end, high_watermark, epochs.entries, ProducerStates())
+
+
+def written_epochs(records: tuple[Record, ...]) -> LeaderEpochs:
+    """The epoch entries that the records themselves prove."""
+    epochs = LeaderEpochs()
+    for offset, (_, leader_epoch) in enumerate(records):
+        epochs.assign(leader_epoch, offset)  # type: ignore[arg-type]
+    return epochs
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What can be seen of a core from outside, worked out once. `aged`: followers last heard of long ago."""
+
+    broker_epoch: int
+    leader_epoch: int | None
+    log_end: int | None
+    high_watermark: int
+    states_high_watermark: bool
+    quiet: bool
+    epochs: tuple[EpochEntry, ...]
+    may_shrink: tuple[int, ...]
+    aged: tuple[int, ...]
+
+
+class Step(NamedTuple):
+    """`after`: number of the core; `broken`: an assertion of the core itself that failed."""
+
+    after: int
+    effects: tuple[Effect, ...]
+    broken: str | None = None
+
+
+class Values:
+    """Messages, nodes and commands under numbers; renamed once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self.frozen: list[bytes] = []
+        self._thawed: list[Any] = []
+        self._renamed: dict[tuple[int, int], int] = {}
+
+    def number(self, value: object) -> int:
+        """Equal values have one number."""
+        frozen = freeze_value(value)
+        number = self._numbers.get(frozen)
+        if number is None:
+            number = self._numbers[frozen] = len(self.frozen)
+            self.frozen.append(frozen)
+            self._thawed.append(thaw_value(frozen))
+        return number
+
+    def __getitem__(self, number: int) -> Any:
+        return self._thawed[number]
+
+    def renamed(self, number: int, which: int, rename: Rename) -> int:
+        """The number of the same value with other names; `which` stands for the renaming."""
+        key = (number, which)
+        found = self._renamed.get(key)
+        if found is None:
+            found = self._renamed[key] = self.number(thaw_value(self.frozen[number], rename))
+        return found
+
+
+class Brokers:
+    """Every state of a broker process that was met."""
+
+    def __init__(self) -> None:
+        self.values = Values()
+        self.views: list[View] = []
+        self._frozen: list[bytes] = []
+        self._numbers: dict[bytes, int] = {}
+        self._steps: dict[tuple[int, Event], Step] = {}
+        self._renamed: dict[tuple[int, int], int] = {}
+        self.empty_message = self.values.number(FollowerMessage())
+
+    def __len__(self) -> int:
+        return len(self._frozen)
+
+    @property
+    def steps_taken(self) -> int:
+        """How many different steps the core was asked for."""
+        return len(self._steps)
+
+    def fresh(self, broker_id: BrokerId) -> int:
+        """A process that was just started."""
+        return self._number(BrokerCore(broker_id, CONFIG))
+
+    def _number(self, core: BrokerCore) -> int:
+        frozen = freeze(core)
+        number = self._numbers.get(frozen)
+        if number is None:
+            number = self._numbers[frozen] = len(self._frozen)
+            self._frozen.append(frozen)
+            self.views.append(_view(core))
+        return number
+
+    def renamed(self, number: int, which: int, rename: Rename) -> int:
+        """The same process had the brokers other names."""
+        key = (number, which)
+        found = self._renamed.get(key)
+        if found is None:
+            found = self._renamed[key] = self._number(thaw(self._frozen[number], rename))
+        return found
+
+    def step(self, number: int, event: Event) -> Step:
+        """What the core does with an event."""
+        key = (number, event)
+        found = self._steps.get(key)
+        if found is None:
+            found = self._steps[key] = self._take(number, event)
+        return found
+
+    def _take(self, number: int, event: Event) -> Step:
+        core = thaw(self._frozen[number])
+        if event[0] == "late":
+            aged(core, event[1])
+        try:
+            done = core.handle(self._event(core, event), NOW_MS)
+        except AssertionError as error:
+            return Step(number, (), f"{type(error).__name__}: {error}")
+        effects = tuple(one for effect in done if (one := self._effect(effect)) is not None)
+        return Step(self._number(core), effects)
+
+    def _event(self, core: BrokerCore, event: Event) -> ev.Event:
+        values = self.values
+        match event:
+            case ("tick",) | ("late", _):
+                return ev.Tick()
+            case ("up", follower, broker_epoch, message):
+                return ev.FollowerMessageArrived(follower, broker_epoch, values[message])
+            case ("down", leader, message):
+                return ev.LeaderMessageArrived(leader, values[message])
+            case ("command", node, registered, suspected):
+                return ev.LeaderAndIsrArrived(0, self._command(core, values[node], registered, suspected))
+            case ("appended", end):
+                return ev.LogAppended(PARTITION, IDENTITY, end)
+            case ("truncated", end):
+                return ev.LogTruncated(PARTITION, IDENTITY, Offset(0), end, ProducerStates())
+            case ("read", follower, leader_epoch, offset, records):
+                batches = tuple(make_batch(one, offset + n, epoch) for n, (one, epoch) in enumerate(records))
+                return ev.FollowerReadDone(follower, PARTITION, leader_epoch, offset, batches)
+            case ("produce", label, acks):
+                return ev.ProduceArrived(label, PARTITION, "", -1, acks, (make_batch(label),))  # type: ignore[arg-type]
+            case ("opened", disk):
+                return ev.LogOpened(PARTITION, IDENTITY, disk.recovered())
+            case ("registered", broker_epoch, leader_epoch):
+                return ev.BrokerRegistered(broker_epoch, {PARTITION: (IDENTITY, leader_epoch)})
+            case ("expired",):
+                return ev.SessionExpired()
+            case ("connected", leader):
+                return ev.LeaderConnected(leader)
+            case ("leader gone", leader):
+                return ev.LeaderGone(leader)
+            case ("follower gone", follower, broker_epoch):
+                return ev.FollowerGone(follower, broker_epoch)
+            case ("written", version):
+                return ev.IsrWritten(PARTITION, version)
+            case ("not written", unknown):
+                return ev.IsrWriteFailed(PARTITION, unknown=unknown)
+            case ("isr read", node):
+                return ev.IsrRead(PARTITION, values[node])
+        raise AssertionError(f"no such event: {event}")
+
+    def _command(
+        self,
+        core: BrokerCore,
+        node: VersionedState,
+        registered: tuple[tuple[int, int], ...],
+        suspected: tuple[int, ...],
+    ) -> LeaderAndIsrCommand:
+        brokers = tuple(
+            BrokerRegistration(BrokerId(one), "h", 1, broker_epoch=epoch)  # type: ignore[arg-type]
+            for one, epoch in registered
+        )
+        mine = dict(registered).get(core._ctx.broker_id, -1)
+        partition = PartitionCommand(PARTITION, IDENTITY, BROKERS, node.state, node.version)
+        return LeaderAndIsrCommand(
+            BrokerId(9),
+            1,
+            mine,
+            (partition,),
+            brokers,
+            frozenset(map(BrokerId, suspected)),
+            complete=True,  # type: ignore[arg-type]
+        )
+
+    def _effect(self, effect: fx.Effect) -> Effect | None:
+        """What the cluster must know of an effect; None for what is only for people and for checkpoints."""
+        values = self.values
+        match effect:
+            case fx.SendToLeader(leader, message):
+                return ("to leader", leader, values.number(message))
+            case fx.SendToFollower(follower, message):
+                return ("to follower", follower, values.number(message))
+            case fx.AppendToLog(_, _, base, epoch, batches, stamp):
+                records = tuple((int(batch.data), epoch if stamp else batch.envelope.leader_epoch) for batch in batches)
+                return ("append", base, records)
+            case fx.TruncateLog(_, _, end):
+                return ("truncate", end)
+            case fx.ReadForFollower(follower, _, leader_epoch, offset, end, _):
+                return ("read", follower, leader_epoch, offset, end)
+            case fx.WriteIsr(_, _, state, version, joining):
+                return ("write", values.number(state), version, tuple(sorted(joining.items())))
+            case fx.ReadIsr():
+                return ("read isr",)
+            case fx.ReplyToProduce(label, _, result):
+                return ("reply", label, result.base_offset, None if result.error is None else result.error.code.name)
+            case fx.ReplyToControl(_, error, refused):
+                return ("refused",) if refused and error is None else None
+            case fx.ConnectToLeader(leader, _, _, broker_epoch):
+                return ("connect", leader, broker_epoch)
+            case fx.DisconnectFromLeader(leader):
+                return ("disconnect", leader)
+            case fx.DisconnectFollower(follower):
+                return ("drop follower", follower)
+            case fx.OpenLog():
+                return ("open",)
+            case fx.ResetLog() | fx.CloseLog():
+                raise AssertionError(f"nothing is reset or closed here: {effect}")
+        return None
+
+
+def _view(core: BrokerCore) -> View:
+    replica = core._replicas.get(PARTITION)
+    log = replica.log if replica is not None else None
+    role = replica.role if replica is not None else None
+    leader = role if isinstance(role, PartitionLeader) else None
+    may_shrink: tuple[int, ...] = ()
+    if leader is not None and isinstance(leader.isr, Committed) and not core._ctx.isr_answers_due:
+        may_shrink = tuple(one.broker_id for one in leader._holding)
+    long_ago = NOW_MS - CONFIG.replica_lag_time_max_ms
+    sessions = core._streams._sessions.values() if leader is not None else ()
+    return View(
+        broker_epoch=core._ctx.broker_epoch,
+        leader_epoch=leader.leader_epoch if leader is not None else None,
+        log_end=log.log_end_offset if log is not None else None,
+        high_watermark=log.high_watermark if log is not None else 0,
+        states_high_watermark=leader is not None and leader.may_state_high_watermark,
+        quiet=log is not None and log.quiet,
+        epochs=log.epochs.entries if log is not None else (),
+        may_shrink=may_shrink,
+        aged=tuple(sorted(one.follower for one in sessions if one.last_message_ms < long_ago)),
+    )
+
+
+def node_value(state: LeaderAndIsr, version: int) -> VersionedState:
+    """A leaderAndISR node."""
+    return VersionedState(state, version)

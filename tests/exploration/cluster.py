@@ -1,0 +1,516 @@
+"""A small cluster in which everything that can happen next is tried: moves, and the state that each one leads to.
+
+Time is abstract: a follower lags, a stream breaks, a session ends whenever the scope allows it. What is taken
+eagerly, within the move that brought it about, and why nothing is lost by that:
+
+- a read for a follower: the log of a leader is not cut, so the same records come whenever it is made, and a high
+  watermark that would have moved meanwhile still goes to the follower alone, at a tick;
+- the making of a stream: until a message is delivered on it nothing but the follower's end changes, and a stream
+  whose messages are not delivered is as good as none;
+- the opening of a log, and the answer to the controller's command: as if the command had come later;
+- a stream that ends because the leader's process died, at the follower's end: what was on its way could as well have
+  been delivered before. At the leader's end the messages of a dead follower stay on their way, in order;
+- appends and cuts, unless the scope has slow disks. This one does leave something out: what else reaches a broker
+  while its log is not quiet. Scopes with slow disks look at it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+from tidemark.core.election import BrokerFacts, PartitionFacts, decide
+from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr
+
+from tests.exploration.brokers import Brokers, Disk, Effect, Event, node_value
+from tests.exploration.frozen import BROKERS
+from tests.exploration.invariants import InvariantError, Seen, look
+from tests.exploration.state import DEAD, END, EVERYBODY, FIRST, PAIRS, PLACE, Left, Scope, State, Stream
+
+Move = tuple[Any, ...]
+
+
+class Disks:
+    """Every content of a disk that was met, under a number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Disk, int] = {}
+        self._disks: list[Disk] = []
+
+    def number(self, disk: Disk) -> int:
+        """Equal disks have one number."""
+        number = self._numbers.setdefault(disk, len(self._disks))
+        if number == len(self._disks):
+            self._disks.append(disk)
+        return number
+
+    def __getitem__(self, number: int) -> Disk:
+        return self._disks[number]
+
+
+class Cluster:
+    """What can happen in a scope."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.brokers = Brokers()
+        self.disks = Disks()
+        self._decisions: dict[Any, tuple[int, ...]] = {}
+
+    def initial(self) -> State:
+        """Everybody is in sync, follows the first broker, and nothing is on its way."""
+        entries = tuple(IsrEntry(broker, 1) for broker in BROKERS)  # type: ignore[arg-type]
+        node = node_value(LeaderAndIsr(FIRST, 0, entries, min_isr=self.scope.min_isr), 0)  # type: ignore[arg-type]
+        scope, nothing = self.scope, ((), (), ())
+        state = State(
+            cores=tuple(self.brokers.fresh(broker) for broker in BROKERS),
+            disks=(self.disks.number(Disk()),) * 3,
+            work=nothing,
+            epochs=(1, 1, 1),
+            live=(True, True, True),
+            node=self.brokers.values.number(node),
+            commands=nothing,
+            streams=(Stream(),) * len(PAIRS),
+            asked=nothing,
+            due=True,
+            suspected=(),
+            refused=-1,
+            left=Left(0, 0, 0, 0, 0, 0),
+        )
+        turn = Turn(self, state)
+        for place in EVERYBODY:
+            turn.feed(place, ("registered", 1, -1))
+        state = turn.end()
+        while True:
+            move = next((one for one in self.moves(state) if one[0] not in ("produce", "tick")), None)
+            if move is None:
+                break
+            after = self.after(state, move)
+            assert after is not None
+            state = after
+        return state._replace(
+            left=Left(0, scope.crashes, scope.suspicions, scope.lost_answers, scope.lags, scope.breaks)
+        )
+
+    # -- what can happen ---------------------------------------------------------------------------------------
+
+    def moves(self, state: State) -> Iterator[Move]:
+        """Every move; some lead nowhere (`after` gives None)."""
+        for number, (follower, leader) in enumerate(PAIRS):
+            stream = state.streams[number]
+            if stream.up and state.cores[leader] != DEAD:
+                yield ("up", follower, leader)
+            if stream.down:
+                yield ("down", follower, leader)
+            if stream.hello >= 0 and state.left.breaks:
+                yield ("break", follower, leader)
+        if state.due:
+            for node in self.decisions(state):
+                yield ("decide", node)
+        for place in EVERYBODY:
+            yield from self._coordinated(state, place)
+            if state.cores[place] != DEAD:
+                yield from self._of_process(state, place)
+            else:
+                yield ("restart", place)
+                if state.live[place]:
+                    yield ("session ends", place)
+            if state.left.suspicions and state.live[place] and not state.suspected:
+                yield ("suspect", place)
+
+    def _coordinated(self, state: State, place: int) -> Iterator[Move]:
+        asked = state.asked[place]
+        if not asked:
+            return
+        if asked[0] == "write":
+            yield ("zookeeper", place, "answers")
+            if state.left.lost_answers:
+                yield ("zookeeper", place, "writes, answer lost")
+                yield ("zookeeper", place, "loses the request")
+        elif asked[0] == "read isr":
+            yield ("zookeeper", place, "answers")
+        else:
+            yield ("answer", place)
+
+    def _of_process(self, state: State, place: int) -> Iterator[Move]:
+        view = self.brokers.views[state.cores[place]]
+        if state.commands[place]:
+            yield ("command", place)
+        if state.work[place]:
+            yield ("disk", place)
+        if state.left.produced < self.scope.batches and view.leader_epoch is not None:
+            yield ("produce", place)
+        yield ("tick", place)
+        if state.left.crashes:
+            yield ("crash", place, False)
+            disk = self.disks[state.disks[place]]
+            if (view.high_watermark, view.epochs) != (disk.high_watermark, disk.epochs):
+                yield ("crash", place, True)
+        if state.left.lags:
+            for follower in view.may_shrink:
+                yield ("lag", place, follower)
+        for follower in view.aged:
+            stream = state.streams[PLACE[BROKERS.index(BrokerId(follower)), place]]
+            if stream.attached and not stream.up:
+                yield ("heartbeat", place, follower)
+        if BROKERS[place] in state.suspected:
+            yield ("trust", place)
+
+    def decisions(self, state: State) -> tuple[int, ...]:
+        """Nodes that the controller may write now, one for each order of preference; the present one: no write."""
+        key = (state.node, state.live, state.epochs, state.suspected, state.refused)
+        found = self._decisions.get(key)
+        if found is None:
+            found = self._decisions[key] = self._decide(state)
+        return found
+
+    def _decide(self, state: State) -> tuple[int, ...]:
+        values = self.brokers.values
+        node, version = values[state.node]
+        live = {BROKERS[place]: state.epochs[place] for place in EVERYBODY if state.live[place]}
+        facts = BrokerFacts(live, suspected=frozenset(map(BrokerId, state.suspected)))  # type: ignore[arg-type]
+        refused = state.refused if state.refused >= 0 else None
+        found: dict[int, None] = {}
+        for assigned in permutations(BROKERS):
+            partition = PartitionFacts(assigned, node.min_isr, node, refused_epoch=refused)  # type: ignore[arg-type]
+            decision = decide(partition, facts)
+            found[state.node if decision is None else values.number(node_value(decision.state, version + 1))] = None
+        return tuple(found)
+
+    # -- what comes of it --------------------------------------------------------------------------------------
+
+    def after(self, state: State, move: Move) -> State | None:
+        """The state that a move leads to, None when nothing changes.
+
+        Raises:
+            InvariantError: an invariant does not hold there, or an assertion of the core failed.
+        """
+        turn = Turn(self, state)
+        return turn.end() if turn.take(move) else None
+
+
+class Turn:
+    """One move: the state while it changes."""
+
+    def __init__(self, cluster: Cluster, state: State) -> None:
+        self._cluster = cluster
+        self._brokers = cluster.brokers
+        self._before = state
+        self.cores = list(state.cores)
+        self.disks = list(state.disks)
+        self.work = list(state.work)
+        self.epochs = list(state.epochs)
+        self.live = list(state.live)
+        self.node = state.node
+        self.commands = list(state.commands)
+        self.streams = list(state.streams)
+        self.asked = list(state.asked)
+        self.due = state.due
+        self.suspected = state.suspected
+        self.refused = state.refused
+        self.left = state.left
+        self._inbox: deque[tuple[int, Event]] = deque()
+        self._reading: tuple[int, int] | None = None
+        self._acked: list[tuple[int, int]] = []
+
+    def take(self, move: Move) -> bool:
+        """Make the move; False when it changes nothing."""
+        handler = getattr(self, "_" + move[0].replace(" ", "_"))
+        outcome: bool | None = handler(*move[1:])
+        return outcome is not False
+
+    def end(self) -> State:
+        """The state now, which every invariant has looked at."""
+        self._connect()
+        before = self._before
+        state = State(
+            tuple(self.cores),
+            tuple(self.disks),
+            tuple(self.work),
+            tuple(self.epochs),
+            tuple(self.live),
+            self.node,
+            tuple(self.commands),
+            tuple(self.streams),
+            tuple(self.asked),
+            self.due,
+            self.suspected,
+            self.refused,
+            self.left,
+        )
+        seen = look(
+            self._brokers,
+            [self._cluster.disks[one].records for one in self.disks],
+            state,
+            Seen(before.committed, before.stated, before.led),
+            self._acked,
+        )
+        return state._replace(committed=seen.committed, stated=seen.stated, led=seen.led)
+
+    # -- brokers -----------------------------------------------------------------------------------------------
+
+    def feed(self, place: int, event: Event) -> bool:
+        """Give a process an event, then carry out all that it brings about; False when it brings nothing."""
+        self._inbox.append((place, event))
+        anything = False
+        while self._inbox:
+            at, one = self._inbox.popleft()
+            core = self.cores[at]
+            if core == DEAD:
+                continue
+            step = self._brokers.step(core, one)
+            if step.broken is not None:
+                raise InvariantError(f"broker {BROKERS[at]}: {step.broken}")
+            views = self._brokers.views
+            if views[step.after].high_watermark < views[core].high_watermark:
+                raise InvariantError(f"HW-MONOTONIC: the high watermark of broker {BROKERS[at]} went back")
+            anything |= step.after != core or bool(step.effects)
+            self.cores[at] = step.after
+            for effect in step.effects:
+                self._carry_out(at, effect)
+        return anything
+
+    def _carry_out(self, place: int, effect: Effect) -> None:
+        match effect:
+            case ("append", *_) | ("truncate", *_):
+                self.work[place] = (*self.work[place], effect)
+                if not self._cluster.scope.slow_disks:
+                    self._do_work(place)
+            case ("read", follower, leader_epoch, offset, end):
+                records = self._cluster.disks[self.disks[place]].records[offset:end]
+                self._inbox.append((place, ("read", follower, leader_epoch, offset, records)))
+            case ("open",):
+                self._inbox.append((place, ("opened", self._cluster.disks[self.disks[place]])))
+            case ("reply", label, offset, error):
+                if error is None and self._cluster.scope.acks == -1:
+                    self._acked.append((offset, label))
+            case ("refused",):
+                self.due = True
+                self.refused = self._brokers.values[self.node].state.leader_epoch
+            case ("write", *_) | ("read isr",):
+                assert not self.asked[place], "one request to ZooKeeper at a time"
+                self.asked[place] = effect
+            case _:
+                self._carry_out_on_streams(place, effect)
+
+    def _do_work(self, place: int) -> None:
+        first, *rest = self.work[place]
+        self.work[place] = tuple(rest)
+        disks = self._cluster.disks
+        disk = disks[self.disks[place]]
+        match first:
+            case ("append", base, records):
+                if base != len(disk.records):
+                    raise InvariantError(f"broker {BROKERS[place]}: an append at {base} does not continue its log")
+                disk = disk._replace(records=disk.records + records)
+                event: Event = ("appended", len(disk.records))
+            case ("truncate", end):
+                disk = disk._replace(records=disk.records[:end])
+                event = ("truncated", end)
+            case _:
+                raise AssertionError(f"no work for a disk: {first}")
+        self.disks[place] = disks.number(disk)
+        self._inbox.append((place, event))
+
+    def _disk(self, place: int) -> None:
+        self._do_work(place)
+        self.feed(*self._inbox.popleft())
+
+    def _produce(self, place: int) -> bool:
+        label = self.left.produced + 1
+        before = self.cores[place]
+        self.left = self.left._replace(produced=label)
+        self.feed(place, ("produce", label, self._cluster.scope.acks))
+        return self.cores[place] != before
+
+    def _tick(self, place: int) -> bool:
+        return self.feed(place, ("tick",))
+
+    def _lag(self, place: int, follower: int) -> bool:
+        self.left = self.left._replace(lags=self.left.lags - 1)
+        return self.feed(place, ("late", follower))
+
+    def _heartbeat(self, place: int, follower: int) -> None:
+        stream = self.streams[PLACE[BROKERS.index(BrokerId(follower)), place]]
+        self.feed(place, ("up", follower, stream.hello, self._brokers.empty_message))
+        self.feed(place, ("tick",))
+
+    # -- streams -----------------------------------------------------------------------------------------------
+
+    def _carry_out_on_streams(self, place: int, effect: Effect) -> None:
+        match effect:
+            case ("to leader", leader, message):
+                pair = PLACE[place, BROKERS.index(leader)]
+                stream = self.streams[pair]
+                if stream.hello >= 0:
+                    self.streams[pair] = stream._replace(up=(*stream.up, (message, stream.hello)))
+            case ("to follower", follower, message):
+                pair = PLACE[BROKERS.index(follower), place]
+                stream = self.streams[pair]
+                if stream.attached and (self._reading is None or self._reading == (pair, True)):
+                    self.streams[pair] = stream._replace(down=(*stream.down, message))
+            case ("connect", leader, broker_epoch):
+                pair = PLACE[place, BROKERS.index(leader)]
+                self.streams[pair] = self.streams[pair]._replace(wanted=broker_epoch)
+            case ("disconnect", leader):
+                pair = PLACE[place, BROKERS.index(leader)]
+                self.streams[pair] = _closed(self.streams[pair])._replace(wanted=-1)
+            case ("drop follower", follower):
+                self._drop(PLACE[BROKERS.index(follower), place])
+            case _:
+                raise AssertionError(f"nobody carries out {effect}")
+
+    def _connect(self) -> None:
+        """Streams that are wanted and can be made, are."""
+        views = self._brokers.views
+        for pair, (follower, leader) in enumerate(PAIRS):
+            stream = self.streams[pair]
+            if stream.wanted < 0 or stream.hello >= 0 or self.cores[leader] == DEAD or self.cores[follower] == DEAD:
+                continue
+            hello = views[self.cores[follower]].broker_epoch
+            if hello >= 0 and views[self.cores[leader]].broker_epoch == stream.wanted:
+                self.streams[pair] = stream._replace(hello=hello)
+                self.feed(follower, ("connected", BROKERS[leader]))
+
+    def _up(self, follower: int, leader: int) -> None:
+        pair = PLACE[follower, leader]
+        stream = self.streams[pair]
+        (message, hello), rest = stream.up[0], stream.up[1:]
+        if message == END:
+            self.streams[pair] = stream._replace(up=rest)
+            self.feed(leader, ("follower gone", BROKERS[follower], hello))
+            return
+        present = stream.hello >= 0 and all(one != END for one, _ in rest)
+        self.streams[pair] = stream._replace(up=rest, attached=present)
+        self._reading = (pair, present)
+        self.feed(leader, ("up", BROKERS[follower], hello, message))
+        self._reading = None
+
+    def _down(self, follower: int, leader: int) -> None:
+        pair = PLACE[follower, leader]
+        stream = self.streams[pair]
+        self.streams[pair] = stream._replace(down=stream.down[1:])
+        self.feed(follower, ("down", BROKERS[leader], stream.down[0]))
+
+    def _drop(self, pair: int) -> None:
+        """The leader ends the stream that it reads from."""
+        stream = self.streams[pair]
+        follower, leader = PAIRS[pair]
+        if self._reading is not None and not self._reading[1]:
+            ends = [number for number, (one, _) in enumerate(stream.up) if one == END]
+            self.streams[pair] = stream._replace(up=stream.up[ends[0] :])
+            return
+        if stream.hello >= 0:
+            self.streams[pair] = Stream(wanted=stream.wanted)
+            self._inbox.append((leader, ("follower gone", BROKERS[follower], stream.hello)))
+            self._inbox.append((follower, ("leader gone", BROKERS[leader])))
+
+    def _break(self, follower: int, leader: int) -> None:
+        pair = PLACE[follower, leader]
+        stream = self.streams[pair]
+        self.left = self.left._replace(breaks=self.left.breaks - 1)
+        ends = [number for number, (one, _) in enumerate(stream.up) if one == END]
+        older = stream.up[: ends[-1] + 1] if ends else ()
+        self.streams[pair] = _closed(stream._replace(up=older))
+        self.feed(follower, ("leader gone", BROKERS[leader]))
+
+    # -- ZooKeeper and the controller --------------------------------------------------------------------------
+
+    def _zookeeper(self, place: int, how: str) -> None:
+        asked = self.asked[place]
+        answer: Event
+        if asked[0] == "read isr":
+            answer = ("isr read", self.node)
+        else:
+            _, node, version, joining = asked
+            values = self._brokers.values
+            done = values[self.node].version == version
+            done &= all(self.epochs[BROKERS.index(broker)] == epoch for broker, epoch in joining)
+            if done and how != "loses the request":
+                self.node = values.number(node_value(values[node], version + 1))
+            answer = ("written", version + 1) if done else ("not written", False)
+            if how != "answers":
+                self.left = self.left._replace(lost_answers=self.left.lost_answers - 1)
+                answer = ("not written", True)
+        self.asked[place] = answer if self.cores[place] != DEAD else ()
+
+    def _answer(self, place: int) -> None:
+        answer, self.asked[place] = self.asked[place], ()
+        self.feed(place, answer)
+
+    def _decide(self, node: int) -> None:
+        """What is decided is written, then told to every broker."""
+        self.node, self.due, self.refused = node, False, -1
+        registered = tuple((BROKERS[place], self.epochs[place]) for place in EVERYBODY if self.live[place])
+        for place in EVERYBODY:
+            if self.live[place] and self.cores[place] != DEAD:
+                self.commands[place] = (*self.commands[place], ("command", node, registered, self.suspected))
+
+    def _command(self, place: int) -> None:
+        command, *rest = self.commands[place]
+        self.commands[place] = tuple(rest)
+        self.feed(place, command)
+
+    def _suspect(self, place: int) -> None:
+        self.left = self.left._replace(suspicions=self.left.suspicions - 1)
+        self.suspected, self.due = (BROKERS[place],), True
+
+    def _trust(self, place: int) -> None:
+        self.suspected, self.due = (), True
+
+    def _forget_suspicion(self, place: int) -> None:
+        self.suspected = tuple(one for one in self.suspected if one != BROKERS[place])
+
+    # -- processes ---------------------------------------------------------------------------------------------
+
+    def _crash(self, place: int, written_behind: bool) -> None:
+        """`kill -9`: what was written stays; what is written behind was, or was not."""
+        self.left = self.left._replace(crashes=self.left.crashes - 1)
+        view = self._brokers.views[self.cores[place]]
+        if written_behind:
+            disk = self._cluster.disks[self.disks[place]]
+            disk = disk._replace(high_watermark=view.high_watermark, epochs=view.epochs)
+            self.disks[place] = self._cluster.disks.number(disk)
+        self.cores[place] = DEAD
+        self.commands[place] = self.work[place] = ()
+        if self.asked[place] and self.asked[place][0] != "write":
+            self.asked[place] = ()
+        for other in EVERYBODY:
+            if other == place:
+                continue
+            mine = PLACE[place, other]
+            self.streams[mine] = _closed(self.streams[mine])._replace(wanted=-1)
+            theirs = self.streams[PLACE[other, place]]
+            self.streams[PLACE[other, place]] = Stream(wanted=theirs.wanted)
+            if theirs.hello >= 0:
+                self.feed(other, ("leader gone", BROKERS[place]))
+
+    def _restart(self, place: int) -> None:
+        """Rule Z3: the new registration takes the place of the old one, whether that is still there or not."""
+        self.cores[place] = self._brokers.fresh(BROKERS[place])
+        self.epochs[place] += 1
+        self.live[place] = True
+        self.asked[place] = ()
+        self.due = True
+        self._forget_suspicion(place)
+        leader_epoch = self._brokers.values[self.node].state.leader_epoch
+        self.feed(place, ("registered", self.epochs[place], leader_epoch))
+
+    def _session_ends(self, place: int) -> None:
+        self.live[place] = False
+        self.asked[place] = ()
+        self.due = True
+        self._forget_suspicion(place)
+
+
+def _closed(stream: Stream) -> Stream:
+    """Ended by the follower: what it sent is still on its way, what was sent to it is lost."""
+    if stream.hello < 0:
+        return stream
+    return Stream(stream.wanted, up=(*stream.up, (END, stream.hello)))
+
+
+__all__ = ["Cluster", "Move", "replace"]

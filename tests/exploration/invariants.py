@@ -1,0 +1,151 @@
+"""What must hold in every state of an explored cluster, by the names of the guarantees (docs/guarantees.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tests.exploration.brokers import Brokers, Record, View, written_epochs
+from tests.exploration.frozen import BROKERS
+from tests.exploration.state import DEAD, EVERYBODY, State
+
+Records = tuple[Record, ...]
+
+
+class InvariantError(AssertionError):
+    """An invariant does not hold."""
+
+
+class Seen(NamedTuple):
+    """What was seen along the story; as in `State`."""
+
+    committed: Records
+    stated: tuple[tuple[int, int], ...]
+    led: tuple[int, int, int]
+
+
+def look(brokers: Brokers, logs: Sequence[Records], state: State, seen: Seen, acked: Sequence[tuple[int, int]]) -> Seen:
+    """Check everything; gives what was seen with this state.
+
+    Args:
+        logs: the records on each broker's disk.
+        acked: (offset, label) that the move acknowledged with acks=all.
+
+    Raises:
+        InvariantError: with the guarantee's name.
+    """
+    views = [(place, brokers.views[core]) for place, core in enumerate(state.cores) if core != DEAD]
+    leaders = [(place, view) for place, view in views if view.leader_epoch is not None]
+    committed = seen.committed
+    for place, view in leaders:
+        committed = _committed_read(place, logs[place][: view.high_watermark], committed)
+    for offset, label in acked:
+        _require(offset < len(committed) and committed[offset][0] == label, f"ACKED-READABLE: {label} at {offset}")
+    _check_node(brokers, logs, state, committed)
+    for place, view in views:
+        _check_log(place, view, logs[place], committed)
+    led = seen.led
+    for place, view in leaders:
+        led = _one_leader(brokers, state, leaders, place, view, led)
+    return Seen(committed, _stated(leaders, seen.stated), led)
+
+
+def _require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise InvariantError(sentence)
+
+
+def _committed_read(place: int, served: Records, committed: Records) -> Records:
+    """What leaders serve is one sequence that only grows."""
+    common = min(len(served), len(committed))
+    _require(
+        served[:common] == committed[:common],
+        f"COMMITTED-READ: leader {BROKERS[place]} serves {served}, and {committed} was served before",
+    )
+    return committed if len(committed) >= len(served) else served
+
+
+def _check_node(brokers: Brokers, logs: Sequence[Records], state: State, committed: Records) -> None:
+    """LEADER-IN-ISR, and whoever may be elected cleanly holds all that is committed."""
+    node = brokers.values[state.node].state
+    _require(node.leader < 0 or node.leader in node.isr_ids, f"LEADER-IN-ISR: {node}")
+    for name, entries in (("ISR", node.isr), ("ELR", node.elr)):
+        for entry in entries:
+            log = logs[BROKERS.index(entry.broker_id)]
+            _require(
+                log[: len(committed)] == committed,
+                f"STRONG-{name}: member {entry.broker_id} holds {log}, committed is {committed}",
+            )
+
+
+def _check_log(place: int, view: View, log: Records, committed: Records) -> None:
+    """VALID-HW, LOG-MATCH below the high watermark, and epochs that are those of the records."""
+    name = BROKERS[place]
+    _require(view.high_watermark <= len(log), f"VALID-HW: of {name} it is {view.high_watermark}, past its log end")
+    common = min(view.high_watermark, len(committed))
+    _require(log[:common] == committed[:common], f"LOG-MATCH: {name} holds {log}, committed is {committed}")
+    if view.quiet and view.log_end is not None:
+        end = view.log_end
+        _require(end == len(log), f"R1: the core of {name} takes its log to end at {end}, and it ends at {len(log)}")
+        cached = [entry for entry in view.epochs if entry.start_offset < end]
+        written = list(written_epochs(log).entries)
+        _require(cached == written, f"EPOCHS: {name} knows {cached}, its records say {written}")
+        epochs = [epoch for _, epoch in log]
+        _require(epochs == sorted(epochs), f"EPOCHS: of {name} they go back: {log}")
+
+
+def _one_leader(
+    brokers: Brokers,
+    state: State,
+    leaders: Sequence[tuple[int, View]],
+    place: int,
+    view: View,
+    led: tuple[int, int, int],
+) -> tuple[int, int, int]:
+    """ONE-LEADER in an epoch, and no process takes it up again (rule E5); VALID-HW of who leads by the node."""
+    epoch = view.leader_epoch
+    assert epoch is not None
+    others = [other for other, one in leaders if other != place and one.leader_epoch == epoch]
+    _require(not others, f"ONE-LEADER: epoch {epoch} is led by {BROKERS[place]} and {[BROKERS[one] for one in others]}")
+    me = (epoch, int(BROKERS[place]), state.epochs[place])
+    if led[0] == epoch:
+        _require(led == me, f"ONE-LEADER: {led[1]} led epoch {epoch} before {me[1]} did (or its earlier process)")
+    return max(led, me)
+
+
+def _stated(leaders: Sequence[tuple[int, View]], stated: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """HW-MONOTONIC: what is stated in an epoch is no less than what was stated in it or an older one (rule E6)."""
+    known = dict(stated)
+    for place, view in leaders:
+        epoch = view.leader_epoch
+        if epoch is None or not view.states_high_watermark:
+            continue
+        before = max((one for other, one in known.items() if other <= epoch), default=0)
+        _require(
+            view.high_watermark >= before,
+            f"HW-MONOTONIC: {before} was stated, and {BROKERS[place]} states {view.high_watermark}",
+        )
+        known[epoch] = view.high_watermark
+    highest = 0
+    kept: list[tuple[int, int]] = []
+    for epoch, high_watermark in sorted(known.items()):
+        if high_watermark > highest:
+            kept.append((epoch, high_watermark))
+            highest = high_watermark
+    return tuple(kept)
+
+
+def at_rest(brokers: Brokers, logs: Sequence[Records], state: State) -> None:
+    """In a state in which nothing can happen any more, everybody lives, is in sync, and knows what is committed.
+
+    Raises:
+        InvariantError: CONVERGENCE.
+    """
+    node = brokers.values[state.node].state
+    together = len(set(logs)) == 1 and len(node.isr) == len(BROKERS) and not node.elr
+    marks = {brokers.views[core].high_watermark if core != DEAD else None for core in state.cores}
+    leading = [BROKERS[place] for place in EVERYBODY if brokers.views[state.cores[place]].leader_epoch is not None]
+    _require(
+        together and marks == {len(logs[0])} and leading == [node.leader],
+        f"CONVERGENCE: nothing is left to happen, and {node}, logs {list(logs)}, high watermarks {marks}",
+    )

@@ -1,0 +1,152 @@
+"""Every state of a scope, nearest first, so that the first story that breaks an invariant is a shortest one."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.exploration.cluster import Cluster, Move
+from tests.exploration.invariants import InvariantError, at_rest
+from tests.exploration.state import Names, Scope, State
+
+
+@dataclass
+class Report:
+    """How far a search went.
+
+    Attributes:
+        states: different ones, twins counted once; `merged`: times that a move led to the twin of a known or new one.
+        transitions: moves that were made; `depth`: moves of the longest shortest story.
+        complete: every state of the scope was looked at.
+        at_rest: states in which nothing can happen any more.
+        waiting: states that were found and not gone on from.
+    """
+
+    scope: Scope
+    states: int = 1
+    transitions: int = 0
+    merged: int = 0
+    known: int = 0
+    depth: int = 0
+    at_rest: int = 0
+    waiting: int = 0
+    cores: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    memory_mb: int = 0
+    complete: bool = False
+    violation: str | None = None
+    story: list[tuple[Move, State]] = field(default_factory=list)
+
+
+class Search:
+    """Breadth first."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.cluster = Cluster(scope)
+        self.names = Names(self.cluster.brokers)
+        self.report = Report(scope)
+        self._from: dict[int, int] = {}
+        self._started_s = time.monotonic()
+
+    def run(
+        self,
+        *,
+        seconds: float = float("inf"),
+        progress: Callable[[Report], None] | None = None,
+        progress_every_s: float = 10.0,
+    ) -> Report:
+        """Search until all is seen, an invariant breaks, or the time is over."""
+        report = self.report
+        root = self.names.canonical(self.cluster.initial())
+        self._from[hash(root)] = 0
+        level = [root]
+        next_progress_s = progress_every_s
+        while level:
+            following: list[State] = []
+            for number, state in enumerate(level):
+                if not self._go_on(state, following):
+                    return self._done(waiting=0)
+                if number % 256 == 0:
+                    passed_s = time.monotonic() - self._started_s
+                    if passed_s > seconds:
+                        return self._done(waiting=len(level) - number - 1 + len(following))
+                    if progress is not None and passed_s > next_progress_s:
+                        next_progress_s = passed_s + progress_every_s
+                        self._measure(len(level) - number - 1 + len(following))
+                        progress(report)
+                level[number] = root  # let it go
+            level = following
+            report.depth += bool(following)
+        report.complete = True
+        return self._done(waiting=0)
+
+    def _go_on(self, state: State, following: list[State]) -> bool:
+        """Make every move of one state; False when an invariant breaks."""
+        cluster, names, report, came_from = self.cluster, self.names, self.report, self._from
+        here, moved, move = hash(state), False, ("rest",)
+        try:
+            for move in cluster.moves(state):
+                after = cluster.after(state, move)
+                if after is None:
+                    continue
+                moved = True
+                report.transitions += 1
+                twin = names.canonical(after)
+                report.merged += twin != after
+                mark = hash(twin)
+                if mark in came_from:
+                    report.known += 1
+                else:
+                    came_from[mark] = here
+                    report.states += 1
+                    following.append(twin)
+            if not moved:
+                report.at_rest += 1
+                move = ("rest",)
+                at_rest(cluster.brokers, [cluster.disks[one].records for one in state.disks], state)
+        except InvariantError as error:
+            report.violation = str(error)
+            report.story = self._story(here, str(error))
+            return False
+        return True
+
+    def _story(self, last: int, sentence: str) -> list[tuple[Move, State]]:
+        """The moves from the beginning to a state and past it, told with the names of the beginning throughout."""
+        marks = [last]
+        while self._from[marks[-1]]:
+            marks.append(self._from[marks[-1]])
+        marks.reverse()
+        cluster, names = self.cluster, self.names
+        state = cluster.initial()
+        story: list[tuple[Move, State]] = []
+        for mark in marks[1:]:
+            for move in cluster.moves(state):
+                after = cluster.after(state, move)
+                if after is not None and hash(names.canonical(after)) == mark:
+                    state = after
+                    story.append((move, state))
+                    break
+            else:
+                raise AssertionError("the story cannot be told again")
+        for move in cluster.moves(state):
+            try:
+                cluster.after(state, move)
+            except InvariantError as error:
+                self.report.violation = str(error)
+                story.append((move, state))
+                break
+        return story
+
+    def _measure(self, waiting: int) -> None:
+        report = self.report
+        report.seconds = time.monotonic() - self._started_s
+        report.waiting = waiting
+        report.cores, report.steps = len(self.cluster.brokers), self.cluster.brokers.steps_taken
+        report.memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+    def _done(self, waiting: int) -> Report:
+        self._measure(waiting)
+        return self.report

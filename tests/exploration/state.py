@@ -1,0 +1,216 @@
+"""One state of a small cluster as a tuple of numbers, and its twins under other names of the brokers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any, Final, NamedTuple
+
+from tests.exploration.brokers import Brokers, Record
+from tests.exploration.frozen import BROKERS, Rename
+
+FIRST: Final = BROKERS[0]
+EVERYBODY: Final = range(len(BROKERS))
+PAIRS: Final = tuple((one, other) for one in EVERYBODY for other in EVERYBODY if one != other)
+"""(follower, leader), as places."""
+PLACE: Final = {pair: number for number, pair in enumerate(PAIRS)}
+DEAD: Final = -1
+END: Final = -1
+"""The end of a stream, in the queue behind the messages that were sent on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How much may happen: the number of times of each misfortune, along one story.
+
+    Attributes:
+        lags: times that a follower is not heard of for `replica.lag.time.max.ms`, at any moment.
+        breaks: streams that break, with the loss of all that is on its way.
+        acks: of every batch, -1 (all), 0 or 1.
+        slow_disks: an append or a cut takes time, else it is done before anything else happens.
+    """
+
+    batches: int = 1
+    crashes: int = 0
+    suspicions: int = 0
+    lost_answers: int = 0
+    lags: int = 0
+    breaks: int = 0
+    min_isr: int = 2
+    acks: int = -1
+    slow_disks: bool = False
+
+
+class Left(NamedTuple):
+    """What may still happen; `produced` counts up, as labels of batches."""
+
+    produced: int
+    crashes: int
+    suspicions: int
+    lost_answers: int
+    lags: int
+    breaks: int
+
+
+class Stream(NamedTuple):
+    """The streams of one follower to one leader, past and present, as two queues.
+
+    Attributes:
+        wanted: broker epoch of the leader that the follower wants a stream to, -1 for none.
+        hello: broker epoch that the follower gave on the open stream, -1 while none is open.
+        up: (message, hello) or (END, hello), oldest first; what lies behind the last END is of the open stream.
+        down: messages of the open stream.
+        attached: the leader has read from the open stream, so what it sends goes there.
+    """
+
+    wanted: int = -1
+    hello: int = -1
+    up: tuple[tuple[int, int], ...] = ()
+    down: tuple[int, ...] = ()
+    attached: bool = False
+
+
+class State(NamedTuple):
+    """All of a cluster. Tuples of three are by broker; broker ids within are those of `BROKERS`.
+
+    Attributes:
+        cores: number of each process's core, DEAD for none.
+        disks: number of each disk.
+        work: what each disk has still to do (slow disks only).
+        epochs, live: /brokers/epochs/<id>, and whether /brokers/ids/<id> is there.
+        node: number of the leaderAndISR node with its version.
+        commands: the controller's to each broker, on their way.
+        streams: by `PAIRS`.
+        asked: the request to ZooKeeper of each broker, or the answer on its way; () for none.
+        due: the controller has something to decide.
+        suspected: brokers.
+        refused: the leader epoch that its leader refused, -1 for none.
+        committed: what any leader has ever served, in the order of offsets.
+        stated: (leader epoch, high watermark) as leaders stated it, only what no older epoch stated.
+        led: (leader epoch, broker, broker epoch) of the last leadership that was seen to begin.
+    """
+
+    cores: tuple[int, ...]
+    disks: tuple[int, ...]
+    work: tuple[tuple[Any, ...], ...]
+    epochs: tuple[int, ...]
+    live: tuple[bool, ...]
+    node: int
+    commands: tuple[tuple[Any, ...], ...]
+    streams: tuple[Stream, ...]
+    asked: tuple[tuple[Any, ...], ...]
+    due: bool
+    suspected: tuple[int, ...]
+    refused: int
+    left: Left
+    committed: tuple[Record, ...] = ()
+    stated: tuple[tuple[int, int], ...] = ()
+    led: tuple[int, int, int] = (-1, -1, -1)
+
+
+class Names:
+    """Twins: states that differ in the names of the brokers only.
+
+    Sound because nothing goes by the order of names: the cores do not, the controller of this explorer tries every
+    order of the assigned replicas, and each invariant says the same of all brokers. So whatever can come of a state
+    can come of its twin, under the other names, and one of them is enough.
+    """
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self._orders = tuple(permutations(EVERYBODY))
+        self._renames: tuple[Rename, ...] = tuple(
+            {BROKERS[old]: BROKERS[new] for new, old in enumerate(order)} for order in self._orders
+        )
+        self._pairs = tuple(tuple(PLACE[order[f], order[o]] for f, o in PAIRS) for order in self._orders)
+        self._which = {order: which for which, order in enumerate(self._orders)}
+        self._known: tuple[dict[Any, Any], ...] = tuple({} for _ in self._orders)
+        self._marks: dict[Any, int] = {}
+        self._core_marks: dict[int, int] = {}
+
+    def canonical(self, state: State) -> State:
+        """The one of all twins that stands for them."""
+        marks = [self._mark(state, place) for place in EVERYBODY]
+        order = sorted(EVERYBODY, key=marks.__getitem__)
+        if marks[order[0]] != marks[order[1]] != marks[order[2]]:
+            return self._twin(state, self._which[tuple(order)])
+        alike = [one for one in self._orders if [marks[place] for place in one] == [marks[place] for place in order]]
+        return min((self._twin(state, self._which[one]) for one in alike), key=hash)
+
+    def _mark(self, state: State, place: int) -> int:
+        """A number that does not depend on names and tells most brokers apart."""
+        core = state.cores[place]
+        mark = self._core_marks.get(core)
+        if mark is None:
+            view = self._brokers.views[core] if core != DEAD else None
+            key: Any = None
+            if view is not None:
+                key = (*[getattr(view, name) for name in view.__slots__][:-2], len(view.may_shrink), len(view.aged))
+            mark = self._core_marks[core] = self._marks.setdefault(key, len(self._marks))
+        key = (
+            mark,
+            state.disks[place],
+            state.epochs[place],
+            state.live[place],
+            len(state.commands[place]),
+            len(state.asked[place]),
+            self._brokers.values[state.node].state.leader == BROKERS[place],
+        )
+        return self._marks.setdefault(key, len(self._marks))
+
+    def _twin(self, state: State, which: int) -> State:
+        if which == 0:
+            return state
+        x, y, z = self._orders[which]
+        rename, streams = self._rename, state.streams
+        brokers, names = self._brokers, self._renames[which]
+        epoch, broker, broker_epoch = state.led
+        return State(
+            tuple(
+                DEAD if core == DEAD else brokers.renamed(core, which, names)
+                for core in (state.cores[x], state.cores[y], state.cores[z])
+            ),
+            (state.disks[x], state.disks[y], state.disks[z]),
+            (state.work[x], state.work[y], state.work[z]),
+            (state.epochs[x], state.epochs[y], state.epochs[z]),
+            (state.live[x], state.live[y], state.live[z]),
+            brokers.values.renamed(state.node, which, names),
+            tuple(rename(state.commands[place], which) for place in (x, y, z)),
+            tuple(rename(streams[pair], which) for pair in self._pairs[which]),
+            tuple(rename(state.asked[place], which) for place in (x, y, z)),
+            state.due,
+            tuple(sorted(names[one] for one in state.suspected)),
+            state.refused,
+            state.left,
+            state.committed,
+            state.stated,
+            (epoch, names.get(broker, broker), broker_epoch),
+        )
+
+    def _rename(self, term: Any, which: int) -> Any:
+        if not term:
+            return term
+        known = self._known[which]
+        found = known.get(term)
+        if found is None:
+            found = known[term] = self._renamed(term, which)
+        return found
+
+    def _renamed(self, term: Any, which: int) -> Any:
+        names, number = self._renames[which], self._brokers.values.renamed
+        match term:
+            case Stream():
+                up = tuple((one if one == END else number(one, which, names), hello) for one, hello in term.up)
+                return term._replace(up=up, down=tuple(number(one, which, names) for one in term.down))
+            case ("command", node, registered, suspected):
+                registered = tuple(sorted((names[one], epoch) for one, epoch in registered))
+                suspected = tuple(sorted(names[one] for one in suspected))
+                return ("command", number(node, which, names), registered, suspected)
+            case ("write", node, version, joining):
+                joining = tuple(sorted((names[one], epoch) for one, epoch in joining))
+                return ("write", number(node, which, names), version, joining)
+            case ("isr read", node):
+                return ("isr read", number(node, which, names))
+            case (tuple(), *_):
+                return tuple(self._rename(one, which) for one in term)
+        return term
