@@ -28,7 +28,7 @@ from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr
 from tests.exploration.brokers import Brokers, Disk, Effect, Event, node_value
 from tests.exploration.frozen import BROKERS
 from tests.exploration.invariants import InvariantError, Seen, look
-from tests.exploration.state import DEAD, END, EVERYBODY, FIRST, PAIRS, PLACE, Left, Scope, State, Stream
+from tests.exploration.state import DEAD, END, EVERYBODY, FIRST, MORE, PAIRS, PLACE, Left, Scope, State, Stream
 
 Move = tuple[Any, ...]
 
@@ -72,10 +72,11 @@ class Cluster:
             epochs=(1, 1, 1),
             live=(True, True, True),
             node=self.brokers.values.number(node),
-            commands=nothing,
+            commands=((MORE,),) * 3,
             streams=(Stream(),) * len(PAIRS),
             asked=nothing,
             due=True,
+            news=True,
             suspected=(),
             refused=-1,
             left=Left(0, 0, 0, 0, 0, 0),
@@ -127,8 +128,8 @@ class Cluster:
             return
         if asked[0] == "write":
             yield ("zookeeper", place, "answers")
-            if state.left.lost_answers:
-                yield ("zookeeper", place, "writes, answer lost")
+            if state.left.lost_answers and state.cores[place] != DEAD:
+                yield ("zookeeper", place, "writes, and the answer is lost")
                 yield ("zookeeper", place, "loses the request")
         elif asked[0] == "read isr":
             yield ("zookeeper", place, "answers")
@@ -137,13 +138,14 @@ class Cluster:
 
     def _of_process(self, state: State, place: int) -> Iterator[Move]:
         view = self.brokers.views[state.cores[place]]
-        if state.commands[place]:
+        if state.commands[place] and state.commands[place][0] != MORE:
             yield ("command", place)
         if state.work[place]:
             yield ("disk", place)
         if state.left.produced < self.scope.batches and view.leader_epoch is not None:
             yield ("produce", place)
-        yield ("tick", place)
+        if self.brokers.step(state.cores[place], ("tick",)).effects:
+            yield ("tick", place)
         if state.left.crashes:
             yield ("crash", place, False)
             disk = self.disks[state.disks[place]]
@@ -209,6 +211,7 @@ class Turn:
         self.streams = list(state.streams)
         self.asked = list(state.asked)
         self.due = state.due
+        self.news = state.news
         self.suspected = state.suspected
         self.refused = state.refused
         self.left = state.left
@@ -237,6 +240,7 @@ class Turn:
             tuple(self.streams),
             tuple(self.asked),
             self.due,
+            self.news,
             self.suspected,
             self.refused,
             self.left,
@@ -326,8 +330,8 @@ class Turn:
         self.feed(place, ("produce", label, self._cluster.scope.acks))
         return self.cores[place] != before
 
-    def _tick(self, place: int) -> bool:
-        return self.feed(place, ("tick",))
+    def _tick(self, place: int) -> None:
+        self.feed(place, ("tick",))
 
     def _lag(self, place: int, follower: int) -> bool:
         self.left = self.left._replace(lags=self.left.lags - 1)
@@ -350,7 +354,7 @@ class Turn:
             case ("to follower", follower, message):
                 pair = PLACE[BROKERS.index(follower), place]
                 stream = self.streams[pair]
-                if stream.attached and (self._reading is None or self._reading == (pair, True)):
+                if stream.attached:
                     self.streams[pair] = stream._replace(down=(*stream.down, message))
             case ("connect", leader, broker_epoch):
                 pair = PLACE[place, BROKERS.index(leader)]
@@ -442,27 +446,33 @@ class Turn:
         self.feed(place, answer)
 
     def _decide(self, node: int) -> None:
-        """What is decided is written, then told to every broker."""
-        self.node, self.due, self.refused = node, False, -1
-        registered = tuple((BROKERS[place], self.epochs[place]) for place in EVERYBODY if self.live[place])
+        """What is decided is written, then told: what is new to all replicas, and all to who is new."""
+        news = self.news or node != self.node
+        self.node, self.due, self.news, self.refused = node, False, False, -1
         for place in EVERYBODY:
-            if self.live[place] and self.cores[place] != DEAD:
-                self.commands[place] = (*self.commands[place], ("command", node, registered, self.suspected))
+            waiting = self.commands[place]
+            if self.live[place] and self.cores[place] != DEAD and (news or waiting == (MORE,)):
+                self.commands[place] = (waiting[0], MORE) if waiting and waiting[0] != MORE else (self._telling(),)
+
+    def _telling(self) -> Event:
+        registered = tuple((BROKERS[place], self.epochs[place]) for place in EVERYBODY if self.live[place])
+        return ("command", self.node, registered, self.suspected)
 
     def _command(self, place: int) -> None:
-        command, *rest = self.commands[place]
-        self.commands[place] = tuple(rest)
+        command, *more = self.commands[place]
+        self.commands[place] = (self._telling(),) if more else ()
         self.feed(place, command)
 
     def _suspect(self, place: int) -> None:
         self.left = self.left._replace(suspicions=self.left.suspicions - 1)
-        self.suspected, self.due = (BROKERS[place],), True
+        self.suspected, self.due, self.news = (BROKERS[place],), True, True
 
     def _trust(self, place: int) -> None:
-        self.suspected, self.due = (), True
+        self.suspected, self.due, self.news = (), True, True
 
     def _forget_suspicion(self, place: int) -> None:
-        self.suspected = tuple(one for one in self.suspected if one != BROKERS[place])
+        if BROKERS[place] in self.suspected:
+            self.suspected, self.news = (), True
 
     # -- processes ---------------------------------------------------------------------------------------------
 
@@ -494,6 +504,7 @@ class Turn:
         self.epochs[place] += 1
         self.live[place] = True
         self.asked[place] = ()
+        self.commands[place] = (MORE,)
         self.due = True
         self._forget_suspicion(place)
         leader_epoch = self._brokers.values[self.node].state.leader_epoch

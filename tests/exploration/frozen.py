@@ -4,6 +4,8 @@ A value is nested tuples of ints and strings. Objects of the core are numbered i
 a cycle is a number. Three things are written in one normal form, since nothing in the protocol depends on them:
 
 - time: every clock reads either *just now* or *long ago* (see `aged`), so a state does not hold the hour;
+  What a leader notes of a follower's past is dropped while that follower is caught up, and every led partition is
+  looked at by every tick: which ones need it is a saving of work only;
 - order: sets, dictionaries keyed by broker, ISR and ELR are sorted (the explorer's controller tries every order);
 - names: broker ids are the only ints of `BROKERS`, so `thaw` can give every broker another name.
 """
@@ -37,6 +39,7 @@ from tidemark.model import (
     ErrorCode,
     IsrEntry,
     LeaderAndIsr,
+    Offset,
     ReplicaIdentity,
     TidemarkError,
     TopicPartition,
@@ -47,6 +50,8 @@ from tidemark.record.envelope import Batch, Envelope
 BROKERS: Final = (BrokerId(101), BrokerId(102), BrokerId(103))
 NOW_MS: Final = 1_000_000
 CONFIG: Final = ReplicationConfig()
+_LONG: Final = NOW_MS - CONFIG.replica_lag_time_max_ms
+_NEVER: Final = Offset(1 << 62)
 
 Rename = Mapping[int, int]
 AS_THEY_ARE: Final[Rename] = {}
@@ -89,9 +94,9 @@ _VALUES: Final = (
     msg.LeaderMessage,
     msg.PartitionCommand,
 )
-_NUMBER: Final = {kind: number for number, kind in enumerate((*_OBJECTS, *_VALUES))}
-_KIND: Final = (*_OBJECTS, *_VALUES)
-_CONTEXT: Final = ("broker_epoch", "suspected", "registrations", "isr_answers_due", "watched", "paused")
+_NUMBER: Final[dict[type, int]] = {kind: number for number, kind in enumerate((*_OBJECTS, *_VALUES))}
+_KIND: Final[tuple[Any, ...]] = (*_OBJECTS, *_VALUES)
+_CONTEXT: Final = ("broker_epoch", "suspected", "registrations", "isr_answers_due", "paused")
 _CORE: Final = ("_replicas", "_controller_epoch", "_fences", "_on_disk", "_inventory", "_next_part")
 _STREAMS: Final = ("_links", "_unused", "_unplaced", "_sessions")
 _RECENT_OR_NOT: Final = frozenset(("caught_up_ms", "end_then_ms", "last_message_ms"))
@@ -109,7 +114,7 @@ def _field_names(kind: type) -> tuple[str, ...]:
     return names
 
 
-_FIELDS: Final = {kind: _field_names(kind) for kind in _KIND}
+_FIELDS: Final[dict[type, tuple[str, ...]]] = {kind: _field_names(kind) for kind in _KIND}
 """Of classes without slots, those of the first object that is written."""
 
 
@@ -156,6 +161,8 @@ class _Writer:
             if not _FIELDS[kind]:
                 _FIELDS[kind] = tuple(name for name in value.__dict__ if name != "_ctx")
             names = _FIELDS[kind]
+            if kind is RemoteReplica and value.caught_up_ms > _LONG:
+                value.end_then, value.end_then_ms = _NEVER, LONG_AGO_MS
             return ("o", number, *[self._write_field(name, getattr(value, name)) for name in names])
         if kind is msg.Refusal:
             value = value._replace(message="")
@@ -163,11 +170,13 @@ class _Writer:
 
     def _write_field(self, name: str, value: Any) -> Any:
         if name in _RECENT_OR_NOT:
-            return NOW_MS if value > NOW_MS - CONFIG.replica_lag_time_max_ms else LONG_AGO_MS
+            return NOW_MS if value > _LONG else LONG_AGO_MS
         if name in _ALWAYS_NOW:
             return NOW_MS
         if name in _BY_BROKER:
             value = type(value)(sorted(value, key=_broker_of))
+        elif name == "_high_watermark_news":
+            value = {one: None for one in value if one.sent_high_watermark != one.log.high_watermark}
         elif name in ("isr", "elr", "joining", "leaving") and type(value) is tuple:
             value = tuple(sorted(value))
         return self.write(value)
@@ -194,8 +203,7 @@ class _Reader:
         if tag == "o":
             return self._object(value)
         if tag == "v":
-            kind: Any = _KIND[value[1]]
-            return kind(*map(self.read, value[2:]))
+            return _KIND[value[1]](*map(self.read, value[2:]))
         if tag == "#":
             return self._made[value[1]]
         if tag == "m":
@@ -233,7 +241,8 @@ def freeze(core: BrokerCore) -> bytes:
     """All of a broker core that its future depends on."""
     writer = _Writer()
     ctx, streams = core._ctx, core._streams
-    assert not ctx.talking_links and not ctx.talking_sessions, "what there was to say was said"
+    assert not ctx.talking_links, "what there was to say was said"
+    assert not ctx.talking_sessions, "what there was to say was said"
     parts = [ctx.broker_id]
     for owner, names in ((ctx, _CONTEXT), (core, _CORE), (streams, _STREAMS)):
         parts += [writer.write(getattr(owner, name)) for name in names]
@@ -255,6 +264,7 @@ def thaw(frozen: bytes, rename: Rename = AS_THEY_ARE) -> BrokerCore:
             else:
                 setattr(owner, name, value)
     ctx.now_ms = NOW_MS
+    ctx.watched = {name: one.role for name, one in core._replicas.items() if isinstance(one.role, PartitionLeader)}
     streams._ticked_ms = NOW_MS
     streams._lag_checked_ms = NOW_MS - CONFIG.replica_lag_time_max_ms
     return core
@@ -267,7 +277,6 @@ def aged(core: BrokerCore, follower: BrokerId) -> None:
         if isinstance(role, PartitionLeader) and follower in role._remotes:
             remote = role._remotes[follower]
             remote.caught_up_ms = remote.end_then_ms = LONG_AGO_MS
-            role._ctx.watched[replica.partition] = role
     session = core._streams._sessions.get(follower)
     if session is not None:
         session.last_message_ms = LONG_AGO_MS

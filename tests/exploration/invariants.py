@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tests.exploration.brokers import Brokers, Record, View, written_epochs
 from tests.exploration.frozen import BROKERS
-from tests.exploration.state import DEAD, EVERYBODY, State
+from tests.exploration.state import DEAD, EVERYBODY, NOBODY, State
 
 Records = tuple[Record, ...]
 
@@ -47,6 +47,8 @@ def look(brokers: Brokers, logs: Sequence[Records], state: State, seen: Seen, ac
     led = seen.led
     for place, view in leaders:
         led = _one_leader(brokers, state, leaders, place, view, led)
+    if led[0] < brokers.values[state.node].state.leader_epoch:
+        led = NOBODY  # whoever registers from now on hears of a later epoch
     return Seen(committed, _stated(leaders, seen.stated), led)
 
 

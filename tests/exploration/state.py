@@ -15,6 +15,9 @@ PAIRS: Final = tuple((one, other) for one in EVERYBODY for other in EVERYBODY if
 """(follower, leader), as places."""
 PLACE: Final = {pair: number for number, pair in enumerate(PAIRS)}
 DEAD: Final = -1
+NOBODY: Final = (-1, -1, -1)
+MORE: Final = ("more",)
+"""Behind a command, or in its place: the broker has to be told something, once the command is answered."""
 END: Final = -1
 """The end of a stream, in the queue behind the messages that were sent on it."""
 
@@ -79,10 +82,10 @@ class State(NamedTuple):
         work: what each disk has still to do (slow disks only).
         epochs, live: /brokers/epochs/<id>, and whether /brokers/ids/<id> is there.
         node: number of the leaderAndISR node with its version.
-        commands: the controller's to each broker, on their way.
+        commands: of the controller to each broker: the one on its way, and MORE if there is news since.
         streams: by `PAIRS`.
         asked: the request to ZooKeeper of each broker, or the answer on its way; () for none.
-        due: the controller has something to decide.
+        due: the controller has something to decide; `news`: suspicions changed since it last did.
         suspected: brokers.
         refused: the leader epoch that its leader refused, -1 for none.
         committed: what any leader has ever served, in the order of offsets.
@@ -100,12 +103,13 @@ class State(NamedTuple):
     streams: tuple[Stream, ...]
     asked: tuple[tuple[Any, ...], ...]
     due: bool
+    news: bool
     suspected: tuple[int, ...]
     refused: int
     left: Left
     committed: tuple[Record, ...] = ()
     stated: tuple[tuple[int, int], ...] = ()
-    led: tuple[int, int, int] = (-1, -1, -1)
+    led: tuple[int, int, int] = NOBODY
 
 
 class Names:
@@ -179,6 +183,7 @@ class Names:
             tuple(rename(streams[pair], which) for pair in self._pairs[which]),
             tuple(rename(state.asked[place], which) for place in (x, y, z)),
             state.due,
+            state.news,
             tuple(sorted(names[one] for one in state.suspected)),
             state.refused,
             state.left,
