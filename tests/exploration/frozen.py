@@ -101,6 +101,8 @@ _CORE: Final = ("_replicas", "_controller_epoch", "_fences", "_on_disk", "_inven
 _STREAMS: Final = ("_links", "_unused", "_unplaced", "_sessions")
 _RECENT_OR_NOT: Final = frozenset(("caught_up_ms", "end_then_ms", "last_message_ms"))
 _ALWAYS_NOW: Final = frozenset(("last_sent_ms", "_retry_at_ms"))
+_NOT_EXPLORED: Final = frozenset(("flushed_offset", "recovered_high_watermark"))
+"""Only flush.policy=group-commit and unclean elections go by these."""
 _BY_BROKER: Final = frozenset(("_attached", "_holding"))
 
 
@@ -177,7 +179,9 @@ class _Writer:
             value = type(value)(sorted(value, key=_broker_of))
         elif name == "_high_watermark_news":
             value = {one: None for one in value if one.sent_high_watermark != one.log.high_watermark}
-        elif name in ("isr", "elr", "joining", "leaving") and type(value) is tuple:
+        elif name in _NOT_EXPLORED:
+            return 0
+        elif name in ("assigned", "assigned_replicas", "isr", "elr", "joining", "leaving") and type(value) is tuple:
             value = tuple(sorted(value))
         return self.write(value)
 
