@@ -18,10 +18,12 @@ from tidemark.core.messages import FollowerMessage, LeaderAndIsrCommand, Partiti
 from tidemark.core.partition_leader import PartitionLeader
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import (
+    NO_EPOCH,
+    BrokerEpoch,
     BrokerId,
     BrokerRegistration,
+    ControllerEpoch,
     EpochEntry,
-    LeaderAndIsr,
     Offset,
     ReplicaIdentity,
     TopicPartition,
@@ -190,43 +192,36 @@ class Brokers:
         return Step(self._number(core), effects)
 
     def _event(self, core: BrokerCore, event: Event) -> ev.Event:
-        values = self.values
         match event:
             case ("tick",) | ("late", _):
                 return ev.Tick()
+            case ("registered", broker_epoch, leader_epoch):
+                return ev.BrokerRegistered(broker_epoch, {PARTITION: (IDENTITY, leader_epoch)})
+            case ("command", node, registered, suspected):
+                return ev.LeaderAndIsrArrived(0, self._command(core, self.values[node], registered, suspected))
+            case ("produce", label, acks):
+                return ev.ProduceArrived(label, PARTITION, "", NO_EPOCH, acks, (make_batch(label),))
+            case ("written", version):
+                return ev.IsrWritten(PARTITION, version)
+            case ("not written", unknown):
+                return ev.IsrWriteFailed(PARTITION, unknown=unknown)
+            case ("isr read", node):
+                return ev.IsrRead(PARTITION, self.values[node])
+        return _disk_event(event) or self._stream_event(event)
+
+    def _stream_event(self, event: Event) -> ev.Event:
+        values = self.values
+        match event:
             case ("up", follower, broker_epoch, message):
                 return ev.FollowerMessageArrived(follower, broker_epoch, values[message])
             case ("down", leader, message):
                 return ev.LeaderMessageArrived(leader, values[message])
-            case ("command", node, registered, suspected):
-                return ev.LeaderAndIsrArrived(0, self._command(core, values[node], registered, suspected))
-            case ("appended", end):
-                return ev.LogAppended(PARTITION, IDENTITY, end)
-            case ("truncated", end):
-                return ev.LogTruncated(PARTITION, IDENTITY, Offset(0), end, ProducerStates())
-            case ("read", follower, leader_epoch, offset, records):
-                batches = tuple(make_batch(one, offset + n, epoch) for n, (one, epoch) in enumerate(records))
-                return ev.FollowerReadDone(follower, PARTITION, leader_epoch, offset, batches)
-            case ("produce", label, acks):
-                return ev.ProduceArrived(label, PARTITION, "", -1, acks, (make_batch(label),))  # type: ignore[arg-type]
-            case ("opened", disk):
-                return ev.LogOpened(PARTITION, IDENTITY, disk.recovered())
-            case ("registered", broker_epoch, leader_epoch):
-                return ev.BrokerRegistered(broker_epoch, {PARTITION: (IDENTITY, leader_epoch)})
-            case ("expired",):
-                return ev.SessionExpired()
             case ("connected", leader):
                 return ev.LeaderConnected(leader)
             case ("leader gone", leader):
                 return ev.LeaderGone(leader)
             case ("follower gone", follower, broker_epoch):
                 return ev.FollowerGone(follower, broker_epoch)
-            case ("written", version):
-                return ev.IsrWritten(PARTITION, version)
-            case ("not written", unknown):
-                return ev.IsrWriteFailed(PARTITION, unknown=unknown)
-            case ("isr read", node):
-                return ev.IsrRead(PARTITION, values[node])
         raise AssertionError(f"no such event: {event}")
 
     def _command(
@@ -237,19 +232,18 @@ class Brokers:
         suspected: tuple[int, ...],
     ) -> LeaderAndIsrCommand:
         brokers = tuple(
-            BrokerRegistration(BrokerId(one), "h", 1, broker_epoch=epoch)  # type: ignore[arg-type]
-            for one, epoch in registered
+            BrokerRegistration(BrokerId(one), "h", 1, broker_epoch=BrokerEpoch(epoch)) for one, epoch in registered
         )
-        mine = dict(registered).get(core._ctx.broker_id, -1)
+        mine = BrokerEpoch(dict(registered).get(core._ctx.broker_id, -1))
         partition = PartitionCommand(PARTITION, IDENTITY, BROKERS, node.state, node.version)
         return LeaderAndIsrCommand(
             BrokerId(9),
-            1,
+            ControllerEpoch(1),
             mine,
             (partition,),
             brokers,
             frozenset(map(BrokerId, suspected)),
-            complete=True,  # type: ignore[arg-type]
+            complete=True,
         )
 
     def _effect(self, effect: fx.Effect) -> Effect | None:
@@ -260,13 +254,6 @@ class Brokers:
                 return ("to leader", leader, values.number(message))
             case fx.SendToFollower(follower, message):
                 return ("to follower", follower, values.number(message))
-            case fx.AppendToLog(_, _, base, epoch, batches, stamp):
-                records = tuple((int(batch.data), epoch if stamp else batch.envelope.leader_epoch) for batch in batches)
-                return ("append", base, records)
-            case fx.TruncateLog(_, _, end):
-                return ("truncate", end)
-            case fx.ReadForFollower(follower, _, leader_epoch, offset, end, _):
-                return ("read", follower, leader_epoch, offset, end)
             case fx.WriteIsr(_, _, state, version, joining):
                 return ("write", values.number(state), version, tuple(sorted(joining.items())))
             case fx.ReadIsr():
@@ -281,11 +268,37 @@ class Brokers:
                 return ("disconnect", leader)
             case fx.DisconnectFollower(follower):
                 return ("drop follower", follower)
-            case fx.OpenLog():
-                return ("open",)
-            case fx.ResetLog() | fx.CloseLog():
-                raise AssertionError(f"nothing is reset or closed here: {effect}")
-        return None
+        return _disk_effect(effect)
+
+
+def _disk_event(event: Event) -> ev.Event | None:
+    match event:
+        case ("opened", disk):
+            return ev.LogOpened(PARTITION, IDENTITY, disk.recovered())
+        case ("appended", end):
+            return ev.LogAppended(PARTITION, IDENTITY, end)
+        case ("truncated", end):
+            return ev.LogTruncated(PARTITION, IDENTITY, Offset(0), end, ProducerStates())
+        case ("read", follower, leader_epoch, offset, records):
+            batches = tuple(make_batch(one, offset + n, epoch) for n, (one, epoch) in enumerate(records))
+            return ev.FollowerReadDone(follower, PARTITION, leader_epoch, offset, batches)
+    return None
+
+
+def _disk_effect(effect: fx.Effect) -> Effect | None:
+    match effect:
+        case fx.OpenLog():
+            return ("open",)
+        case fx.AppendToLog(_, _, base, epoch, batches, stamp):
+            records = tuple((int(batch.data), epoch if stamp else batch.envelope.leader_epoch) for batch in batches)
+            return ("append", base, records)
+        case fx.TruncateLog(_, _, end):
+            return ("truncate", end)
+        case fx.ReadForFollower(follower, _, leader_epoch, offset, end, _):
+            return ("read", follower, leader_epoch, offset, end)
+        case fx.ResetLog() | fx.CloseLog():
+            raise AssertionError(f"nothing is reset or closed here: {effect}")
+    return None
 
 
 def _view(core: BrokerCore) -> View:
@@ -309,8 +322,3 @@ def _view(core: BrokerCore) -> View:
         may_shrink=may_shrink,
         aged=tuple(sorted(one.follower for one in sessions if one.last_message_ms < long_ago)),
     )
-
-
-def node_value(state: LeaderAndIsr, version: int) -> VersionedState:
-    """A leaderAndISR node."""
-    return VersionedState(state, version)

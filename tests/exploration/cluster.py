@@ -18,14 +18,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
 from tidemark.core.election import BrokerFacts, PartitionFacts, decide
-from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr
+from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr, VersionedState
 
-from tests.exploration.brokers import Brokers, Disk, Effect, Event, node_value
+from tests.exploration.brokers import Brokers, Disk, Effect, Event
 from tests.exploration.frozen import BROKERS
 from tests.exploration.invariants import InvariantError, Seen, look
 from tests.exploration.state import DEAD, END, EVERYBODY, FIRST, MORE, PAIRS, PLACE, Left, Scope, State, Stream
@@ -63,7 +62,7 @@ class Cluster:
     def initial(self) -> State:
         """Everybody is in sync, follows the first broker, and nothing is on its way."""
         entries = tuple(IsrEntry(broker, 1) for broker in BROKERS)  # type: ignore[arg-type]
-        node = node_value(LeaderAndIsr(FIRST, 0, entries, min_isr=self.scope.min_isr), 0)  # type: ignore[arg-type]
+        node = VersionedState(LeaderAndIsr(FIRST, 0, entries, min_isr=self.scope.min_isr), 0)  # type: ignore[arg-type]
         scope, nothing = self.scope, ((), (), ())
         state = State(
             cores=tuple(self.brokers.fresh(broker) for broker in BROKERS),
@@ -179,7 +178,7 @@ class Cluster:
         for assigned in permutations(BROKERS):
             partition = PartitionFacts(assigned, node.min_isr, node, refused_epoch=refused)  # type: ignore[arg-type]
             decision = decide(partition, facts)
-            found[state.node if decision is None else values.number(node_value(decision.state, version + 1))] = None
+            found[state.node if decision is None else values.number(VersionedState(decision.state, version + 1))] = None
         return tuple(found)
 
     # -- what comes of it --------------------------------------------------------------------------------------
@@ -267,10 +266,10 @@ class Turn:
                 continue
             step = self._brokers.step(core, one)
             if step.broken is not None:
-                raise InvariantError(f"broker {BROKERS[at]}: {step.broken}")
+                raise InvariantError(f"broker {at + 1}: {step.broken}")
             views = self._brokers.views
             if views[step.after].high_watermark < views[core].high_watermark:
-                raise InvariantError(f"HW-MONOTONIC: the high watermark of broker {BROKERS[at]} went back")
+                raise InvariantError(f"HW-MONOTONIC: the high watermark of broker {at + 1} went back")
             anything |= step.after != core or bool(step.effects)
             self.cores[at] = step.after
             for effect in step.effects:
@@ -308,7 +307,7 @@ class Turn:
         match first:
             case ("append", base, records):
                 if base != len(disk.records):
-                    raise InvariantError(f"broker {BROKERS[place]}: an append at {base} does not continue its log")
+                    raise InvariantError(f"broker {place + 1}: an append at {base} does not continue its log")
                 disk = disk._replace(records=disk.records + records)
                 event: Event = ("appended", len(disk.records))
             case ("truncate", end):
@@ -434,7 +433,7 @@ class Turn:
             done = values[self.node].version == version
             done &= all(self.epochs[BROKERS.index(broker)] == epoch for broker, epoch in joining)
             if done and how != "loses the request":
-                self.node = values.number(node_value(values[node], version + 1))
+                self.node = values.number(VersionedState(values[node], version + 1))
             answer = ("written", version + 1) if done else ("not written", False)
             if how != "answers":
                 self.left = self.left._replace(lost_answers=self.left.lost_answers - 1)
@@ -522,6 +521,3 @@ def _closed(stream: Stream) -> Stream:
     if stream.hello < 0:
         return stream
     return Stream(stream.wanted, up=(*stream.up, (END, stream.hello)))
-
-
-__all__ = ["Cluster", "Move", "replace"]

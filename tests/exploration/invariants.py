@@ -62,7 +62,7 @@ def _committed_read(place: int, served: Records, committed: Records) -> Records:
     common = min(len(served), len(committed))
     _require(
         served[:common] == committed[:common],
-        f"COMMITTED-READ: leader {BROKERS[place]} serves {served}, and {committed} was served before",
+        f"COMMITTED-READ: broker {place + 1} serves {served}, and {committed} was served before",
     )
     return committed if len(committed) >= len(served) else served
 
@@ -73,16 +73,17 @@ def _check_node(brokers: Brokers, logs: Sequence[Records], state: State, committ
     _require(node.leader < 0 or node.leader in node.isr_ids, f"LEADER-IN-ISR: {node}")
     for name, entries in (("ISR", node.isr), ("ELR", node.elr)):
         for entry in entries:
-            log = logs[BROKERS.index(entry.broker_id)]
+            place = BROKERS.index(entry.broker_id)
+            log = logs[place]
             _require(
                 log[: len(committed)] == committed,
-                f"STRONG-{name}: member {entry.broker_id} holds {log}, committed is {committed}",
+                f"STRONG-{name}: broker {place + 1} of it holds {log}, committed is {committed}",
             )
 
 
 def _check_log(place: int, view: View, log: Records, committed: Records) -> None:
     """VALID-HW, LOG-MATCH below the high watermark, and epochs that are those of the records."""
-    name = BROKERS[place]
+    name = f"broker {place + 1}"
     _require(view.high_watermark <= len(log), f"VALID-HW: of {name} it is {view.high_watermark}, past its log end")
     common = min(view.high_watermark, len(committed))
     _require(log[:common] == committed[:common], f"LOG-MATCH: {name} holds {log}, committed is {committed}")
@@ -108,10 +109,10 @@ def _one_leader(
     epoch = view.leader_epoch
     assert epoch is not None
     others = [other for other, one in leaders if other != place and one.leader_epoch == epoch]
-    _require(not others, f"ONE-LEADER: epoch {epoch} is led by {BROKERS[place]} and {[BROKERS[one] for one in others]}")
+    _require(not others, f"ONE-LEADER: epoch {epoch} is led by brokers {[place + 1, *[one + 1 for one in others]]}")
     me = (epoch, int(BROKERS[place]), state.epochs[place])
     if led[0] == epoch:
-        _require(led == me, f"ONE-LEADER: {led[1]} led epoch {epoch} before {me[1]} did (or its earlier process)")
+        _require(led == me, f"ONE-LEADER: epoch {epoch} is led by {me[1:]} and was by {led[1:]}")
     return max(led, me)
 
 
@@ -125,7 +126,7 @@ def _stated(leaders: Sequence[tuple[int, View]], stated: tuple[tuple[int, int], 
         before = max((one for other, one in known.items() if other <= epoch), default=0)
         _require(
             view.high_watermark >= before,
-            f"HW-MONOTONIC: {before} was stated, and {BROKERS[place]} states {view.high_watermark}",
+            f"HW-MONOTONIC: {before} was stated, and broker {place + 1} states {view.high_watermark}",
         )
         known[epoch] = view.high_watermark
     highest = 0

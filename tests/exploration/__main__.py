@@ -1,0 +1,85 @@
+"""Walks every interleaving of a small scope and says how far it got.
+
+    python -m tests.exploration [--batches 2 --crashes 2 --suspicions 1 --lost-answers 1] [--minutes M]
+
+Exit status: 0 when all that was looked at is right (whether or not it was all there is), 1 for a violation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.exploration.search import Report, Search
+from tests.exploration.state import Scope
+from tests.exploration.story import tell
+
+
+def main(arguments: list[str]) -> int:
+    options = _options(arguments)
+    scope = Scope(
+        batches=options.batches,
+        crashes=options.crashes,
+        suspicions=options.suspicions,
+        lost_answers=options.lost_answers,
+        lags=options.lags,
+        breaks=options.breaks,
+        min_isr=options.min_isr,
+        acks=options.acks,
+        slow_disks=options.slow_disks,
+    )
+    print(f"{scope}", flush=True)  # noqa: T201
+    search = Search(scope)
+    report = search.run(seconds=options.minutes * 60, progress=_progress, progress_every_s=options.progress_seconds)
+    print(summary(report))  # noqa: T201
+    if report.violation is None:
+        return 0
+    for line in tell(search.cluster, report.story):
+        print(line)  # noqa: T201
+    print(f"    which breaks {report.violation}")  # noqa: T201
+    return 1
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.exploration", description=__doc__.splitlines()[0])
+    parser.add_argument("--batches", type=int, default=2, help="that clients send, one after the other")
+    parser.add_argument("--crashes", type=int, default=2, help="kill -9 of any broker at any moment")
+    parser.add_argument("--suspicions", type=int, default=1, help="of any broker, dead or alive")
+    parser.add_argument("--lost-answers", type=int, default=1, help="of ZooKeeper, the write having happened or not")
+    parser.add_argument("--lags", type=int, default=0, help="a follower is not heard of for too long")
+    parser.add_argument("--breaks", type=int, default=0, help="of a stream, with all that is on its way")
+    parser.add_argument("--min-isr", type=int, default=2)
+    parser.add_argument("--acks", type=int, default=-1, choices=(-1, 0, 1))
+    parser.add_argument("--slow-disks", action="store_true", help="anything may happen while a log is written or cut")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop then, and say how far it got")
+    parser.add_argument("--progress-seconds", type=float, default=10.0)
+    return parser.parse_args(arguments)
+
+
+def _progress(report: Report) -> None:
+    print(f"  {counts(report)}, {report.waiting:,} waiting", flush=True)  # noqa: T201
+
+
+def counts(report: Report) -> str:
+    """The figures of a search."""
+    return (
+        f"{report.states:,} states, {report.transitions:,} transitions, depth {report.depth}, "
+        f"{report.merged:,} twins merged, {report.cores:,} broker states, {report.steps:,} steps of the core, "
+        f"{report.at_rest:,} ends, {report.seconds:.0f} s, {report.memory_mb} MB"
+    )
+
+
+def summary(report: Report) -> str:
+    """What the search shows, and what it does not."""
+    if report.violation is not None:
+        return f"VIOLATION after {counts(report)}"
+    if report.complete:
+        return f"COMPLETE: every state of this scope is right: {counts(report)}"
+    return (
+        f"STOPPED at the bound: every story of up to {report.depth} moves is right, of longer ones only some; "
+        f"{report.waiting:,} states wait: {counts(report)}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

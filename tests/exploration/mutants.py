@@ -1,0 +1,72 @@
+"""Known ways to get replication wrong, each of which the explorer must find in a small scope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import pytest
+from tidemark.core import isr as isr_rules
+from tidemark.core.isr import Committed, IsrState, PendingExpand
+from tidemark.core.messages import EpochEnd
+from tidemark.core.partition_follower import PartitionFollower
+from tidemark.core.partition_leader import PartitionLeader
+from tidemark.model import BrokerId
+
+from tests.exploration.state import Scope
+
+
+def truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """A follower cuts its log at the high watermark that it knows, not by epochs (against E2)."""
+
+    def on_epoch_end(self: PartitionFollower, answer: EpochEnd) -> None:
+        self.ask_again = False
+        self._cut(self.log.high_watermark, answer.leader_epoch)
+
+    patch.setattr(PartitionFollower, "on_epoch_end", on_epoch_end)
+
+
+def change_in_flight_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
+    """The high watermark goes by the ISR that the leader hopes for while its change is in flight (against R3)."""
+
+    def holding(isr: IsrState) -> frozenset[BrokerId]:
+        hoped = isr.confirmed.state if isinstance(isr, Committed | PendingExpand) else isr.proposed
+        return frozenset(hoped.isr_ids)
+
+    patch.setattr(isr_rules, "holding_high_watermark", holding)
+
+
+def commits_below_min_isr(patch: pytest.MonkeyPatch) -> None:
+    """The high watermark advances however few are in sync (against R4)."""
+    patch.setattr(isr_rules, "confirmed_enough", lambda isr: True)
+
+
+def states_what_it_happens_to_know(patch: pytest.MonkeyPatch) -> None:
+    """A new leader states its high watermark before it has reached the start of its epoch (against E6)."""
+    patch.setattr(PartitionLeader, "may_state_high_watermark", property(lambda self: True))
+
+
+def takes_its_own_write_for_done(patch: pytest.MonkeyPatch) -> None:
+    """After a conflict or a lost answer a leader goes on as if its ISR stood (against R9)."""
+
+    def failed(self: PartitionLeader, *, unknown: bool) -> None:
+        self.on_isr_written(self.partition_epoch + 1)
+
+    patch.setattr(PartitionLeader, "on_isr_write_failed", failed)
+
+
+class Mutant(NamedTuple):
+    """What to break, and a scope that shows it within seconds."""
+
+    patch: Callable[[pytest.MonkeyPatch], None]
+    scope: Scope
+    guarantee: str
+
+
+MUTANTS: Final = (
+    Mutant(truncates_to_the_high_watermark, Scope(batches=1, crashes=1), "STRONG-ISR"),
+    Mutant(change_in_flight_holds_nothing_back, Scope(batches=1, lags=1), "STRONG-ISR"),
+    Mutant(commits_below_min_isr, Scope(batches=1, crashes=1, lags=1), "STRONG-ELR"),
+    Mutant(states_what_it_happens_to_know, Scope(batches=1, crashes=1), "HW-MONOTONIC"),
+    Mutant(takes_its_own_write_for_done, Scope(batches=1, lags=1, lost_answers=1), "STRONG-ISR"),
+)

@@ -1,0 +1,63 @@
+"""Every state of small scopes is right, and the explorer finds what is wrong where something is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.exploration.__main__ import main, summary
+from tests.exploration.mutants import MUTANTS, Mutant
+from tests.exploration.search import Search
+from tests.exploration.state import Scope
+from tests.exploration.story import tell
+
+SECONDS_MAX = 60.0
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Scope(batches=1, crashes=1),
+        Scope(batches=1, lags=1, lost_answers=1),
+        Scope(batches=1, lags=1, slow_disks=True),
+    ],
+    ids=["a crash", "a lost answer", "slow disks"],
+)
+def test_every_state_of_a_small_scope_is_right(scope: Scope) -> None:
+    search = Search(scope)
+    report = search.run(seconds=SECONDS_MAX)
+    assert report.violation is None, "\n".join(tell(search.cluster, report.story))
+    assert report.complete, summary(report)
+    assert report.at_rest > 0, "some story comes to its end, with everybody in sync"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.patch.__name__)
+def test_a_mutant_is_found_and_its_story_told(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.patch(monkeypatch)
+    search = Search(mutant.scope)
+    report = search.run(seconds=SECONDS_MAX)
+    assert report.violation is not None, summary(report)
+    assert report.violation.startswith(mutant.guarantee)
+    lines = list(tell(search.cluster, report.story))
+    assert "a client sends the next batch" in "\n".join(lines)
+
+
+def test_a_twin_has_the_same_future() -> None:
+    """Merging by names loses nothing: with and without it the same moves are possible, as often."""
+    search = Search(Scope(batches=1, lags=1))
+    cluster, names = search.cluster, search.names
+    state = cluster.initial()
+    for _ in range(12):
+        twin = names.canonical(state)
+        ahead = [after for move in cluster.moves(state) if (after := cluster.after(state, move)) is not None]
+        twins = [after for move in cluster.moves(twin) if (after := cluster.after(twin, move)) is not None]
+        assert sorted(hash(names.canonical(one)) for one in ahead) == sorted(
+            hash(names.canonical(one)) for one in twins
+        )
+        if not ahead:
+            break
+        state = ahead[len(ahead) // 2]
+
+
+def test_a_search_that_stops_at_its_bound_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--batches", "1", "--crashes", "1", "--minutes", "0"]) == 0
+    assert "STOPPED at the bound" in capsys.readouterr().out
