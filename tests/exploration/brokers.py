@@ -132,11 +132,12 @@ class Values:
 
 
 class Brokers:
-    """Every state of a broker process that was met."""
+    """Every state of a broker process that was met. `sound`: views and logs that were found to agree."""
 
     def __init__(self) -> None:
         self.values = Values()
         self.views: list[View] = []
+        self.sound: set[tuple[View, tuple[Record, ...]]] = set()
         self._frozen: list[bytes] = []
         self._numbers: dict[bytes, int] = {}
         self._steps: dict[tuple[int, Event], Step] = {}

@@ -10,6 +10,9 @@ eagerly, within the move that brought it about, and why nothing is lost by that:
 - the opening of a log, and the answer to the controller's command: as if the command had come later;
 - a stream that ends because the leader's process died, at the follower's end: what was on its way could as well have
   been delivered before. At the leader's end the messages of a dead follower stay on their way, in order;
+- a decision of the controller, once a registration, the end of a session or a suspicion asks for one: only the
+  controller and the conditions of a ZooKeeper write look at these, so instead of a late decision there is a late
+  cause; several causes may still come together. A decision because a command was refused may be late;
 - appends and cuts, unless the scope has slow disks. This one does leave something out: what else reaches a broker
   while its log is not quiet. Scopes with slow disks look at it.
 """
@@ -27,7 +30,22 @@ from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr, VersionedState
 from tests.exploration.brokers import Brokers, Disk, Effect, Event
 from tests.exploration.frozen import BROKERS
 from tests.exploration.invariants import InvariantError, Seen, look
-from tests.exploration.state import DEAD, END, EVERYBODY, FIRST, MORE, PAIRS, PLACE, Left, Scope, State, Stream
+from tests.exploration.state import (
+    DEAD,
+    DUE,
+    END,
+    EVERYBODY,
+    FIRST,
+    IDLE,
+    MORE,
+    NOW,
+    PAIRS,
+    PLACE,
+    Left,
+    Scope,
+    State,
+    Stream,
+)
 
 Move = tuple[Any, ...]
 
@@ -74,7 +92,7 @@ class Cluster:
             commands=((MORE,),) * 3,
             streams=(Stream(),) * len(PAIRS),
             asked=nothing,
-            due=True,
+            due=NOW,
             news=True,
             suspected=(),
             refused=-1,
@@ -99,6 +117,9 @@ class Cluster:
 
     def moves(self, state: State) -> Iterator[Move]:
         """Every move; some lead nowhere (`after` gives None)."""
+        yield from self._of_controller(state)
+        if state.due == NOW:
+            return
         for number, (follower, leader) in enumerate(PAIRS):
             stream = state.streams[number]
             if stream.up and state.cores[leader] != DEAD:
@@ -107,19 +128,25 @@ class Cluster:
                 yield ("down", follower, leader)
             if stream.hello >= 0 and state.left.breaks:
                 yield ("break", follower, leader)
-        if state.due:
-            for node in self.decisions(state):
-                yield ("decide", node)
         for place in EVERYBODY:
             yield from self._coordinated(state, place)
             if state.cores[place] != DEAD:
                 yield from self._of_process(state, place)
-            else:
+
+    def _of_controller(self, state: State) -> Iterator[Move]:
+        """Decisions, and what makes it decide."""
+        if state.due:
+            for node in self.decisions(state):
+                yield ("decide", node)
+        for place in EVERYBODY:
+            if state.cores[place] == DEAD:
                 yield ("restart", place)
                 if state.live[place]:
                     yield ("session ends", place)
-            if state.left.suspicions and state.live[place] and not state.suspected:
+            if state.live[place] and state.left.suspicions and not state.suspected:
                 yield ("suspect", place)
+            if BROKERS[place] in state.suspected:
+                yield ("trust", place)
 
     def _coordinated(self, state: State, place: int) -> Iterator[Move]:
         asked = state.asked[place]
@@ -157,8 +184,6 @@ class Cluster:
             stream = state.streams[PLACE[BROKERS.index(BrokerId(follower)), place]]
             if stream.attached and not stream.up:
                 yield ("heartbeat", place, follower)
-        if BROKERS[place] in state.suspected:
-            yield ("trust", place)
 
     def decisions(self, state: State) -> tuple[int, ...]:
         """Nodes that the controller may write now, one for each order of preference; the present one: no write."""
@@ -291,7 +316,7 @@ class Turn:
                 if error is None and self._cluster.scope.acks == -1:
                     self._acked.append((offset, label))
             case ("refused",):
-                self.due = True
+                self.due = max(self.due, DUE)
                 self.refused = self._brokers.values[self.node].state.leader_epoch
             case ("write", *_) | ("read isr",):
                 assert not self.asked[place], "one request to ZooKeeper at a time"
@@ -447,7 +472,7 @@ class Turn:
     def _decide(self, node: int) -> None:
         """What is decided is written, then told: what is new to all replicas, and all to who is new."""
         news = self.news or node != self.node
-        self.node, self.due, self.news, self.refused = node, False, False, -1
+        self.node, self.due, self.news, self.refused = node, IDLE, False, -1
         for place in EVERYBODY:
             waiting = self.commands[place]
             if self.live[place] and self.cores[place] != DEAD and (news or waiting == (MORE,)):
@@ -464,10 +489,10 @@ class Turn:
 
     def _suspect(self, place: int) -> None:
         self.left = self.left._replace(suspicions=self.left.suspicions - 1)
-        self.suspected, self.due, self.news = (BROKERS[place],), True, True
+        self.suspected, self.due, self.news = (BROKERS[place],), NOW, True
 
     def _trust(self, place: int) -> None:
-        self.suspected, self.due, self.news = (), True, True
+        self.suspected, self.due, self.news = (), NOW, True
 
     def _forget_suspicion(self, place: int) -> None:
         if BROKERS[place] in self.suspected:
@@ -504,7 +529,7 @@ class Turn:
         self.live[place] = True
         self.asked[place] = ()
         self.commands[place] = (MORE,)
-        self.due = True
+        self.due = NOW
         self._forget_suspicion(place)
         leader_epoch = self._brokers.values[self.node].state.leader_epoch
         self.feed(place, ("registered", self.epochs[place], leader_epoch))
@@ -512,7 +537,7 @@ class Turn:
     def _session_ends(self, place: int) -> None:
         self.live[place] = False
         self.asked[place] = ()
-        self.due = True
+        self.due = NOW
         self._forget_suspicion(place)
 
 

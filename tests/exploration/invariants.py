@@ -43,7 +43,12 @@ def look(brokers: Brokers, logs: Sequence[Records], state: State, seen: Seen, ac
         _require(offset < len(committed) and committed[offset][0] == label, f"ACKED-READABLE: {label} at {offset}")
     _check_node(brokers, logs, state, committed)
     for place, view in views:
-        _check_log(place, view, logs[place], committed)
+        common = min(view.high_watermark, len(committed))
+        if logs[place][:common] != committed[:common]:
+            raise InvariantError(f"LOG-MATCH: broker {place + 1} holds {logs[place]}, committed is {committed}")
+        if (view, logs[place]) not in brokers.sound:
+            _check_log(place, view, logs[place])
+            brokers.sound.add((view, logs[place]))
     led = seen.led
     for place, view in leaders:
         led = _one_leader(brokers, state, leaders, place, view, led)
@@ -60,33 +65,28 @@ def _require(holds: bool, sentence: str) -> None:
 def _committed_read(place: int, served: Records, committed: Records) -> Records:
     """What leaders serve is one sequence that only grows."""
     common = min(len(served), len(committed))
-    _require(
-        served[:common] == committed[:common],
-        f"COMMITTED-READ: broker {place + 1} serves {served}, and {committed} was served before",
-    )
+    if served[:common] != committed[:common]:
+        raise InvariantError(f"COMMITTED-READ: broker {place + 1} serves {served}, and {committed} was served before")
     return committed if len(committed) >= len(served) else served
 
 
 def _check_node(brokers: Brokers, logs: Sequence[Records], state: State, committed: Records) -> None:
     """LEADER-IN-ISR, and whoever may be elected cleanly holds all that is committed."""
     node = brokers.values[state.node].state
-    _require(node.leader < 0 or node.leader in node.isr_ids, f"LEADER-IN-ISR: {node}")
+    if node.leader >= 0 and node.leader not in node.isr_ids:
+        raise InvariantError(f"LEADER-IN-ISR: {node}")
     for name, entries in (("ISR", node.isr), ("ELR", node.elr)):
         for entry in entries:
             place = BROKERS.index(entry.broker_id)
             log = logs[place]
-            _require(
-                log[: len(committed)] == committed,
-                f"STRONG-{name}: broker {place + 1} of it holds {log}, committed is {committed}",
-            )
+            if log[: len(committed)] != committed:
+                raise InvariantError(f"STRONG-{name}: broker {place + 1} of it holds {log}, committed is {committed}")
 
 
-def _check_log(place: int, view: View, log: Records, committed: Records) -> None:
-    """VALID-HW, LOG-MATCH below the high watermark, and epochs that are those of the records."""
+def _check_log(place: int, view: View, log: Records) -> None:
+    """VALID-HW, and offsets and epochs that are those of the records."""
     name = f"broker {place + 1}"
     _require(view.high_watermark <= len(log), f"VALID-HW: of {name} it is {view.high_watermark}, past its log end")
-    common = min(view.high_watermark, len(committed))
-    _require(log[:common] == committed[:common], f"LOG-MATCH: {name} holds {log}, committed is {committed}")
     if view.quiet and view.log_end is not None:
         end = view.log_end
         _require(end == len(log), f"R1: the core of {name} takes its log to end at {end}, and it ends at {len(log)}")

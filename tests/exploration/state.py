@@ -18,6 +18,9 @@ DEAD: Final = -1
 NOBODY: Final = (-1, -1, -1)
 MORE: Final = ("more",)
 """Behind a command, or in its place: the broker has to be told something, once the command is answered."""
+IDLE: Final = 0
+DUE: Final = 1
+NOW: Final = 2
 END: Final = -1
 """The end of a stream, in the queue behind the messages that were sent on it."""
 
@@ -85,7 +88,8 @@ class State(NamedTuple):
         commands: of the controller to each broker: the one on its way, and MORE if there is news since.
         streams: by `PAIRS`.
         asked: the request to ZooKeeper of each broker, or the answer on its way; () for none.
-        due: the controller has something to decide; `news`: suspicions changed since it last did.
+        due: whether the controller has something to decide: IDLE, DUE, or NOW, before anything else happens.
+        news: suspicions changed since it last decided.
         suspected: brokers.
         refused: the leader epoch that its leader refused, -1 for none.
         committed: what any leader has ever served, in the order of offsets.
@@ -102,7 +106,7 @@ class State(NamedTuple):
     commands: tuple[tuple[Any, ...], ...]
     streams: tuple[Stream, ...]
     asked: tuple[tuple[Any, ...], ...]
-    due: bool
+    due: int
     news: bool
     suspected: tuple[int, ...]
     refused: int
