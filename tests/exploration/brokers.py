@@ -79,7 +79,12 @@ def written_epochs(records: tuple[Record, ...]) -> LeaderEpochs:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What can be seen of a core from outside, worked out once. `aged`: followers last heard of long ago."""
+    """What can be seen of a core from outside, worked out once.
+
+    Attributes:
+        may_shrink: members of the ISR that the leader may take out now; `aged`: followers last heard of long ago.
+        engaged: followers that are sent something, or will be once this broker has heard of their epoch.
+    """
 
     broker_epoch: int
     leader_epoch: int | None
@@ -90,6 +95,7 @@ class View:
     epochs: tuple[EpochEntry, ...]
     may_shrink: tuple[int, ...]
     aged: tuple[int, ...]
+    engaged: tuple[int, ...]
 
 
 class Step(NamedTuple):
@@ -151,6 +157,10 @@ class Brokers:
     def steps_taken(self) -> int:
         """How many different steps the core was asked for."""
         return len(self._steps)
+
+    def asks(self, message: int) -> bool:
+        """Whether a message of a follower asks to be sent something, or where an epoch ends."""
+        return bool(self.values[message].queries or self.values[message].positions)
 
     def fresh(self, broker_id: BrokerId) -> int:
         """A process that was just started."""
@@ -311,7 +321,7 @@ def _view(core: BrokerCore) -> View:
     if leader is not None and isinstance(leader.isr, Committed) and not core._ctx.isr_answers_due:
         may_shrink = tuple(one.broker_id for one in leader._holding)
     long_ago = NOW_MS - CONFIG.replica_lag_time_max_ms
-    sessions = core._streams._sessions.values() if leader is not None else ()
+    sessions = core._streams._sessions.values()
     return View(
         broker_epoch=core._ctx.broker_epoch,
         leader_epoch=leader.leader_epoch if leader is not None else None,
@@ -321,5 +331,6 @@ def _view(core: BrokerCore) -> View:
         quiet=log is not None and log.quiet,
         epochs=log.epochs.entries if log is not None else (),
         may_shrink=may_shrink,
-        aged=tuple(sorted(one.follower for one in sessions if one.last_message_ms < long_ago)),
+        aged=tuple(sorted(one.follower for one in sessions if leader and one.last_message_ms < long_ago)),
+        engaged=tuple(sorted(one.follower for one in sessions if one.sendings or one.early)),
     )

@@ -7,6 +7,8 @@ eagerly, within the move that brought it about, and why nothing is lost by that:
   watermark that would have moved meanwhile still goes to the follower alone, at a tick;
 - the making of a stream: until a message is delivered on it nothing but the follower's end changes, and a stream
   whose messages are not delivered is as good as none;
+- at a broker that sends a follower nothing and was not asked to, the end of that follower's stream and its messages
+  that ask nothing: only what follows on the same stream could give them a meaning;
 - the opening of a log, and the answer to the controller's command: as if the command had come later;
 - a stream that ends because the leader's process died, at the follower's end: what was on its way could as well have
   been delivered before. At the leader's end the messages of a dead follower stay on their way, in order;
@@ -252,6 +254,8 @@ class Turn:
     def end(self) -> State:
         """The state now, which every invariant has looked at."""
         self._connect()
+        while self._hear_what_is_idle():
+            self._connect()
         before = self._before
         state = State(
             tuple(self.cores),
@@ -402,6 +406,19 @@ class Turn:
             if hello >= 0 and views[self.cores[leader]].broker_epoch == stream.wanted:
                 self.streams[pair] = stream._replace(hello=hello)
                 self.feed(follower, ("connected", BROKERS[leader]))
+
+    def _hear_what_is_idle(self) -> bool:
+        """Take in what is of no use to anybody; False when there is nothing of the kind."""
+        for pair, (follower, leader) in enumerate(PAIRS):
+            up = self.streams[pair].up
+            if not up or self.cores[leader] == DEAD:
+                continue
+            view = self._brokers.views[self.cores[leader]]
+            idle = up[0][0] == END or not self._brokers.asks(up[0][0])
+            if idle and view.broker_epoch >= 0 and BROKERS[follower] not in view.engaged:
+                self._up(follower, leader)
+                return True
+        return False
 
     def _up(self, follower: int, leader: int) -> None:
         pair = PLACE[follower, leader]

@@ -153,7 +153,7 @@ class Names:
             view = self._brokers.views[core] if core != DEAD else None
             key: Any = None
             if view is not None:
-                key = (*[getattr(view, name) for name in view.__slots__][:-2], len(view.may_shrink), len(view.aged))
+                key = (*[getattr(view, name) for name in view.__slots__][:-3], len(view.may_shrink), len(view.aged))
             mark = self._core_marks[core] = self._marks.setdefault(key, len(self._marks))
         key = (
             mark,
