@@ -50,6 +50,8 @@ from tests.exploration.state import (
 )
 
 Move = tuple[Any, ...]
+Chain = tuple[tuple[Move, State], ...]
+"""Moves, each with the state after it."""
 
 
 class Disks:
@@ -218,6 +220,22 @@ class Cluster:
         """
         turn = Turn(self, state)
         return turn.end() if turn.take(move) else None
+
+    def ahead(self, state: State) -> Iterator[Chain]:
+        """What can happen next, up to a state in which the controller has nothing to decide at once.
+
+        Raises:
+            InvariantError: as `after`.
+        """
+        for move in self.moves(state):
+            after = self.after(state, move)
+            if after is None:
+                continue
+            if after.due != NOW:
+                yield ((move, after),)
+            else:
+                for more in self.ahead(after):
+                    yield ((move, after), *more)
 
 
 class Turn:

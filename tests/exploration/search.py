@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tests.exploration.cluster import Cluster, Move
+from tests.exploration.cluster import Chain, Cluster, Move
 from tests.exploration.invariants import InvariantError, at_rest
-from tests.exploration.state import Names, Scope, State
+from tests.exploration.state import NOW, Names, Scope, State
 
 
 @dataclass
@@ -86,16 +86,14 @@ class Search:
     def _go_on(self, state: State, following: list[State]) -> bool:
         """Make every move of one state; False when an invariant breaks."""
         cluster, names, report, came_from = self.cluster, self.names, self.report, self._from
-        here, moved, move = hash(state), False, ("rest",)
+        here, at_end = hash(state), True
         try:
-            for move in cluster.moves(state):
-                after = cluster.after(state, move)
-                if after is None:
-                    continue
-                moved = True
+            for chain in cluster.ahead(state):
+                at_end = False
                 report.transitions += 1
+                after = chain[-1][1]
                 twin = names.canonical(after)
-                report.merged += twin != after
+                report.merged += twin is not after
                 mark = hash(twin)
                 if mark in came_from:
                     report.known += 1
@@ -103,42 +101,50 @@ class Search:
                     came_from[mark] = here
                     report.states += 1
                     following.append(twin)
-            if not moved:
+            if at_end:
                 report.at_rest += 1
-                move = ("rest",)
                 at_rest(cluster.brokers, [cluster.disks[one].records for one in state.disks], state)
         except InvariantError as error:
             report.violation = str(error)
-            report.story = self._story(here, str(error))
+            report.story = self._story(here)
             return False
         return True
 
-    def _story(self, last: int, sentence: str) -> list[tuple[Move, State]]:
+    def _story(self, last: int) -> list[tuple[Move, State]]:
         """The moves from the beginning to a state and past it, told with the names of the beginning throughout."""
         marks = [last]
         while self._from[marks[-1]]:
             marks.append(self._from[marks[-1]])
-        marks.reverse()
-        cluster, names = self.cluster, self.names
-        state = cluster.initial()
+        state, names = self.cluster.initial(), self.names
         story: list[tuple[Move, State]] = []
-        for mark in marks[1:]:
-            for move in cluster.moves(state):
-                after = cluster.after(state, move)
-                if after is not None and hash(names.canonical(after)) == mark:
-                    state = after
-                    story.append((move, state))
-                    break
-            else:
-                raise AssertionError("the story cannot be told again")
+        for mark in reversed(marks[:-1]):
+            chain = next(one for one in self._ahead_of(state) if hash(names.canonical(one[-1][1])) == mark)
+            story += chain
+            state = story[-1][1]
+        return [*story, *self._last_words(state)]
+
+    def _ahead_of(self, state: State) -> Iterator[Chain]:
+        """As `Cluster.ahead`, for a state that was gone on from without a violation before the one looked for."""
+        try:
+            yield from self.cluster.ahead(state)
+        except InvariantError as error:
+            raise AssertionError("the story cannot be told again") from error
+
+    def _last_words(self, state: State) -> list[tuple[Move, State]]:
+        """The moves that break an invariant, each with the last state that is right."""
+        cluster, at_end = self.cluster, True
         for move in cluster.moves(state):
             try:
-                cluster.after(state, move)
+                after = cluster.after(state, move)
             except InvariantError as error:
                 self.report.violation = str(error)
-                story.append((move, state))
-                break
-        return story
+                return [(move, state)]
+            at_end &= after is None
+            if after is not None and after.due == NOW:
+                more = self._last_words(after)
+                if more:
+                    return [(move, after), *more]
+        return [(("rest",), state)] if at_end else []
 
     def _measure(self, waiting: int) -> None:
         report = self.report

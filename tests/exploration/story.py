@@ -80,6 +80,8 @@ def _happened(cluster: Cluster, state: State, move: Move) -> str:
             return f"{_name(place)} has asked ZooKeeper {request} (from version {asked[2:3]}): it {how}"
         case ("answer", place):
             return f"{_name(place)} gets ZooKeeper's answer: {_answer(cluster, state, place)}"
+        case ("rest",):
+            return "nothing can happen any more"
     return _of_process(move)
 
 
@@ -108,8 +110,6 @@ def _of_process(move: Move) -> str:
             return f"{_name(place)} gets a heartbeat of broker {_id(rest[0])}"
         case "break":
             return f"the stream from {_name(place)} to {_name(rest[0])} breaks"
-        case "rest":
-            return "nothing can happen any more"
     phrases = {
         "restart": "starts again and registers",
         "session ends": "is gone for ZooKeeper too: its session ends",
