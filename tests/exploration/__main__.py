@@ -24,6 +24,7 @@ def main(arguments: list[str]) -> int:
         lost_answers=options.lost_answers,
         lags=options.lags,
         breaks=options.breaks,
+        expiries=options.expiries,
         min_isr=options.min_isr,
         acks=options.acks,
         slow_disks=options.slow_disks,
@@ -48,6 +49,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--lost-answers", type=int, default=1, help="of ZooKeeper, the write having happened or not")
     parser.add_argument("--lags", type=int, default=0, help="a follower is not heard of for too long")
     parser.add_argument("--breaks", type=int, default=0, help="of a stream, with all that is on its way")
+    parser.add_argument("--expiries", type=int, default=0, help="of the session of a process that lives")
     parser.add_argument("--min-isr", type=int, default=2)
     parser.add_argument("--acks", type=int, default=-1, choices=(-1, 0, 1))
     parser.add_argument("--slow-disks", action="store_true", help="anything may happen while a log is written or cut")

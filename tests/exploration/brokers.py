@@ -206,6 +206,8 @@ class Brokers:
         match event:
             case ("tick",) | ("late", _):
                 return ev.Tick()
+            case ("expired",):
+                return ev.SessionExpired()
             case ("registered", broker_epoch, leader_epoch):
                 return ev.BrokerRegistered(broker_epoch, {PARTITION: (IDENTITY, leader_epoch)})
             case ("command", node, registered, suspected):

@@ -100,7 +100,7 @@ class Cluster:
             news=True,
             suspected=(),
             refused=-1,
-            left=Left(0, 0, 0, 0, 0, 0),
+            left=Left(0, 0, 0, 0, 0, 0, 0),
         )
         turn = Turn(self, state)
         for place in EVERYBODY:
@@ -113,9 +113,8 @@ class Cluster:
             after = self.after(state, move)
             assert after is not None
             state = after
-        return state._replace(
-            left=Left(0, scope.crashes, scope.suspicions, scope.lost_answers, scope.lags, scope.breaks)
-        )
+        misfortunes = (scope.crashes, scope.suspicions, scope.lost_answers, scope.lags, scope.breaks, scope.expiries)
+        return state._replace(left=Left(0, *misfortunes))
 
     # -- what can happen ---------------------------------------------------------------------------------------
 
@@ -147,6 +146,10 @@ class Cluster:
                 yield ("restart", place)
                 if state.live[place]:
                     yield ("session ends", place)
+            elif not state.live[place] and self.brokers.views[state.cores[place]].broker_epoch < 0:
+                yield ("register", place)
+            elif state.live[place] and state.left.expiries:
+                yield ("expire", place)
             if state.live[place] and state.left.suspicions and not state.suspected:
                 yield ("suspect", place)
             if BROKERS[place] in state.suspected:
@@ -170,6 +173,8 @@ class Cluster:
         view = self.brokers.views[state.cores[place]]
         if state.commands[place] and state.commands[place][0] != MORE:
             yield ("command", place)
+        if not state.live[place] and view.broker_epoch >= 0:
+            yield ("learn", place)
         if state.work[place]:
             yield ("disk", place)
         if state.left.produced < self.scope.batches and view.leader_epoch is not None:
@@ -519,7 +524,7 @@ class Turn:
 
     def _command(self, place: int) -> None:
         command, *more = self.commands[place]
-        self.commands[place] = (self._telling(),) if more else ()
+        self.commands[place] = (self._telling(),) if more and self.live[place] else ()
         self.feed(place, command)
 
     def _suspect(self, place: int) -> None:
@@ -560,10 +565,26 @@ class Turn:
     def _restart(self, place: int) -> None:
         """Rule Z3: the new registration takes the place of the old one, whether that is still there or not."""
         self.cores[place] = self._brokers.fresh(BROKERS[place])
+        self.asked[place] = ()
+        self._register(place)
+
+    def _expire(self, place: int) -> None:
+        """The session ends; what is on its way to the process still comes."""
+        self.left = self.left._replace(expiries=self.left.expiries - 1)
+        asked = self.asked[place]
+        on_its_way = tuple(one for one in self.commands[place] if one != MORE)
+        self._session_ends(place)
+        self.commands[place] = on_its_way
+        if asked:
+            self.asked[place] = ("not written", True) if asked[0] == "write" else asked
+
+    def _learn(self, place: int) -> None:
+        self.feed(place, ("expired",))
+
+    def _register(self, place: int) -> None:
         self.epochs[place] += 1
         self.live[place] = True
-        self.asked[place] = ()
-        self.commands[place] = (MORE,)
+        self.commands[place] = (*self.commands[place], MORE)
         self.due = NOW
         self._forget_suspicion(place)
         leader_epoch = self._brokers.values[self.node].state.leader_epoch

@@ -32,6 +32,7 @@ class Scope:
     Attributes:
         lags: times that a follower is not heard of for `replica.lag.time.max.ms`, at any moment.
         breaks: streams that break, with the loss of all that is on its way.
+        expiries: sessions that end while their process lives; it learns of it later, and registers anew.
         acks: of every batch, -1 (all), 0 or 1.
         slow_disks: an append or a cut takes time, else it is done before anything else happens.
     """
@@ -42,6 +43,7 @@ class Scope:
     lost_answers: int = 0
     lags: int = 0
     breaks: int = 0
+    expiries: int = 0
     min_isr: int = 2
     acks: int = -1
     slow_disks: bool = False
@@ -56,6 +58,7 @@ class Left(NamedTuple):
     lost_answers: int
     lags: int
     breaks: int
+    expiries: int
 
 
 class Stream(NamedTuple):

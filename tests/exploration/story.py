@@ -113,6 +113,9 @@ def _of_process(move: Move) -> str:
     phrases = {
         "restart": "starts again and registers",
         "session ends": "is gone for ZooKeeper too: its session ends",
+        "expire": "lives, and its session ends",
+        "learn": "learns that its session has ended",
+        "register": "registers anew",
         "suspect": "is suspected by the controller",
         "trust": "is trusted again",
         "disk": "has its next append or cut carried out",
