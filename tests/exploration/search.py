@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tests.exploration.cluster import Chain, Cluster, Move
+from tests.exploration.cluster import Chain, Cluster
 from tests.exploration.invariants import InvariantError, at_rest
 from tests.exploration.state import NOW, Names, Scope, State
+from tests.exploration.turn import Move
 
 
 @dataclass

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from tidemark.core.messages import FollowerMessage, LeaderMessage
 from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr
 
-from tests.exploration.cluster import Cluster, Move
+from tests.exploration.cluster import Cluster
 from tests.exploration.frozen import BROKERS
 from tests.exploration.state import DEAD, END, EVERYBODY, PLACE, State
+from tests.exploration.turn import Move
 
 
 def tell(cluster: Cluster, story: Sequence[tuple[Move, State]]) -> Iterator[str]:
