@@ -26,6 +26,12 @@ def truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionFollower, "on_epoch_end", on_epoch_end)
 
 
+def never_truncates(patch: pytest.MonkeyPatch) -> None:
+    """A follower fetches from its log end without asking, and its leader does not look (against E2, E4)."""
+    patch.setattr(PartitionFollower, "_ask", PartitionFollower._fetch)
+    patch.setattr("tidemark.core.broker_streams.diverging_end", lambda *_: None)
+
+
 def change_in_flight_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
     """The high watermark goes by the ISR that the leader hopes for while its change is in flight (against R3)."""
 
@@ -65,6 +71,7 @@ class Mutant(NamedTuple):
 
 MUTANTS: Final = (
     Mutant(truncates_to_the_high_watermark, Scope(batches=1, crashes=1), "STRONG-ISR"),
+    Mutant(never_truncates, Scope(batches=2, suspicions=1, acks=1), "STRONG-ISR"),
     Mutant(change_in_flight_holds_nothing_back, Scope(batches=1, lags=1), "STRONG-ISR"),
     Mutant(commits_below_min_isr, Scope(batches=1, crashes=1, lags=1), "STRONG-ELR"),
     Mutant(states_what_it_happens_to_know, Scope(batches=1, crashes=1), "HW-MONOTONIC"),

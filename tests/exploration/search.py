@@ -50,16 +50,22 @@ class Search:
         self.names = Names(self.cluster.brokers)
         self.report = Report(scope)
         self._from: dict[int, int] = {}
+        self._visit: Callable[[State], object] | None = None
         self._started_s = time.monotonic()
 
     def run(
         self,
         *,
         seconds: float = float("inf"),
+        visit: Callable[[State], object] | None = None,
         progress: Callable[[Report], None] | None = None,
         progress_every_s: float = 10.0,
     ) -> Report:
-        """Search until all is seen, an invariant breaks, or the time is over."""
+        """Search until all is seen, an invariant breaks, or the time is over.
+
+        `visit` is shown each state that is come to, those that are only passed through as well, some of them often.
+        """
+        self._visit = visit
         report = self.report
         root = self.names.canonical(self.cluster.initial())
         self._from[hash(root)] = 0
@@ -92,6 +98,9 @@ class Search:
             for chain in cluster.ahead(state):
                 at_end = False
                 report.transitions += 1
+                if self._visit is not None:
+                    for _, state_on_the_way in chain:
+                        self._visit(state_on_the_way)
                 after = chain[-1][1]
                 twin = names.canonical(after)
                 report.merged += twin is not after

@@ -34,6 +34,7 @@ class Scope:
         breaks: streams that break, with the loss of all that is on its way.
         expiries: sessions that end while their process lives; it learns of it later, and registers anew.
         acks: of every batch, -1 (all), 0 or 1.
+        reduced: decisions and idle messages are taken eagerly (see `cluster`); else they too may come at any time.
         slow_disks: an append or a cut takes time, else it is done before anything else happens.
     """
 
@@ -47,6 +48,7 @@ class Scope:
     min_isr: int = 2
     acks: int = -1
     slow_disks: bool = False
+    reduced: bool = True
 
 
 class Left(NamedTuple):

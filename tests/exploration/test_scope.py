@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.exploration.__main__ import main, summary
+from tests.exploration.frozen import BROKERS
 from tests.exploration.mutants import MUTANTS, Mutant
 from tests.exploration.search import Search
-from tests.exploration.state import Scope
+from tests.exploration.state import DEAD, Scope, State
 from tests.exploration.story import tell
 
 SECONDS_MAX = 60.0
@@ -56,6 +57,34 @@ def test_a_twin_has_the_same_future() -> None:
         if not ahead:
             break
         state = ahead[len(ahead) // 2]
+
+
+def test_what_is_taken_eagerly_hides_nothing() -> None:
+    """Logs, high watermarks, leaders and node are in as many constellations when it may come at any time."""
+    eager, patient = (constellations(Scope(batches=1, crashes=1, reduced=reduced)) for reduced in (True, False))
+    assert eager == patient
+
+
+def constellations(scope: Scope) -> set[tuple[object, ...]]:
+    search = Search(scope)
+    seen: set[tuple[object, ...]] = set()
+    report = search.run(seconds=SECONDS_MAX, visit=lambda state: seen.add(outline(search, state)))
+    assert report.complete, summary(report)
+    return seen
+
+
+def outline(search: Search, state: State) -> tuple[object, ...]:
+    """What the invariants look at, whatever the brokers' names."""
+    brokers, disks = search.cluster.brokers, search.cluster.disks
+    node = brokers.values[state.node].state
+    each = []
+    for place, core in enumerate(state.cores):
+        view = brokers.views[core] if core != DEAD else None
+        role = (view.high_watermark, -1 if view.leader_epoch is None else view.leader_epoch) if view else (-1, -2)
+        name = BROKERS[place]
+        stands = (name == node.leader, name in node.isr_ids, name in [entry.broker_id for entry in node.elr])
+        each.append((role, disks[state.disks[place]].records, stands))
+    return (*sorted(each), node.leader_epoch, state.committed)
 
 
 def test_a_search_that_stops_at_its_bound_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,6 +65,7 @@ class Turn:
     def __init__(self, setting: Setting, state: State) -> None:
         self._setting = setting
         self._brokers = setting.brokers
+        self._soon = NOW if setting.scope.reduced else DUE
         self._before = state
         self.cores = list(state.cores)
         self.disks = list(state.disks)
@@ -93,7 +94,7 @@ class Turn:
     def end(self) -> State:
         """The state now, which every invariant has looked at."""
         self._connect()
-        while self._hear_what_is_idle():
+        while self._setting.scope.reduced and self._hear_what_is_idle():
             self._connect()
         before = self._before
         state = State(
@@ -345,10 +346,10 @@ class Turn:
 
     def _suspect(self, place: int) -> None:
         self.left = self.left._replace(suspicions=self.left.suspicions - 1)
-        self.suspected, self.due, self.news = (BROKERS[place],), NOW, True
+        self.suspected, self.due, self.news = (BROKERS[place],), self._soon, True
 
     def _trust(self, place: int) -> None:
-        self.suspected, self.due, self.news = (), NOW, True
+        self.suspected, self.due, self.news = (), self._soon, True
 
     def _forget_suspicion(self, place: int) -> None:
         if BROKERS[place] in self.suspected:
@@ -383,13 +384,16 @@ class Turn:
         self.cores[place] = self._brokers.fresh(BROKERS[place])
         self.asked[place] = ()
         self._register(place)
+        self.due = self._soon
 
     def _expire(self, place: int) -> None:
         """The session ends; what is on its way to the process still comes."""
         self.left = self.left._replace(expiries=self.left.expiries - 1)
         asked = self.asked[place]
         on_its_way = tuple(one for one in self.commands[place] if one != MORE)
+        due = self.due
         self._session_ends(place)
+        self.due = max(due, DUE)
         self.commands[place] = on_its_way
         if asked:
             self.asked[place] = ("not written", True) if asked[0] == "write" else asked
@@ -401,7 +405,7 @@ class Turn:
         self.epochs[place] += 1
         self.live[place] = True
         self.commands[place] = (*self.commands[place], MORE)
-        self.due = NOW
+        self.due = max(self.due, DUE)
         self._forget_suspicion(place)
         leader_epoch = self._brokers.values[self.node].state.leader_epoch
         self.feed(place, ("registered", self.epochs[place], leader_epoch))
@@ -409,7 +413,7 @@ class Turn:
     def _session_ends(self, place: int) -> None:
         self.live[place] = False
         self.asked[place] = ()
-        self.due = NOW
+        self.due = self._soon
         self._forget_suspicion(place)
 
 
