@@ -1,6 +1,6 @@
 """Walks every interleaving of a small scope and says how far it got.
 
-    python -m tests.exploration [--batches 2 --crashes 2 --suspicions 1 --lost-answers 1] [--minutes M]
+    python -m tests.exploration [--batches 2 --crashes 2 --suspicions 1 --lost-answers 1] [--minutes M] [--beam N]
 
 Exit status: 0 when all that was looked at is right (whether or not it was all there is), 1 for a violation.
 """
@@ -31,7 +31,13 @@ def main(arguments: list[str]) -> int:
     )
     print(f"{scope}", flush=True)  # noqa: T201
     search = Search(scope)
-    report = search.run(seconds=options.minutes * 60, progress=_progress, progress_every_s=options.progress_seconds)
+    report = search.run(
+        seconds=options.minutes * 60,
+        beam=options.beam,
+        seed=options.seed,
+        progress=_progress,
+        progress_every_s=options.progress_seconds,
+    )
     print(summary(report))  # noqa: T201
     if report.violation is None:
         return 0
@@ -54,6 +60,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--acks", type=int, default=-1, choices=(-1, 0, 1))
     parser.add_argument("--slow-disks", action="store_true", help="anything may happen while a log is written or cut")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop then, and say how far it got")
+    parser.add_argument("--beam", type=int, help="go on from so many states of each depth only: long stories, not all")
+    parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--progress-seconds", type=float, default=10.0)
     return parser.parse_args(arguments)
 
@@ -77,6 +85,9 @@ def summary(report: Report) -> str:
         return f"VIOLATION after {counts(report)}"
     if report.complete:
         return f"COMPLETE: every state of this scope is right: {counts(report)}"
+    if report.dropped:
+        end = "to the end of the longest" if report.waiting == 0 else "until the time was over"
+        return f"SAMPLED {end}: nothing wrong found, {report.dropped:,} states not gone on from: {counts(report)}"
     return (
         f"STOPPED at the bound: every story of up to {report.depth} moves is right, of longer ones only some; "
         f"{report.waiting:,} states wait: {counts(report)}"

@@ -14,7 +14,8 @@ eagerly, within the move that brought it about, and why nothing is lost by that:
   been delivered before. At the leader's end the messages of a dead follower stay on their way, in order;
 - a decision of the controller, once a registration, the end of a session or a suspicion asks for one: only the
   controller and the conditions of a ZooKeeper write look at these, so instead of a late decision there is a late
-  cause; several causes may still come together. A decision because a command was refused may be late;
+  cause; several causes may still come together. Late decisions are tried where the cause shows elsewhere too: when
+  a command was refused, or a process lives on without its session;
 - appends and cuts, unless the scope has slow disks. This one does leave something out: what else reaches a broker
   while its log is not quiet. Scopes with slow disks look at it.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ class Report:
     Attributes:
         states: different ones, twins counted once; `merged`: times that a move led to the twin of a known or new one.
         transitions: moves that were made; `depth`: moves of the longest shortest story.
+        dropped: states that were found and left out by a beam.
         complete: every state of the scope was looked at.
         at_rest: states in which nothing can happen any more.
         waiting: states that were found and not gone on from.
@@ -33,6 +35,7 @@ class Report:
     depth: int = 0
     at_rest: int = 0
     waiting: int = 0
+    dropped: int = 0
     cores: int = 0
     steps: int = 0
     seconds: float = 0.0
@@ -57,15 +60,20 @@ class Search:
         self,
         *,
         seconds: float = float("inf"),
+        beam: int | None = None,
+        seed: int = 0,
         visit: Callable[[State], object] | None = None,
         progress: Callable[[Report], None] | None = None,
         progress_every_s: float = 10.0,
     ) -> Report:
         """Search until all is seen, an invariant breaks, or the time is over.
 
-        `visit` is shown each state that is come to, those that are only passed through as well, some of them often.
+        With a `beam` it goes on from so many states of each depth only, chosen by the `seed`: not all is seen then,
+        but long stories are. `visit` is shown each state that is come to, those that are only passed through as
+        well, some of them often.
         """
         self._visit = visit
+        chance = random.Random(seed)
         report = self.report
         root = self.names.canonical(self.cluster.initial())
         self._from[hash(root)] = 0
@@ -85,9 +93,12 @@ class Search:
                         self._measure(len(level) - number - 1 + len(following))
                         progress(report)
                 level[number] = root  # let it go
+            if beam is not None and len(following) > beam:
+                report.dropped += len(following) - beam
+                following = chance.sample(following, beam)
             level = following
             report.depth += bool(following)
-        report.complete = True
+        report.complete = report.dropped == 0
         return self._done(waiting=0)
 
     def _go_on(self, state: State, following: list[State]) -> bool:

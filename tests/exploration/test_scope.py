@@ -90,3 +90,8 @@ def outline(search: Search, state: State) -> tuple[object, ...]:
 def test_a_search_that_stops_at_its_bound_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--batches", "1", "--crashes", "1", "--minutes", "0"]) == 0
     assert "STOPPED at the bound" in capsys.readouterr().out
+
+
+def test_a_beam_says_that_it_has_not_seen_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--batches", "2", "--beam", "3"]) == 0
+    assert "SAMPLED to the end" in capsys.readouterr().out
