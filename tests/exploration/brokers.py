@@ -197,9 +197,9 @@ class Brokers:
             aged(core, event[1])
         try:
             done = core.handle(self._event(core, event), NOW_MS)
+            effects = tuple(one for effect in done if (one := self._effect(effect)) is not None)
         except AssertionError as error:
             return Step(number, (), f"{type(error).__name__}: {error}")
-        effects = tuple(one for effect in done if (one := self._effect(effect)) is not None)
         return Step(self._number(core), effects)
 
     def _event(self, core: BrokerCore, event: Event) -> ev.Event:

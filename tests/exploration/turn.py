@@ -163,7 +163,8 @@ class Turn:
                 self.due = max(self.due, DUE)
                 self.refused = self._brokers.values[self.node].state.leader_epoch
             case ("write", *_) | ("read isr",):
-                assert not self.asked[place], "one request to ZooKeeper at a time"
+                if self.asked[place]:
+                    raise InvariantError(f"R9: broker {place + 1} asks {effect} before it was answered")
                 self.asked[place] = effect
             case _:
                 self._carry_out_on_streams(place, effect)
