@@ -16,13 +16,15 @@ FIND_PYTHON = found=; for python in $(CANDIDATES); do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$python"; break; fi; \
 	done
 
-.PHONY: help demo test $(PARTS) bench stubs clean prerequisites
+.PHONY: help demo test $(PARTS) explore bench stubs clean prerequisites
 
 help: ## what there is
 	@echo "make demo               the main job: real flights, a killed leader, Spark gets every row"
 	@echo "make test               linters, types and all tests"
 	@echo "make lint types unit simulation contract integration chaos spark    one part of them"
 	@echo "make bench NAME=produce one benchmark: produce, latency, durability, failover, log, record"
+	@echo "make chaos MINUTES=10   rounds of kills, stops and cuts on real processes, every history checked"
+	@echo "make explore            every interleaving of a small scope; SCOPE=\"--batches 2 --crashes 1 ...\""
 	@echo "make stubs              the gRPC stubs again, from proto/"
 	@echo "make clean              remove what was made"
 
@@ -32,8 +34,16 @@ demo: $(READY) ## the main job
 test: $(READY) ## everything
 	@$(BIN)/python tests/run.py
 
-$(PARTS): $(READY)
+ifdef MINUTES
+chaos: $(READY) ## rounds of misfortune for so many minutes
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES)
+endif
+
+$(if $(MINUTES),$(filter-out chaos,$(PARTS)),$(PARTS)): $(READY)
 	@$(BIN)/python tests/run.py $@
+
+explore: $(READY) ## every interleaving of a small scope
+	@$(BIN)/python -m tests.exploration $(SCOPE)
 
 bench: $(READY) ## one benchmark
 	@$(BIN)/python -m bench $(NAME)

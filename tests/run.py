@@ -48,10 +48,10 @@ _LINT = (
 _PARTS = (
     Part("lint", _LINT, 60),
     Part("types", ((_PYTHON, "-m", "mypy"),), 180),
-    Part("unit", (_pytest("tests/unit"),), 180),
-    Part("simulation", (_pytest("tests/simulation"),), 180),
-    Part("contract", (_pytest("tests/contract"),), 180),
-    Part("integration", (_pytest("tests/integration"),), 300),
+    Part("unit", (_pytest("tests/unit"),), 240),
+    Part("simulation", (_pytest("tests/simulation", "tests/exploration"),), 300),
+    Part("contract", (_pytest("tests/contract"),), 240),
+    Part("integration", (_pytest("tests/integration"),), 480),
     Part("chaos", (_pytest("tests/chaos"),), 300),
     Part("spark", (_pytest("tests/spark"),), 240),
 )

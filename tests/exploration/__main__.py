@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
         acks=options.acks,
         slow_disks=options.slow_disks,
     )
-    print(f"{scope}", flush=True)  # noqa: T201
+    print(f"{scope}", flush=True)
     search = Search(scope)
     report = search.run(
         seconds=options.minutes * 60,
@@ -38,12 +38,12 @@ def main(arguments: list[str]) -> int:
         progress=_progress,
         progress_every_s=options.progress_seconds,
     )
-    print(summary(report))  # noqa: T201
+    print(summary(report))
     if report.violation is None:
         return 0
     for line in tell(search.cluster, report.story):
-        print(line)  # noqa: T201
-    print(f"    which breaks {report.violation}")  # noqa: T201
+        print(line)
+    print(f"    which breaks {report.violation}")
     return 1
 
 
@@ -67,7 +67,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 
 def _progress(report: Report) -> None:
-    print(f"  {counts(report)}, {report.waiting:,} waiting", flush=True)  # noqa: T201
+    print(f"  {counts(report)}, {report.waiting:,} waiting", flush=True)
 
 
 def counts(report: Report) -> str:

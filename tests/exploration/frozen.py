@@ -23,6 +23,7 @@ from tidemark.core import messages as msg
 from tidemark.core.broker import BrokerCore
 from tidemark.core.broker_context import BrokerContext
 from tidemark.core.config import ReplicationConfig
+from tidemark.core.inventory import Inventory
 from tidemark.core.isr import Committed, PendingExpand, PendingShrink
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.partition_follower import PartitionFollower, Phase
@@ -68,6 +69,7 @@ _OBJECTS: Final = (
     LeaderLink,
     Sending,
     CommandReply,
+    Inventory,
 )
 _VALUES: Final = (
     LeaderAndIsr,
@@ -97,12 +99,15 @@ _VALUES: Final = (
 _NUMBER: Final[dict[type, int]] = {kind: number for number, kind in enumerate((*_OBJECTS, *_VALUES))}
 _KIND: Final[tuple[Any, ...]] = (*_OBJECTS, *_VALUES)
 _CONTEXT: Final = ("broker_epoch", "suspected", "registrations", "isr_answers_due", "paused")
-_CORE: Final = ("_replicas", "_controller_epoch", "_fences", "_on_disk", "_inventory", "_next_part")
+_CORE: Final = ("_replicas", "_controller_epoch", "_fences", "_inventory")
 _STREAMS: Final = ("_links", "_unused", "_unplaced", "_sessions")
 _RECENT_OR_NOT: Final = frozenset(("caught_up_ms", "end_then_ms", "last_message_ms"))
 _ALWAYS_NOW: Final = frozenset(("last_sent_ms", "_retry_at_ms"))
-_NOT_EXPLORED: Final = frozenset(("flushed_offset", "recovered_high_watermark"))
-"""Only flush.policy=group-commit and unclean elections go by these."""
+_NOW_IF_EVER: Final = frozenset(("reading_since_ms", "flush_due_since_ms"))
+_NOT_EXPLORED: Final = frozenset(
+    ("flushed_offset", "recovered_high_watermark", "confirmed_ms", "echo_ms", "clock_ms", "_gave_up_ms")
+)
+"""Only flush.policy=group-commit, unclean elections, the lease and a disk that lags go by these."""
 _BY_BROKER: Final = frozenset(("_attached", "_holding"))
 
 
@@ -181,6 +186,10 @@ class _Writer:
             value = {one: None for one in value if one.sent_high_watermark != one.log.high_watermark}
         elif name in _NOT_EXPLORED:
             return 0
+        elif name in _NOW_IF_EVER:
+            return None if value is None else NOW_MS
+        elif name == "_under_way":
+            value = deque((end, NOW_MS) for end, _ in value)
         elif name in ("assigned", "assigned_replicas", "isr", "elr", "joining", "leaving") and type(value) is tuple:
             value = tuple(sorted(value))
         return self.write(value)
