@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import grpc
 
-from tidemark.core.effects import GiveUpLeadership, ReadIsr, ReportIsrChange, WriteIsr
+from tidemark.core.effects import GiveUpLeadership, ReadIsr, ReportIsrChange, ReportLogFailed, WriteIsr
 from tidemark.core.events import Event, IsrRead, IsrWriteFailed, IsrWritten
 from tidemark.model import BrokerEpoch, BrokerId, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.ports import MetadataStore, StateWrite, WriteOutcome
@@ -42,6 +42,7 @@ class IsrWriter:
         self._tasks: set[asyncio.Task[None]] = set()
         self._hints: set[TopicPartition] = set()
         self._given_up: dict[TopicPartition, LeaderEpoch] = {}
+        self._failed: dict[TopicPartition, LeaderEpoch] = {}
         self._hinting = False
         self.broker_epoch = BrokerEpoch(-1)
 
@@ -61,6 +62,11 @@ class IsrWriter:
     def give_up(self, effect: GiveUpLeadership) -> None:
         """Carry out `GiveUpLeadership`: it goes with the hints."""
         self._given_up[effect.partition] = effect.leader_epoch
+        self._tell()
+
+    def report_failed(self, effect: ReportLogFailed) -> None:
+        """Carry out `ReportLogFailed`: it goes with the hints."""
+        self._failed[effect.partition] = effect.leader_epoch
         self._tell()
 
     def _tell(self) -> None:
@@ -103,9 +109,10 @@ class IsrWriter:
     async def _send_hints(self) -> None:
         """Until the active controller has taken them: one that comes to office meanwhile has read the nodes anyway."""
         await asyncio.sleep(_HINT_DELAY_S)
-        while self._hints or self._given_up:
+        while self._hints or self._given_up or self._failed:
             hints, self._hints = self._hints, set()
             given_up, self._given_up = self._given_up, {}
+            failed, self._failed = self._failed, {}
             request = pb.ReportIsrChangesRequest(
                 broker_id=self._broker_id,
                 broker_epoch=self.broker_epoch,
@@ -113,6 +120,10 @@ class IsrWriter:
                 gives_up=[
                     pb.GivenUpLeadership(partition=_ref(partition), leader_epoch=leader_epoch)
                     for partition, leader_epoch in given_up.items()
+                ],
+                failed=[
+                    pb.FailedReplica(partition=_ref(partition), leader_epoch=leader_epoch)
+                    for partition, leader_epoch in failed.items()
                 ],
             )
             try:
@@ -128,6 +139,7 @@ class IsrWriter:
             _log.debug("ISR hints not delivered", extra={"why": why})
             self._hints |= hints
             self._given_up = given_up | self._given_up
+            self._failed = failed | self._failed
             await asyncio.sleep(_HINT_RETRY_S)
         self._hinting = False
 

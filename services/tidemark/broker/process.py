@@ -210,6 +210,7 @@ class BrokerProcess:
             ef.ReadIsr: self._isr.read,
             ef.ReportIsrChange: self._isr.report,
             ef.GiveUpLeadership: self._isr.give_up,
+            ef.ReportLogFailed: self._isr.report_failed,
             ef.HighWatermarkAdvanced: self._waiters.on_high_watermark,
             ef.LeadershipChanged: self._waiters.on_leadership,
             ef.Observed: self._metrics.observe,

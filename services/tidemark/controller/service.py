@@ -9,7 +9,7 @@ from typing import Final
 from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.term import ActiveTerm
 from tidemark.core.controller_effects import DescribeReplicas
-from tidemark.core.controller_events import IsrChangesReported, LeadershipGivenUp
+from tidemark.core.controller_events import IsrChangesReported, LeadershipGivenUp, ReplicaFailed
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.ports import Clock, MetadataStore, StoreEvent
 from tidemark.rpc.control_codec import descriptions_to_proto, questions_from_proto, refusals_to_proto
@@ -113,20 +113,16 @@ class ControllerServicer(ControllerServiceServicer):
     async def ReportIsrChanges(  # noqa: N802
         self, request: pb.ReportIsrChangesRequest, context: object
     ) -> pb.ReportIsrChangesResponse:
-        """Read those nodes again, and find others to lead what is given up."""
+        """Read those nodes again, and find others for what is given up or has failed."""
         term = self._term()
         partitions = tuple(TopicPartition(ref.topic, ref.partition) for ref in request.partitions)
         if partitions:
             term.submit(IsrChangesReported(partitions))
-        for given_up in request.gives_up:
-            term.submit(
-                LeadershipGivenUp(
-                    BrokerId(request.broker_id),
-                    BrokerEpoch(request.broker_epoch),
-                    TopicPartition(given_up.partition.topic, given_up.partition.partition),
-                    LeaderEpoch(given_up.leader_epoch),
-                )
-            )
+        broker, broker_epoch = BrokerId(request.broker_id), BrokerEpoch(request.broker_epoch)
+        for one in request.gives_up:
+            term.submit(LeadershipGivenUp(broker, broker_epoch, _partition(one), LeaderEpoch(one.leader_epoch)))
+        for other in request.failed:
+            term.submit(ReplicaFailed(broker, broker_epoch, _partition(other), LeaderEpoch(other.leader_epoch)))
         return pb.ReportIsrChangesResponse()
 
     async def AskReplicas(  # noqa: N802
@@ -157,3 +153,7 @@ class ControllerServicer(ControllerServiceServicer):
         if self._loop.term is None:
             raise TidemarkError(ErrorCode.CONTROLLER_NOT_ACTIVE, "this controller stands by; ask /controller who acts")
         return self._loop.term
+
+
+def _partition(named: pb.GivenUpLeadership | pb.FailedReplica) -> TopicPartition:
+    return TopicPartition(named.partition.topic, named.partition.partition)

@@ -15,7 +15,8 @@ from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.peers import BrokerPeers
 from tidemark.core import controller_effects as fx
 from tidemark.core import controller_events as ev
-from tidemark.core.controller import ControllerConfig, ControllerCore, partitions_of
+from tidemark.core.config import ControllerConfig
+from tidemark.core.controller import ControllerCore, partitions_of
 from tidemark.core.partition_record import TopicPolicy
 from tidemark.model import BrokerId, BrokerRegistration, ElectionKind, ElectionRequest, ErrorCode, TidemarkError
 from tidemark.ports import Clock, ControllerTerm, MetadataStore, StateWrite, StoreEvent, WriteOutcome

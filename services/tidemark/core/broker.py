@@ -21,6 +21,7 @@ from tidemark.core.effects import (
     ProduceResult,
     ReplyToControl,
     ReplyToProduce,
+    ReportLogFailed,
 )
 from tidemark.core.inventory import Inventory
 from tidemark.core.messages import (
@@ -493,6 +494,8 @@ class BrokerCore:
         self._refuse_waiting(replica, ErrorCode.STORAGE_ERROR, event.error.message)
         replica.log = None
         replica.failed = True
+        if replica.leader_epoch != NO_EPOCH:
+            self._ctx.emit(ReportLogFailed(event.partition, replica.leader_epoch))
 
     # -- clients -----------------------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidemark.model import BrokerId, ControllerEpoch
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicationConfig:
@@ -19,3 +21,13 @@ class ReplicationConfig:
     """An idempotent producer silent for so long may be forgotten (rule P4)."""
     max_in_flight_appends_bytes: int = 64 << 20
     """Accepted and not yet written, per broker; beyond it the shell stops reading produce streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """What the core needs of the settings."""
+
+    controller_id: BrokerId
+    controller_epoch: ControllerEpoch
+    cluster_id: str
+    session_timeout_ms: int = 6_000

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tidemark.core import controller_events as ev
+from tidemark.core.config import ControllerConfig
 from tidemark.core.controller_effects import (
     ControllerEffect,
     DeleteTopic,
@@ -36,7 +37,6 @@ from tidemark.model import (
     BrokerEpochRecord,
     BrokerId,
     BrokerRegistration,
-    ControllerEpoch,
     ErrorCode,
     IsrEntry,
     ReplicaIdentity,
@@ -48,16 +48,6 @@ from tidemark.model import (
 
 _DELETE_RETRY_MS: Final = 500
 _MULTI_WRITES: Final = 250
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerConfig:
-    """What the core needs of the settings."""
-
-    controller_id: BrokerId
-    controller_epoch: ControllerEpoch
-    cluster_id: str
-    session_timeout_ms: int = 6_000
 
 
 @dataclass(slots=True)
@@ -101,7 +91,8 @@ class ControllerCore:
             ev.StatesWritten: self._on_states_written,
             ev.StatesRead: self._on_states_read,
             ev.IsrChangesReported: self._on_isr_changes,
-            ev.LeadershipGivenUp: self._on_given_up,
+            ev.LeadershipGivenUp: self._on_replica_told,
+            ev.ReplicaFailed: self._on_replica_told,
             ev.ControlAnswered: self._on_control_answered,
             ev.ReplicasDescribed: self._on_replicas_described,
             ev.TopicDeleted: self._on_topic_deleted,
@@ -413,12 +404,14 @@ class ControllerCore:
     def _on_isr_changes(self, event: ev.IsrChangesReported, now_ms: int) -> None:
         self._read_again(event.partitions)
 
-    def _on_given_up(self, event: ev.LeadershipGivenUp, now_ms: int) -> None:
+    def _on_replica_told(self, event: ev.LeadershipGivenUp | ev.ReplicaFailed, now_ms: int) -> None:
+        """Of a replica that had better not lead, or has failed."""
         record, link = self._records.get(event.partition), self._links.get(event.broker)
         if record is None or link is None or link.broker_epoch != event.broker_epoch:
             return
-        if record.given_up_by(event.broker, event.leader_epoch, now_ms, 2 * self._config.session_timeout_ms):
-            self._observe("leadership_given_up", event.partition, broker=event.broker, leader_epoch=event.leader_epoch)
+        if record.told(event, now_ms, 2 * self._config.session_timeout_ms):
+            kind = "replica_failed" if isinstance(event, ev.ReplicaFailed) else "leadership_given_up"
+            self._observe(kind, event.partition, broker=event.broker, leader_epoch=event.leader_epoch)
             self._dirty.add(event.partition)
 
     def _read_again(self, partitions: Iterable[TopicPartition]) -> None:

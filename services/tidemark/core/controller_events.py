@@ -100,6 +100,16 @@ class LeadershipGivenUp:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaFailed:
+    """A broker's log of this partition has failed while the broker lives."""
+
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+    partition: TopicPartition
+    leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
 class ControlAnswered:
     """Answer to a `SendLeaderAndIsr`, `SendStopReplica` or `SendUpdateMetadata`."""
 
@@ -168,6 +178,7 @@ ControllerEvent = (
     | StatesRead
     | IsrChangesReported
     | LeadershipGivenUp
+    | ReplicaFailed
     | ControlAnswered
     | ReplicasDescribed
     | TopicDeleted

@@ -207,6 +207,14 @@ class GiveUpLeadership:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportLogFailed:
+    """Tell the controller that the log of this replica has failed: leader or not, it is not in sync any more."""
+
+    partition: TopicPartition
+    leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
 class HighWatermarkAdvanced:
     """Consumers may read on; to be checkpointed in time (rule R5)."""
 
@@ -252,6 +260,7 @@ Effect = (
     | ReadIsr
     | ReportIsrChange
     | GiveUpLeadership
+    | ReportLogFailed
     | HighWatermarkAdvanced
     | LeadershipChanged
     | Observed

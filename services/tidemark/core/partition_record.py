@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tidemark.core.controller_events import LeadershipGivenUp, ReplicaFailed
 from tidemark.core.election import PartitionFacts
 from tidemark.model import (
     BrokerEpoch,
@@ -107,13 +108,22 @@ class PartitionRecord:
         self.refused_epoch = self.state.leader_epoch
         return True
 
-    def given_up_by(self, leader: BrokerId, leader_epoch: LeaderEpoch, now_ms: int, pause_ms: int) -> bool:
-        """Its leader asks to be relieved (rule R7); False: it is another leadership's plea, or too soon after one."""
-        if self.state is None or (self.state.leader, self.state.leader_epoch) != (leader, leader_epoch):
+    def told(self, event: LeadershipGivenUp | ReplicaFailed, now_ms: int, pause_ms: int) -> bool:
+        """Its leader asks to be relieved (rule R7), at most once in `pause_ms`, or a log of it has failed.
+
+        Returns:
+            False where that is no news, or of another leadership: with a new one, logs are opened again.
+        """
+        state = self.state
+        if state is None or state.leader_epoch != event.leader_epoch:
             return False
-        if self.given_up_ms is not None and now_ms - self.given_up_ms < pause_ms:
+        if isinstance(event, ReplicaFailed):
+            entry = IsrEntry(event.broker, event.broker_epoch)
+            known, self.offline = self.offline, self.offline | {entry}
+            return entry not in known
+        if state.leader != event.broker or (self.given_up_ms is not None and now_ms - self.given_up_ms < pause_ms):
             return False
-        self.given_up_epoch, self.given_up_ms = leader_epoch, now_ms
+        self.given_up_epoch, self.given_up_ms = event.leader_epoch, now_ms
         return True
 
     def adopt(self, found: VersionedState) -> None:

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from tidemark.core import controller_effects as fx
 from tidemark.core import controller_events as ev
 from tidemark.core.cluster_state import ClusterView, apply
-from tidemark.core.controller import ControllerConfig, ControllerCore
+from tidemark.core.config import ControllerConfig
+from tidemark.core.controller import ControllerCore
 from tidemark.core.messages import PartitionCommand, ReplicaDescription
 from tidemark.core.partition_record import TopicPolicy
 from tidemark.model import (

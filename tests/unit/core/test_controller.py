@@ -129,6 +129,35 @@ def test_a_plea_of_another_process_or_leadership_moves_nothing(broker: int, brok
     assert world.states[P].state == state
 
 
+@pytest.mark.parametrize("broker", [0, 1])
+def test_a_replica_whose_log_failed_leaves_the_isr_at_once_whether_it_leads_or_not(broker: int) -> None:
+    world = with_topic(0, 1, 2)
+    before = world.states[P].state
+    event = ev.ReplicaFailed(BrokerId(broker), BrokerEpoch(0), P, before.leader_epoch)
+    world.happens(event)
+    world.settle()
+    after = world.states[P].state
+    assert broker not in after.isr_ids
+    assert len(after.isr_ids) == 2
+    assert after.leader == (1 if broker == 0 else 0)
+    assert after.leader_epoch == before.leader_epoch + (broker == 0)
+    world.happens(event)
+    world.settle()
+    assert world.states[P].state == after, "it is known, and of another epoch where the leader changed"
+
+
+def test_a_replica_whose_log_failed_leads_again_after_its_leader_took_it_in_again() -> None:
+    world = with_topic(0, 1)
+    world.happens(ev.ReplicaFailed(BrokerId(0), BrokerEpoch(0), P, LeaderEpoch(0)))
+    world.settle()
+    world.leader_writes(P, 1, 0)
+    world.happens(ev.IsrChangesReported((P,)))
+    world.settle()
+    world.down(1)
+    world.settle()
+    assert world.states[P].state.leader == 0
+
+
 def test_a_leader_that_nobody_can_relieve_goes_on_and_may_ask_again() -> None:
     world = with_topic(0, 1)
     state = world.states[P].state

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
 from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand, StoppedReplica, StopReplicaCommand
-from tidemark.model import ErrorCode, ReplicaIdentity, TopicPartition
+from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
 
 from tests.unit.core.stage import BROKERS, ID, P, Stage, batch, node
 
@@ -142,3 +143,21 @@ def test_a_stopped_replica_is_closed_and_deleted_only_if_told_so() -> None:
     stop(stage, epoch=5, delete=True)
     assert stage.one(fx.CloseLog).set_aside == "delete"
     assert list(stage.core.replicas()) == []
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_log_that_fails_is_reported_with_the_epoch_it_was_used_in(leads: bool) -> None:
+    stage = Stage()
+    if leads:
+        stage.leads((1, 2))
+    else:
+        stage.follows(2)
+    stage.feed(ev.LogFailed(P, ID, TidemarkError(ErrorCode.STORAGE_ERROR, "no space")))
+    assert stage.one(fx.ReportLogFailed) == fx.ReportLogFailed(P, 5)
+
+
+def test_a_log_that_cannot_be_opened_is_reported_too() -> None:
+    stage = Stage()
+    stage.command(node(2, 5, (1, 2)))
+    stage.feed(ev.LogFailed(P, ID, TidemarkError(ErrorCode.STORAGE_ERROR, "no such disk")))
+    assert stage.one(fx.ReportLogFailed) == fx.ReportLogFailed(P, 5)

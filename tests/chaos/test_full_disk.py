@@ -1,0 +1,103 @@
+"""A broker runs out of disk: what was acknowledged stays, the others go on, and with space again it comes back whole.
+
+Its directory is a small tmpfs in a mount namespace of its own, which a process of the test keeps; no root is needed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tidemark.client import AdminClient, Producer, SendHandle
+from tidemark.client.ranges import RangeReader
+from tidemark.local.cluster import LocalCluster
+
+from tests.chaos.replicas import differences
+
+TOPIC = "full"
+PARTITIONS = 3
+DISK_BYTES = 32 << 20
+BALLAST_BYTES = 20 << 20
+VALUE_BYTES = 1000
+RECORDS = 16_000
+DEADLINE_S = 60.0
+MOUNT = 'mount -t tmpfs -o size="$1" none "$0" && echo mounted && exec sleep 600'
+
+
+@contextmanager
+def small_disk(directory: Path) -> Iterator[int]:
+    """Keeps a tmpfs mounted there, seen only in its own namespace; gives the process to enter that by."""
+    directory.mkdir(parents=True)
+    keeper = subprocess.Popen(
+        ["unshare", "-Urm", "sh", "-c", MOUNT, str(directory), str(DISK_BYTES)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert keeper.stdout is not None
+        assert keeper.stdout.readline() == "mounted\n"
+        yield keeper.pid
+    finally:
+        keeper.kill()
+        keeper.communicate()
+
+
+def in_sync(admin: AdminClient) -> set[frozenset[int]]:
+    return {frozenset(one.in_sync_replicas) for one in admin.describe_topics([TOPIC])[0].partitions.values()}
+
+
+def wait_until(admin: AdminClient, *wanted: int) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while in_sync(admin) != {frozenset(wanted)}:
+        assert time.monotonic() < deadline_s, f"in sync: {in_sync(admin)}, wanted {wanted}"
+        time.sleep(0.1)
+
+
+def send(producer: Producer, count: int) -> list[SendHandle]:
+    value = b"v" * VALUE_BYTES
+    return [producer.send(TOPIC, b"%d %s" % (n, value), partition=n % PARTITIONS) for n in range(count)]
+
+
+def offsets(bootstrap: str) -> dict[int, list[int]]:
+    with RangeReader(bootstrap, deadline_s=DEADLINE_S) as reader:
+        return {
+            partition: [
+                offset
+                for rows in reader.read(TOPIC, partition, bounds.earliest, bounds.latest)
+                for offset in rows["offset"].to_pylist()
+            ]
+            for partition, bounds in reader.bounds(TOPIC, range(PARTITIONS)).items()
+        }
+
+
+@pytest.mark.timeout(240)
+def test_a_full_disk_costs_no_acknowledged_record_and_space_brings_the_replica_back(tmp_path: Path) -> None:
+    full = tmp_path / "broker-1"
+    with small_disk(full) as keeper:
+        seen_from_here = Path(f"/proc/{keeper}/root{full}")
+        ballast = seen_from_here / "ballast"
+        ballast.write_bytes(bytes(BALLAST_BYTES))
+        enter = ("nsenter", "--preserve-credentials", "-U", "-m", "-t", str(keeper))
+        with LocalCluster(tmp_path, launchers={"broker-1": enter}) as cluster:
+            with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
+                admin.create_topic(
+                    TOPIC, partitions=PARTITIONS, replication_factor=3, configs={"min.insync.replicas": "2"}
+                )
+                sent = send(producer, RECORDS)
+                producer.flush(DEADLINE_S)
+                wait_until(admin, 0, 2)
+                assert cluster.process("broker-1").running, "the broker itself stays"
+                ballast.unlink()
+                cluster.restart("broker-1")
+                wait_until(admin, 0, 1, 2)
+                sent += send(producer, 100)
+                producer.flush(DEADLINE_S)
+            acknowledged: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
+            for handle in sent:
+                told = handle.result(0.0)
+                acknowledged[told.partition].append(told.offset)
+            assert offsets(cluster.bootstrap) == acknowledged
+        directories = {0: tmp_path / "broker-0", 1: seen_from_here, 2: tmp_path / "broker-2"}
+        assert differences(directories, tmp_path) == []
