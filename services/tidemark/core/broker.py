@@ -25,6 +25,7 @@ from tidemark.core.effects import (
 )
 from tidemark.core.inventory import Inventory
 from tidemark.core.messages import (
+    LeaderAndIsrCommand,
     PartitionCommand,
     ReplicaDescription,
     ReplicaQuestion,
@@ -66,6 +67,7 @@ class BrokerCore:
         self._replicas: dict[TopicPartition, Replica] = {}
         self._streams = BrokerStreams(self._ctx, self._replicas, self._fence)
         self._controller_epoch = ControllerEpoch(-1)
+        self._last_command = (ControllerEpoch(-1), 0)
         self._fences: dict[tuple[TopicPartition, ReplicaIdentity], LeaderEpoch] = {}
         self._inventory = Inventory(self._ctx)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
@@ -240,9 +242,18 @@ class BrokerCore:
         self._controller_epoch = controller_epoch
         return None
 
+    def _overtaken(self, command: LeaderAndIsrCommand) -> TidemarkError | None:
+        """A late command would bring back old suspicions, and set aside replicas that it could not name (rule F4)."""
+        number = (command.controller_epoch, command.sequence)
+        if command.sequence and number < self._last_command:
+            sentence = f"command {number} comes after {self._last_command}"
+            return TidemarkError(ErrorCode.REQUEST_TIMED_OUT, sentence)
+        self._last_command = number
+        return None
+
     def _on_leader_and_isr(self, event: ev.LeaderAndIsrArrived, now_ms: int) -> None:
         command = event.command
-        error = self._stale(command.controller_epoch, command.broker_epoch)
+        error = self._stale(command.controller_epoch, command.broker_epoch) or self._overtaken(command)
         if error is not None:
             self._ctx.emit(ReplyToControl(event.request_id, error))
             return

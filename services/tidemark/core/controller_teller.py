@@ -27,6 +27,9 @@ from tidemark.model import (
 
 PART_PARTITIONS_MAX: Final = 20_000
 """Partitions in one message: about 4 MiB, half of what a message may have."""
+_NUMBERS_BITS: Final = 20
+"""Of a command's sequence: above them is the time, so that a term that is taken up again (its end was not noted in
+ZooKeeper) does not number anew."""
 METADATA_PARTITIONS_MAX: Final = 10_000
 """Under half of the limit even where each is a topic of its own with the longest name."""
 
@@ -64,7 +67,7 @@ class ControllerTeller:
         """What may go to this broker now."""
         effects: list[ControllerEffect] = []
         if link.leadership.is_free(now_ms) and (link.needs_all_leadership or link.partitions or link.suspects_changed):
-            effects += self._leadership(broker, link, replicas, suspected)
+            effects += self._leadership(broker, link, replicas, suspected, now_ms)
         if link.stops.is_free(now_ms) and link.stopping and link.leadership.request_id is None:
             # Never side by side: a LeaderAndIsr that is overtaken would bring the replica back.
             effects.append(self._stops(broker, link))
@@ -80,6 +83,7 @@ class ControllerTeller:
         link: BrokerLink,
         replicas: Iterable[TopicPartition],
         suspected: frozenset[BrokerId],
+        now_ms: int,
     ) -> list[ControllerEffect]:
         wanted = replicas if link.needs_all_leadership else link.partitions
         records = [
@@ -111,6 +115,7 @@ class ControllerTeller:
                     suspected=suspected,
                     complete=link.needs_all_leadership and index == len(parts) - 1,
                     part=index,
+                    sequence=(now_ms << _NUMBERS_BITS) + request_id,
                     topic_configs={
                         name: self._topics[name].configs for name in {command.partition.topic for command in part}
                     },

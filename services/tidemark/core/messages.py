@@ -151,6 +151,8 @@ class LeaderAndIsrCommand:
 
     `complete`: with this command (its parts together) the broker knows every replica it has;
     whatever else it holds is stray (rule C8).
+    `sequence` rises with each command of a controller's term, so that one that was overtaken on its way is known;
+    0: not numbered.
     """
 
     controller_id: BrokerId
@@ -161,6 +163,7 @@ class LeaderAndIsrCommand:
     suspected: frozenset[BrokerId] = frozenset()
     complete: bool = False
     part: int = 0
+    sequence: int = 0
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 

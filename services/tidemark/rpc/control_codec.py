@@ -48,6 +48,7 @@ def leader_and_isr_to_proto(command: LeaderAndIsrCommand) -> pb.LeaderAndIsrRequ
         suspected=sorted(command.suspected),
         complete=command.complete,
         part=command.part,
+        sequence=command.sequence,
     )
 
 
@@ -65,6 +66,7 @@ def leader_and_isr_from_proto(message: pb.LeaderAndIsrRequest) -> LeaderAndIsrCo
         suspected=frozenset(BrokerId(broker) for broker in message.suspected),
         complete=message.complete,
         part=message.part,
+        sequence=message.sequence,
         topic_configs=configs,
     )
 

@@ -110,6 +110,7 @@ class Stage:
         controller_epoch: int = 1,
         broker_epoch: int | None = None,
         complete: bool = False,
+        sequence: int = 0,
     ) -> list[fx.Effect]:
         self.version = self.version + 1 if version is None else version
         return self.feed(
@@ -123,6 +124,7 @@ class Stage:
                     tuple(BrokerRegistration(one, f"host{one}", 9192, broker_epoch=10 + one) for one in BROKERS),
                     suspected=frozenset(suspected),
                     complete=complete,
+                    sequence=sequence,
                     topic_configs={P.topic: self.topic_configs},
                 ),
             )

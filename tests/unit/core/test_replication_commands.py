@@ -161,3 +161,25 @@ def test_a_log_that_cannot_be_opened_is_reported_too() -> None:
     stage.command(node(2, 5, (1, 2)))
     stage.feed(ev.LogFailed(P, ID, TidemarkError(ErrorCode.STORAGE_ERROR, "no such disk")))
     assert stage.one(fx.ReportLogFailed) == fx.ReportLogFailed(P, 5)
+
+
+def test_a_command_that_was_overtaken_brings_back_no_suspicion() -> None:
+    stage = Stage().leads((1, 2))
+    stage.command(node(1, 5, (1, 2)), suspected=[3], sequence=7)
+    stage.command(node(1, 5, (1, 2)), sequence=8)
+    assert whole_error(stage) is None
+    stage.command(node(1, 5, (1, 2)), suspected=[3], sequence=7)
+    assert whole_error(stage) is ErrorCode.REQUEST_TIMED_OUT
+    stage.fetches(3, 0)
+    assert stage.one(fx.WriteIsr).state.isr_ids == (1, 2, 3)
+
+
+def test_a_complete_command_that_was_overtaken_sets_no_newer_replica_aside() -> None:
+    stage = Stage().leads((1,))
+    command = LeaderAndIsrCommand(9, 1, 11, (), complete=True, sequence=3)
+    stage.command(node(1, 5, (1,)), sequence=4)
+    stage.feed(ev.LeaderAndIsrArrived(0, command))
+    assert whole_error(stage) is ErrorCode.REQUEST_TIMED_OUT
+    assert not stage.got(fx.CloseLog)
+    stage.command(node(1, 6, (1,)), controller_epoch=2, sequence=1)
+    assert whole_error(stage) is None, "the numbers of a new controller begin anew"

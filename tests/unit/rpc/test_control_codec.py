@@ -86,6 +86,7 @@ def _commands(draw: st.DrawFn) -> LeaderAndIsrCommand:
         suspected=frozenset(draw(_IDS)),
         complete=draw(st.booleans()),
         part=draw(st.integers(0, 9)),
+        sequence=draw(st.integers(0, 2**40)),
         topic_configs={one.partition.topic: draw(_CONFIGS) for one in partitions},
     )
 
