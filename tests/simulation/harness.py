@@ -34,7 +34,7 @@ from tidemark.model import (
 )
 from tidemark.record.envelope import Batch, Envelope
 
-from tests.simulation.invariants import InvariantError, all_invariants
+from tests.simulation.old_invariants import InvariantError, all_invariants
 
 CONFIG = ReplicationConfig(
     replica_lag_time_max_ms=800,

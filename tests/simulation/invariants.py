@@ -1,18 +1,26 @@
-"""What must hold in every state of a simulated cluster; each a named class, as the guarantees are named."""
+"""What must hold in every state of a simulated cluster; each a named class, as the guarantees are named.
+
+Everything committed is gathered by lineage: an unclean election starts a new one, and nothing is promised across.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from tidemark.core.leader_epochs import LeaderEpochs
-from tidemark.model import TopicPartition
+from tidemark.model import LeaderEpoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from tests.simulation.harness import World
+    from tests.simulation.broker_node import BrokerNode
+    from tests.simulation.world import World
 
 
 class InvariantError(AssertionError):
-    """An invariant does not hold."""
+    """An invariant does not hold; the message begins with its name."""
+
+    @property
+    def name(self) -> str:
+        return str(self).partition(":")[0]
 
 
 class Invariant:
@@ -21,7 +29,21 @@ class Invariant:
     name = ""
 
     def check(self, world: World, partition: TopicPartition) -> None:
-        raise NotImplementedError
+        """After each event that a process handled."""
+
+    def on_release(self, world: World, process: BrokerNode, partition: TopicPartition) -> None:
+        """A process lets an acknowledgement or a read go."""
+
+    def on_ack(self, world: World, process: BrokerNode, partition: TopicPartition, offset: int, value: str) -> None:
+        """A process acknowledges with acks=all."""
+
+    def on_read(
+        self, world: World, process: BrokerNode, partition: TopicPartition, values: list[str], high_watermark: int
+    ) -> None:
+        """A consumer gets these values from the start on, and is told a high watermark (-1: none)."""
+
+    def at_the_end(self, world: World) -> None:
+        """At peace again."""
 
     def require(self, holds: bool, sentence: str) -> None:
         if not holds:
@@ -32,90 +54,156 @@ class LeaderInIsr(Invariant):
     name = "LEADER-IN-ISR"
 
     def check(self, world: World, partition: TopicPartition) -> None:
-        state = world.store.nodes[partition].state
-        self.require(state.leader < 0 or state.leader in state.isr_ids, f"{partition}: {state}")
+        found = world.state(partition)
+        if found is not None:
+            state = found.state
+            self.require(state.leader < 0 or state.leader in state.isr_ids, f"{partition}: {state}")
+            ids = [entry.broker_id for entry in (*state.isr, *state.elr)]
+            self.require(len(ids) == len(set(ids)), f"{partition}: named twice: {state}")
 
 
 class OneLeader(Invariant):
+    """One leader an epoch; who is deposed, and without a session, lets nothing go (rules F1, F2)."""
+
     name = "ONE-LEADER"
 
     def __init__(self) -> None:
-        self.leaders: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
+        self._leaders: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
+        self._began: dict[TopicPartition, list[tuple[int, int]]] = {}
 
     def check(self, world: World, partition: TopicPartition) -> None:
-        for process in world.processes():
+        for process in world.brokers.values():
             leader = process.leading(partition)
-            if leader is not None:
-                me = (process.broker_id, process.life)
-                first = self.leaders.setdefault((partition, leader.leader_epoch), me)
-                self.require(first == me, f"{partition} epoch {leader.leader_epoch} led by {first} and {me}")
+            if leader is None:
+                continue
+            me = (process.broker_id, process.life)
+            key = (partition, leader.leader_epoch)
+            first = self._leaders.get(key)
+            if first is None:
+                self._leaders[key] = first = me
+                self._began.setdefault(partition, []).append((leader.leader_epoch, world.engine.now))
+            self.require(first == me, f"{partition} epoch {leader.leader_epoch} led by {first} and {me}")
+
+    def on_release(self, world: World, process: BrokerNode, partition: TopicPartition) -> None:
+        leader = process.leading(partition)
+        if leader is None or world.session_is_live(process):
+            return
+        oldest_ms = world.engine.now - process.store.lease_length_ms()
+        for epoch, began_ms in self._began.get(partition, ()):
+            self.require(
+                epoch <= leader.leader_epoch or began_ms >= oldest_ms,
+                f"{partition}: broker {process.broker_id}, without a session, lets something go in epoch "
+                f"{leader.leader_epoch}; epoch {epoch} began {world.engine.now - began_ms} ms ago",
+            )
 
 
 class ValidHighWatermark(Invariant):
     name = "VALID-HW"
 
     def check(self, world: World, partition: TopicPartition) -> None:
-        node = world.store.nodes[partition].state
-        for process in world.processes():
+        found = world.state(partition)
+        for process in world.brokers.values():
             log = process.replica_log(partition)
-            if log is None:
+            if log is None or found is None:
                 continue
-            disk = world.disk(process.broker_id, partition)
-            self.require(log.high_watermark <= disk.end, f"{partition} at {process.broker_id}: HW past its log end")
+            end = len(world.values(process.broker_id, partition))
+            self.require(log.high_watermark <= end, f"{partition} at {process.broker_id}: HW past its log end")
             leader = process.leading(partition)
-            if leader is not None and leader.leader_epoch == node.leader_epoch:
-                for member in node.isr_ids:
-                    end = world.disk(member, partition).end
+            if leader is None or leader.leader_epoch != found.state.leader_epoch:
+                continue
+            for member in found.state.isr:
+                if world.machines[member.broker_id].keeps_promise_of(member.broker_epoch):
+                    end = len(world.values(member.broker_id, partition))
                     self.require(
                         log.high_watermark <= end,
-                        f"{partition}: HW {log.high_watermark}, member {member} ends at {end}",
+                        f"{partition}: HW {log.high_watermark}, member {member.broker_id} ends at {end}",
                     )
 
 
-class StrongIsr(Invariant):
-    name = "STRONG-ISR"
-
-    def check(self, world: World, partition: TopicPartition) -> None:
-        committed = world.committed[partition]
-        for member in world.store.nodes[partition].state.isr_ids:
-            disk = world.disk(member, partition)
-            self.require(
-                disk.values[: len(committed)] == committed,
-                f"{partition}: member {member} lacks committed records: it ends at {disk.end} of {len(committed)}",
-            )
-
-
 class CommittedRead(Invariant):
-    """What a leader serves never changes and is the same at every leader."""
+    """What a leader serves never changes and is the same at every leader of its lineage."""
 
     name = "COMMITTED-READ"
 
+    def __init__(self) -> None:
+        self.values: dict[tuple[TopicPartition, int], list[str]] = {}
+
+    def of(self, partition: TopicPartition, lineage: int) -> list[str]:
+        return self.values.setdefault((partition, lineage), [])
+
     def check(self, world: World, partition: TopicPartition) -> None:
-        committed = world.committed[partition]
-        for process in world.processes():
+        for process in world.brokers.values():
             leader = process.leading(partition)
             if leader is None:
                 continue
-            values = world.disk(process.broker_id, partition).values[: leader.log.high_watermark]
-            common = min(len(values), len(committed))
+            committed = self.of(partition, leader.state.lineage)
+            values = world.values(process.broker_id, partition)
+            high_watermark = leader.log.high_watermark
+            common = min(high_watermark, len(committed))
             self.require(
-                values[:common] == committed[:common], f"{partition}: broker {process.broker_id} serves others"
+                values[:common] == committed[:common],
+                f"{partition}: broker {process.broker_id} serves other records than were committed",
             )
-            committed.extend(values[common:])
+            committed.extend(values[common:high_watermark])
+
+    def on_read(
+        self, world: World, process: BrokerNode, partition: TopicPartition, values: list[str], high_watermark: int
+    ) -> None:
+        leader = process.leading(partition)
+        assert leader is not None, "who serves leads"
+        committed = self.of(partition, leader.state.lineage)
+        self.require(
+            values == committed[: len(values)], f"{partition}: broker {process.broker_id} shows what is not committed"
+        )
 
 
-class LogMatch(Invariant):
+class _OfCommitted(Invariant):
+    """Compares something with what was committed."""
+
+    def __init__(self, committed: CommittedRead) -> None:
+        self._committed = committed
+
+
+class StrongIsr(_OfCommitted):
+    name = "STRONG-ISR"
+
+    def check(self, world: World, partition: TopicPartition) -> None:
+        found = world.state(partition)
+        if found is None:
+            return
+        committed = self._committed.of(partition, found.state.lineage)
+        for member in found.state.isr:
+            if not world.machines[member.broker_id].keeps_promise_of(member.broker_epoch):
+                continue
+            values = world.values(member.broker_id, partition)
+            self.require(
+                values[: len(committed)] == committed,
+                f"{partition}: member {member.broker_id} lacks committed records: it ends at {len(values)} of "
+                f"{len(committed)}",
+            )
+
+
+class LogMatch(_OfCommitted):
     name = "LOG-MATCH"
 
     def check(self, world: World, partition: TopicPartition) -> None:
-        committed = world.committed[partition]
-        for process in world.processes():
+        for process in world.brokers.values():
             log = process.replica_log(partition)
-            if log is None:
+            lineage = lineage_of(process, partition)
+            if log is None or lineage is None:
                 continue
+            committed = self._committed.of(partition, lineage)
             common = min(log.high_watermark, len(committed))
-            values = world.disk(process.broker_id, partition).values
-            self.require(values[:common] == committed[:common], f"{partition}: replica {process.broker_id} differs")
+            values = world.values(process.broker_id, partition)
+            self.require(
+                values[:common] == committed[:common],
+                f"{partition}: replica {process.broker_id} differs below its high watermark {log.high_watermark}",
+            )
+
+    def at_the_end(self, world: World) -> None:
+        for partition in world.partitions:
+            everybody = {tuple(world.values(broker, partition)) for broker in world.machines}
+            self.require(len(everybody) == 1, f"{partition}: replicas differ at peace")
 
 
 class HighWatermarkMonotonic(Invariant):
@@ -124,75 +212,181 @@ class HighWatermarkMonotonic(Invariant):
     name = "HW-MONOTONIC"
 
     def __init__(self) -> None:
-        self.own: dict[tuple[TopicPartition, int, int], int] = {}
-        self.stated: dict[TopicPartition, dict[int, int]] = {}
+        self._own: dict[tuple[TopicPartition, int, int, int], int] = {}
+        self._stated: dict[tuple[TopicPartition, int], dict[int, int]] = {}
 
     def check(self, world: World, partition: TopicPartition) -> None:
-        stated = self.stated.setdefault(partition, {})
-        for process in world.processes():
+        for process in world.brokers.values():
             log = process.replica_log(partition)
-            if log is None:
+            lineage = lineage_of(process, partition)
+            if log is None or lineage is None:
                 continue
-            key = (partition, process.broker_id, process.life)
+            key = (partition, process.broker_id, process.life, lineage)
             self.require(
-                log.high_watermark >= self.own.get(key, 0), f"{partition}: HW of {process.broker_id} went back"
+                log.damaged is not None or log.high_watermark >= self._own.get(key, 0),
+                f"{partition}: HW of {process.broker_id} went back to {log.high_watermark}",
             )
-            self.own[key] = log.high_watermark
+            self._own[key] = log.high_watermark
             leader = process.leading(partition)
             if leader is not None and leader.may_state_high_watermark:
-                before = max((hw for epoch, hw in stated.items() if epoch <= leader.leader_epoch), default=0)
-                self.require(
-                    log.high_watermark >= before, f"{partition}: {before} was stated, now {log.high_watermark}"
-                )
-                stated[leader.leader_epoch] = log.high_watermark
+                self._state(partition, leader.state.lineage, leader.leader_epoch, log.high_watermark)
+
+    def _state(self, partition: TopicPartition, lineage: int, epoch: int, high_watermark: int) -> None:
+        stated = self._stated.setdefault((partition, lineage), {})
+        before = max((one for known, one in stated.items() if known <= epoch), default=0)
+        self.require(
+            high_watermark >= before, f"{partition}: {before} was stated, and {high_watermark} in epoch {epoch}"
+        )
+        stated[epoch] = high_watermark
+
+    def on_read(
+        self, world: World, process: BrokerNode, partition: TopicPartition, values: list[str], high_watermark: int
+    ) -> None:
+        leader = process.leading(partition)
+        if leader is not None and high_watermark >= 0:
+            self._state(partition, leader.state.lineage, leader.leader_epoch, high_watermark)
 
 
 class EpochsMonotonic(Invariant):
+    """Of a node, of a replica, within a log; and the epoch cache says what the batches say."""
+
     name = "EPOCHS-MONOTONIC"
 
+    def __init__(self) -> None:
+        self._nodes: dict[TopicPartition, tuple[int, int, int]] = {}
+        self._replicas: dict[tuple[TopicPartition, int, int], int] = {}
+        self._looked_at: dict[tuple[TopicPartition, int, int], tuple[int, int, object]] = {}
+
     def check(self, world: World, partition: TopicPartition) -> None:
-        for process in world.processes():
-            log = process.replica_log(partition)
-            if log is None or not log.quiet:
+        found = world.state(partition)
+        if found is not None:
+            now = (found.version, found.state.leader_epoch, found.state.lineage)
+            before = self._nodes.get(partition, now)
+            self.require(all(new >= old for new, old in zip(now, before, strict=True)), f"{partition}: {found}")
+            self._nodes[partition] = now
+        for process in world.brokers.values():
+            replica = process.replica(partition)
+            if replica is None:
                 continue
-            written = LeaderEpochs()
-            last = -1
-            for batch in world.disk(process.broker_id, partition).batches:
-                epoch = batch.envelope.leader_epoch
-                self.require(epoch >= last, f"{partition} at {process.broker_id}: epoch {epoch} after {last}")
-                written.assign(epoch, batch.envelope.base_offset)
-                last = epoch
-            cached = [entry for entry in log.epochs.entries if entry.start_offset < log.log_end_offset]
+            key = (partition, process.broker_id, process.life)
             self.require(
-                cached == list(written.entries), f"{partition} at {process.broker_id}: {cached} for {written.entries}"
+                replica.leader_epoch >= self._replicas.get(key, -1),
+                f"{partition} at {process.broker_id}: leader epoch fell to {replica.leader_epoch}",
             )
+            self._replicas[key] = replica.leader_epoch
+            self._check_log(world, process, partition)
+
+    def _check_log(self, world: World, process: BrokerNode, partition: TopicPartition) -> None:
+        log = process.replica_log(partition)
+        stored = world.machines[process.broker_id].logs.get(partition)
+        if log is None or not log.quiet or stored is None:
+            return
+        key = (partition, process.broker_id, process.life)
+        looked_at = (len(stored.batches), stored.cuts, log.epochs.entries)
+        if self._looked_at.get(key) == looked_at:
+            return
+        written = LeaderEpochs()
+        last = -1
+        for batch in stored.batches:
+            epoch = batch.envelope.leader_epoch
+            self.require(epoch >= last, f"{partition} at {process.broker_id}: epoch {epoch} after {last}")
+            written.assign(LeaderEpoch(epoch), Offset(batch.envelope.base_offset))
+            last = epoch
+        cached = [entry for entry in log.epochs.entries if entry.start_offset < log.log_end_offset]
+        self.require(
+            cached == list(written.entries), f"{partition} at {process.broker_id}: {cached} for {written.entries}"
+        )
+        self._looked_at[key] = looked_at
 
 
-class AckedReadable(Invariant):
-    """What was acknowledged with acks=all is in the log of every leader that could be elected."""
+class AckedReadable(_OfCommitted):
+    """What is acknowledged with acks=all is committed there, and so in the log of every leader of its lineage."""
 
     name = "ACKED-READABLE"
 
+    def __init__(self, committed: CommittedRead) -> None:
+        super().__init__(committed)
+        self._acked: dict[tuple[TopicPartition, int], dict[int, str]] = {}
+
+    def on_ack(self, world: World, process: BrokerNode, partition: TopicPartition, offset: int, value: str) -> None:
+        leader = process.leading(partition)
+        assert leader is not None, "who acknowledges leads"
+        lineage = leader.state.lineage
+        committed = self._committed.of(partition, lineage)
+        # What this very event committed is not gathered yet.
+        here = world.values(process.broker_id, partition)[: leader.log.high_watermark]
+        holds = committed if offset < len(committed) else here
+        self.require(
+            offset < len(holds) and holds[offset] == value,
+            f"{partition}: broker {process.broker_id} acknowledged {value} at {offset}, which is not committed",
+        )
+        self._acked.setdefault((partition, lineage), {})[offset] = value
+
+    def at_the_end(self, world: World) -> None:
+        for partition in world.partitions:
+            found = world.state(partition)
+            assert found is not None
+            values = world.values(found.state.leader, partition)
+            for offset, value in self._acked.get((partition, found.state.lineage), {}).items():
+                self.require(
+                    offset < len(values) and values[offset] == value,
+                    f"{partition}: {value} was acknowledged at {offset}",
+                )
+
+
+class ExactlyOnceAppend(_OfCommitted):
+    """In a lineage each batch of an idempotent producer is there once, in order, and none is missing before it."""
+
+    name = "EXACTLY-ONCE-APPEND"
+
+    def __init__(self, committed: CommittedRead) -> None:
+        super().__init__(committed)
+        self._looked: dict[tuple[TopicPartition, int], int] = {}
+        self._last: dict[tuple[TopicPartition, int, str], int] = {}
+
     def check(self, world: World, partition: TopicPartition) -> None:
-        acked = world.acked[partition]
-        committed = world.committed[partition]
-        for offset, value in acked[world.acked_checked[partition] :]:
-            self.require(
-                offset < len(committed) and committed[offset] == value, f"{partition}: {value} acknowledged at {offset}"
-            )
-        world.acked_checked[partition] = len(acked)
+        for (of, lineage), values in self._committed.values.items():
+            looked = self._looked.get((of, lineage), 0)
+            for value in values[looked:]:
+                if value.startswith("p"):
+                    self._next(of, lineage, value)
+            self._looked[of, lineage] = len(values)
+
+    def _next(self, partition: TopicPartition, lineage: int, value: str) -> None:
+        producer, _, rest = value.partition(":")
+        sequence = int(rest.partition(".")[0])
+        last = self._last.get((partition, lineage, producer), -1)
+        self.require(sequence == last + 1, f"{partition}: {value} was committed after batch {last} of {producer}")
+        self._last[partition, lineage, producer] = sequence
+
+
+def lineage_of(process: BrokerNode, partition: TopicPartition) -> int | None:
+    """The lineage that a replica's log is in line with; None while nobody can say."""
+    replica = process.replica(partition)
+    if replica is None:
+        return None
+    leader = process.leading(partition)
+    if leader is not None:
+        return leader.state.lineage
+    if replica.role is not None and replica.role.reconciled and replica.command is not None:
+        return replica.command.state.lineage
+    if not process.world.recipe.unclean:
+        return 0
+    return replica.reconciled_lineage if replica.reconciled_lineage >= 0 else None
 
 
 def all_invariants() -> list[Invariant]:
     """Fresh ones, for one world; CommittedRead first, since others look at what it gathers."""
+    committed = CommittedRead()
     return [
-        CommittedRead(),
+        committed,
         LeaderInIsr(),
         OneLeader(),
         ValidHighWatermark(),
-        StrongIsr(),
-        LogMatch(),
+        StrongIsr(committed),
+        LogMatch(committed),
         HighWatermarkMonotonic(),
         EpochsMonotonic(),
-        AckedReadable(),
+        AckedReadable(committed),
+        ExactlyOnceAppend(committed),
     ]

@@ -6,7 +6,7 @@ from tidemark.core.effects import ProduceResult
 from tidemark.model import BrokerId
 
 from tests.simulation.harness import PARTITION, World, make_batch
-from tests.simulation.invariants import InvariantError
+from tests.simulation.old_invariants import InvariantError
 
 PRODUCER_ID = 5
 

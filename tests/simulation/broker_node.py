@@ -1,0 +1,387 @@
+"""One process of a broker: the shipping core, and the shell around it in simulated time.
+
+The shell does what services/tidemark/broker does: registration (T1, Z3), ordered work on logs, ISR writes (R9), streams
+(R6), control calls (F4), and the lease, compared when something is released (F1, F2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tidemark.broker.lease import Lease
+from tidemark.core import effects as fx
+from tidemark.core import events as ev
+from tidemark.core.broker import BrokerCore
+from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription, ReplicaQuestion, StopReplicaCommand
+from tidemark.core.partition_leader import PartitionLeader
+from tidemark.core.registration import DirectoryEvidence, RegistrationVerdict, judge_registration
+from tidemark.core.replica import Replica
+from tidemark.core.replica_log import ReplicaLog
+from tidemark.model import (
+    NO_EPOCH,
+    BrokerEpoch,
+    BrokerEpochRecord,
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    ErrorCode,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
+from tidemark.ports import StateWrite, StoreEvent, WriteOutcome
+
+from tests.simulation.engine import Node
+from tests.simulation.machine_logs import MachineLogs
+from tests.simulation.network import Stream
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+UNREGISTERED = BrokerEpoch(-1)
+_CHECKPOINT_MS = 400
+Answered = Callable[[TidemarkError | None, tuple[tuple[TopicPartition, TidemarkError], ...]], None]
+
+
+class BrokerNode(Node):
+    """From its start to its death."""
+
+    def __init__(self, world: World, broker_id: BrokerId, life: int) -> None:
+        super().__init__(world.engine, f"b{broker_id}")
+        self.world = world
+        self.broker_id = broker_id
+        self.life = life
+        self.machine = world.machines[broker_id]
+        self.machine.failed = False
+        self.core = BrokerCore(broker_id, world.replication)
+        self.store = world.ensemble.sim_store(self, world.session_timeout_ms)
+        self.lease = Lease(world.clock, self.store, self.core.holds_epoch_since)
+        self.logs = MachineLogs(self)
+        self.broker_epoch = UNREGISTERED
+        """Ours as the shell speaks for it; -1 as soon as the session has expired."""
+        self.inbound: dict[BrokerId, Stream] = {}
+        self.outbound: dict[BrokerId, Stream] = {}
+        self._wanted: dict[BrokerId, BrokerEpoch] = {}
+        self._connecting: set[BrokerId] = set()
+        self._controller_epoch = ControllerEpoch(-1)
+        self._confirmed_epoch = UNREGISTERED
+        self._expired = False
+        self._registering = False
+        self._judged: RegistrationVerdict | None = None
+        self._control: dict[int, Answered] = {}
+        self._request_id = 0
+        self._queue: list[ev.Event] = []
+        self._busy = False
+        self._effects: dict[type, Callable[[Any], None]] = {
+            fx.ReplyToProduce: self._release,
+            fx.ReplyToControl: self._reply_to_control,
+            fx.WriteIsr: lambda effect: self.spawn(self._write_isr(effect)),
+            fx.ReadIsr: lambda effect: self.spawn(self._read_isr(effect)),
+            fx.ReportIsrChange: lambda effect: world.hint(self, effect),
+            fx.GiveUpLeadership: lambda effect: world.hint(self, effect),
+            fx.ConnectToLeader: self._connect,
+            fx.DisconnectFromLeader: self._disconnect,
+            fx.SendToLeader: lambda effect: self._send(True, self.outbound.get(effect.leader), effect.message),
+            fx.SendToFollower: lambda effect: self._send(False, self.inbound.get(effect.follower), effect.message),
+            fx.DisconnectFollower: self._disconnect_follower,
+            fx.HighWatermarkAdvanced: lambda effect: None,
+            fx.LeadershipChanged: lambda effect: None,
+            fx.Observed: self._observed,
+            **self.logs.handlers,
+        }
+        self.store.listen(self._on_store_event)
+        dice = self.engine.dice(self.name)
+        self.after(dice.randrange(1, 30), self._tick)
+        self.after(dice.randrange(1, _CHECKPOINT_MS), self._checkpoint)
+        self.after(dice.randrange(1, 20), lambda: self.spawn(self._start()))
+
+    # -- what others look at -----------------------------------------------------------------------------------------
+
+    def replica(self, partition: TopicPartition) -> Replica | None:
+        return self.core._replicas.get(partition)
+
+    def leading(self, partition: TopicPartition) -> PartitionLeader | None:
+        replica = self.replica(partition)
+        return replica.role if replica is not None and isinstance(replica.role, PartitionLeader) else None
+
+    def replica_log(self, partition: TopicPartition) -> ReplicaLog | None:
+        replica = self.replica(partition)
+        return replica.log if replica is not None else None
+
+    # -- events and effects ------------------------------------------------------------------------------------------
+
+    def feed(self, event: ev.Event) -> None:
+        """Events are handled one after the other; one that an effect brings about waits its turn."""
+        if not self.alive:
+            return
+        self._queue.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        world = self.world
+        while self._queue and self.alive:
+            one = self._queue.pop(0)
+            world.stepped(self, one)
+            for effect in self.core.handle(one, world.engine.now):
+                world.trace(self, "->", effect)
+                self._effects[type(effect)](effect)
+            world.check()
+        self._busy = False
+
+    def _tick(self) -> None:
+        self.feed(ev.Tick())
+        self.after(100, self._tick)
+
+    def _observed(self, effect: fx.Observed) -> None:
+        if effect.kind in ("truncated", "became_leader", "fenced", "replica_damaged"):
+            fields = ", ".join(f"{key} {value}" for key, value in effect.fields.items())
+            self.world.tell(f"broker {self.broker_id}: {effect.kind} ({fields})")
+
+    def _release(self, effect: fx.ReplyToProduce) -> None:
+        """As broker/produce.py: the lease is compared now."""
+        error = effect.result.error
+        if error is None and self.world.acks_of(effect.request_id) != 0 and not self.lease.covers(effect.partition):
+            error = self.lease.refusal(effect.partition)
+        self.world.released(self, effect, error)
+
+    # -- registration ------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        while True:
+            try:
+                await self.store.start()
+                break
+            except TidemarkError:
+                await self.sleep(100)
+        await self._register()
+
+    def _on_store_event(self, event: StoreEvent) -> None:
+        if event is not StoreEvent.SESSION_EXPIRED:
+            return
+        self._expired = True
+        self.broker_epoch = UNREGISTERED
+        self.world.tell(f"broker {self.broker_id} learns that its session has expired")
+        self.feed(ev.SessionExpired())
+        if not self._registering:
+            self.spawn(self._register())
+
+    async def _register(self) -> None:
+        self._registering = True
+        while True:
+            try:
+                if self._expired:
+                    await self.store.new_session()
+                    self._expired = False
+                await self._attempt()
+            except TidemarkError as error:
+                if error.code is ErrorCode.BROKER_ID_TAKEN:
+                    self.world.exits(self, error)
+                    return
+                if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
+                    raise
+                await self.sleep(self.engine.dice(self.name).choice((20, 100)))
+                continue
+            if not self._expired:
+                break
+        self._registering = False
+
+    async def _attempt(self) -> None:
+        machine, store = self.machine, self.store
+        if not machine.failed:
+            machine.sync()
+        previous = (await store.broker_epochs()).get(self.broker_id)
+        clean = self._judge(previous).clean
+        known = await self._known_leader_epochs()
+        directories = () if machine.failed else (machine.directory_id,)
+        registration = BrokerRegistration(
+            self.broker_id, f"host{self.broker_id}", 1, directory_ids=directories, boot_id=machine.boot_id
+        )
+        epoch = await store.register_broker(registration, clean=clean, locked_directory_ids=frozenset(directories))
+        machine.registered(epoch)
+        if not machine.failed:
+            machine.incarnation = (machine.boot, epoch)
+        self._confirmed_epoch = epoch
+        if self._expired:
+            return
+        self.broker_epoch = epoch
+        self.world.tell(f"broker {self.broker_id} registers, broker epoch {epoch}{'' if clean else ', unclean'}")
+        self.feed(ev.BrokerRegistered(epoch, known))
+
+    def _judge(self, previous: BrokerEpochRecord | None) -> RegistrationVerdict:
+        """As broker/registration.py (rule T1)."""
+        machine = self.machine
+        ours = frozenset(() if machine.failed else (machine.directory_id,))
+        directories = frozenset(previous.directory_ids) if previous is not None else frozenset()
+        if self._judged is not None and not machine.failed and directories == ours:
+            if self._confirmed_epoch != UNREGISTERED:
+                return RegistrationVerdict(clean=True, reason="the process went on")
+            return self._judged
+        boot, epoch = machine.incarnation if machine.incarnation is not None else (0, None)
+        evidence = DirectoryEvidence(
+            machine.directory_id,
+            boot_id=f"boot-{boot}",
+            incarnation_epoch=None if epoch is None else BrokerEpoch(epoch),
+            synced=True,
+        )
+        self._judged = judge_registration(
+            previous, [evidence] if ours else [], boot_id=machine.boot_id, trust_boot_id=True
+        )
+        return self._judged
+
+    async def _known_leader_epochs(self) -> dict[TopicPartition, tuple[ReplicaIdentity, Any]]:
+        open_here = {view.partition for view in self.core.replicas()}
+        on_disk = {name: log.identity for name, log in self.machine.logs.items() if name not in open_here}
+        states = await self.store.states(list(on_disk), sync=True)
+        return {
+            name: (identity, states[name].state.leader_epoch if name in states else NO_EPOCH)
+            for name, identity in on_disk.items()
+        }
+
+    def _checkpoint(self) -> None:
+        marks = {view.partition: view.high_watermark for view in self.core.replicas() if view.role != "opening"}
+
+        def write() -> None:
+            if not self.machine.failed:
+                self.machine.sync()
+                for partition, high_watermark in marks.items():
+                    log = self.machine.logs.get(partition)
+                    if log is not None:
+                        log.high_watermark = min(high_watermark, log.end)
+
+        self.after(self.engine.dice(self.name).choice((0, 5, 60)), write)
+        self.after(_CHECKPOINT_MS, self._checkpoint)
+
+    # -- the ISR in ZooKeeper ----------------------------------------------------------------------------------------
+
+    async def _write_isr(self, effect: fx.WriteIsr) -> None:
+        write = StateWrite(
+            effect.partition, effect.identity, effect.state, effect.expected_version, dict(effect.joining)
+        )
+        try:
+            result = await self.store.write_isr(write)
+        except TidemarkError:
+            self.feed(ev.IsrWriteFailed(effect.partition, unknown=True))
+            return
+        if result.outcome is WriteOutcome.WRITTEN:
+            self.world.tell(f"broker {self.broker_id}: ISR {list(effect.state.isr_ids)}, ELR {_ids(effect.state.elr)}")
+            self.feed(ev.IsrWritten(effect.partition, result.version))
+        else:
+            self.feed(ev.IsrWriteFailed(effect.partition, unknown=result.outcome is WriteOutcome.UNKNOWN))
+
+    async def _read_isr(self, effect: fx.ReadIsr) -> None:
+        while True:
+            try:
+                found = await self.store.read_isr(effect.partition, effect.identity)
+            except TidemarkError:
+                await self.sleep(100)
+                continue
+            self.feed(ev.IsrRead(effect.partition, found))
+            return
+
+    # -- the controller's calls (rule F4) ----------------------------------------------------------------------------
+
+    def refuses(self, controller_epoch: ControllerEpoch, broker_epoch: BrokerEpoch) -> TidemarkError | None:
+        """As broker/control.py checks a header."""
+        if controller_epoch < self._controller_epoch:
+            sentence = f"controller epoch {controller_epoch} is older than {self._controller_epoch}"
+            return TidemarkError(ErrorCode.STALE_CONTROLLER_EPOCH, sentence)
+        if broker_epoch != self.broker_epoch or self.broker_epoch < 0:
+            return TidemarkError(ErrorCode.STALE_BROKER_EPOCH, f"this broker's epoch is {self.broker_epoch}")
+        self._controller_epoch = controller_epoch
+        return None
+
+    def command(self, command: LeaderAndIsrCommand | StopReplicaCommand, answered: Answered) -> None:
+        refusal = self.refuses(command.controller_epoch, command.broker_epoch)
+        if refusal is not None:
+            answered(refusal, ())
+            return
+        self._request_id += 1
+        self._control[self._request_id] = answered
+        if isinstance(command, LeaderAndIsrCommand):
+            self.feed(ev.LeaderAndIsrArrived(self._request_id, command))
+        else:
+            self.feed(ev.StopReplicaArrived(self._request_id, command))
+
+    def _reply_to_control(self, effect: fx.ReplyToControl) -> None:
+        self._control.pop(effect.request_id)(effect.error, effect.refused)
+
+    def describe(
+        self, questions: tuple[ReplicaQuestion, ...]
+    ) -> tuple[dict[TopicPartition, ReplicaDescription], dict[TopicPartition, TidemarkError]]:
+        described: dict[TopicPartition, ReplicaDescription] = {}
+        refused: dict[TopicPartition, TidemarkError] = {}
+        for question in questions:
+            try:
+                described[question.partition] = self.core.describe(question)
+            except TidemarkError as error:
+                refused[question.partition] = error
+        return described, refused
+
+    # -- streams -----------------------------------------------------------------------------------------------------
+
+    def _connect(self, effect: fx.ConnectToLeader) -> None:
+        self._wanted[effect.leader] = effect.broker_epoch
+        self._connect_soon(effect.leader, 10)
+
+    def _connect_soon(self, leader: BrokerId, within_ms: int) -> None:
+        if leader not in self._connecting:
+            self._connecting.add(leader)
+            self.after(self.engine.dice(self.name).randrange(1, within_ms), lambda: self._try_connect(leader))
+
+    def _try_connect(self, leader_id: BrokerId) -> None:
+        """As broker/replica_streams.py: a newer stream of a follower ends its older one."""
+        self._connecting.discard(leader_id)
+        if leader_id not in self._wanted or leader_id in self.outbound:
+            return
+        leader = self.world.brokers.get(leader_id)
+        reachable = self.world.network.both_ways(self.name, f"b{leader_id}")
+        meant = leader is not None and not leader.paused and leader.broker_epoch == self._wanted[leader_id]
+        old = leader.inbound.get(self.broker_id) if leader is not None else None
+        stale = old is not None and old.broker_epoch > self.broker_epoch
+        if leader is None or not reachable or not meant or stale or self.broker_epoch < 0:
+            self._connect_soon(leader_id, 80)
+            return
+        if old is not None:
+            old.break_()
+        stream = Stream(self.engine, self.world.network, self, leader)
+        leader.inbound[self.broker_id] = stream
+        self.outbound[leader_id] = stream
+        self.feed(ev.LeaderConnected(leader_id))
+
+    def _disconnect(self, effect: fx.DisconnectFromLeader) -> None:
+        """What was said before is still delivered."""
+        self._wanted.pop(effect.leader, None)
+        stream = self.outbound.pop(effect.leader, None)
+        if stream is not None:
+            self.engine.after(40, stream.break_)
+
+    def _disconnect_follower(self, effect: fx.DisconnectFollower) -> None:
+        stream = self.inbound.pop(effect.follower, None)
+        if stream is not None:
+            stream.break_()
+
+    def _send(self, to_leader: bool, stream: Stream | None, message: Any) -> None:
+        if stream is not None:
+            stream.send(to_leader, message)
+
+    def follower_gone(self, stream: Stream) -> None:
+        if self.inbound.get(stream.follower.broker_id) is stream:
+            del self.inbound[stream.follower.broker_id]
+            self.feed(ev.FollowerGone(stream.follower.broker_id, stream.broker_epoch))
+
+    def leader_gone(self, stream: Stream) -> None:
+        if self.outbound.get(stream.leader.broker_id) is stream:
+            del self.outbound[stream.leader.broker_id]
+            self.feed(ev.LeaderGone(stream.leader.broker_id))
+            self._connect_soon(stream.leader.broker_id, 60)
+
+    def die(self) -> None:
+        self.alive = False
+        self.logs.die()
+        for stream in [*self.inbound.values(), *self.outbound.values()]:
+            stream.break_()
+
+
+def _ids(entries: Any) -> list[int]:
+    return [entry.broker_id for entry in entries]

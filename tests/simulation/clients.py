@@ -1,0 +1,194 @@
+"""Clients of a world: plain producers, idempotent ones that try again, and a consumer that asks whoever answers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidemark.core import effects as fx
+from tidemark.core import events as ev
+from tidemark.model import NO_EPOCH, BrokerId, ErrorCode, Offset, TidemarkError
+from tidemark.record.envelope import Batch
+
+from tests.simulation.disk import make_batch
+from tests.simulation.invariants import InvariantError
+
+if TYPE_CHECKING:
+    from tests.simulation.broker_node import BrokerNode
+    from tests.simulation.world import World
+
+_READ_MS = 60
+_DEADLINE_MS = 1500
+Then = Callable[[fx.ReplyToProduce | None, TidemarkError | None], None]
+
+
+class _Request:
+    """A produce request under way."""
+
+    def __init__(self, process: BrokerNode, value: str, acks: int, then: Then) -> None:
+        self.process = process
+        self.value = value
+        self.acks = acks
+        self.then = then
+
+
+class IdempotentProducer:
+    """Sends its batches in order, each until it is acknowledged; impatient, so that duplicates meet their originals."""
+
+    def __init__(self, clients: Clients, producer_id: int) -> None:
+        self._clients = clients
+        self.producer_id = producer_id
+        self.waiting: deque[int] = deque()
+        self.acknowledged = 0
+        self.gave_up = False
+        self._next = 0
+        self._attempt = 0
+        self._busy = False
+
+    def append(self) -> None:
+        self.waiting.append(self._next)
+        self._next += 1
+        if not self._busy:
+            self._busy = True
+            self._send()
+
+    def _send(self) -> None:
+        if not self.waiting or self.gave_up:
+            self._busy = False
+            return
+        sequence = self.waiting[0]
+        self._attempt += 1
+        attempt = self._attempt
+        batch = make_batch(f"p{self.producer_id}:{sequence}", sequence=sequence, producer_id=self.producer_id)
+        engine, dice = self._clients.world.engine, self._clients.dice
+
+        def answered(_: fx.ReplyToProduce | None, error: TidemarkError | None) -> None:
+            if not self.waiting or self.waiting[0] != sequence:
+                return  # another attempt got it through
+            if error is None:
+                self.waiting.popleft()
+                self.acknowledged += 1
+                engine.after(dice.choice((0, 1, 20)), self._send)
+            elif not error.retriable:
+                self._refused(sequence, error)
+            elif attempt == self._attempt:
+                engine.after(dice.choice((10, 20, 60)), self._send)
+
+        def impatient() -> None:
+            if attempt == self._attempt and self.waiting and self.waiting[0] == sequence:
+                self._send()
+
+        engine.after(dice.choice((80, 250, 600)), impatient)
+        self._clients.send(batch, -1, self._clients.world.leader(), answered)
+
+    def _refused(self, sequence: int, error: TidemarkError) -> None:
+        if not self._clients.world.recipe.unclean:
+            raise InvariantError(f"EXACTLY-ONCE-APPEND: batch {sequence} was refused: {error}")
+        self.gave_up = True  # an unclean election took what it goes on from, and it says so
+
+
+class Clients:
+    """All clients of a world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.dice = world.engine.dice("clients")
+        self.acknowledged = 0
+        self._requests: dict[int, _Request] = {}
+        self._request_id = 0
+        self._producers: dict[int, IdempotentProducer] = {}
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"producer {one.producer_id} waits for {list(one.waiting)}" for one in self._producers.values()
+        )
+
+    def done(self) -> bool:
+        return all(not one.waiting or one.gave_up for one in self._producers.values())
+
+    def produce(self, value: str, records: int, acks: int, to: BrokerId) -> None:
+        broker = to if to >= 0 else self.world.leader()
+        self.send(make_batch(value, records=records), acks, broker, lambda reply, error: None)
+
+    def append(self, producer_id: int) -> None:
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = IdempotentProducer(self, producer_id)
+        producer.append()
+
+    def send(self, batch: Batch, acks: int, broker: BrokerId, then: Then) -> None:
+        engine = self.world.engine
+        process = self.world.brokers.get(broker)
+        if process is None:
+            error = TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, "nobody there")
+            engine.after(5, lambda: then(None, error))
+            return
+        self._request_id += 1
+        request_id, partition = self._request_id, self.world.partitions[0]
+        self._requests[request_id] = _Request(process, f"{batch.data.decode()}.0", acks, then)
+        arrived = ev.ProduceArrived(request_id, partition, "", NO_EPOCH, acks, (batch,))
+        engine.after(self.dice.randrange(0, 5), lambda: process.run(lambda: process.feed(arrived)))
+        process.after(_DEADLINE_MS, lambda: process.feed(ev.ProduceExpired(request_id, partition)))
+        engine.after(_DEADLINE_MS + 500, lambda: self._no_answer(request_id))
+
+    def _no_answer(self, request_id: int) -> None:
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        if not request.process.alive:
+            del self._requests[request_id]
+        request.then(None, TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "no answer"))
+
+    def acks_of(self, request_id: int) -> int:
+        request = self._requests.get(request_id)
+        if request is None:
+            raise InvariantError(f"EXACTLY-ONCE-APPEND: request {request_id} was answered twice, or never asked")
+        return request.acks
+
+    def answered(self, process: BrokerNode, effect: fx.ReplyToProduce, error: TidemarkError | None) -> None:
+        """The broker lets an answer go; on its way it may get lost."""
+        request = self._requests.pop(effect.request_id)
+        if error is None and request.acks == -1:
+            self.acknowledged += 1
+            self.world.tell(f"broker {process.broker_id} acknowledges {request.value} at {effect.result.base_offset}")
+            self.world.acked(process, effect.partition, effect.result.base_offset, request.value)
+        if self.dice.random() < 0.05:
+            lost = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the answer was lost")
+            self.world.engine.after(200, lambda: request.then(None, lost))
+        else:
+            self.world.engine.after(self.dice.choice((0, 1, 3)), lambda: request.then(effect, error))
+
+    # -- the consumer ------------------------------------------------------------------------------------------------
+
+    def start_reading(self) -> None:
+        dice, world = self.world.engine.dice("consumer"), self.world
+
+        def ask() -> None:
+            if world.brokers:
+                process = world.brokers[dice.choice(sorted(world.brokers))]
+                process.run(lambda: self._read(process))
+            world.engine.after(_READ_MS, ask)
+
+        world.engine.after(_READ_MS, ask)
+
+    def _read(self, process: BrokerNode) -> None:
+        """As broker/fetch.py: from the start, up to the high watermark, and the lease is compared when it is let go."""
+        partition, now_ms = self.world.partitions[0], self.world.engine.now
+        try:
+            readable = process.core.readable(
+                partition,
+                topic_id="",
+                incarnation="",
+                current_leader_epoch=NO_EPOCH,
+                fetch_offset=Offset(0),
+                last_fetched_epoch=NO_EPOCH,
+                now_ms=now_ms,
+            )
+            process.lease.check(partition)
+        except TidemarkError:
+            return
+        values = self.world.values(process.broker_id, partition)[: readable.end_offset]
+        for invariant in self.world.invariants:
+            invariant.on_release(self.world, process, partition)
+            invariant.on_read(self.world, process, partition, values, readable.high_watermark)

@@ -1,0 +1,126 @@
+"""Simulated time: work in the order of its time, dice for each purpose, coroutines without an event loop.
+
+Each purpose has dice of its own, so that leaving one misfortune out of a world changes as little as possible of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+Work = Callable[[], None]
+
+
+class Engine:
+    """The clock of one world; nothing else in it knows a time."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.now = 0
+        self._queue: list[tuple[int, int, Work]] = []
+        self._sequence = 0
+        self._dice: dict[str, random.Random] = {}
+
+    def dice(self, purpose: str) -> random.Random:
+        found = self._dice.get(purpose)
+        if found is None:
+            found = self._dice[purpose] = random.Random(f"{self.seed}/{purpose}")
+        return found
+
+    def at(self, time_ms: int, work: Work) -> None:
+        self._sequence += 1
+        heapq.heappush(self._queue, (max(time_ms, self.now), self._sequence, work))
+
+    def after(self, delay_ms: int, work: Work) -> None:
+        self.at(self.now + delay_ms, work)
+
+    def run(self, until_ms: int) -> None:
+        queue = self._queue
+        while queue and queue[0][0] <= until_ms:
+            self.now, _, work = heapq.heappop(queue)
+            work()
+        self.now = until_ms
+
+
+class Answer(Generic[T]):
+    """Something to wait for: settled once, with a value or an error."""
+
+    def __init__(self) -> None:
+        self._settled = False
+        self._value: T | None = None
+        self._error: Exception | None = None
+        self._then: Work | None = None
+
+    def settle(self, value: T | None = None, error: Exception | None = None) -> None:
+        if self._settled:
+            return
+        self._settled, self._value, self._error = True, value, error
+        if self._then is not None:
+            self._then()
+
+    def when_settled(self, then: Work) -> None:
+        if self._settled:
+            then()
+        else:
+            self._then = then
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self._settled:
+            yield self
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+
+class Node:
+    """One process: what it does waits while it is stopped (SIGSTOP), and never happens once it is dead."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self.engine = engine
+        self.name = name
+        self.alive = True
+        self.paused = False
+        self._held: list[Work] = []
+
+    def run(self, work: Work) -> None:
+        if not self.alive:
+            return
+        if self.paused:
+            self._held.append(work)
+        else:
+            work()
+
+    def after(self, delay_ms: int, work: Work) -> None:
+        self.engine.after(delay_ms, lambda: self.run(work))
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        """What came meanwhile is handled in its order, before anything new."""
+        if not self.paused:
+            return
+        self.paused = False
+        held, self._held = self._held, []
+        for work in held:
+            self.run(work)
+
+    def sleep(self, delay_ms: int) -> Answer[None]:
+        answer: Answer[None] = Answer()
+        self.after(delay_ms, answer.settle)
+        return answer
+
+    def spawn(self, work: Coroutine[Any, None, None]) -> None:
+        """Carry a coroutine from one `await` to the next; an error that it lets out ends the world."""
+
+        def step() -> None:
+            try:
+                awaited: Answer[Any] = work.send(None)
+            except StopIteration:
+                return
+            awaited.when_settled(lambda: self.run(step))
+
+        step()

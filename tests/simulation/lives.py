@@ -1,0 +1,41 @@
+"""One world from its plan to its end, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.simulation.invariants import InvariantError
+from tests.simulation.plan import Plan
+from tests.simulation.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a world found: the invariant's name, or the assertion or error of the code that ran in it."""
+
+    name: str
+    message: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """How a world went."""
+
+    world: World
+    failure: Failure | None
+
+
+def live(plan: Plan, *, tracing: bool = False) -> Life:
+    """Live it to its end or its first failure; an error of the code under test is a failure too."""
+    world = World(plan)
+    if tracing:
+        world.lines = []
+    try:
+        world.live()
+    except InvariantError as error:
+        return Life(world, Failure(error.name, str(error), world.engine.now))
+    except Exception as error:  # noqa: BLE001 - whatever the code under test lets out is what is looked for
+        kind = type(error).__name__
+        return Life(world, Failure(kind, f"{kind}: {error}", world.engine.now))
+    return Life(world, None)

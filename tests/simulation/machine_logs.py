@@ -1,0 +1,157 @@
+"""A process's work on the logs of its machine: in order, each effect answered once, nothing after a failure or death.
+
+As broker/log_threads.py does it, in simulated time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tidemark.core import effects as fx
+from tidemark.core import events as ev
+from tidemark.model import ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+
+from tests.simulation.disk import StoredLog
+
+if TYPE_CHECKING:
+    from tests.simulation.broker_node import BrokerNode
+
+
+class MachineLogs:
+    """Open logs of one process."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+        self._machine = node.machine
+        self._dice = node.engine.dice(f"disk {node.name}")
+        self._open: dict[TopicPartition, tuple[ReplicaIdentity, StoredLog]] = {}
+        self._pending: deque[fx.AppendToLog] = deque()
+        self._flushing: set[TopicPartition] = set()
+        self.handlers: dict[type, Callable[[Any], None]] = {
+            fx.OpenLog: lambda effect: self._work(effect, self._do_open),
+            fx.CloseLog: lambda effect: self._work(effect, self._do_close),
+            fx.AppendToLog: self._append,
+            fx.TruncateLog: lambda effect: self._work(effect, self._do_truncate),
+            fx.ResetLog: lambda effect: self._work(effect, self._do_reset),
+            fx.SaveEpochs: lambda effect: self._work(effect, self._do_save_epochs),
+            fx.ReadForFollower: self._read,
+        }
+
+    def die(self) -> None:
+        """The append under way was perhaps written in part; a torn batch is cut when the log is opened."""
+        if self._pending and self._dice.random() < 0.5:
+            effect = self._pending[0]
+            opened = self._open.get(effect.partition)
+            count = self._dice.randint(0, len(effect.batches))
+            if opened is not None and opened[0] == effect.identity and not self._machine.failed:
+                opened[1].append(effect.batches[:count], effect.leader_epoch, stamp=effect.stamp)
+
+    def _work(self, effect: Any, do: Callable[[Any], None]) -> None:
+        engine, machine = self._node.engine, self._machine
+        slow_ms = self._dice.choice((50, 150, 400)) if engine.now < machine.slow_until_ms else 0
+        machine.busy_until_ms = max(machine.busy_until_ms, engine.now + self._dice.choice((0, 0, 1, 3)) + slow_ms)
+        life = self._node
+
+        def run() -> None:
+            if life.alive:
+                do(effect)
+
+        engine.at(machine.busy_until_ms, run)
+
+    def _answer(self, event: ev.Event) -> None:
+        """The threads go on while the event loop stands still; their completions wait."""
+        self._node.run(lambda: self._node.feed(event))
+
+    def _opened(self, effect: Any) -> StoredLog | None:
+        found = self._open.get(effect.partition)
+        return found[1] if found is not None and found[0] == effect.identity else None
+
+    def _fail(self, effect: Any) -> None:
+        self._machine.failed = True
+        self._open.pop(effect.partition, None)
+        error = TidemarkError(ErrorCode.STORAGE_ERROR, "the simulated disk refused it")
+        self._answer(ev.LogFailed(effect.partition, effect.identity, error))
+
+    @property
+    def _refuses(self) -> bool:
+        return self._machine.failing or self._machine.failed
+
+    def _do_open(self, effect: fx.OpenLog) -> None:
+        if self._refuses:
+            self._fail(effect)
+            return
+        log = self._machine.log(effect.partition, effect.identity)
+        assert log.identity == effect.identity, "one topic, never deleted, lives in a world"
+        self._open[effect.partition] = (effect.identity, log)
+        self._answer(ev.LogOpened(effect.partition, effect.identity, log.recovered()))
+
+    def _do_close(self, effect: fx.CloseLog) -> None:
+        assert effect.set_aside is None, f"nothing is set aside here: {effect}"
+        self._open.pop(effect.partition, None)
+
+    def _append(self, effect: fx.AppendToLog) -> None:
+        self._pending.append(effect)
+        self._work(effect, self._do_append)
+
+    def _do_append(self, effect: fx.AppendToLog) -> None:
+        self._pending.popleft()
+        log = self._opened(effect)
+        if log is None:
+            return
+        if self._refuses:
+            self._fail(effect)
+            return
+        assert effect.base_offset == log.end, f"appends continue the log: {effect.base_offset} after {log.end}"
+        log.append(effect.batches, effect.leader_epoch, stamp=effect.stamp)
+        self._answer(ev.LogAppended(effect.partition, effect.identity, Offset(log.end)))
+        if self._node.world.recipe.group_commit:
+            self._flush_soon(effect, log)
+
+    def _flush_soon(self, effect: fx.AppendToLog, log: StoredLog) -> None:
+        """One fdatasync for what gathered meanwhile; it covers what was written when it began."""
+        if effect.partition in self._flushing:
+            return
+        self._flushing.add(effect.partition)
+        node, engine = self._node, self._node.engine
+
+        def begin() -> None:
+            self._flushing.discard(effect.partition)
+            end, cuts = log.end, log.cuts
+            engine.after(self._dice.choice((1, 2, 10)), lambda: done(end, cuts))
+
+        def done(end: int, cuts: int) -> None:
+            if node.alive and self._opened(effect) is log and not self._refuses and log.cuts == cuts:
+                log.flushed = max(log.flushed, end)
+                self._answer(ev.LogFlushed(effect.partition, effect.identity, Offset(log.flushed)))
+
+        engine.after(self._dice.choice((0, 1, 4)), begin)
+
+    def _do_truncate(self, effect: fx.TruncateLog) -> None:
+        log = self._opened(effect)
+        if log is not None:
+            log.truncate(effect.end_offset)
+            self._answer_cut(effect, log)
+
+    def _do_reset(self, effect: fx.ResetLog) -> None:
+        log = self._opened(effect)
+        if log is not None:
+            log.reset(effect.start_offset)
+            self._answer_cut(effect, log)
+
+    def _answer_cut(self, effect: fx.TruncateLog | fx.ResetLog, log: StoredLog) -> None:
+        self._answer(
+            ev.LogTruncated(effect.partition, effect.identity, Offset(log.start), Offset(log.end), log.producers())
+        )
+
+    def _do_save_epochs(self, effect: fx.SaveEpochs) -> None:
+        log = self._opened(effect)
+        if log is not None:
+            log.epochs = effect.entries
+
+    def _read(self, effect: fx.ReadForFollower) -> None:
+        log = self._machine.logs[effect.partition]
+        batches = log.read(effect.offset, effect.end_offset, effect.max_bytes)
+        event = ev.FollowerReadDone(effect.follower, effect.partition, effect.leader_epoch, effect.offset, batches)
+        self._node.after(self._dice.randrange(0, 4), lambda: self._node.feed(event))

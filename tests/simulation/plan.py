@@ -1,0 +1,110 @@
+"""What befalls a world, drawn from its seed up front: each produce and each misfortune an item that can be left out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+BROKERS = (0, 1, 2)
+CONTROLLERS = (100, 101)
+START_MS = 400
+"""By then the cluster is up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that happens from outside; `args` as `World` takes them for this kind."""
+
+    at_ms: int
+    kind: str
+    args: tuple[int | str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind}({', '.join(str(arg) for arg in self.args)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What kind of world: settings, rates of trouble, and how often each misfortune comes (weights)."""
+
+    name: str = "mixed"
+    min_isr: int = 2
+    unclean: bool = False
+    group_commit: bool = False
+    duration_ms: int = 3500
+    produces: int = 30
+    idempotent: int = 20
+    misfortunes: int = 9
+    lost_answers: float = 0.05
+    repeated_calls: float = 0.05
+    late_calls: float = 0.05
+    weights: Mapping[str, int] = field(default_factory=lambda: dict(MIXED))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A world's fate: replayed bit for bit."""
+
+    seed: int
+    recipe: Recipe
+    items: tuple[Item, ...]
+
+
+MIXED: dict[str, int] = {
+    "crash": 4,
+    "power": 2,
+    "crash_all": 1,
+    "pause": 3,
+    "cut": 4,
+    "isolate": 2,
+    "cut_zookeeper": 3,
+    "cut_controller": 3,
+    "break": 2,
+    "slow_disk": 1,
+    "failed_disk": 1,
+    "controller_crash": 1,
+    "controller_pause": 1,
+    "lost_answers": 2,
+}
+
+
+def draw(seed: int, recipe: Recipe) -> Plan:
+    """The same for the same seed and recipe, always."""
+    dice = random.Random(f"plan {recipe.name} {seed}")
+    items = []
+    for n in range(recipe.produces):
+        to = dice.choice(BROKERS) if dice.random() < 0.15 else -1
+        args = (f"v{n}", dice.choice((1, 1, 2, 3)), dice.choice((-1, -1, 1, 0)), to)
+        items.append(Item(START_MS + dice.randrange(recipe.duration_ms), "produce", args))
+    for _ in range(recipe.idempotent):
+        items.append(Item(START_MS + dice.randrange(recipe.duration_ms), "append", (5,)))
+    kinds = sorted(recipe.weights)
+    for _ in range(recipe.misfortunes):
+        kind = dice.choices(kinds, [recipe.weights[one] for one in kinds])[0]
+        at_ms = START_MS + dice.randrange(recipe.duration_ms)
+        items.append(Item(at_ms, kind, _arguments(kind, dice)))
+    return Plan(seed, recipe, tuple(sorted(items, key=lambda item: (item.at_ms, item.kind, item.args))))
+
+
+def _arguments(kind: str, dice: random.Random) -> tuple[int | str, ...]:
+    """-2 for a broker means: whoever leads then; a link from a broker to itself is the next one's."""
+    broker = dice.choice((*BROKERS, -2))
+    other = dice.choice([one for one in (*BROKERS, -2) if one != broker])
+    long_ms = dice.choice((30, 200, 700, 1500, 2500))
+    match kind:
+        case "crash" | "power" | "pause" | "slow_disk" | "failed_disk":
+            return (broker, long_ms)
+        case "crash_all":
+            return (dice.choice((20, 300, 900)), dice.choice((20, 300, 900)), dice.choice((20, 300, 900)))
+        case "cut" | "isolate":
+            return (broker, other, long_ms)
+        case "cut_zookeeper" | "cut_controller":
+            return (broker, dice.choice(("to", "from", "both")), long_ms)
+        case "break":
+            return (broker, other)
+        case "controller_crash" | "controller_pause":
+            return (dice.choice(CONTROLLERS), long_ms)
+        case "lost_answers":
+            return (dice.choice((20, 50, 90)), dice.choice((200, 600, 1200)))
+    raise AssertionError(f"no such misfortune: {kind}")

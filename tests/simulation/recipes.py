@@ -1,0 +1,28 @@
+"""Kinds of worlds: what is tested, and how much goes wrong in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tests.simulation.plan import Recipe
+
+MILD = Recipe("mild", misfortunes=5)
+MIXED = Recipe("mixed")
+HARSH = Recipe(
+    "harsh", misfortunes=25, duration_ms=5000, lost_answers=0.2, repeated_calls=0.2, late_calls=0.2, idempotent=25
+)
+SINGLE = Recipe("single", min_isr=1, misfortunes=12)
+UNCLEAN = Recipe("unclean", unclean=True, misfortunes=15)
+UNCLEAN_SINGLE = replace(UNCLEAN, name="unclean-single", min_isr=1)
+GROUP_COMMIT = Recipe("group-commit", group_commit=True, misfortunes=15)
+
+RECIPES: Mapping[str, Recipe] = {
+    recipe.name: recipe for recipe in (MILD, MIXED, HARSH, SINGLE, UNCLEAN, UNCLEAN_SINGLE, GROUP_COMMIT)
+}
+
+
+def recipe_of(seed: int) -> Recipe:
+    """Every kind in turn; the mixed one every other time."""
+    kinds = list(RECIPES.values())
+    return kinds[(seed // 2) % len(kinds)] if seed % 2 else MIXED

@@ -1,0 +1,70 @@
+"""Many worlds on all cores: python -m tests.simulation.soak --seeds 1000 [--first 0] [--recipe harsh].
+
+A progress line; at the first failure its story, shrunk, and exit status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from typing import NamedTuple
+
+from tests.simulation.lives import Failure, live
+from tests.simulation.plan import Plan, draw
+from tests.simulation.recipes import RECIPES, recipe_of
+from tests.simulation.shrink import shortest_story
+
+
+class _Outcome(NamedTuple):
+    seed: int
+    steps: int
+    acknowledged: int
+    failure: Failure | None
+
+
+def _plan(seed: int, recipe: str | None) -> Plan:
+    return draw(seed, RECIPES[recipe] if recipe is not None else recipe_of(seed))
+
+
+def _one(task: tuple[int, str | None]) -> _Outcome:
+    life = live(_plan(*task))
+    return _Outcome(task[0], life.world.steps, life.world.clients.acknowledged, life.failure)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, required=True, help="how many worlds")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--recipe", choices=sorted(RECIPES), help="one kind of world only")
+    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
+    options = parser.parse_args(arguments)
+    seeds = range(options.first, options.first + options.seeds)
+    began_s, steps, acknowledged, done = time.monotonic(), 0, 0, 0
+    with multiprocessing.Pool(options.processes) as pool:
+        for outcome in pool.imap_unordered(_one, [(seed, options.recipe) for seed in seeds], chunksize=8):
+            done, steps = done + 1, steps + outcome.steps
+            acknowledged += outcome.acknowledged
+            if outcome.failure is not None:
+                _say(f"\nseed {outcome.seed} fails: {outcome.failure.message}\n")
+                pool.terminate()
+                _say(shortest_story(_plan(outcome.seed, options.recipe), outcome.failure) + "\n")
+                return 1
+            if done % 50 == 0 or done == len(seeds):
+                seconds = time.monotonic() - began_s
+                _say(
+                    f"\r{done} of {len(seeds)} worlds, {steps // done} steps and {acknowledged // done} acknowledgements "
+                    f"a world, {done / seconds:.1f} worlds a second"
+                )
+    _say("\n")
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,423 @@
+"""A cluster of three brokers and two controllers over a simulated ZooKeeper, and what happens to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tidemark.core import controller_events as cev
+from tidemark.core import effects as fx
+from tidemark.core.config import ReplicationConfig
+from tidemark.model import (
+    BrokerId,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicDescription,
+    TopicPartition,
+    VersionedState,
+)
+from tidemark.zookeeper import codecs, paths
+
+from tests.simulation.broker_node import BrokerNode
+from tests.simulation.clients import Clients
+from tests.simulation.controller_node import ControllerNode
+from tests.simulation.disk import Machine
+from tests.simulation.engine import Engine, Node
+from tests.simulation.ensemble import ZOOKEEPER, Ensemble
+from tests.simulation.invariants import InvariantError, all_invariants
+from tests.simulation.network import Network
+from tests.simulation.plan import BROKERS, CONTROLLERS, START_MS, Item, Plan
+
+PARTITION = TopicPartition("flights", 0)
+IDENTITY = ReplicaIdentity("a" * 32, "b" * 32)
+PEACE_MS = 20_000
+
+
+class _Clock:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def now_ms(self) -> int:
+        return self._engine.now
+
+    def wall_us(self) -> int:
+        return self._engine.now * 1000
+
+
+class World:
+    """Live it with `live`; whatever it finds wrong is an `InvariantError`."""
+
+    session_timeout_ms = 1000
+    replication = ReplicationConfig(
+        replica_lag_time_max_ms=800,
+        replica_fetch_max_bytes=300,
+        replica_directory_credit_bytes=1000,
+        replica_heartbeat_interval_ms=100,
+    )
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.recipe = plan.recipe
+        self.engine = Engine(plan.seed)
+        self.clock = _Clock(self.engine)
+        self.network = Network(self.engine)
+        self.ensemble = Ensemble(self.engine, self.network)
+        self.ensemble.lost_answers = plan.recipe.lost_answers
+        self.machines = {BrokerId(one): Machine(one, self.engine.dice(f"power {one}")) for one in BROKERS}
+        self.brokers: dict[BrokerId, BrokerNode] = {}
+        self.controllers: dict[BrokerId, ControllerNode] = {}
+        self.partitions = (PARTITION,)
+        self.invariants = all_invariants()
+        self.clients = Clients(self)
+        self.steps = 0
+        self.story: list[tuple[int, str]] = []
+        self.lines: list[str] | None = None
+        self._lives = dict.fromkeys(self.machines, 0)
+        self._power_losses = 0
+        self._offline_after_ms = 0
+        self.offline_at_the_end = False
+        self._seen: dict[TopicPartition, tuple[int, VersionedState]] = {}
+        self._make_tree()
+        for broker in self.machines:
+            self.start_broker(broker)
+        for controller in CONTROLLERS:
+            self.start_controller(BrokerId(controller))
+
+    def _make_tree(self) -> None:
+        """The layout's parents, and one topic as the admin service writes it."""
+        configs = {"min.insync.replicas": str(self.recipe.min_isr)}
+        if self.recipe.unclean:
+            configs["unclean.leader.election.enable"] = "true"
+        if self.recipe.group_commit:
+            configs["flush.policy"] = "group-commit"
+        topic = TopicDescription(
+            PARTITION.topic,
+            IDENTITY.topic_id,
+            {PARTITION.partition: tuple(self.machines)},
+            {PARTITION.partition: IDENTITY.incarnation},
+            configs=configs,
+        )
+        nodes: dict[str, bytes] = {}
+        for path in (*paths.PARENTS, paths.TOPIC_CONFIGS):
+            parts = path.strip("/").split("/")
+            nodes.update({"/" + "/".join(parts[: depth + 1]): b"" for depth in range(len(parts))})
+        nodes[paths.topic(topic.topic)] = codecs.encode_topic(topic)
+        nodes[paths.topic_config(topic.topic)] = codecs.encode_configs(configs)
+        self.ensemble.commit(
+            [lambda tree, at=path, data=data: tree.create(at, data, 0) for path, data in nodes.items()]
+        )  # type: ignore[misc]
+
+    # -- what is the case --------------------------------------------------------------------------------------------
+
+    def state(self, partition: TopicPartition) -> VersionedState | None:
+        """The partition's node; decoded once for each version."""
+        node = self.ensemble.nodes.get(paths.state(partition))
+        if node is None:
+            return None
+        known = self._seen.get(partition)
+        if known is None or known[0] != node.modified_zxid:
+            decoded = VersionedState(codecs.decode_state(paths.state(partition), node.data), node.version)
+            known = self._seen[partition] = (node.modified_zxid, decoded)
+        return known[1]
+
+    def leader(self) -> BrokerId:
+        found = self.state(PARTITION)
+        return found.state.leader if found is not None else BrokerId(-1)
+
+    def values(self, broker: BrokerId, partition: TopicPartition) -> list[str]:
+        log = self.machines[broker].logs.get(partition)
+        return log.values if log is not None else []
+
+    def session_is_live(self, process: BrokerNode) -> bool:
+        return self.ensemble.sessions.get(process.store.session.session_id) is process.store.session  # type: ignore[comparison-overlap]
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def stepped(self, node: Node, event: Any) -> None:
+        self.steps += 1
+        if self.lines is not None:
+            self.trace(node, "<-", event)
+
+    def trace(self, node: Node, arrow: str, what: Any) -> None:
+        if self.lines is not None:
+            self.lines.append(f"{self.engine.now:6} {node.name} {arrow} {what}")
+
+    def tell(self, sentence: str) -> None:
+        self.story.append((self.engine.now, sentence))
+
+    def check(self) -> None:
+        for partition in self.partitions:
+            for invariant in self.invariants:
+                invariant.check(self, partition)
+        if self._power_losses and self.caught_up():
+            self._power_losses = 0
+
+    # -- brokers and controllers -------------------------------------------------------------------------------------
+
+    def start_broker(self, broker: BrokerId) -> None:
+        if broker not in self.brokers:
+            self._lives[broker] += 1
+            self.brokers[broker] = BrokerNode(self, broker, self._lives[broker])
+
+    def stop_broker(self, broker: BrokerId) -> None:
+        process = self.brokers.pop(broker, None)
+        if process is not None:
+            process.die()
+
+    def exits(self, process: BrokerNode, error: TidemarkError) -> None:
+        """A process that cannot go on ends, and whatever looks after it starts it anew."""
+        self.tell(f"broker {process.broker_id} exits: {error.message}")
+        self.stop_broker(process.broker_id)
+        self.engine.after(300, lambda: self.start_broker(process.broker_id))
+
+    def start_controller(self, controller: BrokerId) -> None:
+        if controller not in self.controllers:
+            self.controllers[controller] = ControllerNode(self, controller)
+
+    def hint(self, process: BrokerNode, effect: fx.ReportIsrChange | fx.GiveUpLeadership) -> None:
+        """To whoever holds office; tried again until somebody takes it, as broker/isr_writer.py does."""
+        broker_epoch = process.broker_epoch
+        event: cev.ControllerEvent
+        if isinstance(effect, fx.ReportIsrChange):
+            event = cev.IsrChangesReported((effect.partition,))
+        else:
+            event = cev.LeadershipGivenUp(process.broker_id, broker_epoch, effect.partition, effect.leader_epoch)
+
+        def try_once() -> None:
+            for controller in self.controllers.values():
+                reached = not controller.paused and self.network.both_ways(process.name, controller.name)
+                if controller.term is not None and reached:
+                    controller.term.feed(event)
+                    return
+            process.after(500, try_once)
+
+        process.after(20, try_once)
+
+    # -- produce -----------------------------------------------------------------------------------------------------
+
+    def acks_of(self, request_id: int) -> int:
+        return self.clients.acks_of(request_id)
+
+    def released(self, process: BrokerNode, effect: fx.ReplyToProduce, error: TidemarkError | None) -> None:
+        promises = error is None and self.acks_of(effect.request_id) != 0
+        for invariant in self.invariants:
+            if promises:
+                invariant.on_release(self, process, effect.partition)
+        self.clients.answered(process, effect, error)
+
+    def acked(self, process: BrokerNode, partition: TopicPartition, offset: int, value: str) -> None:
+        for invariant in self.invariants:
+            invariant.on_ack(self, process, partition, offset, value)
+
+    # -- a life ------------------------------------------------------------------------------------------------------
+
+    def live(self) -> None:
+        """The plan, then peace until everything is in sync again."""
+        for item in self.plan.items:
+            self.engine.at(item.at_ms, lambda item=item: self._happen(item))  # type: ignore[misc]
+        self.clients.start_reading()
+        self.engine.run(START_MS + self.recipe.duration_ms)
+        self._make_peace()
+
+    def _happen(self, item: Item) -> None:
+        if item.kind == "produce":
+            value, records, acks, to = item.args
+            self.clients.produce(str(value), int(records), int(acks), BrokerId(int(to)))
+        elif item.kind == "append":
+            self.clients.append(int(item.args[0]))
+        else:
+            self.tell(f"== {item}")
+            Misfortunes(self).happen(item)
+
+    def _make_peace(self) -> None:
+        self.tell("== peace")
+        self.network.heal_all()
+        self.ensemble.lost_answers = 0.0
+        for process in (*self.brokers.values(), *self.controllers.values()):
+            process.resume()
+        for broker, machine in self.machines.items():
+            if machine.failing or machine.failed:
+                machine.failing = False
+                self.stop_broker(broker)
+            machine.slow_until_ms = 0
+            self.start_broker(broker)
+        for controller in CONTROLLERS:
+            self.start_controller(BrokerId(controller))
+        until_ms = self.engine.now + PEACE_MS
+        self._offline_after_ms = self.engine.now + PEACE_MS // 2
+        while self.engine.now < until_ms:
+            self.engine.run(self.engine.now + 250)
+            if (self.caught_up() and self.clients.done()) or self._is_offline():
+                break
+        else:
+            ends = {broker: len(self.values(broker, PARTITION)) for broker in self.machines}
+            raise InvariantError(f"LIVENESS: not at peace: {self.state(PARTITION)}, ends {ends}, {self.clients}")
+        if self.offline_at_the_end:
+            return
+        self.engine.run(self.engine.now + 300)
+        self.check()
+        for invariant in self.invariants:
+            invariant.at_the_end(self)
+
+    def _is_offline(self) -> bool:
+        """Rule T4: nobody is left whom the protocol trusts, all live, and only people may choose."""
+        found = self.state(PARTITION)
+        if found is None or found.state.leader >= 0 or self.recipe.unclean or self.engine.now < self._offline_after_ms:
+            return False
+        records = {one: self.ensemble.nodes.get(paths.broker_epoch(one)) for one in self.machines}
+        for entry in found.state.elr:
+            node = records[entry.broker_id]
+            assert node is not None, "whoever was in sync has registered"
+            path = paths.broker_epoch(entry.broker_id)
+            if codecs.decode_broker_epoch(path, node.data, node.version).unclean_at <= entry.broker_epoch:
+                return False
+        self.offline_at_the_end = True
+        return True
+
+    def caught_up(self) -> bool:
+        """Everybody is in sync, under what it registered as, with the same log."""
+        found = self.state(PARTITION)
+        if found is None or len(found.state.isr) < len(self.machines):
+            return False
+        if not all(self.machines[one.broker_id].keeps_promise_of(one.broker_epoch) for one in found.state.isr):
+            return False
+        leader = self.values(found.state.leader, PARTITION)
+        return all(self.values(broker, PARTITION) == leader for broker in self.machines)
+
+    def may_lose_power(self) -> bool:
+        """The budget of docs: m-1 machines between two catch-ups, any number where acks wait for the disk."""
+        return self.recipe.group_commit or self._power_losses < self.recipe.min_isr - 1
+
+    def count_power_loss(self) -> None:
+        self._power_losses += 1
+
+
+class Misfortunes:
+    """Carries out what the plan says of nodes, links and disks."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def happen(self, item: Item) -> None:
+        actions: dict[str, Callable[..., None]] = {
+            "crash": self._crash,
+            "power": self._power,
+            "crash_all": self._crash_all,
+            "pause": self._pause,
+            "cut": self._cut,
+            "isolate": self._isolate,
+            "cut_zookeeper": lambda broker, way, ms: self._cut_from(self._broker(broker), ZOOKEEPER, way, ms),
+            "cut_controller": self._cut_controller,
+            "break": self._break,
+            "slow_disk": self._slow_disk,
+            "failed_disk": self._failed_disk,
+            "controller_crash": self._controller_crash,
+            "controller_pause": self._controller_pause,
+            "lost_answers": self._lost_answers,
+        }
+        actions[item.kind](*item.args)
+
+    def _broker(self, named: int) -> BrokerId:
+        leader = self._world.leader()
+        return BrokerId(named) if named >= 0 else (leader if leader >= 0 else BrokerId(0))
+
+    def _later(self, delay_ms: int, work: Callable[[], None]) -> None:
+        self._world.engine.after(delay_ms, work)
+
+    def _crash(self, named: int, down_ms: int) -> None:
+        broker = self._broker(named)
+        self._world.stop_broker(broker)
+        self._later(down_ms, lambda: self._world.start_broker(broker))
+
+    def _power(self, named: int, down_ms: int) -> None:
+        world, broker = self._world, self._broker(named)
+        world.stop_broker(broker)
+        if world.may_lose_power():
+            world.count_power_loss()
+            lost = world.machines[broker].lose_power()
+            world.tell(f"machine {broker} loses power, and {lost} records with it")
+        self._later(down_ms, lambda: world.start_broker(broker))
+
+    def _crash_all(self, *down_ms: int) -> None:
+        for broker, delay_ms in zip(BROKERS, down_ms, strict=True):
+            self._crash(broker, delay_ms)
+
+    def _pause(self, named: int, for_ms: int) -> None:
+        process = self._world.brokers.get(self._broker(named))
+        if process is not None:
+            process.pause()
+            self._later(for_ms, process.resume)
+
+    def _cut_link(self, sender: str, receiver: str, for_ms: int) -> None:
+        network = self._world.network
+        network.cut(sender, receiver)
+        self._later(for_ms, lambda: network.heal(sender, receiver))
+
+    def _cut_from(self, broker: BrokerId, other: str, way: str, for_ms: int) -> None:
+        if way in ("to", "both"):
+            self._cut_link(f"b{broker}", other, for_ms)
+        if way in ("from", "both"):
+            self._cut_link(other, f"b{broker}", for_ms)
+
+    def _pair(self, named: int, other: int) -> tuple[BrokerId, BrokerId]:
+        one, two = self._broker(named), self._broker(other)
+        return one, two if one != two else BrokerId((one + 1) % len(BROKERS))
+
+    def _cut(self, named: int, other: int, for_ms: int) -> None:
+        one, two = self._pair(named, other)
+        self._cut_link(f"b{one}", f"b{two}", for_ms)
+
+    def _isolate(self, named: int, other: int, for_ms: int) -> None:
+        one, two = self._pair(named, other)
+        self._cut_link(f"b{one}", f"b{two}", for_ms)
+        self._cut_link(f"b{two}", f"b{one}", for_ms)
+
+    def _cut_controller(self, named: int, way: str, for_ms: int) -> None:
+        for controller in CONTROLLERS:
+            self._cut_from(self._broker(named), f"c{controller}", way, for_ms)
+
+    def _break(self, named: int, other: int) -> None:
+        one, two = self._pair(named, other)
+        process = self._world.brokers.get(one)
+        stream = process.outbound.get(two) if process is not None else None
+        if stream is not None:
+            stream.break_()
+
+    def _slow_disk(self, named: int, for_ms: int) -> None:
+        self._world.machines[self._broker(named)].slow_until_ms = self._world.engine.now + for_ms
+
+    def _failed_disk(self, named: int, for_ms: int) -> None:
+        """Whatever is written is refused, until somebody looks after it and starts the process anew."""
+        world, broker = self._world, self._broker(named)
+        machine = world.machines[broker]
+        machine.failing = True
+
+        def repair() -> None:
+            machine.failing = False
+            if machine.failed:
+                world.stop_broker(broker)
+                world.start_broker(broker)
+
+        self._later(for_ms, repair)
+
+    def _controller_crash(self, controller: int, down_ms: int) -> None:
+        process = self._world.controllers.pop(BrokerId(controller), None)
+        if process is not None:
+            process.die()
+        self._later(down_ms, lambda: self._world.start_controller(BrokerId(controller)))
+
+    def _controller_pause(self, controller: int, for_ms: int) -> None:
+        process = self._world.controllers.get(BrokerId(controller))
+        if process is not None:
+            process.pause()
+            self._later(for_ms, process.resume)
+
+    def _lost_answers(self, percent: int, for_ms: int) -> None:
+        ensemble, usual = self._world.ensemble, self._world.recipe.lost_answers
+        ensemble.lost_answers = percent / 100
+
+        def end() -> None:
+            if ensemble.lost_answers:
+                ensemble.lost_answers = usual
+
+        self._later(for_ms, end)
