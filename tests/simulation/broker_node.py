@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 UNREGISTERED = BrokerEpoch(-1)
-_CHECKPOINT_MS = 400
 Answered = Callable[[TidemarkError | None, tuple[tuple[TopicPartition, TidemarkError], ...]], None]
 
 
@@ -93,7 +92,7 @@ class BrokerNode(Node):
         self.store.listen(self._on_store_event)
         dice = self.engine.dice(self.name)
         self.after(dice.randrange(1, 30), self._tick)
-        self.after(dice.randrange(1, _CHECKPOINT_MS), self._checkpoint)
+        self.after(dice.randrange(1, world.recipe.checkpoint_ms), self._checkpoint)
         self.after(dice.randrange(1, 20), lambda: self.spawn(self._start()))
 
     # -- what others look at -----------------------------------------------------------------------------------------
@@ -250,7 +249,7 @@ class BrokerNode(Node):
                         log.high_watermark = min(high_watermark, log.end)
 
         self.after(self.engine.dice(self.name).choice((0, 5, 60)), write)
-        self.after(_CHECKPOINT_MS, self._checkpoint)
+        self.after(self.world.recipe.checkpoint_ms, self._checkpoint)
 
     # -- the ISR in ZooKeeper ----------------------------------------------------------------------------------------
 

@@ -153,7 +153,7 @@ class Clients:
             self.acknowledged += 1
             self.world.tell(f"broker {process.broker_id} acknowledges {request.value} at {effect.result.base_offset}")
             self.world.acked(process, effect.partition, effect.result.base_offset, request.value)
-        if self.dice.random() < 0.05:
+        if self.dice.random() < self.world.recipe.lost_replies:
             lost = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the answer was lost")
             self.world.engine.after(200, lambda: request.then(None, lost))
         else:

@@ -34,6 +34,13 @@ class Ensemble(FakeZooKeeper):
         self.engine = engine
         self.network = network
         self.lost_answers = 0.0
+        self.on_commit: Callable[[], None] = lambda: None
+
+    def commit(self, writes: Sequence[Callable[[Any], Any]]) -> list[Any]:
+        """As the real one; whoever looks on sees every state of the tree."""
+        results = super().commit(writes)
+        self.on_commit()
+        return results
 
     def _fire(self, call: Callable[[], None]) -> None:
         self.engine.after(self.engine.dice("watches").choice((0, 1, 5, 40, 150)), call)
@@ -176,11 +183,15 @@ class SimSession:
         """One after the other; the first failure is raised when all have ended."""
         found: list[T] = []
         failure: TidemarkError | None = None
-        for call in calls:
-            try:
-                found.append(await call)
-            except TidemarkError as error:
-                failure = failure or error
+        try:
+            for call in calls:
+                try:
+                    found.append(await call)
+                except TidemarkError as error:
+                    failure = failure or error
+        finally:
+            for call in calls:
+                call.close()
         if failure is not None:
             raise failure
         return found

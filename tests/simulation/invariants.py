@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidemark.core.leader_epochs import LeaderEpochs
-from tidemark.model import LeaderEpoch, Offset, TopicPartition
+from tidemark.model import IsrEntry, LeaderEpoch, Offset, TopicPartition, VersionedState
 
 if TYPE_CHECKING:
     from tests.simulation.broker_node import BrokerNode
@@ -70,6 +70,7 @@ class OneLeader(Invariant):
     def __init__(self) -> None:
         self._leaders: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
         self._began: dict[TopicPartition, list[tuple[int, int]]] = {}
+        self._registered: dict[tuple[TopicPartition, int], int] = {}
 
     def check(self, world: World, partition: TopicPartition) -> None:
         for process in world.brokers.values():
@@ -83,6 +84,13 @@ class OneLeader(Invariant):
                 self._leaders[key] = first = me
                 self._began.setdefault(partition, []).append((leader.leader_epoch, world.engine.now))
             self.require(first == me, f"{partition} epoch {leader.leader_epoch} led by {first} and {me}")
+            if process.broker_epoch >= 0:
+                registered = self._registered.setdefault(key, process.broker_epoch)
+                self.require(
+                    registered == process.broker_epoch,
+                    f"{partition} epoch {leader.leader_epoch}, begun under broker epoch {registered}, is resumed by "
+                    f"broker {process.broker_id} under {process.broker_epoch}",
+                )
 
     def on_release(self, world: World, process: BrokerNode, partition: TopicPartition) -> None:
         leader = process.leading(partition)
@@ -165,12 +173,31 @@ class _OfCommitted(Invariant):
 
 
 class StrongIsr(_OfCommitted):
+    """Members hold everything committed, and join under their present broker epoch only (rules Z3, T2)."""
+
     name = "STRONG-ISR"
+
+    def __init__(self, committed: CommittedRead) -> None:
+        super().__init__(committed)
+        self._joined: dict[TopicPartition, tuple[int, frozenset[IsrEntry]]] = {}
+
+    def _check_joining(self, world: World, partition: TopicPartition, found: VersionedState) -> None:
+        version, before = self._joined.get(partition, (-1, frozenset()))
+        if version == found.version:
+            return
+        for entry in found.state.isr:
+            present = world.broker_epoch(entry.broker_id)
+            self.require(
+                entry in before or entry.broker_epoch == present,
+                f"{partition}: broker {entry.broker_id} joins under epoch {entry.broker_epoch}, it has {present}",
+            )
+        self._joined[partition] = (found.version, frozenset(found.state.isr))
 
     def check(self, world: World, partition: TopicPartition) -> None:
         found = world.state(partition)
         if found is None:
             return
+        self._check_joining(world, partition, found)
         committed = self._committed.of(partition, found.state.lineage)
         for member in found.state.isr:
             if not world.machines[member.broker_id].keeps_promise_of(member.broker_epoch):

@@ -1,23 +1,99 @@
-"""Known ways to get replication wrong, put into the core for one test each; the invariants must catch every one."""
+"""Known ways to get replication wrong, put into the shipping code for one test each; an invariant must catch every one.
+
+python -m tests.simulation.mutants [name ...]      prints a table: mutant, rule, what caught it, worlds needed
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+import pytest
+from tidemark.broker.lease import Lease
+from tidemark.core import effects as fx
+from tidemark.core import election
+from tidemark.core import events as ev
 from tidemark.core import isr as isr_rules
+from tidemark.core.broker import BrokerCore
+from tidemark.core.broker_streams import BrokerStreams
+from tidemark.core.election import BrokerFacts
 from tidemark.core.isr import Committed, IsrState, PendingExpand
-from tidemark.core.messages import EpochEnd
+from tidemark.core.messages import Chunk, EpochEnd, Report
 from tidemark.core.partition_follower import PartitionFollower
 from tidemark.core.partition_leader import PartitionLeader
 from tidemark.core.producer_state import ProducerStates
-from tidemark.model import BrokerId, Offset
+from tidemark.core.registration import RegistrationVerdict
+from tidemark.core.remote_replica import RemoteReplica
+from tidemark.core.replica_log import ReplicaLog
+from tidemark.core.replication_session import Sending
+from tidemark.model import BrokerId, LeaderEpoch, Offset
+
+from tests.simulation.broker_node import BrokerNode
+from tests.simulation.lives import Failure, live
+from tests.simulation.plan import MIXED as MIXED_WEIGHTS
+from tests.simulation.plan import Plan, Recipe, draw
+from tests.simulation.recipes import HARSH, MIXED
 
 Patch = Callable[[Any], None]
+WORLDS_MAX = 150
 
 
-def truncate_to_the_high_watermark(monkeypatch: Any) -> None:
-    """Seed 003's first protocol: cut at the own high watermark instead of by epochs (against E2)."""
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One mistake: the rule it breaks, the kind of world that shows it, and how to make it."""
+
+    patch: Patch
+    rule: str
+    recipe: Recipe = MIXED
+
+    @property
+    def name(self) -> str:
+        return self.patch.__name__
+
+
+class Caught(NamedTuple):
+    """The first world that showed it."""
+
+    plan: Plan
+    failure: Failure
+    worlds: int
+
+
+def catch(mutant: Mutant, *, worlds_max: int = WORLDS_MAX) -> Caught | None:
+    """Live worlds with the mutant until an invariant fails."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        mutant.patch(monkeypatch)
+        for seed in range(worlds_max):
+            plan = draw(seed, mutant.recipe)
+            failure = live(plan).failure
+            if failure is not None:
+                return Caught(plan, failure, seed + 1)
+    return None
+
+
+# -- worlds in which certain mistakes show soon ----------------------------------------------------------------------
+
+RESTARTS = Recipe("restarts", misfortunes=14, weights={"crash": 5, "crash_all": 3, "power": 3, "break": 1})
+POWER = Recipe("power", misfortunes=14, weights={"power": 6, "crash": 3, "cut": 2})
+DEPOSED = Recipe("deposed", misfortunes=14, weights={"cut_zookeeper": 4, "cut_controller": 6, "cut": 2, "isolate": 2})
+STOPPED = Recipe("stopped", misfortunes=8, produces=60, weights={"pause": 6, "cut_zookeeper": 3, "cut_controller": 1})
+IMPATIENT = Recipe(
+    "impatient", idempotent=60, misfortunes=10, weights={"pause": 3, "cut": 5, "slow_disk": 3, "cut_controller": 4}
+)
+FLIPS = Recipe(
+    "flips", idempotent=60, produces=5, misfortunes=14, lost_replies=0.4, weights={"depose": 8, "isolate": 1, "cut": 1}
+)
+FORGETFUL = Recipe("forgetful", misfortunes=14, checkpoint_ms=3000, weights={"isolate": 5, "cut": 3, "crash_all": 4})
+UNANSWERED = replace(HARSH, name="unanswered", lost_answers=0.4, weights={**MIXED_WEIGHTS, "lost_answers": 8})
+
+
+# -- truncation ------------------------------------------------------------------------------------------------------
+
+
+def truncates_to_the_high_watermark(monkeypatch: Any) -> None:
+    """Seed 003's first protocol: cut at the own high watermark instead of by epochs."""
 
     def on_epoch_end(self: PartitionFollower, answer: EpochEnd) -> None:
         self.ask_again = False
@@ -26,14 +102,40 @@ def truncate_to_the_high_watermark(monkeypatch: Any) -> None:
     monkeypatch.setattr(PartitionFollower, "on_epoch_end", on_epoch_end)
 
 
-def no_truncation_at_all(monkeypatch: Any) -> None:
-    """Fetch without reconciling, and take whatever comes (against E2, E4)."""
+def never_truncates(monkeypatch: Any) -> None:
+    """Fetch without reconciling, and send whatever is asked for."""
     monkeypatch.setattr(PartitionFollower, "_ask", PartitionFollower._fetch)
     monkeypatch.setattr("tidemark.core.broker_streams.diverging_end", lambda *_: None)
 
 
+def reconciles_in_one_round(monkeypatch: Any) -> None:
+    """One question, one cut; a log that diverges earlier stays as it is (KIP-279)."""
+
+    def on_epoch_end(self: PartitionFollower, answer: EpochEnd) -> None:
+        self.ask_again = False
+        self._cut(Offset(min(answer.end_offset, self.log.log_end_offset)), answer.leader_epoch)
+
+    monkeypatch.setattr(PartitionFollower, "on_epoch_end", on_epoch_end)
+    monkeypatch.setattr("tidemark.core.broker_streams.diverging_end", lambda *_: None)
+
+
+def keeps_producers_when_cut(monkeypatch: Any) -> None:
+    """Producer state goes on as if nothing had been cut away."""
+    original = ReplicaLog.truncated
+
+    def truncated(self: ReplicaLog, event: ev.LogTruncated) -> None:
+        producers = self.producers
+        original(self, event)
+        self.producers = producers
+
+    monkeypatch.setattr(ReplicaLog, "truncated", truncated)
+
+
+# -- the high watermark ----------------------------------------------------------------------------------------------
+
+
 def change_in_flight_does_not_hold(monkeypatch: Any) -> None:
-    """The high watermark goes by what was hoped for: without those who are leaving, or not yet in (against R3)."""
+    """The high watermark goes by what was hoped for: without those who are leaving, or not yet in."""
 
     def holding(isr: IsrState) -> frozenset[BrokerId]:
         if isinstance(isr, Committed | PendingExpand):
@@ -44,12 +146,12 @@ def change_in_flight_does_not_hold(monkeypatch: Any) -> None:
 
 
 def commits_below_min_isr(monkeypatch: Any) -> None:
-    """The high watermark advances whatever the size of the ISR (against R4)."""
+    """The high watermark advances whatever the size of the ISR."""
     monkeypatch.setattr(isr_rules, "confirmed_enough", lambda isr: True)
 
 
 def skips_who_has_not_acknowledged(monkeypatch: Any) -> None:
-    """A member that has not fetched in this epoch does not hold the high watermark (against R3)."""
+    """A member that has not fetched in this epoch does not hold the high watermark."""
 
     def isr_moved(self: PartitionLeader) -> None:
         original(self)
@@ -63,37 +165,223 @@ def skips_who_has_not_acknowledged(monkeypatch: Any) -> None:
 
 
 def states_a_stale_high_watermark(monkeypatch: Any) -> None:
-    """A new leader states the high watermark it happened to know (against E6)."""
+    """A new leader states the high watermark it happened to know."""
     monkeypatch.setattr(PartitionLeader, "may_state_high_watermark", property(lambda self: True))
 
 
-def takes_in_who_lags(monkeypatch: Any) -> None:
-    """Anybody who fetches joins the ISR (against R8)."""
-    monkeypatch.setattr(PartitionLeader, "_may_join", lambda self, remote, sending: True)
+def reports_before_it_has_written(monkeypatch: Any) -> None:
+    """A follower tells of records that it has only received."""
+    on_chunk = PartitionFollower.on_chunk
+
+    def report(self: PartitionFollower) -> None:
+        if self.phase.value == "fetching" and self._connected:
+            assert self.link is not None
+            log = self.log
+            self.link.report(Report(log.partition, self.leader_epoch, log.next_offset, log.flushed_offset))
+
+    def chunk_and_report(self: PartitionFollower, chunk: Chunk, now_ms: int) -> None:
+        on_chunk(self, chunk, now_ms)
+        self.report()
+
+    monkeypatch.setattr(PartitionFollower, "report", report)
+    monkeypatch.setattr(PartitionFollower, "on_chunk", chunk_and_report)
 
 
-def forgets_producers(monkeypatch: Any) -> None:
-    """Duplicates are not recognised (against P2)."""
-    monkeypatch.setattr(ProducerStates, "check", lambda self, envelope: None)
+# -- the ISR ---------------------------------------------------------------------------------------------------------
 
 
 def goes_on_after_a_conflict(monkeypatch: Any) -> None:
-    """A leader whose ISR write met another's takes its own for written (against R9)."""
+    """A leader whose ISR write met another's goes on with its cached ISR."""
 
     def failed(self: PartitionLeader, *, unknown: bool) -> None:
-        self.on_isr_written(self.partition_epoch + 1)
+        self._settle(self._isr.confirmed)
 
     monkeypatch.setattr(PartitionLeader, "on_isr_write_failed", failed)
 
 
-MUTANTS: tuple[Patch, ...] = (
-    truncate_to_the_high_watermark,
-    no_truncation_at_all,
-    change_in_flight_does_not_hold,
-    commits_below_min_isr,
-    skips_who_has_not_acknowledged,
-    states_a_stale_high_watermark,
-    takes_in_who_lags,
-    forgets_producers,
-    goes_on_after_a_conflict,
+def takes_in_who_lags(monkeypatch: Any) -> None:
+    """Anybody who fetches joins the ISR."""
+    monkeypatch.setattr(PartitionLeader, "_may_join", lambda self, remote, sending: True)
+
+
+def takes_in_before_the_epoch_start(monkeypatch: Any) -> None:
+    """Who has reached the high watermark that the new leader happens to know joins (KIP-320)."""
+
+    def joins(self: PartitionLeader, remote: RemoteReplica, sending: Sending) -> bool:
+        return remote.acknowledged and remote.log_end_offset >= self.log.high_watermark
+
+    monkeypatch.setattr(PartitionLeader, "_may_join", joins)
+
+
+def takes_in_an_old_registration(monkeypatch: Any) -> None:
+    """A follower joins under the broker epoch of an earlier life, and nobody checks it."""
+
+    def write(self: PartitionLeader, change: Any, proposed: Any, joining: Any) -> None:
+        old = {one.broker_id: one._replace(broker_epoch=one.broker_epoch - 1) for one in joining}
+        isr = tuple(old.get(one.broker_id, one) for one in proposed.isr)
+        proposed = replace(proposed, isr=isr)
+        original(self, replace(change, proposed=proposed), proposed, ())
+
+    original = PartitionLeader._write
+    monkeypatch.setattr(PartitionLeader, "_write", write)
+
+
+# -- fencing ---------------------------------------------------------------------------------------------------------
+
+
+def produces_and_serves_though_fenced(monkeypatch: Any) -> None:
+    """A deposed leader does not stop: not for a lost session, not for a newer epoch at a follower."""
+    monkeypatch.setattr(BrokerCore, "_fence", lambda self, replica, why: None)
+
+
+def keeps_fetching_from_the_old_leader(monkeypatch: Any) -> None:
+    """A follower that is told of a newer epoch leaves its stream to the old leader as it is, and takes what comes."""
+
+    def on_leader_message(self: BrokerStreams, event: ev.LeaderMessageArrived, now_ms: int) -> None:
+        old = left.get((id(self), event.leader))
+        for chunk in event.message.chunks:
+            if old is not None and old.log.quiet and chunk.batches and chunk.continues_from == old.log.next_offset:
+                old.log.append_as_follower(chunk.batches)
+        original(self, event, now_ms)
+
+    def unfollow(self: BrokerStreams, follower: PartitionFollower) -> None:
+        left[id(self), follower.leader] = follower
+
+    left: dict[tuple[int, BrokerId], PartitionFollower] = {}
+    original = BrokerStreams._on_leader_message
+    monkeypatch.setattr(BrokerStreams, "_on_leader_message", on_leader_message)
+    monkeypatch.setattr(BrokerStreams, "unfollow", unfollow)
+    monkeypatch.setattr(PartitionFollower, "leave", lambda self, newer_leader_epoch: None)
+
+
+def resumes_an_epoch_after_a_restart(monkeypatch: Any) -> None:
+    """A leader that comes back leads on in the epoch it had: the controller lets it, and it does not mind."""
+
+    def begin(self: BrokerCore, replica: Any, log: ReplicaLog, command: Any, now_ms: int) -> Any:
+        replica.fenced_epoch = LeaderEpoch(-1)
+        if log.epochs.latest == command.state.leader_epoch:
+            log.epochs._entries.pop()
+        return begin_leading(self, replica, log, command, now_ms)
+
+    begin_leading = BrokerCore._begin_leading
+    monkeypatch.setattr(BrokerFacts, "is_present", lambda self, entry: entry.broker_id in self.live)
+    monkeypatch.setattr(BrokerCore, "_begin_leading", begin)
+
+
+def lease_by_timer(monkeypatch: Any) -> None:
+    """The lease is looked at every so often by a timer, not when something is let go."""
+    start = BrokerNode._start
+
+    async def start_with_timer(self: BrokerNode) -> None:
+        def look() -> None:
+            held[id(self.lease)] = self.engine.now < self.store.lease_valid_until_ms()
+            self.after(50, look)
+
+        self.after(50, look)
+        await start(self)
+
+    held: dict[int, bool] = {}
+    monkeypatch.setattr(BrokerNode, "_start", start_with_timer)
+    monkeypatch.setattr(Lease, "covers", lambda self, partition: held.get(id(self), False))
+
+
+# -- producers -------------------------------------------------------------------------------------------------------
+
+
+def forgets_producers(monkeypatch: Any) -> None:
+    """Duplicates are not recognised."""
+    monkeypatch.setattr(ProducerStates, "check", lambda self, envelope: None)
+
+
+def answers_duplicates_at_once(monkeypatch: Any) -> None:
+    """A duplicate is acknowledged before what it repeats is committed."""
+
+    def on_produce(self: PartitionLeader, event: ev.ProduceArrived) -> None:
+        original(self, event)
+        waiting = self._waiting.get(event.request_id)
+        if waiting is not None and not any(isinstance(one, fx.AppendToLog) for one in self._ctx.effects):
+            del self._waiting[event.request_id]
+            self._reply(event.request_id, waiting.base_offset, None)
+
+    original = PartitionLeader.on_produce
+    monkeypatch.setattr(PartitionLeader, "on_produce", on_produce)
+
+
+# -- the controller --------------------------------------------------------------------------------------------------
+
+
+def elects_uncleanly_on_suspicion(monkeypatch: Any) -> None:
+    """A suspected leader is replaced by whoever answers heartbeats, in sync or not."""
+
+    def decide(partition: Any, brokers: Any) -> Any:
+        state = partition.state
+        decision = original(partition, brokers)
+        if state is None or decision is not None or state.leader not in brokers.suspected:
+            return decision
+        others = [one for one in partition.assigned if one in brokers.live and one not in brokers.suspected]
+        return election.elect_uncleanly(partition, brokers, others[0]) if others else None
+
+    def cleanly(partition: Any, brokers: Any, heir: Any) -> Any:
+        decision = elect(partition, brokers, heir)
+        return replace(decision, state=replace(decision.state, lineage=partition.state.lineage))
+
+    original, elect = election.decide, election.elect_uncleanly
+    monkeypatch.setattr("tidemark.core.controller.decide", decide)
+    monkeypatch.setattr(election, "elect_uncleanly", cleanly)
+
+
+def trusts_void_entries(monkeypatch: Any) -> None:
+    """Who lost records with the power is elected all the same."""
+    monkeypatch.setattr(BrokerFacts, "is_void", lambda self, entry: False)
+
+
+def calls_every_registration_clean(monkeypatch: Any) -> None:
+    """Nobody asks what a machine lost when it went down."""
+    verdict = RegistrationVerdict(clean=True, reason="why not")
+    monkeypatch.setattr("tests.simulation.broker_node.judge_registration", lambda *_, **__: verdict)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(truncates_to_the_high_watermark, "E2", RESTARTS),
+    Mutant(never_truncates, "E2, E4"),
+    Mutant(reconciles_in_one_round, "E2", DEPOSED),
+    Mutant(keeps_producers_when_cut, "P3", FLIPS),
+    Mutant(change_in_flight_does_not_hold, "R3", UNANSWERED),
+    Mutant(commits_below_min_isr, "R4", FORGETFUL),
+    Mutant(skips_who_has_not_acknowledged, "R3"),
+    Mutant(states_a_stale_high_watermark, "E6"),
+    Mutant(reports_before_it_has_written, "R1"),
+    Mutant(goes_on_after_a_conflict, "R9", UNANSWERED),
+    Mutant(takes_in_who_lags, "R8"),
+    Mutant(takes_in_before_the_epoch_start, "R8", FORGETFUL),
+    Mutant(takes_in_an_old_registration, "R8, Z3"),
+    Mutant(produces_and_serves_though_fenced, "E4, F2", DEPOSED),
+    Mutant(keeps_fetching_from_the_old_leader, "F3", DEPOSED),
+    Mutant(resumes_an_epoch_after_a_restart, "E5", RESTARTS),
+    Mutant(lease_by_timer, "F1", STOPPED),
+    Mutant(forgets_producers, "P2"),
+    Mutant(answers_duplicates_at_once, "P2", IMPATIENT),
+    Mutant(elects_uncleanly_on_suspicion, "C6", DEPOSED),
+    Mutant(trusts_void_entries, "T2", POWER),
+    Mutant(calls_every_registration_clean, "T1", POWER),
 )
+
+
+def main() -> int:
+    """The table, in markdown; 1 if one was not caught."""
+    missed = 0
+    wanted = set(sys.argv[1:])
+    sys.stdout.write("| mutant | breaks | caught by | worlds | kind of world |\n| --- | --- | --- | --- | --- |\n")
+    for mutant in MUTANTS:
+        if wanted and mutant.name not in wanted:
+            continue
+        caught = catch(mutant)
+        missed += caught is None
+        found = f"{caught.failure.name} | {caught.worlds}" if caught is not None else f"nothing | {WORLDS_MAX}"
+        sys.stdout.write(f"| {mutant.name} | {mutant.rule} | {found} | {mutant.recipe.name} |\n")
+        sys.stdout.flush()
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

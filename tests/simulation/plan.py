@@ -39,6 +39,8 @@ class Recipe:
     lost_answers: float = 0.05
     repeated_calls: float = 0.05
     late_calls: float = 0.05
+    lost_replies: float = 0.05
+    checkpoint_ms: int = 400
     weights: Mapping[str, int] = field(default_factory=lambda: dict(MIXED))
 
 
@@ -55,6 +57,7 @@ MIXED: dict[str, int] = {
     "crash": 4,
     "power": 2,
     "crash_all": 1,
+    "depose": 3,
     "pause": 3,
     "cut": 4,
     "isolate": 2,
@@ -101,6 +104,8 @@ def _arguments(kind: str, dice: random.Random) -> tuple[int | str, ...]:
             return (broker, other, long_ms)
         case "cut_zookeeper" | "cut_controller":
             return (broker, dice.choice(("to", "from", "both")), long_ms)
+        case "depose":
+            return (dice.choice((700, 1200, 2000)),)
         case "break":
             return (broker, other)
         case "controller_crash" | "controller_pause":

@@ -54,8 +54,8 @@ def main(arguments: list[str]) -> int:
             if done % 50 == 0 or done == len(seeds):
                 seconds = time.monotonic() - began_s
                 _say(
-                    f"\r{done} of {len(seeds)} worlds, {steps // done} steps and {acknowledged // done} acknowledgements "
-                    f"a world, {done / seconds:.1f} worlds a second"
+                    f"\r{done} of {len(seeds)} worlds; a world has {steps // done} steps and "
+                    f"{acknowledged // done} acknowledgements; {done / seconds:.1f} worlds a second"
                 )
     _say("\n")
     return 0

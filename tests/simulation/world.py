@@ -78,6 +78,7 @@ class World:
         self.offline_at_the_end = False
         self._seen: dict[TopicPartition, tuple[int, VersionedState]] = {}
         self._make_tree()
+        self.ensemble.on_commit = self.check
         for broker in self.machines:
             self.start_broker(broker)
         for controller in CONTROLLERS:
@@ -119,6 +120,11 @@ class World:
             decoded = VersionedState(codecs.decode_state(paths.state(partition), node.data), node.version)
             known = self._seen[partition] = (node.modified_zxid, decoded)
         return known[1]
+
+    def broker_epoch(self, broker: BrokerId) -> int:
+        """As /brokers/epochs has it."""
+        node = self.ensemble.nodes.get(paths.broker_epoch(broker))
+        return node.version if node is not None else -1
 
     def leader(self) -> BrokerId:
         found = self.state(PARTITION)
@@ -309,6 +315,7 @@ class Misfortunes:
             "cut_zookeeper": lambda broker, way, ms: self._cut_from(self._broker(broker), ZOOKEEPER, way, ms),
             "cut_controller": self._cut_controller,
             "break": self._break,
+            "depose": self._depose,
             "slow_disk": self._slow_disk,
             "failed_disk": self._failed_disk,
             "controller_crash": self._controller_crash,
@@ -375,6 +382,12 @@ class Misfortunes:
     def _cut_controller(self, named: int, way: str, for_ms: int) -> None:
         for controller in CONTROLLERS:
             self._cut_from(self._broker(named), f"c{controller}", way, for_ms)
+
+    def _depose(self, for_ms: int) -> None:
+        """Whoever leads is cut off from brokers and controllers, not from its clients and not from ZooKeeper."""
+        leader = self._broker(-2)
+        for other in (*(f"b{one}" for one in BROKERS if one != leader), *(f"c{one}" for one in CONTROLLERS)):
+            self._cut_from(leader, other, "both", for_ms)
 
     def _break(self, named: int, other: int) -> None:
         one, two = self._pair(named, other)

@@ -1,0 +1,41 @@
+"""The simulation is worth something only if it finds mistakes: each known one is put in, and must be found."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.lives import live
+from tests.simulation.mutants import MUTANTS, Mutant, catch
+from tests.simulation.plan import draw
+from tests.simulation.shrink import shrink, story
+
+STORY_ITEMS_MAX = 8
+SOUND_WORLDS = 6
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_is_caught(mutant: Mutant) -> None:
+    assert catch(mutant) is not None, f"no world showed that {mutant.name} is wrong"
+
+
+@pytest.mark.parametrize(
+    "recipe", {mutant.recipe.name: mutant.recipe for mutant in MUTANTS}.values(), ids=lambda one: one.name
+)
+def test_without_a_mutant_the_same_worlds_are_sound(recipe) -> None:
+    for seed in range(SOUND_WORLDS):
+        failure = live(draw(seed, recipe)).failure
+        assert failure is None, f"{recipe.name} {seed}: {failure.message}"
+
+
+@pytest.mark.parametrize("name", ["never_truncates", "states_a_stale_high_watermark", "lease_by_timer"])
+def test_what_a_mutant_does_is_told_as_a_short_story(name: str) -> None:
+    mutant = next(one for one in MUTANTS if one.name == name)
+    caught = catch(mutant)
+    assert caught is not None
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        mutant.patch(monkeypatch)
+        plan = shrink(caught.plan, caught.failure)
+        told = story(live(plan))
+    assert len(plan.items) <= STORY_ITEMS_MAX < len(caught.plan.items)
+    assert caught.failure.name in told.splitlines()[-1]
+    assert all(f"== {item}" in told for item in plan.items if item.kind not in ("produce", "append"))
