@@ -33,6 +33,7 @@ from tidemark.model import (
 from tidemark.ports import StateWrite, StoreEvent, WriteOutcome
 
 from tests.simulation.engine import Node
+from tests.simulation.filed_logs import FiledLogs
 from tests.simulation.machine_logs import MachineLogs
 from tests.simulation.network import Stream
 
@@ -56,7 +57,7 @@ class BrokerNode(Node):
         self.core = BrokerCore(broker_id, world.replication)
         self.store = world.ensemble.sim_store(self, world.session_timeout_ms)
         self.lease = Lease(world.clock, self.store, self.core.holds_epoch_since)
-        self.logs = MachineLogs(self)
+        self.logs = FiledLogs(self) if world.recipe.files else MachineLogs(self)
         self.broker_epoch = UNREGISTERED
         """Ours as the shell speaks for it; -1 as soon as the session has expired."""
         self.inbound: dict[BrokerId, Stream] = {}
@@ -188,7 +189,7 @@ class BrokerNode(Node):
     async def _attempt(self) -> None:
         machine, store = self.machine, self.store
         if not machine.failed:
-            machine.sync()
+            self.logs.sync()
         previous = (await store.broker_epochs()).get(self.broker_id)
         clean = self._judge(previous).clean
         known = await self._known_leader_epochs()
@@ -242,11 +243,7 @@ class BrokerNode(Node):
 
         def write() -> None:
             if not self.machine.failed:
-                self.machine.sync()
-                for partition, high_watermark in marks.items():
-                    log = self.machine.logs.get(partition)
-                    if log is not None:
-                        log.high_watermark = min(high_watermark, log.end)
+                self.logs.checkpoint(marks)
 
         self.after(self.engine.dice(self.name).choice((0, 5, 60)), write)
         self.after(self.world.recipe.checkpoint_ms, self._checkpoint)

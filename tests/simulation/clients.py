@@ -11,7 +11,7 @@ from tidemark.core import events as ev
 from tidemark.model import NO_EPOCH, BrokerId, ErrorCode, Offset, TidemarkError
 from tidemark.record.envelope import Batch
 
-from tests.simulation.disk import make_batch
+from tests.simulation.disk import make_batch, make_real_batch, value_of
 from tests.simulation.invariants import InvariantError
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ class IdempotentProducer:
         sequence = self.waiting[0]
         self._attempt += 1
         attempt = self._attempt
-        batch = make_batch(f"p{self.producer_id}:{sequence}", sequence=sequence, producer_id=self.producer_id)
+        batch = self._clients.make_batch(
+            f"p{self.producer_id}:{sequence}", sequence=sequence, producer_id=self.producer_id
+        )
         engine, dice = self._clients.world.engine, self._clients.dice
 
         def answered(_: fx.ReplyToProduce | None, error: TidemarkError | None) -> None:
@@ -94,6 +96,7 @@ class Clients:
     def __init__(self, world: World) -> None:
         self.world = world
         self.dice = world.engine.dice("clients")
+        self.make_batch = make_real_batch if world.recipe.files else make_batch
         self.acknowledged = 0
         self._requests: dict[int, _Request] = {}
         self._request_id = 0
@@ -109,7 +112,7 @@ class Clients:
 
     def produce(self, value: str, records: int, acks: int, to: BrokerId) -> None:
         broker = to if to >= 0 else self.world.leader()
-        self.send(make_batch(value, records=records), acks, broker, lambda reply, error: None)
+        self.send(self.make_batch(value, records=records), acks, broker, lambda reply, error: None)
 
     def append(self, producer_id: int) -> None:
         producer = self._producers.get(producer_id)
@@ -126,7 +129,7 @@ class Clients:
             return
         self._request_id += 1
         request_id, partition = self._request_id, self.world.partitions[0]
-        self._requests[request_id] = _Request(process, f"{batch.data.decode()}.0", acks, then)
+        self._requests[request_id] = _Request(process, f"{value_of(batch)}.0", acks, then)
         arrived = ev.ProduceArrived(request_id, partition, "", NO_EPOCH, acks, (batch,))
         engine.after(self.dice.randrange(0, 5), lambda: process.run(lambda: process.feed(arrived)))
         process.after(_DEADLINE_MS, lambda: process.feed(ev.ProduceExpired(request_id, partition)))

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tidemark.core.events import RecoveredLog
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import EpochEntry, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
-from tidemark.record.envelope import Batch, Envelope
+from tidemark.record.envelope import Batch, Envelope, parse_envelope, stamped
+from tidemark.record.payload import build_batch, from_columns
 
 
 def make_batch(value: str, *, records: int = 1, sequence: int = -1, producer_id: int = -1) -> Batch:
@@ -20,6 +22,32 @@ def make_batch(value: str, *, records: int = 1, sequence: int = -1, producer_id:
     producer_epoch = 0 if producer_id >= 0 else -1
     envelope = Envelope(0, -1, 0, 100, 0, 1, 0, 0, records, records - 1, sequence, 0, producer_id, producer_epoch, 0)
     return Batch(envelope, value.encode())
+
+
+_VALUES: dict[int, str] = {}
+"""Of real batches, by the CRC of what no stamp changes."""
+
+
+def make_real_batch(value: str, *, records: int = 1, sequence: int = -1, producer_id: int = -1) -> Batch:
+    """As `make_batch`, as the bytes that a producer sends."""
+    rows = from_columns(keys=None, values=[value.encode()] * records, timestamps_us=range(records))
+    epoch = 0 if producer_id >= 0 else -1
+    data = bytes(build_batch(rows, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))
+    batch = Batch(parse_envelope(data), data)
+    _VALUES[batch.envelope.crc] = value
+    return batch
+
+
+def value_of(batch: Batch) -> str:
+    """What a batch stands for."""
+    return _VALUES[batch.envelope.crc] if batch.envelope.crc else batch.data.decode()
+
+
+def stamp_at(batch: Batch, base_offset: int, leader_epoch: LeaderEpoch) -> Batch:
+    """As a leader's append does it."""
+    if batch.envelope.crc:
+        return stamped(batch, base_offset=base_offset, leader_epoch=leader_epoch)
+    return Batch(batch.envelope._replace(base_offset=base_offset, leader_epoch=leader_epoch), batch.data)
 
 
 @dataclass
@@ -44,10 +72,10 @@ class StoredLog:
         for batch in batches:
             written = batch
             if stamp:
-                written = Batch(batch.envelope._replace(base_offset=self.end, leader_epoch=leader_epoch), batch.data)
+                written = stamp_at(batch, self.end, leader_epoch)
             assert written.envelope.base_offset == self.end, "logs have no gaps"
             self.batches.append(written)
-            value = batch.data.decode()
+            value = value_of(batch)
             self.values.extend(f"{value}.{n}" for n in range(batch.envelope.last_offset_delta + 1))
 
     def truncate(self, end: int) -> None:
@@ -97,7 +125,7 @@ class StoredLog:
         return RecoveredLog(
             Offset(self.start),
             Offset(self.end),
-            Offset(self.end if damaged is None else self.flushed),
+            Offset(self.flushed),
             Offset(self.high_watermark),
             epochs.entries,
             self.producers(),
@@ -112,6 +140,8 @@ class Machine:
     def __init__(self, broker: int, dice: random.Random) -> None:
         self.directory_id = f"directory-{broker}"
         self.boot = 1
+        self.path: Path | None = None
+        """Of the log directory, in worlds with real files."""
         self.incarnation: tuple[int, int] | None = None
         """(boot, broker epoch) as the last confirmed registration wrote it, with fsync."""
         self.logs: dict[TopicPartition, StoredLog] = {}
@@ -133,10 +163,6 @@ class Machine:
     def log(self, partition: TopicPartition, identity: ReplicaIdentity) -> StoredLog:
         """Open or make."""
         return self.logs.setdefault(partition, StoredLog(identity))
-
-    def sync(self) -> None:
-        for log in self.logs.values():
-            log.flushed = log.end
 
     def registered(self, broker_epoch: int) -> None:
         """What was promised under earlier broker epochs went with the power, where any went."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidemark.core.leader_epochs import LeaderEpochs
+from tidemark.core.partition_follower import PartitionFollower
 from tidemark.model import IsrEntry, LeaderEpoch, Offset, TopicPartition, VersionedState
 
 if TYPE_CHECKING:
@@ -395,7 +396,8 @@ def lineage_of(process: BrokerNode, partition: TopicPartition) -> int | None:
     leader = process.leading(partition)
     if leader is not None:
         return leader.state.lineage
-    if replica.role is not None and replica.role.reconciled and replica.command is not None:
+    role = replica.role
+    if isinstance(role, PartitionFollower) and role.reconciled and replica.command is not None:
         return replica.command.state.lineage
     if not process.world.recipe.unclean:
         return 0

@@ -38,4 +38,6 @@ def live(plan: Plan, *, tracing: bool = False) -> Life:
     except Exception as error:  # noqa: BLE001 - whatever the code under test lets out is what is looked for
         kind = type(error).__name__
         return Life(world, Failure(kind, f"{kind}: {error}", world.engine.now))
+    finally:
+        world.close()
     return Life(world, None)

@@ -6,12 +6,14 @@ As broker/log_threads.py does it, in simulated time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
+from tidemark.core.producer_state import ProducerStates
 from tidemark.model import ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.record.envelope import Batch
 
 from tests.simulation.disk import StoredLog
 
@@ -46,7 +48,7 @@ class MachineLogs:
             opened = self._open.get(effect.partition)
             count = self._dice.randint(0, len(effect.batches))
             if opened is not None and opened[0] == effect.identity and not self._machine.failed:
-                opened[1].append(effect.batches[:count], effect.leader_epoch, stamp=effect.stamp)
+                self._write(opened[1], effect, effect.batches[:count])
 
     def _work(self, effect: Any, do: Callable[[Any], None]) -> None:
         engine, machine = self._node.engine, self._machine
@@ -85,7 +87,10 @@ class MachineLogs:
         log = self._machine.log(effect.partition, effect.identity)
         assert log.identity == effect.identity, "one topic, never deleted, lives in a world"
         self._open[effect.partition] = (effect.identity, log)
-        self._answer(ev.LogOpened(effect.partition, effect.identity, log.recovered()))
+        found = self._recover(effect, log)
+        self._answer(ev.LogOpened(effect.partition, effect.identity, found))
+        if self._node.world.recipe.group_commit and found.flushed_offset < found.log_end_offset:
+            self._flush_soon(effect, log)
 
     def _do_close(self, effect: fx.CloseLog) -> None:
         assert effect.set_aside is None, f"nothing is set aside here: {effect}"
@@ -104,13 +109,13 @@ class MachineLogs:
             self._fail(effect)
             return
         assert effect.base_offset == log.end, f"appends continue the log: {effect.base_offset} after {log.end}"
-        log.append(effect.batches, effect.leader_epoch, stamp=effect.stamp)
+        self._write(log, effect, effect.batches)
         self._answer(ev.LogAppended(effect.partition, effect.identity, Offset(log.end)))
         if self._node.world.recipe.group_commit:
             self._flush_soon(effect, log)
 
-    def _flush_soon(self, effect: fx.AppendToLog, log: StoredLog) -> None:
-        """One fdatasync for what gathered meanwhile; it covers what was written when it began."""
+    def _flush_soon(self, effect: fx.AppendToLog | fx.OpenLog, log: StoredLog) -> None:
+        """One fdatasync for what gathered meanwhile; it covers what was written when it began, unless that was cut."""
         if effect.partition in self._flushing:
             return
         self._flushing.add(effect.partition)
@@ -122,36 +127,74 @@ class MachineLogs:
             engine.after(self._dice.choice((1, 2, 10)), lambda: done(end, cuts))
 
         def done(end: int, cuts: int) -> None:
-            if node.alive and self._opened(effect) is log and not self._refuses and log.cuts == cuts:
-                log.flushed = max(log.flushed, end)
-                self._answer(ev.LogFlushed(effect.partition, effect.identity, Offset(log.flushed)))
+            if not node.alive or self._opened(effect) is not log or self._refuses:
+                return
+            if log.cuts != cuts:
+                self._flush_soon(effect, log)
+                return
+            self._flush(log, effect, end)
+            self._answer(ev.LogFlushed(effect.partition, effect.identity, Offset(log.flushed)))
 
         engine.after(self._dice.choice((0, 1, 4)), begin)
 
     def _do_truncate(self, effect: fx.TruncateLog) -> None:
         log = self._opened(effect)
         if log is not None:
-            log.truncate(effect.end_offset)
-            self._answer_cut(effect, log)
+            self._answer_cut(effect, log, self._cut(log, effect))
 
     def _do_reset(self, effect: fx.ResetLog) -> None:
         log = self._opened(effect)
         if log is not None:
-            log.reset(effect.start_offset)
-            self._answer_cut(effect, log)
+            self._answer_cut(effect, log, self._start_anew(log, effect))
 
-    def _answer_cut(self, effect: fx.TruncateLog | fx.ResetLog, log: StoredLog) -> None:
-        self._answer(
-            ev.LogTruncated(effect.partition, effect.identity, Offset(log.start), Offset(log.end), log.producers())
-        )
+    def _answer_cut(self, effect: fx.TruncateLog | fx.ResetLog, log: StoredLog, producers: ProducerStates) -> None:
+        self._answer(ev.LogTruncated(effect.partition, effect.identity, Offset(log.start), Offset(log.end), producers))
 
     def _do_save_epochs(self, effect: fx.SaveEpochs) -> None:
         log = self._opened(effect)
         if log is not None:
-            log.epochs = effect.entries
+            self._save_epochs(log, effect)
 
     def _read(self, effect: fx.ReadForFollower) -> None:
         log = self._machine.logs[effect.partition]
-        batches = log.read(effect.offset, effect.end_offset, effect.max_bytes)
+        batches = self._fetch(log, effect)
         event = ev.FollowerReadDone(effect.follower, effect.partition, effect.leader_epoch, effect.offset, batches)
         self._node.after(self._dice.randrange(0, 4), lambda: self._node.feed(event))
+
+    # -- what the logs are made of; `filed_logs` puts the shipping storage in its place ------------------------------
+
+    def _recover(self, effect: fx.OpenLog, log: StoredLog) -> ev.RecoveredLog:
+        return log.recovered()
+
+    def _write(self, log: StoredLog, effect: fx.AppendToLog, batches: tuple[Batch, ...]) -> None:
+        log.append(batches, effect.leader_epoch, stamp=effect.stamp)
+
+    def _cut(self, log: StoredLog, effect: fx.TruncateLog) -> ProducerStates:
+        log.truncate(effect.end_offset)
+        return log.producers()
+
+    def _start_anew(self, log: StoredLog, effect: fx.ResetLog) -> ProducerStates:
+        log.reset(effect.start_offset)
+        return log.producers()
+
+    def _save_epochs(self, log: StoredLog, effect: fx.SaveEpochs) -> None:
+        log.epochs = effect.entries
+
+    def _fetch(self, log: StoredLog, effect: fx.ReadForFollower) -> tuple[Batch, ...]:
+        return log.read(effect.offset, effect.end_offset, effect.max_bytes)
+
+    def _flush(self, log: StoredLog, effect: fx.AppendToLog | fx.OpenLog, end: int) -> None:
+        log.flushed = max(log.flushed, end)
+
+    def sync(self) -> None:
+        """Everything written so far survives a power loss."""
+        for log in self._machine.logs.values():
+            log.flushed = log.end
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """Sync, then write the high watermarks down (rule R5)."""
+        self.sync()
+        for partition, high_watermark in high_watermarks.items():
+            log = self._machine.logs.get(partition)
+            if log is not None:
+                log.high_watermark = min(high_watermark, log.end)

@@ -41,6 +41,8 @@ class Recipe:
     late_calls: float = 0.05
     lost_replies: float = 0.05
     checkpoint_ms: int = 400
+    files: bool = False
+    """The shipping storage on real files; else logs in memory."""
     weights: Mapping[str, int] = field(default_factory=lambda: dict(MIXED))
 
 

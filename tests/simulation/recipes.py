@@ -16,9 +16,32 @@ SINGLE = Recipe("single", min_isr=1, misfortunes=12)
 UNCLEAN = Recipe("unclean", unclean=True, misfortunes=15)
 UNCLEAN_SINGLE = replace(UNCLEAN, name="unclean-single", min_isr=1)
 GROUP_COMMIT = Recipe("group-commit", group_commit=True, misfortunes=15)
+FILES = Recipe("files", files=True, misfortunes=12)
+FILES_HARSH = Recipe(
+    "files-harsh",
+    files=True,
+    misfortunes=20,
+    duration_ms=5000,
+    weights={"power": 6, "crash": 5, "crash_all": 2, "cut": 4},
+)
+FILES_UNCLEAN = Recipe("files-unclean", files=True, unclean=True, min_isr=1, misfortunes=15)
+FILES_GROUP_COMMIT = Recipe("files-group-commit", files=True, group_commit=True, misfortunes=12)
 
 RECIPES: Mapping[str, Recipe] = {
-    recipe.name: recipe for recipe in (MILD, MIXED, HARSH, SINGLE, UNCLEAN, UNCLEAN_SINGLE, GROUP_COMMIT)
+    recipe.name: recipe
+    for recipe in (
+        MILD,
+        MIXED,
+        HARSH,
+        SINGLE,
+        UNCLEAN,
+        UNCLEAN_SINGLE,
+        GROUP_COMMIT,
+        FILES,
+        FILES_HARSH,
+        FILES_UNCLEAN,
+        FILES_GROUP_COMMIT,
+    )
 }
 
 

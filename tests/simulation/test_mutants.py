@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.lives import live
 from tests.simulation.mutants import MUTANTS, Mutant, catch
-from tests.simulation.plan import draw
+from tests.simulation.plan import Recipe, draw
 from tests.simulation.shrink import shrink, story
 
 STORY_ITEMS_MAX = 8
@@ -21,7 +21,7 @@ def test_a_mutant_is_caught(mutant: Mutant) -> None:
 @pytest.mark.parametrize(
     "recipe", {mutant.recipe.name: mutant.recipe for mutant in MUTANTS}.values(), ids=lambda one: one.name
 )
-def test_without_a_mutant_the_same_worlds_are_sound(recipe) -> None:
+def test_without_a_mutant_the_same_worlds_are_sound(recipe: Recipe) -> None:
     for seed in range(SOUND_WORLDS):
         failure = live(draw(seed, recipe)).failure
         assert failure is None, f"{recipe.name} {seed}: {failure.message}"

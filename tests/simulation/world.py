@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tidemark.core import controller_events as cev
@@ -24,6 +26,7 @@ from tests.simulation.controller_node import ControllerNode
 from tests.simulation.disk import Machine
 from tests.simulation.engine import Engine, Node
 from tests.simulation.ensemble import ZOOKEEPER, Ensemble
+from tests.simulation.filed_logs import lose_power_on_files
 from tests.simulation.invariants import InvariantError, all_invariants
 from tests.simulation.network import Network
 from tests.simulation.plan import BROKERS, CONTROLLERS, START_MS, Item, Plan
@@ -77,6 +80,10 @@ class World:
         self._offline_after_ms = 0
         self.offline_at_the_end = False
         self._seen: dict[TopicPartition, tuple[int, VersionedState]] = {}
+        self._directory = _memory_directory() if plan.recipe.files else None
+        for broker, machine in self.machines.items():
+            if self._directory is not None:
+                machine.path = Path(self._directory.name) / str(broker)
         self._make_tree()
         self.ensemble.on_commit = self.check
         for broker in self.machines:
@@ -104,9 +111,14 @@ class World:
             nodes.update({"/" + "/".join(parts[: depth + 1]): b"" for depth in range(len(parts))})
         nodes[paths.topic(topic.topic)] = codecs.encode_topic(topic)
         nodes[paths.topic_config(topic.topic)] = codecs.encode_configs(configs)
-        self.ensemble.commit(
-            [lambda tree, at=path, data=data: tree.create(at, data, 0) for path, data in nodes.items()]
-        )  # type: ignore[misc]
+        self.ensemble.commit([_creation(path, data) for path, data in nodes.items()])
+
+    def close(self) -> None:
+        """Give files back, where there are any."""
+        if self._directory is not None:
+            for process in self.brokers.values():
+                process.logs.die()
+            self._directory.cleanup()
 
     # -- what is the case --------------------------------------------------------------------------------------------
 
@@ -298,6 +310,15 @@ class World:
         self._power_losses += 1
 
 
+def _memory_directory() -> tempfile.TemporaryDirectory[str]:
+    memory = Path("/dev/shm")
+    return tempfile.TemporaryDirectory(prefix="tidemark-world-", dir=memory if memory.is_dir() else None)
+
+
+def _creation(path: str, data: bytes) -> Callable[[Any], Any]:
+    return lambda tree: tree.create(path, data, 0)
+
+
 class Misfortunes:
     """Carries out what the plan says of nodes, links and disks."""
 
@@ -342,6 +363,8 @@ class Misfortunes:
         if world.may_lose_power():
             world.count_power_loss()
             lost = world.machines[broker].lose_power()
+            if world.recipe.files:
+                lose_power_on_files(world.machines[broker], world.engine.dice("torn"))
             world.tell(f"machine {broker} loses power, and {lost} records with it")
         self._later(down_ms, lambda: world.start_broker(broker))
 

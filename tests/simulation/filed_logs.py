@@ -1,0 +1,127 @@
+"""The shipping storage on real files under a simulated broker; what it answers is compared with the logs in memory.
+
+The logs in memory stay the truth that invariants look at; every answer the core gets is the real storage's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemark.core import effects as fx
+from tidemark.core import events as ev
+from tidemark.core.producer_state import ProducerStates
+from tidemark.model import BrokerId, Offset, TopicPartition
+from tidemark.record.envelope import Batch, split_batches
+from tidemark.storage.log import PartitionLog
+from tidemark.storage.manager import LogManager, open_logs
+from tidemark.storage.segment import Segment
+
+from tests.simulation.disk import Machine, StoredLog, value_of
+from tests.simulation.invariants import InvariantError
+from tests.simulation.machine_logs import MachineLogs
+
+if TYPE_CHECKING:
+    from tests.simulation.broker_node import BrokerNode
+
+
+class FiledLogs(MachineLogs):
+    """One process on one real directory."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        super().__init__(node)
+        assert self._machine.path is not None, "a world with files has a directory for each machine"
+        self._configs = {"flush.policy": "group-commit"} if node.world.recipe.group_commit else {}
+        self._manager: LogManager = open_logs(
+            [self._machine.path], cluster_id="cluster", broker_id=BrokerId(node.broker_id)
+        )
+        self._files: dict[TopicPartition, PartitionLog] = {}
+
+    def die(self) -> None:
+        """A kill: what was written stays, nothing is closed properly."""
+        super().die()
+        self._manager.close()
+        self._files.clear()
+
+    def _same(self, what: str, real: object, model: object) -> None:
+        if real != model:
+            raise InvariantError(
+                f"STORAGE: {what} of broker {self._node.broker_id} is {real} on files, {model} in memory"
+            )
+
+    def _recover(self, effect: fx.OpenLog, log: StoredLog) -> ev.RecoveredLog:
+        model = log.recovered()
+        self._files[effect.partition], real = self._manager.open(effect.partition, effect.identity, self._configs)
+        self._same("the recovered end", real.log_end_offset, model.log_end_offset)
+        self._same("the recovered high watermark", real.high_watermark, model.high_watermark)
+        self._same("the recovered epochs", real.epochs, model.epochs)
+        self._same("the recovered producers", _producers(real.producers), _producers(model.producers))
+        self._same("the recovered damage", real.damaged is None, model.damaged is None)
+        return real
+
+    def _write(self, log: StoredLog, effect: fx.AppendToLog, batches: tuple[Batch, ...]) -> None:
+        super()._write(log, effect, batches)
+        if batches:
+            end = self._files[effect.partition].append(
+                batches, base_offset=effect.base_offset, leader_epoch=effect.leader_epoch, stamp=effect.stamp
+            )
+            self._same("the end after an append", end, log.end)
+
+    def _cut(self, log: StoredLog, effect: fx.TruncateLog) -> ProducerStates:
+        model = super()._cut(log, effect)
+        real = self._files[effect.partition].truncate(effect.end_offset)
+        self._same("the end after a cut", self._files[effect.partition].log_end_offset, log.end)
+        self._same("the producers after a cut", _producers(real), _producers(model))
+        return real
+
+    def _start_anew(self, log: StoredLog, effect: fx.ResetLog) -> ProducerStates:
+        self._files[effect.partition].reset(effect.start_offset)
+        return super()._start_anew(log, effect)
+
+    def _save_epochs(self, log: StoredLog, effect: fx.SaveEpochs) -> None:
+        super()._save_epochs(log, effect)
+        self._files[effect.partition].save_epochs(effect.entries)
+
+    def _fetch(self, log: StoredLog, effect: fx.ReadForFollower) -> tuple[Batch, ...]:
+        file = self._files.get(effect.partition)
+        if file is None:
+            return ()
+        data = file.read(effect.offset, end_offset=effect.end_offset, max_bytes=effect.max_bytes)
+        assert data is not None, "a read that may wait gives bytes"
+        batches = split_batches(data)
+        model = log.read(effect.offset, effect.end_offset, 1 << 30)[: len(batches)]
+        self._same("what is read", [_named(one) for one in batches], [_named(one) for one in model])
+        return batches
+
+    def _flush(self, log: StoredLog, effect: fx.AppendToLog | fx.OpenLog, end: int) -> None:
+        super()._flush(log, effect, end)
+        self._files[effect.partition].flush()
+
+    def sync(self) -> None:
+        super().sync()
+        self._manager.sync()
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        super().checkpoint(high_watermarks)
+        self._manager.checkpoint(high_watermarks)
+
+
+def lose_power_on_files(machine: Machine, dice: random.Random) -> None:
+    """Cut each file where the log in memory was cut, and leave the next batch torn there."""
+    assert machine.path is not None
+    for partition, log in machine.logs.items():
+        path = Segment(Path(machine.path) / str(partition), 0).log_path
+        kept_bytes = sum(len(batch.data) for batch in log.batches)
+        lost_bytes = path.stat().st_size - kept_bytes
+        with path.open("rb+") as file:
+            file.truncate(kept_bytes + (dice.randrange(min(lost_bytes, 300)) if lost_bytes > 0 else 0))
+
+
+def _named(batch: Batch) -> tuple[str, int, int]:
+    return value_of(batch), batch.envelope.base_offset, batch.envelope.leader_epoch
+
+
+def _producers(states: ProducerStates) -> str:
+    return repr(states)
