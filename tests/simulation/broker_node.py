@@ -80,6 +80,7 @@ class BrokerNode(Node):
             fx.ReadIsr: lambda effect: self.spawn(self._read_isr(effect)),
             fx.ReportIsrChange: lambda effect: world.hint(self, effect),
             fx.GiveUpLeadership: lambda effect: world.hint(self, effect),
+            fx.ReportLogFailed: lambda effect: world.hint(self, effect),
             fx.ConnectToLeader: self._connect,
             fx.DisconnectFromLeader: self._disconnect,
             fx.SendToLeader: lambda effect: self._send(True, self.outbound.get(effect.leader), effect.message),

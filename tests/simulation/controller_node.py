@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.core import controller_effects as fx
 from tidemark.core import controller_events as ev
-from tidemark.core.controller import ControllerConfig, ControllerCore, partitions_of
+from tidemark.core.config import ControllerConfig
+from tidemark.core.controller import ControllerCore, partitions_of
 from tidemark.core.messages import LeaderAndIsrCommand
 from tidemark.core.partition_record import TopicPolicy
 from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError

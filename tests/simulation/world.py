@@ -192,14 +192,15 @@ class World:
         if controller not in self.controllers:
             self.controllers[controller] = ControllerNode(self, controller)
 
-    def hint(self, process: BrokerNode, effect: fx.ReportIsrChange | fx.GiveUpLeadership) -> None:
+    def hint(self, process: BrokerNode, effect: fx.ReportIsrChange | fx.GiveUpLeadership | fx.ReportLogFailed) -> None:
         """To whoever holds office; tried again until somebody takes it, as broker/isr_writer.py does."""
         broker_epoch = process.broker_epoch
         event: cev.ControllerEvent
         if isinstance(effect, fx.ReportIsrChange):
             event = cev.IsrChangesReported((effect.partition,))
         else:
-            event = cev.LeadershipGivenUp(process.broker_id, broker_epoch, effect.partition, effect.leader_epoch)
+            kind = cev.LeadershipGivenUp if isinstance(effect, fx.GiveUpLeadership) else cev.ReplicaFailed
+            event = kind(process.broker_id, broker_epoch, effect.partition, effect.leader_epoch)
 
         def try_once() -> None:
             for controller in self.controllers.values():
