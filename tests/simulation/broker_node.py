@@ -192,13 +192,19 @@ class BrokerNode(Node):
         if not machine.failed:
             self.logs.sync()
         previous = (await store.broker_epochs()).get(self.broker_id)
-        clean = self._judge(previous).clean
+        verdict = self._judge(previous)
+        clean = verdict.clean
         known = await self._known_leader_epochs()
         directories = () if machine.failed else (machine.directory_id,)
         registration = BrokerRegistration(
             self.broker_id, f"host{self.broker_id}", 1, directory_ids=directories, boot_id=machine.boot_id
         )
-        epoch = await store.register_broker(registration, clean=clean, locked_directory_ids=frozenset(directories))
+        epoch = await store.register_broker(
+            registration,
+            clean=clean,
+            flushed_kept=verdict.flushed_kept,
+            locked_directory_ids=frozenset(directories),
+        )
         machine.registered(epoch)
         if not machine.failed:
             machine.incarnation = (machine.boot, epoch)

@@ -15,7 +15,15 @@ from tidemark.core.config import ControllerConfig
 from tidemark.core.controller import ControllerCore, partitions_of
 from tidemark.core.messages import LeaderAndIsrCommand
 from tidemark.core.partition_record import TopicPolicy
-from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError
+from tidemark.model import (
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    ElectionKind,
+    ElectionRequest,
+    ErrorCode,
+    TidemarkError,
+)
 from tidemark.ports import ControllerTerm, StateWrite, StoreEvent, WriteOutcome
 
 from tests.simulation.engine import Node
@@ -29,12 +37,13 @@ _DEADLINE_MS = 700
 _HEARTBEAT_MS = 250
 _HEARTBEAT_DEADLINE_MS = 500
 _BROKER_EVENTS = (StoreEvent.BROKERS,)
-_TOPIC_EVENTS = (StoreEvent.TOPICS, StoreEvent.DELETIONS)
+_TOPIC_EVENTS = (StoreEvent.TOPICS, StoreEvent.DELETIONS, StoreEvent.ELECTIONS)
 
 
 def policy_of(configs: Mapping[str, str]) -> TopicPolicy:
     unclean = configs.get("unclean.leader.election.enable") == "true"
-    return TopicPolicy(int(configs["min.insync.replicas"]), unclean)
+    group_commit = configs.get("flush.policy") == "group-commit"
+    return TopicPolicy(int(configs["min.insync.replicas"]), unclean, group_commit=group_commit)
 
 
 class Term:
@@ -64,6 +73,7 @@ class Term:
             fx.SendLeaderAndIsr: self._send_leader_and_isr,
             fx.SendUpdateMetadata: self._send_metadata,
             fx.DescribeReplicas: self._describe,
+            fx.FinishElections: lambda effect: node.spawn(self._finish_elections(effect)),
             fx.Resign: self._resign,
             fx.Observed: self._observed,
         }
@@ -80,7 +90,7 @@ class Term:
         self.feed(ev.Elected(brokers, epochs, topics, states, deletions))
         self._tick()
         self._started = True
-        for event in self._early:
+        for event in (*self._early, StoreEvent.ELECTIONS):
             self.hint(event)
 
     def feed(self, event: ev.ControllerEvent) -> None:
@@ -145,14 +155,43 @@ class Term:
         self.feed(ev.BrokersChanged(brokers, epochs))
 
     async def _read_topics(self) -> None:
+        elections = {kind: await self._read_elections(kind) for kind in ElectionKind}
         topics = await self.node.store.topics(watch=True)
         deletions = await self.node.store.requested_deletions(watch=True)
         self.feed(ev.TopicsChanged(topics))
         self.feed(ev.DeletionsRequested(deletions))
+        for kind, request in elections.items():
+            self.feed(ev.ElectionsRequested(kind, request))
+
+    async def _read_elections(self, kind: ElectionKind) -> ElectionRequest | None:
+        """Without what has a report of this request already."""
+        request = await self.node.store.requested_elections(kind, watch=True)
+        if request is None or kind is not ElectionKind.LAST_KNOWN:
+            return request
+        kept = await self.node.store.unclean_elections(request.partitions)
+        held = {one.partition for reports in kept.values() for one in reports if one.request_id == request.request_id}
+        return replace(request, partitions=tuple(one for one in request.partitions if one not in held))
+
+    async def _finish_elections(self, effect: fx.FinishElections) -> None:
+        try:
+            await self.node.store.finish_elections(self.won, effect.request)
+        except TidemarkError as error:
+            if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
+                self.over = True
+                return
+            await self.node.sleep(100)
+            self.hint(StoreEvent.ELECTIONS)
 
     async def _write(self, effect: fx.WriteStates) -> None:
         writes = [
-            StateWrite(change.partition, change.identity, change.state, change.expected_version, change.broker_epochs)
+            StateWrite(
+                change.partition,
+                change.identity,
+                change.state,
+                change.expected_version,
+                change.broker_epochs,
+                change.report and replace(change.report, elected_at_ms=self.node.engine.now),
+            )
             for change in effect.changes
         ]
         try:

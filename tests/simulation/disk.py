@@ -172,8 +172,8 @@ class Machine:
     def keeps_promise_of(self, broker_epoch: int) -> bool:
         return not self.lost and broker_epoch > self.lost_at_epoch
 
-    def lose_power(self) -> int:
-        """Gives how many records went."""
+    def lose_power(self, *, counted_on: bool) -> int:
+        """Gives how many records went; `counted_on`: acknowledgements did not wait for the disk."""
         self.boot += 1
         lost = 0
         for log in self.logs.values():
@@ -183,5 +183,5 @@ class Machine:
             log.flushed = log.end
             log.high_watermark = high_watermark  # it was written with a sync, and stays
             lost += before - log.end
-        self.lost = self.lost or lost > 0
+        self.lost = self.lost or (counted_on and lost > 0)
         return lost

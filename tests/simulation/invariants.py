@@ -211,6 +211,24 @@ class StrongIsr(_OfCommitted):
             )
 
 
+class Flushed(_OfCommitted):
+    """Where acknowledgements wait for the disk, what is committed is on the disk of every member (rule R3)."""
+
+    name = "FLUSHED"
+
+    def check(self, world: World, partition: TopicPartition) -> None:
+        found = world.state(partition)
+        if found is None or not world.recipe.group_commit:
+            return
+        committed = len(self._committed.of(partition, found.state.lineage))
+        for member in found.state.isr:
+            log = world.machines[member.broker_id].logs.get(partition)
+            flushed = log.flushed if log is not None else 0
+            self.require(
+                flushed >= committed, f"{partition}: {committed} committed, {flushed} on the disk of {member.broker_id}"
+            )
+
+
 class LogMatch(_OfCommitted):
     name = "LOG-MATCH"
 
@@ -413,6 +431,7 @@ def all_invariants() -> list[Invariant]:
         OneLeader(),
         ValidHighWatermark(),
         StrongIsr(committed),
+        Flushed(committed),
         LogMatch(committed),
         HighWatermarkMonotonic(),
         EpochsMonotonic(),

@@ -31,13 +31,16 @@ from tidemark.core.replication_session import Sending
 from tidemark.model import BrokerId, LeaderEpoch, Offset
 
 from tests.simulation.broker_node import BrokerNode
+from tests.simulation.invariants import all_invariants
 from tests.simulation.lives import Failure, live
 from tests.simulation.plan import MIXED as MIXED_WEIGHTS
 from tests.simulation.plan import Plan, Recipe, draw
-from tests.simulation.recipes import HARSH, MIXED
+from tests.simulation.recipes import GROUP_COMMIT, HARSH, MIXED
 
 Patch = Callable[[Any], None]
 WORLDS_MAX = 150
+NAMES = frozenset({"LIVENESS", "AssertionError", *(one.name for one in all_invariants())})
+"""What may catch a mutant: an invariant, peace that does not come, or an assertion of the core (as rule E3's)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ def catch(mutant: Mutant, *, worlds_max: int = WORLDS_MAX) -> Caught | None:
             plan = draw(seed, mutant.recipe)
             failure = live(plan).failure
             if failure is not None:
+                assert failure.name in NAMES, f"{mutant.name} breaks the test itself: {failure.message}"
                 return Caught(plan, failure, seed + 1)
     return None
 
@@ -86,6 +90,9 @@ FLIPS = Recipe(
     "flips", idempotent=60, produces=5, misfortunes=14, lost_replies=0.4, weights={"depose": 8, "isolate": 1, "cut": 1}
 )
 FORGETFUL = Recipe("forgetful", misfortunes=14, checkpoint_ms=3000, weights={"isolate": 5, "cut": 3, "crash_all": 4})
+GROUP_COMMIT_POWER = replace(
+    RESTARTS, name="group-commit-power", group_commit=True, weights={"power": 6, "cut": 3, "isolate": 3}
+)
 UNANSWERED = replace(HARSH, name="unanswered", lost_answers=0.4, weights={**MIXED_WEIGHTS, "lost_answers": 8})
 
 
@@ -185,6 +192,21 @@ def reports_before_it_has_written(monkeypatch: Any) -> None:
 
     monkeypatch.setattr(PartitionFollower, "report", report)
     monkeypatch.setattr(PartitionFollower, "on_chunk", chunk_and_report)
+
+
+def goes_by_what_is_written(monkeypatch: Any) -> None:
+    """The high watermark of a group-commit topic goes by log ends."""
+    monkeypatch.setattr(ReplicaLog, "counts_flushes", lambda self, group_commit: None)
+
+
+def forgets_its_own_disk(monkeypatch: Any) -> None:
+    """A leader counts its followers' flushes, and its own page cache."""
+    monkeypatch.setattr(ReplicaLog, "safe_offset", property(lambda self: self.log_end_offset))
+
+
+def takes_in_who_has_not_flushed(monkeypatch: Any) -> None:
+    """Who has written everything joins."""
+    monkeypatch.setattr(PartitionLeader, "_is_flushed", lambda self, remote: True)
 
 
 # -- the ISR ---------------------------------------------------------------------------------------------------------
@@ -332,7 +354,7 @@ def elects_uncleanly_on_suspicion(monkeypatch: Any) -> None:
 
 def trusts_void_entries(monkeypatch: Any) -> None:
     """Who lost records with the power is elected all the same."""
-    monkeypatch.setattr(BrokerFacts, "is_void", lambda self, entry: False)
+    monkeypatch.setattr(BrokerFacts, "is_void", lambda self, entry, **_: False)
 
 
 def calls_every_registration_clean(monkeypatch: Any) -> None:
@@ -344,13 +366,16 @@ def calls_every_registration_clean(monkeypatch: Any) -> None:
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(truncates_to_the_high_watermark, "E2", RESTARTS),
     Mutant(never_truncates, "E2, E4"),
-    Mutant(reconciles_in_one_round, "E2", DEPOSED),
+    Mutant(reconciles_in_one_round, "E2", FLIPS),
     Mutant(keeps_producers_when_cut, "P3", FLIPS),
     Mutant(change_in_flight_does_not_hold, "R3", UNANSWERED),
     Mutant(commits_below_min_isr, "R4", FORGETFUL),
     Mutant(skips_who_has_not_acknowledged, "R3"),
     Mutant(states_a_stale_high_watermark, "E6"),
     Mutant(reports_before_it_has_written, "R1"),
+    Mutant(goes_by_what_is_written, "R3", GROUP_COMMIT),
+    Mutant(forgets_its_own_disk, "R3", GROUP_COMMIT),
+    Mutant(takes_in_who_has_not_flushed, "R8", GROUP_COMMIT_POWER),
     Mutant(goes_on_after_a_conflict, "R9", UNANSWERED),
     Mutant(takes_in_who_lags, "R8"),
     Mutant(takes_in_before_the_epoch_start, "R8", FORGETFUL),

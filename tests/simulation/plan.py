@@ -60,6 +60,7 @@ MIXED: dict[str, int] = {
     "power": 2,
     "crash_all": 1,
     "depose": 3,
+    "elect": 2,
     "pause": 3,
     "cut": 4,
     "isolate": 2,
@@ -106,6 +107,10 @@ def _arguments(kind: str, dice: random.Random) -> tuple[int | str, ...]:
             return (broker, other, long_ms)
         case "cut_zookeeper" | "cut_controller":
             return (broker, dice.choice(("to", "from", "both")), long_ms)
+        case "elect":
+            return ("preferred",)
+        case "elect_last_known":
+            return ("last_known",)
         case "depose":
             return (dice.choice((700, 1200, 2000)),)
         case "break":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tests.simulation.plan import MIXED as MIXED_WEIGHTS
 from tests.simulation.plan import Recipe
 
 MILD = Recipe("mild", misfortunes=5)
@@ -13,7 +14,7 @@ HARSH = Recipe(
     "harsh", misfortunes=25, duration_ms=5000, lost_answers=0.2, repeated_calls=0.2, late_calls=0.2, idempotent=25
 )
 SINGLE = Recipe("single", min_isr=1, misfortunes=12)
-UNCLEAN = Recipe("unclean", unclean=True, misfortunes=15)
+UNCLEAN = Recipe("unclean", unclean=True, misfortunes=15, weights={**MIXED_WEIGHTS, "elect_last_known": 3})
 UNCLEAN_SINGLE = replace(UNCLEAN, name="unclean-single", min_isr=1)
 GROUP_COMMIT = Recipe("group-commit", group_commit=True, misfortunes=15)
 FILES = Recipe("files", files=True, misfortunes=12)

@@ -12,6 +12,7 @@ from tidemark.core import effects as fx
 from tidemark.core.config import ReplicationConfig
 from tidemark.model import (
     BrokerId,
+    ElectionKind,
     ReplicaIdentity,
     TidemarkError,
     TopicDescription,
@@ -337,6 +338,8 @@ class Misfortunes:
             "cut_zookeeper": lambda broker, way, ms: self._cut_from(self._broker(broker), ZOOKEEPER, way, ms),
             "cut_controller": self._cut_controller,
             "break": self._break,
+            "elect": self._elect,
+            "elect_last_known": self._elect,
             "depose": self._depose,
             "slow_disk": self._slow_disk,
             "failed_disk": self._failed_disk,
@@ -363,7 +366,7 @@ class Misfortunes:
         world.stop_broker(broker)
         if world.may_lose_power():
             world.count_power_loss()
-            lost = world.machines[broker].lose_power()
+            lost = world.machines[broker].lose_power(counted_on=not world.recipe.group_commit)
             if world.recipe.files:
                 lose_power_on_files(world.machines[broker], world.engine.dice("torn"))
             world.tell(f"machine {broker} loses power, and {lost} records with it")
@@ -419,6 +422,22 @@ class Misfortunes:
         stream = process.outbound.get(two) if process is not None else None
         if stream is not None:
             stream.break_()
+
+    def _elect(self, kind: str) -> None:
+        """Somebody asks for an election; where that is refused or lost, nobody asks again."""
+        world = self._world
+
+        async def ask() -> None:
+            store = world.ensemble.sim_store(admin, world.session_timeout_ms)
+            try:
+                await store.start()
+                await store.request_elections(ElectionKind(kind), [PARTITION], f"at {world.engine.now}")
+            except TidemarkError as error:
+                world.tell(f"the election is not asked for: {error}")
+            admin.alive = False
+
+        admin = Node(world.engine, "admin")
+        admin.spawn(ask())
 
     def _slow_disk(self, named: int, for_ms: int) -> None:
         self._world.machines[self._broker(named)].slow_until_ms = self._world.engine.now + for_ms
