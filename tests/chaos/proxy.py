@@ -170,7 +170,8 @@ class Network:
 
     async def caller_of(self, port: int) -> str:
         """The name of the process that this local port belongs to; ANYBODY for a stranger (a client)."""
-        asked = self._asked[port] = asyncio.get_running_loop().create_future()
+        asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._asked[port] = asked
         if not self._looking:
             self._looking = True
             try:

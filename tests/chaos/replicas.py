@@ -1,4 +1,7 @@
-"""All replicas of a stopped cluster, compared below the high watermark, byte for byte."""
+"""All replicas of a stopped cluster, compared below what was read back at the end, byte for byte.
+
+A follower's own high watermark may be behind; what readers were given is the measure, and every replica was in sync.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,12 @@ from tidemark.storage.manager import LogManager, open_logs
 
 _READ_BYTES = 1 << 20
 
+Batches = dict[int, tuple[int, bytes]]
+"""By base offset: the next batch's, and the bytes."""
 
-def differences(directories: dict[int, Path], scratch: Path) -> list[str]:
-    """Where two replicas differ below the lower of their high watermarks; `directories` by broker.
+
+def differences(directories: dict[int, Path], ends: dict[TopicPartition, int], scratch: Path) -> list[str]:
+    """Where a replica lacks something or differs from another below `ends`, exclusive; `directories` by broker.
 
     The logs are opened from copies: what a round left behind is evidence.
     """
@@ -25,7 +31,7 @@ def differences(directories: dict[int, Path], scratch: Path) -> list[str]:
             shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.tmp"))
             cluster_id = json.loads((copy / "meta.json").read_text())["cluster_id"]
             opened[broker] = open_logs([copy], cluster_id=cluster_id, broker_id=BrokerId(broker))
-        return _compare(opened)
+        return compare({broker: _contents(logs, ends) for broker, logs in opened.items()}, ends)
     finally:
         for logs in opened.values():
             logs.close()
@@ -33,38 +39,40 @@ def differences(directories: dict[int, Path], scratch: Path) -> list[str]:
             shutil.rmtree(scratch / f"copy-{broker}", ignore_errors=True)
 
 
-def _compare(opened: dict[int, LogManager]) -> list[str]:
-    found: list[str] = []
-    partitions = sorted({partition for logs in opened.values() for partition in logs.replicas()})
-    for partition in partitions:
-        contents = {
-            broker: _committed(logs, partition) for broker, logs in opened.items() if partition in logs.replicas()
-        }
-        first, *others = contents
-        for other in others:
-            found += _differ(partition, first, contents[first], other, contents[other])
-    return found
+def _contents(logs: LogManager, ends: dict[TopicPartition, int]) -> dict[TopicPartition, Batches]:
+    held = logs.replicas()
+    return {partition: _below(logs, partition, end) for partition, end in ends.items() if partition in held}
 
 
-def _committed(logs: LogManager, partition: TopicPartition) -> dict[int, bytes]:
-    """Each batch below the high watermark, by its base offset."""
+def _below(logs: LogManager, partition: TopicPartition, end: int) -> Batches:
+    """Each batch below `end`, or below the log's own end if that comes first, by its base offset."""
     log, recovered = logs.open(partition, logs.replicas()[partition], {})
     assert recovered.damaged is None, f"{partition}: {recovered.damaged}"
-    batches: dict[int, bytes] = {}
+    end = min(end, int(log.log_end_offset))
+    batches: Batches = {}
     offset = int(log.log_start_offset)
-    while offset < recovered.high_watermark:
-        data = log.read(Offset(offset), end_offset=recovered.high_watermark, max_bytes=_READ_BYTES)
-        assert data, f"{partition}: nothing at {offset} below the high watermark"
+    while offset < end:
+        data = log.read(Offset(offset), end_offset=Offset(end), max_bytes=_READ_BYTES)
+        assert data, f"{partition}: nothing at {offset} below {end}"
         for batch in check_batches(data):
-            batches[batch.envelope.base_offset] = batch.data
+            batches[batch.envelope.base_offset] = (int(batch.envelope.next_offset), bytes(batch.data))
             offset = batch.envelope.next_offset
     return batches
 
 
-def _differ(
-    partition: TopicPartition, one: int, mine: dict[int, bytes], other: int, theirs: dict[int, bytes]
-) -> list[str]:
-    end = min(max(mine, default=-1), max(theirs, default=-1))
-    below = sorted(offset for offset in {*mine, *theirs} if offset <= end)
-    wrong = next((offset for offset in below if mine.get(offset) != theirs.get(offset)), None)
-    return [] if wrong is None else [f"{partition}: brokers {one} and {other} differ at {wrong}"]
+def compare(contents: dict[int, dict[TopicPartition, Batches]], ends: dict[TopicPartition, int]) -> list[str]:
+    """What is wrong with these contents by broker, each of which should hold every partition up to its end."""
+    found: list[str] = []
+    for partition, end in ends.items():
+        held = {broker: mine.get(partition, {}) for broker, mine in contents.items()}
+        for broker, batches in held.items():
+            reached = max((following for following, _ in batches.values()), default=0)
+            if reached < end:
+                found.append(f"{partition}: broker {broker} ends at {reached}, below {end}")
+        first, *others = held
+        for other in others:
+            offsets = sorted({*held[first], *held[other]})
+            wrong = next((at for at in offsets if held[first].get(at) != held[other].get(at)), None)
+            if wrong is not None:
+                found.append(f"{partition}: brokers {first} and {other} differ at {wrong}")
+    return found

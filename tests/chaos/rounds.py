@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tidemark.client import AdminClient
 from tidemark.client.ranges import RangeReader
+from tidemark.model import TopicPartition
 
 from tests.chaos.arena import BROKERS, Arena
 from tests.chaos.checker import check
@@ -58,7 +59,9 @@ def run_round(directory: Path, seed: int, duration_s: float) -> Report:
             not_in_sync = _wait_until_in_sync(admin)
         findings = [str(finding) for finding in check(history)] + not_in_sync
     if not not_in_sync:
-        findings += differences({int(name.split("-")[1]): directory / name for name in BROKERS}, directory)
+        directories = {int(name.split("-")[1]): directory / name for name in BROKERS}
+        ends = {TopicPartition(TOPIC, index): log[-1][0] + 1 for index, log in history.final.items() if log}
+        findings += differences(directories, ends, directory)
     outcomes = Counter(record.outcome for record in history.sent)
     return Report(
         seed,
