@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PARTS := lint types unit simulation contract integration chaos spark
 NAME ?= produce
+SEEDS ?= 1000
 
 # Your own choice: make PYTHON=/path/to/python3.12 demo
 PYTHON ?=
@@ -16,7 +17,7 @@ FIND_PYTHON = found=; for python in $(CANDIDATES); do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$python"; break; fi; \
 	done
 
-.PHONY: help demo test $(PARTS) explore bench stubs clean prerequisites
+.PHONY: help demo test $(PARTS) soak explore bench stubs clean prerequisites
 
 help: ## what there is
 	@echo "make demo               the main job: real flights, a killed leader, Spark gets every row"
@@ -24,6 +25,7 @@ help: ## what there is
 	@echo "make lint types unit simulation contract integration chaos spark    one part of them"
 	@echo "make bench NAME=produce one benchmark: produce, latency, durability, failover, log, record"
 	@echo "make chaos MINUTES=10   rounds of kills, stops and cuts on real processes, every history checked"
+	@echo "make soak SEEDS=5000    so many simulated worlds, on all cores; a failing one is shrunk and told as a story"
 	@echo "make explore            every interleaving of a small scope; SCOPE=\"--batches 2 --crashes 1 ...\""
 	@echo "make stubs              the gRPC stubs again, from proto/"
 	@echo "make clean              remove what was made"
@@ -41,6 +43,9 @@ endif
 
 $(if $(MINUTES),$(filter-out chaos,$(PARTS)),$(PARTS)): $(READY)
 	@$(BIN)/python tests/run.py $@
+
+soak: $(READY) ## so many simulated worlds
+	@$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS)
 
 explore: $(READY) ## every interleaving of a small scope
 	@$(BIN)/python -m tests.exploration $(SCOPE)

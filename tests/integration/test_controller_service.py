@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 import uuid
@@ -248,6 +249,24 @@ async def test_a_leader_that_gives_up_is_relieved_and_stays_in_sync(
         assert (await cluster.state(partition)).state.isr_ids == (0, 1, 2)
         await leader.stop()
         assert failures == []
+
+
+async def test_a_controller_that_starts_before_zookeeper_answers_waits_for_it(
+    tmp_path: Path, zookeeper: ZooKeeperProcess
+) -> None:
+    cluster = Cluster(tmp_path, zookeeper)
+    process = cluster.controllers[100]
+    os.kill(zookeeper.pid, signal.SIGSTOP)
+    try:
+        process.start()
+        await until(lambda: process.log.exists() and "waiting for ZooKeeper" in process.log.read_text())
+    finally:
+        os.kill(zookeeper.pid, signal.SIGCONT)
+    try:
+        await until(lambda: '"elected"' in process.log.read_text() or " elected" in process.log.read_text())
+        assert process.running
+    finally:
+        await cluster.stop()
 
 
 async def test_a_controller_told_to_stop_resigns_at_once(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:

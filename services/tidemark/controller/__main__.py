@@ -37,7 +37,7 @@ class ControllerProcess:
     async def start(self) -> None:
         """Server up NOT_SERVING, session, election; then SERVING, standby or not."""
         await self._server.start()
-        await self._store.start()
+        await self._loop.connect()
         self._running = asyncio.create_task(self._loop.run(), name="controller loop")
         self._running.add_done_callback(self._on_end)
         await self._server.set_serving(True)

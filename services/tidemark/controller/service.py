@@ -39,8 +39,21 @@ class ControllerLoop:
         self.term: ActiveTerm | None = None
         self.address = str(settings.advertised_listeners)
 
+    async def connect(self) -> None:
+        """Open the session; ZooKeeper may come up after us."""
+        while True:
+            try:
+                await self._store.start()
+            except TidemarkError as error:
+                if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
+                    raise
+                _log.warning("waiting for ZooKeeper", extra={"why": error.message})
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return
+
     async def run(self) -> None:
-        """For ever; cancelled to stop. The session is started by the caller."""
+        """For ever, once connected; cancelled to stop."""
         self._store.listen(self._on_store_event)
         while True:
             try:
