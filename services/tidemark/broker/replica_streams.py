@@ -85,7 +85,10 @@ def _merge_leader_messages(messages: list[LeaderMessage]) -> list[LeaderMessage]
     for message in messages:
         plain = not message.epoch_ends and not message.refusals
         if plain and merged and not merged[-1].refusals and not merged[-1].epoch_ends:
-            merged[-1] = LeaderMessage(chunks=merged[-1].chunks + message.chunks)
+            before = merged[-1]
+            merged[-1] = LeaderMessage(
+                chunks=before.chunks + message.chunks, clock_ms=max(before.clock_ms, message.clock_ms)
+            )
         else:
             merged.append(message)
     return merged
@@ -108,7 +111,11 @@ def _merge_reports(first: FollowerMessage, second: FollowerMessage) -> FollowerM
     credit: dict[int, int] = {}
     for one in (*first.credits, *second.credits):
         credit[one.directory] = credit.get(one.directory, 0) + one.credit_bytes
-    return FollowerMessage(reports=tuple(reports.values()), credits=tuple(Credit(*item) for item in credit.items()))
+    return FollowerMessage(
+        reports=tuple(reports.values()),
+        credits=tuple(Credit(*item) for item in credit.items()),
+        echo_ms=max(first.echo_ms, second.echo_ms),
+    )
 
 
 def _is_report(message: FollowerMessage) -> bool:

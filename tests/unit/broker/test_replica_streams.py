@@ -80,3 +80,10 @@ async def test_an_outbox_without_news_waits() -> None:
     assert not reading.done()
     outbox.put(chunks(0))
     assert await reading == chunks(0)
+
+
+def test_clocks_and_their_echoes_go_out_as_of_the_last_of_the_messages_that_go_together() -> None:
+    (to_follower,) = _merge_leader_messages([LeaderMessage(clock_ms=5), LeaderMessage(clock_ms=7), LeaderMessage()])
+    assert to_follower.clock_ms == 7
+    (to_leader,) = _merge_follower_messages([FollowerMessage(echo_ms=5), FollowerMessage(), FollowerMessage(echo_ms=7)])
+    assert to_leader.echo_ms == 7
