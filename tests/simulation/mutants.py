@@ -93,6 +93,14 @@ FORGETFUL = Recipe("forgetful", misfortunes=14, checkpoint_ms=3000, weights={"is
 GROUP_COMMIT_POWER = replace(
     RESTARTS, name="group-commit-power", group_commit=True, weights={"power": 6, "cut": 3, "isolate": 3}
 )
+FORKS = Recipe(
+    "forks",
+    min_isr=1,
+    unclean=True,
+    produces=60,
+    misfortunes=18,
+    weights={"depose": 3, "isolate": 6, "crash": 5, "crash_all": 2},
+)
 UNANSWERED = replace(HARSH, name="unanswered", lost_answers=0.4, weights={**MIXED_WEIGHTS, "lost_answers": 8})
 
 
@@ -366,7 +374,7 @@ def calls_every_registration_clean(monkeypatch: Any) -> None:
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(truncates_to_the_high_watermark, "E2", RESTARTS),
     Mutant(never_truncates, "E2, E4"),
-    Mutant(reconciles_in_one_round, "E2", FLIPS),
+    Mutant(reconciles_in_one_round, "E2", FORKS),
     Mutant(keeps_producers_when_cut, "P3", FLIPS),
     Mutant(change_in_flight_does_not_hold, "R3", UNANSWERED),
     Mutant(commits_below_min_isr, "R4", FORGETFUL),
