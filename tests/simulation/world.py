@@ -199,9 +199,10 @@ class World:
         event: cev.ControllerEvent
         if isinstance(effect, fx.ReportIsrChange):
             event = cev.IsrChangesReported((effect.partition,))
+        elif isinstance(effect, fx.GiveUpLeadership):
+            event = cev.LeadershipGivenUp(process.broker_id, broker_epoch, effect.partition, effect.leader_epoch)
         else:
-            kind = cev.LeadershipGivenUp if isinstance(effect, fx.GiveUpLeadership) else cev.ReplicaFailed
-            event = kind(process.broker_id, broker_epoch, effect.partition, effect.leader_epoch)
+            event = cev.ReplicaFailed(process.broker_id, broker_epoch, effect.partition, effect.leader_epoch)
 
         def try_once() -> None:
             for controller in self.controllers.values():
