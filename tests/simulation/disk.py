@@ -150,6 +150,8 @@ class Machine:
         self.failed = False
         """An operation failed: the directory is offline until the process starts anew."""
         self.failing = False
+        self.full = False
+        """Appends are refused, and nothing else."""
         self.lost = False
         """Records went with the power, and no process has registered since."""
         self.lost_at_epoch = -1

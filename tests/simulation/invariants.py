@@ -12,6 +12,8 @@ from tidemark.core.partition_follower import PartitionFollower
 from tidemark.model import IsrEntry, LeaderEpoch, Offset, TopicPartition, VersionedState
 
 if TYPE_CHECKING:
+    from tidemark.core.replica_log import ReplicaLog
+
     from tests.simulation.broker_node import BrokerNode
     from tests.simulation.world import World
 
@@ -253,12 +255,12 @@ class LogMatch(_OfCommitted):
 
 
 class HighWatermarkMonotonic(Invariant):
-    """Neither a replica's own nor what leaders state goes back (rule E6)."""
+    """Neither a replica's own, from one opening of its log to the next, nor what leaders state goes back (rule E6)."""
 
     name = "HW-MONOTONIC"
 
     def __init__(self) -> None:
-        self._own: dict[tuple[TopicPartition, int, int, int], int] = {}
+        self._own: dict[tuple[TopicPartition, int, int], tuple[ReplicaLog, int]] = {}
         self._stated: dict[tuple[TopicPartition, int], dict[int, int]] = {}
 
     def check(self, world: World, partition: TopicPartition) -> None:
@@ -267,12 +269,12 @@ class HighWatermarkMonotonic(Invariant):
             lineage = lineage_of(process, partition)
             if log is None or lineage is None:
                 continue
-            key = (partition, process.broker_id, process.life, lineage)
+            opening, before = self._own.get((partition, process.broker_id, lineage), (log, 0))
             self.require(
-                log.damaged is not None or log.high_watermark >= self._own.get(key, 0),
-                f"{partition}: HW of {process.broker_id} went back to {log.high_watermark}",
+                log.damaged is not None or log is not opening or log.high_watermark >= before,
+                f"{partition}: HW of {process.broker_id} went back from {before} to {log.high_watermark}",
             )
-            self._own[key] = log.high_watermark
+            self._own[partition, process.broker_id, lineage] = (log, log.high_watermark)
             leader = process.leading(partition)
             if leader is not None and leader.may_state_high_watermark:
                 self._state(partition, leader.state.lineage, leader.leader_epoch, log.high_watermark)

@@ -30,6 +30,8 @@ class MachineLogs:
         self._dice = node.engine.dice(f"disk {node.name}")
         self._open: dict[TopicPartition, tuple[ReplicaIdentity, StoredLog]] = {}
         self._pending: deque[fx.AppendToLog] = deque()
+        self.has_failed = False
+        """An effect was refused: that replica is offline until the process starts anew or somebody else leads."""
         self._flushing: set[TopicPartition] = set()
         self.handlers: dict[type, Callable[[Any], None]] = {
             fx.OpenLog: lambda effect: self._work(effect, self._do_open),
@@ -71,7 +73,8 @@ class MachineLogs:
         return found[1] if found is not None and found[0] == effect.identity else None
 
     def _fail(self, effect: Any) -> None:
-        self._machine.failed = True
+        self.has_failed = True
+        self._machine.failed = self._machine.failed or self._machine.failing
         self._open.pop(effect.partition, None)
         error = TidemarkError(ErrorCode.STORAGE_ERROR, "the simulated disk refused it")
         self._answer(ev.LogFailed(effect.partition, effect.identity, error))
@@ -105,7 +108,7 @@ class MachineLogs:
         log = self._opened(effect)
         if log is None:
             return
-        if self._refuses:
+        if self._refuses or self._machine.full:
             self._fail(effect)
             return
         assert effect.base_offset == log.end, f"appends continue the log: {effect.base_offset} after {log.end}"

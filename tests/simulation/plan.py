@@ -69,6 +69,7 @@ MIXED: dict[str, int] = {
     "break": 2,
     "slow_disk": 1,
     "failed_disk": 1,
+    "full_disk": 1,
     "controller_crash": 1,
     "controller_pause": 1,
     "lost_answers": 2,
@@ -99,7 +100,7 @@ def _arguments(kind: str, dice: random.Random) -> tuple[int | str, ...]:
     other = dice.choice([one for one in (*BROKERS, -2) if one != broker])
     long_ms = dice.choice((30, 200, 700, 1500, 2500))
     match kind:
-        case "crash" | "power" | "pause" | "slow_disk" | "failed_disk":
+        case "crash" | "power" | "pause" | "slow_disk" | "failed_disk" | "full_disk":
             return (broker, long_ms)
         case "crash_all":
             return (dice.choice((20, 300, 900)), dice.choice((20, 300, 900)), dice.choice((20, 300, 900)))

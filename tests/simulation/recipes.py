@@ -18,6 +18,9 @@ UNCLEAN = Recipe("unclean", unclean=True, misfortunes=15, weights={**MIXED_WEIGH
 UNCLEAN_SINGLE = replace(UNCLEAN, name="unclean-single", min_isr=1)
 GROUP_COMMIT = Recipe("group-commit", group_commit=True, misfortunes=15)
 FILES = Recipe("files", files=True, misfortunes=12)
+DISKS = Recipe(
+    "disks", misfortunes=12, weights={"failed_disk": 5, "full_disk": 5, "slow_disk": 4, "crash": 2, "cut": 2}
+)
 FILES_HARSH = Recipe(
     "files-harsh",
     files=True,
@@ -39,6 +42,7 @@ RECIPES: Mapping[str, Recipe] = {
         UNCLEAN_SINGLE,
         GROUP_COMMIT,
         FILES,
+        DISKS,
         FILES_HARSH,
         FILES_UNCLEAN,
         FILES_GROUP_COMMIT,

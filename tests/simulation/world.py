@@ -257,10 +257,12 @@ class World:
         for process in (*self.brokers.values(), *self.controllers.values()):
             process.resume()
         for broker, machine in self.machines.items():
-            if machine.failing or machine.failed:
+            running = self.brokers.get(broker)
+            if machine.failing or machine.failed or (running is not None and running.logs.has_failed):
                 machine.failing = False
                 self.stop_broker(broker)
             machine.slow_until_ms = 0
+            machine.full = False
             self.start_broker(broker)
         for controller in CONTROLLERS:
             self.start_controller(BrokerId(controller))
@@ -344,6 +346,7 @@ class Misfortunes:
             "depose": self._depose,
             "slow_disk": self._slow_disk,
             "failed_disk": self._failed_disk,
+            "full_disk": self._full_disk,
             "controller_crash": self._controller_crash,
             "controller_pause": self._controller_pause,
             "lost_answers": self._lost_answers,
@@ -456,6 +459,15 @@ class Misfortunes:
                 world.start_broker(broker)
 
         self._later(for_ms, repair)
+
+    def _full_disk(self, named: int, for_ms: int) -> None:
+        machine = self._world.machines[self._broker(named)]
+        machine.full = True
+
+        def make_room() -> None:
+            machine.full = False
+
+        self._later(for_ms, make_room)
 
     def _controller_crash(self, controller: int, down_ms: int) -> None:
         process = self._world.controllers.pop(BrokerId(controller), None)
