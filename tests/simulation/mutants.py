@@ -33,7 +33,6 @@ from tidemark.model import BrokerId, LeaderEpoch, Offset
 from tests.simulation.broker_node import BrokerNode
 from tests.simulation.invariants import all_invariants
 from tests.simulation.lives import Failure, live
-from tests.simulation.plan import MIXED as MIXED_WEIGHTS
 from tests.simulation.plan import Plan, Recipe, draw
 from tests.simulation.recipes import GROUP_COMMIT, HARSH, MIXED
 
@@ -101,7 +100,12 @@ FORKS = Recipe(
     misfortunes=18,
     weights={"depose": 3, "isolate": 6, "crash": 5, "crash_all": 2},
 )
-UNANSWERED = replace(HARSH, name="unanswered", lost_answers=0.4, weights={**MIXED_WEIGHTS, "lost_answers": 8})
+UNANSWERED = replace(
+    HARSH,
+    name="unanswered",
+    lost_answers=0.4,
+    weights={"lost_answers": 4, "cut": 6, "isolate": 4, "crash": 4, "break": 2},
+)
 
 
 # -- truncation ------------------------------------------------------------------------------------------------------
