@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.simulation.lives import live
@@ -39,3 +42,9 @@ def test_what_a_mutant_does_is_told_as_a_short_story(name: str) -> None:
     assert len(plan.items) <= STORY_ITEMS_MAX < len(caught.plan.items)
     assert caught.failure.name in told.splitlines()[-1]
     assert all(f"== {item}" in told for item in plan.items if item.kind not in ("produce", "append"))
+
+
+def test_the_page_of_guarantees_names_every_mutant_and_the_rule_it_breaks() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text()
+    named = re.findall(r"^\| `(\w+)`: [^|]+ \| ([^|]+) \|", page, re.MULTILINE)
+    assert named == [(mutant.name, mutant.rule) for mutant in MUTANTS]
