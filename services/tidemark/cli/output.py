@@ -30,6 +30,11 @@ def print_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
+def counted(count: int, noun: str) -> str:
+    """ "1 record", "2 records"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def print_json(value: object) -> None:
     """One JSON document on one line."""
     print_line(json.dumps(value, ensure_ascii=False))

@@ -12,7 +12,7 @@ from typing import Annotated, BinaryIO, Protocol
 import typer
 
 from tidemark.cli.options import BootstrapOption, OutputOption, need_bootstrap
-from tidemark.cli.output import Output, print_json, print_line
+from tidemark.cli.output import Output, counted, print_json, print_line
 from tidemark.cli.records import read_records
 from tidemark.model import TidemarkError
 
@@ -105,7 +105,7 @@ def produce(
             {"topic": topic, "acknowledged": tally.acknowledged, "failed": tally.failed, "partitions": by_partition}
         )
     elif tally.first_error is None:
-        print_line(f"sent {tally.acknowledged} records to {topic}")
+        print_line(f"sent {counted(tally.acknowledged, 'record')} to {topic}")
     if tally.first_error is not None:
         error = tally.first_error
         sentence = f"{tally.failed} records were not acknowledged, {tally.acknowledged} were: {error.message}"

@@ -9,6 +9,7 @@ import typer
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin, fits_int32, parse_configs
 from tidemark.cli.output import (
     Output,
+    counted,
     describe_topic,
     error_json,
     print_error,
@@ -70,7 +71,7 @@ def create(
         print_json({**topic_json(made), "created": not validate_only})
         return
     print_line(
-        f"{'would create' if validate_only else 'created'} topic {made.topic}: {len(made.partitions)} partitions, "
+        f"{'would create' if validate_only else 'created'} topic {made.topic}: {counted(len(made.partitions), 'partition')}, "
         f"replication factor {replication_factor(made)}"
     )
     if validate_only:
