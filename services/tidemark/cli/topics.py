@@ -70,10 +70,8 @@ def create(
     if output is Output.JSON:
         print_json({**topic_json(made), "created": not validate_only})
         return
-    print_line(
-        f"{'would create' if validate_only else 'created'} topic {made.topic}: {counted(len(made.partitions), 'partition')}, "
-        f"replication factor {replication_factor(made)}"
-    )
+    verb, partitions_made = "would create" if validate_only else "created", counted(len(made.partitions), "partition")
+    print_line(f"{verb} topic {made.topic}: {partitions_made}, replication factor {replication_factor(made)}")
     if validate_only:
         for line in describe_topic(made):
             print_line(line)
