@@ -41,6 +41,7 @@ class Fault:
     append: bool = True
     refuse: ErrorCode | None = None
     drop: bool = False
+    confuse: bool = False
     hold: bool = False
     damage: bool = False
 
@@ -49,6 +50,7 @@ FINE = Fault()
 DROP_BEFORE = Fault(append=False, drop=True)
 DROP_AFTER = Fault(drop=True)
 HOLD = Fault(hold=True)
+CONFUSE = Fault(confuse=True)
 
 
 def refuse(code: ErrorCode, *, append: bool = False) -> Fault:
@@ -249,7 +251,7 @@ class FakeBroker(BrokerServiceServicer):
         cluster = self._cluster
         async for request in request_iterator:
             fault = cluster.produce_faults.popleft() if cluster.produce_faults else FINE
-            response = pb.ProduceResponse(correlation_id=request.correlation_id)
+            response = pb.ProduceResponse(correlation_id=request.correlation_id + 1000 * fault.confuse)
             sequences = []
             for part in request.partitions:
                 sequences += [parse_envelope(data).base_sequence for data in part.batches]

@@ -14,6 +14,7 @@ from tidemark.client.partitioner import partition_of
 from tidemark.model import ErrorCode, TidemarkError
 
 from tests.integration.fake_broker import (
+    CONFUSE,
     DROP_AFTER,
     DROP_BEFORE,
     FINE,
@@ -57,10 +58,11 @@ async def send(producer: Producer, count: int = COUNT) -> list[SendHandle]:
         [FINE, FINE, DROP_AFTER],
         [FINE, DROP_BEFORE, DROP_AFTER, FINE, DROP_AFTER],
         [HOLD, HOLD, DROP_AFTER],
+        [FINE, CONFUSE, FINE],
         [HOLD, refuse(ErrorCode.NOT_ENOUGH_REPLICAS), DROP_BEFORE],
     ],
     ids=lambda faults: "-".join(
-        str(fault.refuse or ("drop" if fault.drop else "hold" if fault.hold else "fine"))
+        str(fault.refuse or next((name for name in ("drop", "hold", "confuse") if getattr(fault, name)), "fine"))
         + ("+" if fault.append else "")
         for fault in faults
     ),

@@ -58,7 +58,12 @@ class Accumulator:
 
         Raises:
             TidemarkError: SHUTTING_DOWN, BATCH_TOO_LARGE.
+            TypeError: a key or value is neither bytes-like nor None.
         """
+        if type(key) is not bytes and key is not None:
+            key = _as_bytes("key", key)
+        if type(value) is not bytes and value is not None:
+            value = _as_bytes("value", value)
         size_bytes = RECORD_OVERHEAD_BYTES
         if key is not None:
             size_bytes += len(key)
@@ -170,6 +175,14 @@ class Accumulator:
         partition = hash((topic, id(self))) % partitions if before is None else (before + 1) % partitions
         self._sticky[topic] = partition
         return partition
+
+
+def _as_bytes(name: str, given: object) -> bytes:
+    """A copy: what the caller does with a buffer later changes nothing."""
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    hint = ": encode it, for example with .encode()" if isinstance(given, str) else ""
+    raise TypeError(f"{name} is a {type(given).__name__}, not bytes{hint}")
 
 
 def headers_bytes(headers: Headers) -> int:

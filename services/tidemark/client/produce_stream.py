@@ -159,7 +159,10 @@ class ProduceStream:
         return error if error.retriable else TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, error.message)
 
     def _take(self, response: pb.ProduceResponse) -> None:
-        _, attempts = self._waiting.pop(response.correlation_id)
+        waiting = self._waiting.pop(response.correlation_id, None)
+        if waiting is None:
+            raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{self.address} answered what it was not asked")
+        _, attempts = waiting
         if len(response.partitions) != len(attempts):
             self._lose(attempts, TidemarkError(ErrorCode.INTERNAL, "the answer is for other partitions"))
             raise TidemarkError(ErrorCode.INTERNAL, f"{self.address} answered for other partitions than it was asked")

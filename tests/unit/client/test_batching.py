@@ -183,3 +183,26 @@ def test_idempotence_follows_the_acks_unless_it_is_declined() -> None:
     assert not producer_settings(enable_idempotence=False).idempotent
     with pytest.raises(TidemarkError):
         consumer_settings(max_bytes=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [("text", "str, not bytes: encode it"), ([1], "list, not bytes"), (7, "int")]
+)
+def test_what_is_not_bytes_is_refused_by_its_type_and_leaves_nothing_behind(given: Any, said: str) -> None:
+    gathering = Gathering()
+    for key, value in ((given, b"value"), (b"key", given)):
+        with pytest.raises(TypeError, match=said):
+            gathering.accumulator.add("t", 0, 4, key, value, 7, None)
+    assert gathering.accumulator.buffered_bytes == 0
+    assert gathering.closed(due=True) == []
+
+
+def test_a_buffer_is_copied_so_that_its_owner_may_use_it_again() -> None:
+    gathering = Gathering()
+    buffer = bytearray(b"one")
+    gathering.accumulator.add("t", 0, 4, memoryview(b"key"), buffer, 7, None)
+    buffer[:] = b"two"
+    (batch,) = gathering.accumulator.take_closed(lambda _: True)
+    rows = batch.take_rows()
+    assert rows.column("value").to_pylist() == [b"one"]
+    assert rows.column("key").to_pylist() == [b"key"]
