@@ -26,7 +26,7 @@ help: ## what there is
 	@echo "make bench NAME=produce one benchmark: produce, latency, durability, failover, log, record"
 	@echo "make chaos MINUTES=10   rounds of kills, stops and cuts on real processes, every history checked"
 	@echo "make soak SEEDS=5000    so many simulated worlds, on all cores; a failing one is shrunk and told as a story"
-	@echo "make explore            every interleaving of a small scope; SCOPE=\"--batches 2 --crashes 1 ...\""
+	@echo "make explore            every interleaving of small scopes, 15 minutes; SCOPE=\"--batches 2 --crashes 1 ...\" one scope"
 	@echo "make stubs              the gRPC stubs again, from proto/"
 	@echo "make clean              remove what was made"
 
@@ -47,8 +47,17 @@ $(if $(MINUTES),$(filter-out chaos,$(PARTS)),$(PARTS)): $(READY)
 soak: $(READY) ## so many simulated worlds
 	@$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS)
 
+# Without SCOPE: scopes that come to their end, then the whole one for as long as its bound, and samples of its long stories.
+NONE := --crashes 0 --suspicions 0 --lost-answers 0
+SCOPES := "$(NONE) --crashes 1" "$(NONE) --suspicions 1" "$(NONE) --expiries 1" "$(NONE) --lags 1 --lost-answers 1" \
+	"$(NONE) --batches 1 --suspicions 1 --lost-answers 1" "--minutes 10" "--beam 1000"
+
 explore: $(READY) ## every interleaving of a small scope
+ifdef SCOPE
 	@$(BIN)/python -m tests.exploration $(SCOPE)
+else
+	@set -e; for scope in $(SCOPES); do $(BIN)/python -m tests.exploration $$scope; done
+endif
 
 bench: $(READY) ## one benchmark
 	@$(BIN)/python -m bench $(NAME)

@@ -59,7 +59,9 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--min-isr", type=int, default=2)
     parser.add_argument("--acks", type=int, default=-1, choices=(-1, 0, 1))
     parser.add_argument("--slow-disks", action="store_true", help="anything may happen while a log is written or cut")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop then, and say how far it got")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="stop then, and say how far it got (default 10; inf: at the end)"
+    )
     parser.add_argument("--beam", type=int, help="go on from so many states of each depth only: long stories, not all")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--progress-seconds", type=float, default=10.0)
