@@ -15,8 +15,9 @@ from tidemark.admin.elections import ElectionAdministration, ElectionQuery
 from tidemark.admin.planning import TopicRequest
 from tidemark.admin.topics import TopicAdministration
 from tidemark.model import TidemarkError
-from tidemark.rpc.election_codec import kind_from_proto, outcome_to_proto, ref_from_proto, unclean_to_proto
+from tidemark.rpc.election_codec import kind_from_proto, outcome_to_proto, unclean_to_proto
 from tidemark.rpc.metadata_codec import topic_to_proto, view_to_proto
+from tidemark.rpc.refs import ref_from_proto
 from tidemark.runtime.metrics import METRICS
 from tidemark.v1 import admin_service_pb2 as pb
 from tidemark.v1 import admin_service_pb2_grpc

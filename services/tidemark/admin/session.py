@@ -10,6 +10,7 @@ import logging
 
 from tidemark.model import TidemarkError
 from tidemark.ports import MetadataStore, StoreEvent
+from tidemark.runtime.coordination import start_when_reachable
 
 _log = logging.getLogger(__name__)
 
@@ -27,15 +28,7 @@ class SessionKeeper:
 
     async def start(self) -> None:
         """Start the store, trying until ZooKeeper answers, and watch over it."""
-        while True:
-            try:
-                await self._store.start()
-                break
-            except TidemarkError as error:
-                if not error.retriable:
-                    raise
-                _log.warning("not connected yet: %s", error)
-                await asyncio.sleep(_RETRY_S)
+        await start_when_reachable(self._store)
         self._task = asyncio.create_task(self._renew_when_expired(), name="ZooKeeper session")
 
     async def stop(self) -> None:

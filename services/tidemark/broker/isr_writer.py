@@ -14,8 +14,8 @@ from tidemark.core.events import Event, IsrRead, IsrWriteFailed, IsrWritten
 from tidemark.model import BrokerEpoch, BrokerId, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.ports import MetadataStore, StateWrite, WriteOutcome
 from tidemark.rpc.channel import open_channel
+from tidemark.rpc.refs import ref_to_proto
 from tidemark.v1 import controller_service_pb2 as pb
-from tidemark.v1 import record_pb2
 from tidemark.v1.controller_service_pb2_grpc import ControllerServiceStub
 
 _log = logging.getLogger(__name__)
@@ -116,13 +116,13 @@ class IsrWriter:
             request = pb.ReportIsrChangesRequest(
                 broker_id=self._broker_id,
                 broker_epoch=self.broker_epoch,
-                partitions=[_ref(partition) for partition in hints],
+                partitions=[ref_to_proto(partition) for partition in hints],
                 gives_up=[
-                    pb.GivenUpLeadership(partition=_ref(partition), leader_epoch=leader_epoch)
+                    pb.GivenUpLeadership(partition=ref_to_proto(partition), leader_epoch=leader_epoch)
                     for partition, leader_epoch in given_up.items()
                 ],
                 failed=[
-                    pb.FailedReplica(partition=_ref(partition), leader_epoch=leader_epoch)
+                    pb.FailedReplica(partition=ref_to_proto(partition), leader_epoch=leader_epoch)
                     for partition, leader_epoch in failed.items()
                 ],
             )
@@ -153,7 +153,3 @@ class IsrWriter:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._fail(error)  # the core waits for an answer that would never come
-
-
-def _ref(partition: TopicPartition) -> record_pb2.PartitionRef:
-    return record_pb2.PartitionRef(topic=partition.topic, partition=partition.partition)

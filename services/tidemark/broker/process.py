@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from concurrent.futures import ThreadPoolExecutor
 
 from tidemark.broker.checkpoints import Checkpoints
@@ -26,19 +25,17 @@ from tidemark.core import effects as ef
 from tidemark.core.broker import BrokerCore
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.events import SessionExpired
-from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, TidemarkError
+from tidemark.model import BrokerEpoch, BrokerId
 from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import BrokerSettings
+from tidemark.runtime.coordination import start_when_reachable
 from tidemark.runtime.metrics import METRICS, start_metrics_server
 from tidemark.storage.manager import LogManager, open_logs
 from tidemark.v1.broker_service_pb2_grpc import add_BrokerServiceServicer_to_server
 from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServicer_to_server
 from tidemark.v1.replica_service_pb2_grpc import add_ReplicaServiceServicer_to_server
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
-
-_log = logging.getLogger(__name__)
-_RETRY_S = 0.3
 
 
 class BrokerProcess:
@@ -70,7 +67,7 @@ class BrokerProcess:
 
     async def start(self) -> None:
         """Session, logs, server NOT_SERVING, registration; then SERVING."""
-        await self._connect()
+        await start_when_reachable(self._store)
         self._metadata.set_cluster_id(await self._store.cluster_id())
         await self._open_logs()
         self._serve_nothing_yet()
@@ -114,19 +111,6 @@ class BrokerProcess:
         else:
             await asyncio.to_thread(self._logs.close_clean, self._registration.broker_epoch, high_watermarks)
         self._metrics_server.close()
-
-    async def _connect(self) -> None:
-        """ZooKeeper may come up after us."""
-        while True:
-            try:
-                await self._store.start()
-            except TidemarkError as error:
-                if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
-                    raise
-                _log.warning("waiting for ZooKeeper", extra={"why": error.message})
-                await asyncio.sleep(_RETRY_S)
-            else:
-                return
 
     async def _open_logs(self) -> None:
         settings = self._settings

@@ -12,6 +12,7 @@ from tidemark.model import BrokerId
 from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import ControllerSettings, load_settings
+from tidemark.runtime.coordination import start_when_reachable
 from tidemark.runtime.logging import configure_logging
 from tidemark.runtime.metrics import start_metrics_server
 from tidemark.runtime.service import run_until_stopped
@@ -37,7 +38,7 @@ class ControllerProcess:
     async def start(self) -> None:
         """Server up NOT_SERVING, session, election; then SERVING, standby or not."""
         await self._server.start()
-        await self._loop.connect()
+        await start_when_reachable(self._store)
         self._running = asyncio.create_task(self._loop.run(), name="controller loop")
         self._running.add_done_callback(self._on_end)
         await self._server.set_serving(True)

@@ -10,9 +10,10 @@ from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.term import ActiveTerm
 from tidemark.core.controller_effects import DescribeReplicas
 from tidemark.core.controller_events import IsrChangesReported, LeadershipGivenUp, ReplicaFailed
-from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
+from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, TidemarkError
 from tidemark.ports import Clock, MetadataStore, StoreEvent
 from tidemark.rpc.control_codec import descriptions_to_proto, questions_from_proto, refusals_to_proto
+from tidemark.rpc.refs import ref_from_proto
 from tidemark.runtime.configuration import ControllerSettings
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import ControllerServiceServicer
@@ -39,21 +40,8 @@ class ControllerLoop:
         self.term: ActiveTerm | None = None
         self.address = str(settings.advertised_listeners)
 
-    async def connect(self) -> None:
-        """Open the session; ZooKeeper may come up after us."""
-        while True:
-            try:
-                await self._store.start()
-            except TidemarkError as error:
-                if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
-                    raise
-                _log.warning("waiting for ZooKeeper", extra={"why": error.message})
-                await asyncio.sleep(_RETRY_S)
-            else:
-                return
-
     async def run(self) -> None:
-        """For ever, once connected; cancelled to stop."""
+        """For ever; cancelled to stop. The session is started by the caller."""
         self._store.listen(self._on_store_event)
         while True:
             try:
@@ -128,14 +116,18 @@ class ControllerServicer(ControllerServiceServicer):
     ) -> pb.ReportIsrChangesResponse:
         """Read those nodes again, and find others for what is given up or has failed."""
         term = self._term()
-        partitions = tuple(TopicPartition(ref.topic, ref.partition) for ref in request.partitions)
+        partitions = tuple(map(ref_from_proto, request.partitions))
         if partitions:
             term.submit(IsrChangesReported(partitions))
         broker, broker_epoch = BrokerId(request.broker_id), BrokerEpoch(request.broker_epoch)
         for one in request.gives_up:
-            term.submit(LeadershipGivenUp(broker, broker_epoch, _partition(one), LeaderEpoch(one.leader_epoch)))
+            term.submit(
+                LeadershipGivenUp(broker, broker_epoch, ref_from_proto(one.partition), LeaderEpoch(one.leader_epoch))
+            )
         for other in request.failed:
-            term.submit(ReplicaFailed(broker, broker_epoch, _partition(other), LeaderEpoch(other.leader_epoch)))
+            term.submit(
+                ReplicaFailed(broker, broker_epoch, ref_from_proto(other.partition), LeaderEpoch(other.leader_epoch))
+            )
         return pb.ReportIsrChangesResponse()
 
     async def AskReplicas(  # noqa: N802
@@ -166,7 +158,3 @@ class ControllerServicer(ControllerServiceServicer):
         if self._loop.term is None:
             raise TidemarkError(ErrorCode.CONTROLLER_NOT_ACTIVE, "this controller stands by; ask /controller who acts")
         return self._loop.term
-
-
-def _partition(named: pb.GivenUpLeadership | pb.FailedReplica) -> TopicPartition:
-    return TopicPartition(named.partition.topic, named.partition.partition)

@@ -26,6 +26,7 @@ from tidemark.model import (
 )
 from tidemark.rpc import errors
 from tidemark.rpc.metadata_codec import broker_from_proto, broker_to_proto
+from tidemark.rpc.refs import ref_from_proto, ref_to_proto
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1 import record_pb2
 
@@ -111,7 +112,7 @@ def questions_to_proto(questions: Iterable[ReplicaQuestion]) -> list[pb.ReplicaQ
     """The replicas asked about."""
     return [
         pb.ReplicaQuestion(
-            partition=_ref(question.partition),
+            partition=ref_to_proto(question.partition),
             topic_id=question.identity.topic_id,
             incarnation=question.identity.incarnation,
             leader_epoch=question.leader_epoch,
@@ -124,7 +125,7 @@ def questions_from_proto(messages: Iterable[pb.ReplicaQuestion]) -> list[Replica
     """The replicas asked about."""
     return [
         ReplicaQuestion(
-            TopicPartition(message.partition.topic, message.partition.partition),
+            ref_from_proto(message.partition),
             ReplicaIdentity(message.topic_id, message.incarnation),
             LeaderEpoch(message.leader_epoch),
         )
@@ -136,7 +137,7 @@ def descriptions_to_proto(described: Mapping[TopicPartition, ReplicaDescription]
     """What replicas hold."""
     return [
         pb.ReplicaDescription(
-            partition=_ref(partition),
+            partition=ref_to_proto(partition),
             last_epoch=replica.last_epoch,
             log_end_offset=replica.log_end_offset,
             high_watermark=replica.high_watermark,
@@ -149,7 +150,7 @@ def descriptions_to_proto(described: Mapping[TopicPartition, ReplicaDescription]
 def descriptions_from_proto(messages: Iterable[pb.ReplicaDescription]) -> dict[TopicPartition, ReplicaDescription]:
     """What replicas hold."""
     return {
-        TopicPartition(message.partition.topic, message.partition.partition): ReplicaDescription(
+        ref_from_proto(message.partition): ReplicaDescription(
             LeaderEpoch(message.last_epoch),
             Offset(message.log_end_offset),
             Offset(message.high_watermark),
@@ -157,10 +158,6 @@ def descriptions_from_proto(messages: Iterable[pb.ReplicaDescription]) -> dict[T
         )
         for message in messages
     }
-
-
-def _ref(partition: TopicPartition) -> record_pb2.PartitionRef:
-    return record_pb2.PartitionRef(topic=partition.topic, partition=partition.partition)
 
 
 def header_to_proto(
@@ -174,7 +171,7 @@ def refusals_to_proto(refused: Iterable[tuple[TopicPartition, TidemarkError]]) -
     """The partitions a broker refused."""
     return [
         pb.PartitionError(
-            partition=_ref(partition),
+            partition=ref_to_proto(partition),
             error=errors.to_proto(error),
         )
         for partition, error in refused
@@ -183,10 +180,7 @@ def refusals_to_proto(refused: Iterable[tuple[TopicPartition, TidemarkError]]) -
 
 def refusals_from_proto(messages: Iterable[pb.PartitionError]) -> tuple[tuple[TopicPartition, TidemarkError], ...]:
     """The partitions a broker refused."""
-    return tuple(
-        (TopicPartition(message.partition.topic, message.partition.partition), errors.from_proto(message.error))
-        for message in messages
-    )
+    return tuple((ref_from_proto(message.partition), errors.from_proto(message.error)) for message in messages)
 
 
 def _state_to_proto(command: PartitionCommand) -> pb.PartitionState:

@@ -12,12 +12,11 @@ from tidemark.model import (
     LeaderEpoch,
     Offset,
     TidemarkError,
-    TopicPartition,
     UncleanElection,
 )
 from tidemark.rpc import errors
+from tidemark.rpc.refs import ref_from_proto, ref_to_proto
 from tidemark.v1 import admin_service_pb2 as pb
-from tidemark.v1 import record_pb2
 
 _TYPES: Final = {
     ElectionKind.PREFERRED: pb.ELECTION_TYPE_PREFERRED,
@@ -36,16 +35,6 @@ def kind_from_proto(number: int) -> ElectionKind:
         if known == number:
             return kind
     raise TidemarkError(ErrorCode.INVALID_REQUEST, f"no election is of type {number}: say PREFERRED or LAST_KNOWN")
-
-
-def ref_to_proto(partition: TopicPartition) -> record_pb2.PartitionRef:
-    """A partition by name."""
-    return record_pb2.PartitionRef(topic=partition.topic, partition=partition.partition)
-
-
-def ref_from_proto(message: record_pb2.PartitionRef) -> TopicPartition:
-    """A partition by name."""
-    return TopicPartition(message.topic, message.partition)
 
 
 def outcome_to_proto(outcome: ElectionOutcome) -> pb.ElectionResult:

@@ -20,8 +20,9 @@ from tidemark.model import (
 )
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.election_codec import kind_to_proto, outcome_from_proto, ref_to_proto, unclean_from_proto
+from tidemark.rpc.election_codec import kind_to_proto, outcome_from_proto, unclean_from_proto
 from tidemark.rpc.metadata_codec import topic_from_proto, view_from_proto
+from tidemark.rpc.refs import ref_to_proto
 from tidemark.v1 import admin_service_pb2 as pb
 from tidemark.v1.admin_service_pb2_grpc import AdminServiceStub
 

@@ -1,0 +1,16 @@
+"""A partition by name: proto <-> model."""
+
+from __future__ import annotations
+
+from tidemark.model import TopicPartition
+from tidemark.v1 import record_pb2
+
+
+def ref_to_proto(partition: TopicPartition) -> record_pb2.PartitionRef:
+    """The message of a partition."""
+    return record_pb2.PartitionRef(topic=partition.topic, partition=partition.partition)
+
+
+def ref_from_proto(message: record_pb2.PartitionRef) -> TopicPartition:
+    """The partition of a message."""
+    return TopicPartition(message.topic, message.partition)
