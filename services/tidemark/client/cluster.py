@@ -13,7 +13,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
@@ -91,7 +91,6 @@ class Cluster:
         self._rewatch = asyncio.Event()
         self._used: Counter[str] = Counter()
         self._closed = False
-        self.watch_errors = 0
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -338,7 +337,6 @@ class Cluster:
                 backoff.reset()
                 self._take(view_from_proto(response.metadata))
         except grpc.aio.AioRpcError as error:
-            self.watch_errors += 1
             _log.debug("metadata stream lost: %s", from_rpc_error(error, address=address))
         finally:
             call.cancel()
@@ -349,16 +347,6 @@ class Cluster:
         addresses = list(self.addresses())
         random.shuffle(addresses)
         return min(addresses, key=lambda address: (address == self._watch_address, self._used[address]))
-
-    async def call_leader(
-        self, partitions: Collection[TopicPartition], *, deadline_s: float
-    ) -> dict[str, list[tuple[TopicPartition, Leader]]]:
-        """Partitions by the address of their leader."""
-        grouped: dict[str, list[tuple[TopicPartition, Leader]]] = {}
-        for partition in partitions:
-            leader = await self.leader_in_time(partition, deadline_s=deadline_s)
-            grouped.setdefault(leader.address, []).append((partition, leader))
-        return grouped
 
 
 def unknown_partition(partition: TopicPartition, count: int) -> TidemarkError:
@@ -387,8 +375,3 @@ def _none_answers(causes: dict[str, TidemarkError]) -> TidemarkError:
         f"none of {len(causes)} brokers answers: {_joined(causes)}",
         {address: cause.message for address, cause in causes.items()},
     )
-
-
-def sorted_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Without doubles, by topic and index."""
-    return sorted(set(partitions))

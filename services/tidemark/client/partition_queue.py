@@ -116,11 +116,6 @@ class PartitionQueue:
         return again or len(self._window) < WINDOW_MAX
 
     @property
-    def wants_more(self) -> bool:
-        """Whether a batch that is put now would go at once."""
-        return self.has_room and not self._ready
-
-    @property
     def under_way(self) -> int:
         """Number of attempts that are not answered."""
         return sum(batch.attempt is not None for batch in self._in_flight)

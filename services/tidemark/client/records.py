@@ -78,18 +78,6 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp_us: int
 
 
-class ClientHealth(NamedTuple):
-    """How a client fares; for a readiness probe or a log line.
-
-    Attributes:
-        ok: nothing is wrong that lasts.
-        problems: what is, by partition or broker, in sentences.
-    """
-
-    ok: bool
-    problems: tuple[str, ...]
-
-
 def as_partition(value: TopicPartition | tuple[str, int]) -> TopicPartition:
     """A plain pair as the name of a partition."""
     return value if isinstance(value, TopicPartition) else TopicPartition(*value)

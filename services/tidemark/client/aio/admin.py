@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 import grpc
 
+from tidemark.client.aio.lifecycle import Lifecycle
 from tidemark.client.cluster import Cluster
 from tidemark.core.cluster_state import ClusterView, TopicView
 from tidemark.model import (
@@ -40,7 +40,7 @@ class ClusterDescription(NamedTuple):
     offline_count: int
 
 
-class AdminClient:
+class AdminClient(Lifecycle):
     """Creates, deletes and describes topics, and holds elections.
 
     Args:
@@ -77,15 +77,6 @@ class AdminClient:
         if self._channel is not None:
             await self._channel.close()
             self._channel = None
-
-    async def __aenter__(self) -> AdminClient:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def create_topic(
         self,

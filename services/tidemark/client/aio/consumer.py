@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import grpc
 
+from tidemark.client.aio.lifecycle import Lifecycle
 from tidemark.client.backoff import Backoff
 from tidemark.client.cluster import Cluster, unknown_partition
 from tidemark.client.cursor import Cursor
@@ -33,7 +33,7 @@ Start = str | int | Timestamp
 """Where to begin: "earliest", "latest", an offset, or a Timestamp (the end, when no record is so young)."""
 
 
-class Consumer:
+class Consumer(Lifecycle):
     """Reads partitions that it is told to read; offsets are the caller's to keep.
 
     Records of one partition come in order, each once; partitions take turns. A partition whose leader fails is read
@@ -71,19 +71,6 @@ class Consumer:
         if fetcher is not None:
             await fetcher.stop()
         await self.cluster.close()
-
-    async def __aenter__(self) -> Consumer:
-        try:
-            await self.start()
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     @property
     def _fetcher(self) -> Fetcher:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
 
 from tidemark.client import table as tables
+from tidemark.client.aio.lifecycle import Lifecycle
 from tidemark.client.batching import SendHandle, TableHandle
 from tidemark.client.cluster import Cluster, unknown_partition
 from tidemark.client.partitioner import partition_of
@@ -23,7 +23,7 @@ _TICK_SLACK_S: Final = 1.0
 """Until a batch whose delivery timeout is over says so itself."""
 
 
-class Producer:
+class Producer(Lifecycle):
     """Sends records; safe by default: acks from every in-sync replica, and a retry never duplicates or reorders.
 
     Args:
@@ -57,19 +57,6 @@ class Producer:
             await self._sender.stop()
             self._sender = None
         await self.cluster.close()
-
-    async def __aenter__(self) -> Producer:
-        try:
-            await self.start()
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     @property
     def sender(self) -> Sender:
