@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.rounds import run_round
 
-ROUND_S = 20.0
+ROUND_S = 30.0
 
 
 @pytest.mark.timeout(300)

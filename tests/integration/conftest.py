@@ -1,11 +1,15 @@
-"""One cluster for all tests that only use it; tests that hurt a cluster start their own."""
+"""One cluster for all tests that only use it; for tests that hurt one, the parts to start their own from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from tidemark.local.cluster import LocalCluster
+from tidemark.local.zookeeper_process import ZooKeeperProcess
+
+from tests.integration.hand_controller import Brokers, HandController, controller_of
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +17,37 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers, two controllers and an admin service, healthy; leave it so."""
     with LocalCluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    """A server for the tests of one file, each of which keeps to a root of its own."""
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as started:
+        yield started
+
+
+@pytest.fixture
+async def three(tmp_path: Path, zookeeper: ZooKeeperProcess) -> AsyncIterator[Brokers]:
+    brokers = Brokers(tmp_path, zookeeper, 3)
+    try:
+        await brokers.start()
+        yield brokers
+    finally:
+        brokers.kill_all()
+
+
+@pytest.fixture
+async def one(tmp_path: Path, zookeeper: ZooKeeperProcess) -> AsyncIterator[Brokers]:
+    brokers = Brokers(tmp_path, zookeeper, 1)
+    try:
+        await brokers.start()
+        yield brokers
+    finally:
+        brokers.kill_all()
+
+
+@pytest.fixture
+async def controller(request: pytest.FixtureRequest) -> AsyncIterator[HandController]:
+    brokers = request.getfixturevalue("three" if "three" in request.fixturenames else "one")
+    async with controller_of(brokers) as controller:
+        yield controller

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import urllib.request
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,12 +26,6 @@ from tests.integration.admin_service import StandInController, admin_process
 
 TIMEOUT_S = 20
 SHORT_SESSION = ("--zookeeper.session.timeout.ms=2000",)
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as process:
-        yield process
 
 
 class Admin(NamedTuple):

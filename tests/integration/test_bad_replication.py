@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand
 from tidemark.local.ports import HOST
-from tidemark.local.zookeeper_process import ZooKeeperProcess
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,
@@ -37,7 +34,7 @@ from tidemark.v1.replica_service_pb2_grpc import (
     add_ReplicaServiceServicer_to_server,
 )
 
-from tests.integration.hand_controller import DEADLINE_S, Brokers, HandController, controller_of
+from tests.integration.hand_controller import DEADLINE_S, Brokers, HandController
 from tests.unit.record.samples import sample
 
 FAKE = BrokerId(9)
@@ -72,30 +69,8 @@ class LyingLeader(ReplicaServiceServicer):
                     self.reported.set_result(report.log_end_offset)
 
 
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as started:
-        yield started
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path, zookeeper: ZooKeeperProcess) -> AsyncIterator[Brokers]:
-    brokers = Brokers(tmp_path, zookeeper, 1)
-    try:
-        await brokers.start()
-        yield brokers
-    finally:
-        brokers.kill_all()
-
-
-@pytest.fixture
-async def controller(brokers: Brokers) -> AsyncIterator[HandController]:
-    async with controller_of(brokers) as controller:
-        yield controller
-
-
 async def test_a_corrupted_batch_is_refused_fetched_again_and_never_appended(
-    brokers: Brokers, controller: HandController
+    one: Brokers, controller: HandController
 ) -> None:
     lies = [spoiled(-1), spoiled(70), spoiled(21), GOOD[:-8], GOOD + GOOD]
     leader = LyingLeader(*lies, GOOD)
@@ -113,9 +88,9 @@ async def test_a_corrupted_batch_is_refused_fetched_again_and_never_appended(
         async with asyncio.timeout(DEADLINE_S):
             assert await leader.reported == 3
         assert leader.asked_from == [0] * (len(lies) + 1)
-        (segment,) = brokers.log_directory(0).glob("flights-0/*.log")
+        (segment,) = one.log_directory(0).glob("flights-0/*.log")
         assert segment.read_bytes() == GOOD
-        told = (brokers.directory / "broker-0.log").read_text()
+        told = (one.directory / "broker-0.log").read_text()
         assert told.count("chunk_refused") >= len(lies)
     finally:
         await server.stop(0)
@@ -137,7 +112,7 @@ async def replicate(brokers: Brokers, *requests: pb.ReplicateRequest) -> pb.Repl
                 return response
 
 
-async def test_who_holds_no_replica_is_sent_nothing(brokers: Brokers, controller: HandController) -> None:
+async def test_who_holds_no_replica_is_sent_nothing(one: Brokers, controller: HandController) -> None:
     partition = await controller.create_topic("flights-mine", replicas=[0])
     me = (await controller.store.live_brokers())[BrokerId(0)]
     identity = controller.identity(partition)
@@ -146,14 +121,14 @@ async def test_who_holds_no_replica_is_sent_nothing(brokers: Brokers, controller
     )
     hello = pb.ReplicateHello(broker_id=7, broker_epoch=0, leader_broker_epoch=me.broker_epoch)
     position = pb.FetchPosition(replica=handle, current_leader_epoch=0, fetch_offset=0, last_epoch=-1)
-    response = await replicate(brokers, pb.ReplicateRequest(hello=hello), pb.ReplicateRequest(positions=[position]))
+    response = await replicate(one, pb.ReplicateRequest(hello=hello), pb.ReplicateRequest(positions=[position]))
     assert [refusal.error.code for refusal in response.refusals] == [ErrorCode.NOT_A_REPLICA]
     assert not response.chunks
 
 
 @pytest.mark.parametrize("said", ["nothing", "an old epoch of the leader", "a handle never given"])
 async def test_a_stream_of_an_unknown_session_is_refused_with_a_code(
-    brokers: Brokers, controller: HandController, said: str
+    one: Brokers, controller: HandController, said: str
 ) -> None:
     epoch = (await controller.store.live_brokers())[BrokerId(0)].broker_epoch
     hello = pb.ReplicateHello(broker_id=7, broker_epoch=0, leader_broker_epoch=epoch + (said[:2] == "an"))
@@ -165,7 +140,7 @@ async def test_a_stream_of_an_unknown_session_is_refused_with_a_code(
             pb.ReplicateRequest(reports=[pb.ReplicaReport(handle=5)]),
         ],
     }[said]
-    async with open_channel(brokers.address(0)) as channel, asyncio.timeout(DEADLINE_S):
+    async with open_channel(one.address(0)) as channel, asyncio.timeout(DEADLINE_S):
         stub: Any = ReplicaServiceStub(channel)
         call = stub.Replicate()
         for request in requests:

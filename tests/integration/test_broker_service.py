@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import grpc
 import pytest
-from tidemark.local.zookeeper_process import ZooKeeperProcess
 from tidemark.model import ErrorCode, TopicPartition
 from tidemark.record.envelope import STAMP_BYTES, split_batches
 from tidemark.record.payload import build_batch, from_columns, reseal
@@ -20,46 +17,11 @@ from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import controller_service_pb2
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
-from tests.integration.hand_controller import Brokers, HandController, client_of, controller_of
+from tests.integration.hand_controller import Brokers, HandController, client_of
 from tests.unit.record.samples import NOON_US, patched, sample
 
 RECORDS = 3
 """In one sample batch."""
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    server = ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"))
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-async def three(tmp_path: Path, zookeeper: ZooKeeperProcess) -> AsyncIterator[Brokers]:
-    brokers = Brokers(tmp_path, zookeeper, 3)
-    try:
-        await brokers.start()
-        yield brokers
-    finally:
-        brokers.kill_all()
-
-
-@pytest.fixture
-async def one(tmp_path: Path, zookeeper: ZooKeeperProcess) -> AsyncIterator[Brokers]:
-    brokers = Brokers(tmp_path, zookeeper, 1)
-    try:
-        await brokers.start()
-        yield brokers
-    finally:
-        brokers.kill_all()
-
-
-@pytest.fixture
-async def controller(request: pytest.FixtureRequest) -> AsyncIterator[HandController]:
-    brokers = request.getfixturevalue("three" if "three" in request.fixturenames else "one")
-    async with controller_of(brokers) as controller:
-        yield controller
 
 
 async def test_what_all_in_sync_replicas_hold_is_acknowledged_and_read_back_as_the_same_bytes(

@@ -7,12 +7,11 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from kazoo.client import KazooClient
 from tidemark.broker.isr_writer import IsrWriter
 from tidemark.core.effects import GiveUpLeadership
@@ -162,12 +161,6 @@ async def until(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -
         while not condition():  # noqa: ASYNC110 - what is waited for is said by other processes
             await asyncio.sleep(0.01)
     return time.monotonic() - began_s
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as started:
-        yield started
 
 
 @asynccontextmanager
