@@ -19,8 +19,6 @@ class ReplicationConfig:
     replica_heartbeat_interval_ms: int = 500
     producer_id_expiration_ms: int = 24 * 3600 * 1000
     """An idempotent producer silent for so long may be forgotten (rule P4)."""
-    max_in_flight_appends_bytes: int = 64 << 20
-    """Accepted and not yet written, per broker; beyond it the shell stops reading produce streams."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,6 @@ class BrokerSettings(_ServiceSettings):
     replica_fetch_max_bytes: int
     replica_heartbeat_interval_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
-    log_flush_offset_checkpoint_interval_ms: int
     producer_id_expiration_ms: int
     num_read_threads: int
     stray_grace_ms: int
@@ -100,7 +99,6 @@ class AdminSettings(_ServiceSettings):
 
     admin_request_timeout_ms: int
     default_replication_factor: int
-    num_partitions: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,15 +285,7 @@ _BROKER: Final = (
         ("broker",),
         5000,
         "ms",
-        "How often high watermarks are written",
-        minimum=10,
-    ),
-    _int(
-        "log.flush.offset.checkpoint.interval.ms",
-        ("broker",),
-        60_000,
-        "ms",
-        "How often recovery points are written",
+        "How often high watermarks and recovery points are written, after everything before them is on disk",
         minimum=10,
     ),
     _int(
@@ -332,9 +324,6 @@ _ADMIN: Final = (
         minimum=1,
         maximum=32_767,
     ),
-    _int(
-        "num.partitions", ("admin",), 1, "", "Partitions of a topic that names no number", minimum=1, maximum=_I32_MAX
-    ),
 )
 
 _TOPIC: Final = (
@@ -360,8 +349,20 @@ _TOPIC: Final = (
     _topic_int(
         "index.interval.bytes", 4096, "bytes", "Log bytes between two entries of an index", minimum=1, maximum=_I32_MAX
     ),
-    _topic_int("retention.ms", 7 * _DAY_MS, "ms", "Records older than this may go", unlimited=True),
-    _topic_int("retention.bytes", UNLIMITED, "bytes", "Oldest segments go beyond this size", unlimited=True),
+    _topic_int(
+        "retention.ms",
+        7 * _DAY_MS,
+        "ms",
+        "Records older than this may go; not enforced yet, nothing is deleted",
+        unlimited=True,
+    ),
+    _topic_int(
+        "retention.bytes",
+        UNLIMITED,
+        "bytes",
+        "Oldest segments go beyond this size; not enforced yet, nothing is deleted",
+        unlimited=True,
+    ),
     _topic_choice("cleanup.policy", ("delete",), "What becomes of old segments"),
     ConfigKey(
         "unclean.leader.election.enable",
