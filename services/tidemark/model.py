@@ -220,6 +220,68 @@ class ElectionOutcome:
     error: TidemarkError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One entry of /admin/reassign_partitions (seed 002, rule M1): a partition and the replicas it shall have.
+
+    Attributes:
+        replicas: the target (RAR), the preferred leader first; what is asked for even where `cancel` is set.
+        log_dirs: one for each of `replicas`, "any" or a path; empty means "any" for all.
+        throttle_bytes_per_s: what each broker may send to replicas that are being added by all moves that name the
+            same figure; 0 for no limit. It is gone when the move is (rule M2).
+        cancel: the original replicas are wanted back (KIP-455).
+        request_id: of whoever asked; "" for a node that was written by hand.
+    """
+
+    partition: TopicPartition
+    replicas: tuple[BrokerId, ...]
+    log_dirs: tuple[str, ...] = ()
+    throttle_bytes_per_s: int = 0
+    cancel: bool = False
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something asked for through a node of /admin that was refused and removed; kept for people to find.
+
+    Attributes:
+        kind: "reassign", "partitions_add", "partitions_remove".
+        partition: None where the node as a whole could not be understood.
+        at_ms: since 1970, UTC.
+    """
+
+    kind: str
+    partition: TopicPartition | None
+    error: TidemarkError
+    request_id: str = ""
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRequests:
+    """The node /admin/reassign_partitions as it is: moves that are wanted or under way, and what of it is malformed.
+
+    `version` is the node's; -1 where there is none.
+    """
+
+    moves: tuple[Move, ...] = ()
+    malformed: tuple[Refusal, ...] = ()
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRequests:
+    """Partitions to be added to topics (with their assigned replicas) and removed (True: even if not empty), rule C7.
+
+    Nodes below /admin/partitions_add/<topic> and /admin/partitions_remove/<topic>.
+    """
+
+    added: Mapping[TopicPartition, tuple[BrokerId, ...]] = field(default_factory=dict)
+    removed: Mapping[TopicPartition, bool] = field(default_factory=dict)
+    malformed: tuple[Refusal, ...] = ()
+
+
 class ErrorCode(StrEnum):
     """Stable codes of refusals. The value never changes; new ones are added."""
 
@@ -257,6 +319,19 @@ class ErrorCode(StrEnum):
     ELECTION_NOT_NEEDED = "ELECTION_NOT_NEEDED"  # it has a leader
     PREFERRED_LEADER_NOT_AVAILABLE = "PREFERRED_LEADER_NOT_AVAILABLE"
     ELIGIBLE_LEADERS_NOT_AVAILABLE = "ELIGIBLE_LEADERS_NOT_AVAILABLE"  # no replica lives
+    # moves of replicas and changes of topics that people ask for
+    UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION"  # of the JSON
+    EMPTY_REPLICAS = "EMPTY_REPLICAS"
+    DUPLICATE_REPLICA = "DUPLICATE_REPLICA"
+    DUPLICATE_PARTITION = "DUPLICATE_PARTITION"
+    LOG_DIRS_MISMATCH = "LOG_DIRS_MISMATCH"  # not as many as replicas
+    LOG_DIR_NOT_FOUND = "LOG_DIR_NOT_FOUND"
+    REASSIGNMENT_IN_PROGRESS = "REASSIGNMENT_IN_PROGRESS"
+    NO_REASSIGNMENT_IN_PROGRESS = "NO_REASSIGNMENT_IN_PROGRESS"
+    THROTTLE_TOO_LOW = "THROTTLE_TOO_LOW"  # below the inbound rate: the move would never end
+    NOT_HIGHEST_PARTITION = "NOT_HIGHEST_PARTITION"
+    PARTITION_NOT_EMPTY = "PARTITION_NOT_EMPTY"
+    REQUEST_ID_REUSED = "REQUEST_ID_REUSED"  # for something else
     # durability
     NOT_ENOUGH_REPLICAS = "NOT_ENOUGH_REPLICAS"
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"

@@ -23,7 +23,11 @@ from tidemark.model import (
     EpochEntry,
     LeaderAndIsr,
     LeaderEpoch,
+    Move,
+    MoveRequests,
     Offset,
+    PartitionRequests,
+    Refusal,
     ReplicaIdentity,
     TopicDescription,
     TopicPartition,
@@ -130,6 +134,8 @@ class StoreEvent(Enum):
     TOPICS = "topics"
     DELETIONS = "deletions"
     ELECTIONS = "elections"
+    MOVES = "moves"
+    PARTITION_REQUESTS = "partition_requests"
     CONTROLLER = "controller"
     SESSION_SUSPENDED = "session_suspended"
     SESSION_RESTORED = "session_restored"
@@ -283,6 +289,57 @@ class MetadataStore(Protocol):
         self, partitions: Sequence[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, Sequence[UncleanElection]]:
         """The loss reports kept of each partition that has any (None: of all), the oldest first."""
+
+    # moves of replicas (seed 002, rule M1)
+    async def submit_moves(self, moves: Sequence[Move]) -> None:
+        """Add these to /admin/reassign_partitions, making it where there is none; all or none.
+
+        One that is there word for word already is fine. Raises REASSIGNMENT_IN_PROGRESS for a partition that has
+        another one, INVALID_REQUEST (metadata moves_max) where the node would become too large.
+        """
+
+    async def cancel_moves(self, partitions: Sequence[TopicPartition]) -> None:
+        """Mark these as cancelled, all or none; again is fine; raises NO_REASSIGNMENT_IN_PROGRESS."""
+
+    async def move_requests(self, *, watch: bool = False) -> MoveRequests:
+        """/admin/reassign_partitions; what of it cannot be understood is in `malformed`."""
+
+    async def finish_moves(self, term: ControllerTerm, finished: Sequence[Move], refused: Sequence[Refusal]) -> None:
+        """Take these moves, if they are still word for word the same, and all that is malformed out of the node, the
+        node itself when nothing is left; keep `refused`. Raises CONTROLLER_NOT_ACTIVE."""
+
+    async def write_topic(self, term: ControllerTerm, topic: TopicDescription) -> TopicDescription | None:
+        """Write the topic node if it still is at `topic.version`; the new one has its zxid and version, None: it is
+        at another version. Raises CONTROLLER_NOT_ACTIVE."""
+
+    # partitions added and removed (seed 001 H, rule C7)
+    async def request_partitions(self, added: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
+        """Create nodes below /admin/partitions_add, all or none; the same again is fine; raises UNKNOWN_TOPIC, and
+        INVALID_REQUEST where another request for one of them is there."""
+
+    async def request_partition_removal(self, removed: Mapping[TopicPartition, bool]) -> None:
+        """Create nodes below /admin/partitions_remove, all or none; as `request_partitions`."""
+
+    async def partition_requests(self, *, watch: bool = False) -> PartitionRequests:
+        """Both."""
+
+    async def finish_partition_requests(
+        self,
+        term: ControllerTerm,
+        *,
+        added: Sequence[TopicPartition] = (),
+        removed: Sequence[TopicPartition] = (),
+        refused: Sequence[Refusal] = (),
+    ) -> None:
+        """Remove these requests (and those that `refused` names, by kind); keep `refused`. Gone already is fine.
+        Raises CONTROLLER_NOT_ACTIVE."""
+
+    async def delete_partitions(self, term: ControllerTerm, topic: TopicDescription, partitions: Sequence[int]) -> None:
+        """Delete the nodes below these partitions of a topic whose node does not name them any more; again is fine.
+        Raises CONTROLLER_NOT_ACTIVE."""
+
+    async def refusals(self) -> Sequence[Refusal]:
+        """The latest 100 of all kinds, the oldest first."""
 
     # controller
     async def elect_controller(self, controller_id: BrokerId, address: str) -> ControllerTerm | None:

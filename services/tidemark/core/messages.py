@@ -143,6 +143,7 @@ class PartitionCommand:
     partition_epoch: int
     adding_replicas: tuple[BrokerId, ...] = ()
     removing_replicas: tuple[BrokerId, ...] = ()
+    throttle_bytes_per_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,8 @@ class StoppedReplica(NamedTuple):
 
 
 class ReplicaQuestion(NamedTuple):
-    """Controller: what does your replica hold, now that in this epoch nobody leads? (rule T4)"""
+    """Controller: what does your replica hold, now that in this epoch nobody leads (rule T4), or that you lead it
+    sealed (rule C7)?"""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -188,13 +190,15 @@ class ReplicaDescription(NamedTuple):
     """What a replica holds; of a damaged log what lies before the damage. The end is exclusive (rule T4).
 
     `last_epoch` is the leader epoch of the last record, -1 for an empty log. `high_watermark`, the highest one the
-    replica knows, lies above the log end where committed records were lost.
+    replica knows, lies above the log end where committed records were lost. A partition is empty when the start is the
+    end.
     """
 
     last_epoch: LeaderEpoch
     log_end_offset: Offset
     high_watermark: Offset
     damaged: bool
+    log_start_offset: Offset = Offset(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,7 @@ def descriptions_to_proto(described: Mapping[TopicPartition, ReplicaDescription]
             log_end_offset=replica.log_end_offset,
             high_watermark=replica.high_watermark,
             damaged=replica.damaged,
+            log_start_offset=replica.log_start_offset,
         )
         for partition, replica in described.items()
     ]
@@ -155,6 +156,7 @@ def descriptions_from_proto(messages: Iterable[pb.ReplicaDescription]) -> dict[T
             Offset(message.log_end_offset),
             Offset(message.high_watermark),
             message.damaged,
+            Offset(message.log_start_offset),
         )
         for message in messages
     }
@@ -202,6 +204,7 @@ def _state_to_proto(command: PartitionCommand) -> pb.PartitionState:
         partition_epoch=command.partition_epoch,
         adding_replicas=command.adding_replicas,
         removing_replicas=command.removing_replicas,
+        throttle_bytes_per_s=command.throttle_bytes_per_s,
     )
 
 
@@ -224,6 +227,7 @@ def _state_from_proto(topic_id: str, message: pb.PartitionState) -> PartitionCom
         partition_epoch=message.partition_epoch,
         adding_replicas=_ids(message.adding_replicas),
         removing_replicas=_ids(message.removing_replicas),
+        throttle_bytes_per_s=message.throttle_bytes_per_s,
     )
 
 
