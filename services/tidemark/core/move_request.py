@@ -1,0 +1,335 @@
+"""Moves as people ask for them: seed 002's JSON of version 1, and what is checked before one begins (seed 002 4.1, M1).
+
+The command line, the admin service and the controller (for a node written by hand) use the same functions, so that all
+three refuse the same things with the same codes and sentences. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from tidemark.model import (
+    REQUEST_ID_CHARACTERS_MAX,
+    BrokerId,
+    ErrorCode,
+    Move,
+    TidemarkError,
+    TopicDescription,
+    TopicPartition,
+)
+
+VERSION: Final = 1
+ANY_LOG_DIR: Final = "any"
+
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+_SHOWN_CHARACTERS_MAX: Final = 60
+
+
+def parse_moves(text: str | bytes) -> tuple[tuple[Move, ...], tuple[TidemarkError, ...]]:
+    """The moves of a JSON document, in its order, and one error for each entry that is malformed.
+
+    Of entries that name the same partition the first counts. What a well-formed move asks for is checked by
+    `check_moves`. An error's metadata has "entry" (the first is 0), and "topic", "partition" where they could be read.
+    A document that cannot be understood as a whole gives no move and one error without "entry": INVALID_REQUEST, or
+    UNSUPPORTED_VERSION.
+    """
+    try:
+        entries = _entries(text)
+    except TidemarkError as error:
+        return (), (error,)
+    moves: dict[TopicPartition, Move] = {}
+    errors = []
+    for index, entry in enumerate(entries):
+        try:
+            move = _move(entry)
+            if move.partition in moves:
+                raise _duplicate_partition(move.partition)
+            moves[move.partition] = move
+        except TidemarkError as error:
+            errors.append(_about_entry(index, entry, error))
+    return tuple(moves.values()), tuple(errors)
+
+
+def format_moves(moves: Iterable[Move]) -> str:
+    """The same JSON, by topic and partition, one entry a line; what is not set is left out."""
+    ordered = sorted(moves, key=lambda move: move.partition)
+    lines = ",\n".join(f"    {json.dumps(_fields(move), ensure_ascii=False)}" for move in ordered)
+    partitions = f"[\n{lines}\n  ]" if lines else "[]"
+    return f'{{\n  "version": {VERSION},\n  "partitions": {partitions}\n}}\n'
+
+
+def check_moves(
+    moves: Sequence[Move],
+    topics: Mapping[str, TopicDescription],
+    live: Collection[BrokerId],
+    in_progress: Collection[TopicPartition],
+) -> dict[TopicPartition, TidemarkError]:
+    """Why each of these partitions cannot be moved as asked, the first reason that seed 002 comes to; empty: all can.
+
+    Args:
+        topics: those that exist.
+        in_progress: partitions that have a move already.
+
+    A move that is cancelled is not held to its target: it needs its partition, and a move in progress.
+    """
+    named = Counter(move.partition for move in moves)
+    errors = {}
+    for move in moves:
+        try:
+            if named[move.partition] > 1:
+                raise _duplicate_partition(move.partition)
+            if not move.cancel:
+                _check_target(move)
+            _check_exists(move.partition, topics)
+            if not move.cancel:
+                _check_live(move, live)
+            _check_progress(move, in_progress)
+        except TidemarkError as error:
+            errors[move.partition] = error
+    return errors
+
+
+# -- the document ----------------------------------------------------------------------------------------------
+
+
+def _entries(text: str | bytes) -> list[object]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise _invalid(f"the moves are no JSON ({why}); give {_shape()}") from error
+    if not isinstance(document, dict):
+        raise _invalid(f"the moves are no JSON object; give {_shape()}")
+    version = document.get("version")
+    if not _is_int(version) or version != VERSION:
+        found = f"of version {_shown(version)}" if "version" in document else "without a version"
+        raise TidemarkError(
+            ErrorCode.UNSUPPORTED_VERSION, f'the moves are {found}; write them as of "version": {VERSION}'
+        )
+    partitions = document.get("partitions")
+    if not isinstance(partitions, list):
+        raise _invalid(f'the moves have no list "partitions"; give {_shape()}')
+    return partitions
+
+
+def _move(entry: object) -> Move:
+    if not isinstance(entry, dict):
+        raise _invalid(f"a move is a JSON object, not {_shown(entry)}")
+    partition = TopicPartition(_topic(entry.get("topic")), _partition(entry.get("partition")))
+    request_id = _text(entry.get("request_id", ""), "request_id", partition)
+    if len(request_id) > REQUEST_ID_CHARACTERS_MAX:
+        raise _invalid(f"the request_id of {partition} may have {REQUEST_ID_CHARACTERS_MAX} characters; shorten it")
+    replicas = _list(entry.get("replicas"), "replicas", partition)
+    log_dirs = _list(entry.get("log_dirs", []), "log_dirs", partition)
+    move = Move(
+        partition,
+        tuple(BrokerId(_whole(one, "a broker id", _INT32_MAX)) for one in replicas),
+        tuple(_text(one, "a log directory", partition) for one in log_dirs),
+        _whole(entry.get("throttle_bytes_per_s", 0), "throttle_bytes_per_s", _INT64_MAX),
+        _flag(entry.get("cancel", False), "cancel", partition),
+        request_id,
+    )
+    if "log_dirs" in entry and not move.log_dirs and move.replicas:
+        raise _log_dirs_mismatch(move)
+    return move
+
+
+def _fields(move: Move) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "topic": move.partition.topic,
+        "partition": move.partition.partition,
+        "replicas": list(move.replicas),
+    }
+    if move.log_dirs:
+        fields["log_dirs"] = list(move.log_dirs)
+    if move.throttle_bytes_per_s:
+        fields["throttle_bytes_per_s"] = move.throttle_bytes_per_s
+    if move.cancel:
+        fields["cancel"] = True
+    if move.request_id:
+        fields["request_id"] = move.request_id
+    return fields
+
+
+def _shape() -> str:
+    return '{"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2]}]}'
+
+
+def _about_entry(index: int, entry: object, error: TidemarkError) -> TidemarkError:
+    facts = {"entry": str(index)}
+    if isinstance(entry, dict):
+        topic, partition = entry.get("topic"), entry.get("partition")
+        if isinstance(topic, str) and _is_topic(topic):
+            facts["topic"] = topic
+        if isinstance(partition, int) and _is_int(partition) and 0 <= partition <= _INT32_MAX:
+            facts["partition"] = str(partition)
+    return TidemarkError(error.code, f"entry {index}: {error.message}", {**error.metadata, **facts})
+
+
+# -- fields ----------------------------------------------------------------------------------------------------
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_topic(name: str) -> bool:
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def _topic(value: object) -> str:
+    if not isinstance(value, str):
+        raise _invalid(f'a move names its topic as "topic", not {_shown(value)}')
+    if not _is_topic(value):
+        raise TidemarkError(
+            ErrorCode.INVALID_TOPIC_NAME,
+            f"{_shown(value)} cannot be the name of a topic; give 1 to 249 letters, digits, '.', '_' or '-'",
+        )
+    return value
+
+
+def _partition(value: object) -> int:
+    return _whole(value, '"partition"', _INT32_MAX)
+
+
+def _whole(value: object, what: str, highest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= highest:
+        raise _invalid(f"{what} is a whole number from 0 to {highest}, not {_shown(value)}")
+    return value
+
+
+def _list(value: object, what: str, partition: TopicPartition) -> list[object]:
+    if not isinstance(value, list):
+        raise _invalid(f"{what} of {partition} is a list, not {_shown(value)}")
+    return value
+
+
+def _text(value: object, what: str, partition: TopicPartition) -> str:
+    if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
+        raise _invalid(f"{what} of {partition} is text, not {_shown(value)}")
+    return value
+
+
+def _flag(value: object, what: str, partition: TopicPartition) -> bool:
+    if not isinstance(value, bool):
+        raise _invalid(f"{what} of {partition} is true or false, not {_shown(value)}")
+    return value
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    if isinstance(value, int) and abs(value) > _INT64_MAX:
+        return "a number that large"
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN_CHARACTERS_MAX else f"{shown[:_SHOWN_CHARACTERS_MAX]}..."
+
+
+def _invalid(message: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_REQUEST, message)
+
+
+# -- what is asked for -----------------------------------------------------------------------------------------
+
+
+def _duplicate_partition(partition: TopicPartition) -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.DUPLICATE_PARTITION,
+        f"partition {partition} is named more than once; name each partition once",
+        _facts(partition),
+    )
+
+
+def _log_dirs_mismatch(move: Move) -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.LOG_DIRS_MISMATCH,
+        f"the move of {move.partition} has {len(move.log_dirs)} log_dirs for {len(move.replicas)} replicas; "
+        f'give "{ANY_LOG_DIR}" once for each replica, or leave log_dirs out',
+        _facts(move.partition),
+    )
+
+
+def _check_target(move: Move) -> None:
+    partition, replicas = move.partition, move.replicas
+    if move.log_dirs and len(move.log_dirs) != len(replicas):
+        raise _log_dirs_mismatch(move)
+    if not replicas:
+        raise TidemarkError(
+            ErrorCode.EMPTY_REPLICAS,
+            f"the move of {partition} names no replicas; name the brokers that shall hold it",
+            _facts(partition),
+        )
+    twice = [broker for broker, times in Counter(replicas).items() if times > 1]
+    if twice:
+        raise TidemarkError(
+            ErrorCode.DUPLICATE_REPLICA,
+            f"the move of {partition} names broker {_ids(twice)} more than once; a broker holds one replica of it",
+            {**_facts(partition), "brokers": _ids(twice)},
+        )
+    chosen = [directory for directory in move.log_dirs if directory != ANY_LOG_DIR]
+    if chosen:
+        raise TidemarkError(
+            ErrorCode.LOG_DIR_NOT_FOUND,
+            f"the move of {partition} asks for log directory {_shown(chosen[0])}, but moves choose the directory "
+            f'themselves; give "{ANY_LOG_DIR}"',
+            _facts(partition),
+        )
+
+
+def _check_exists(partition: TopicPartition, topics: Mapping[str, TopicDescription]) -> None:
+    topic = topics.get(partition.topic)
+    if topic is None:
+        raise TidemarkError(
+            ErrorCode.UNKNOWN_TOPIC,
+            f"there is no topic {_shown(partition.topic)}; leave it out, or create it first",
+            _facts(partition),
+        )
+    if partition.partition not in topic.partitions:
+        raise TidemarkError(
+            ErrorCode.UNKNOWN_PARTITION,
+            f"topic {partition.topic} has no partition {partition.partition} but {len(topic.partitions)} of them; "
+            "leave it out, or add partitions first",
+            _facts(partition),
+        )
+
+
+def _check_live(move: Move, live: Collection[BrokerId]) -> None:
+    missing = [broker for broker in move.replicas if broker not in live]
+    if missing:
+        raise TidemarkError(
+            ErrorCode.BROKER_NOT_AVAILABLE,
+            f"the move of {move.partition} needs broker {_ids(missing)}, which is not live; start it or name another",
+            {**_facts(move.partition), "brokers": _ids(missing)},
+        )
+
+
+def _check_progress(move: Move, in_progress: Collection[TopicPartition]) -> None:
+    running = move.partition in in_progress
+    if running and not move.cancel:
+        raise TidemarkError(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            f"partition {move.partition} is being moved already; wait for that move, or cancel it first",
+            _facts(move.partition),
+        )
+    if move.cancel and not running:
+        raise TidemarkError(
+            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+            f"partition {move.partition} is not being moved; there is nothing to cancel",
+            _facts(move.partition),
+        )
+
+
+def _ids(brokers: Iterable[BrokerId]) -> str:
+    return ", ".join(str(broker) for broker in brokers)
+
+
+def _facts(partition: TopicPartition) -> dict[str, str]:
+    return {"topic": partition.topic, "partition": str(partition.partition)}
