@@ -22,7 +22,9 @@ from tidemark.model import (
     IsrEntry,
     LeaderAndIsr,
     LeaderEpoch,
+    Move,
     Offset,
+    Refusal,
     TidemarkError,
     TopicDescription,
     TopicPartition,
@@ -246,6 +248,81 @@ def decode_elections(path: str, data: bytes) -> tuple[tuple[TopicPartition, ...]
         return tuple(dict.fromkeys(named)), request_id
 
     return _decode(path, data, build)
+
+
+def encode_moves(moves: Iterable[Move]) -> bytes:
+    """/admin/reassign_partitions, in the shape of seed 002; what is ours besides only where it is set."""
+    return encode({"partitions": [_move_out(move) for move in moves]})
+
+
+def _move_out(move: Move) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "topic": move.partition.topic,
+        "partition": move.partition.partition,
+        "replicas": list(move.replicas),
+    }
+    if move.log_dirs:
+        fields["log_dirs"] = list(move.log_dirs)
+    if move.throttle_bytes_per_s:
+        fields["throttle_bytes_per_s"] = move.throttle_bytes_per_s
+    if move.cancel:
+        fields["cancel"] = True
+    if move.request_id:
+        fields["request_id"] = move.request_id
+    return fields
+
+
+def encode_added_partition(replicas: Iterable[BrokerId]) -> bytes:
+    """A node below /admin/partitions_add."""
+    return encode({"replicas": list(replicas)})
+
+
+def decode_added_partition(path: str, data: bytes) -> tuple[BrokerId, ...]:
+    """Its assigned replicas; people write it by hand too."""
+    return _decode(path, data, lambda fields: tuple(BrokerId(_int(replica)) for replica in fields["replicas"]))
+
+
+def encode_removed_partition(force: bool) -> bytes:
+    """A node below /admin/partitions_remove."""
+    return encode({"force": force})
+
+
+def decode_removed_partition(path: str, data: bytes) -> bool:
+    """Whether it shall go even if it is not empty; an empty node says no."""
+    return _decode(path, data or b"{}", lambda fields: _bool(fields.get("force", False)))
+
+
+def encode_refusals(refusals: Iterable[Refusal]) -> bytes:
+    """/admin/refusals, the oldest first."""
+    return encode(
+        {
+            "refusals": [
+                {
+                    "kind": one.kind,
+                    "topic": None if one.partition is None else one.partition.topic,
+                    "partition": None if one.partition is None else one.partition.partition,
+                    "code": str(one.error.code),
+                    "message": one.error.message,
+                    "request_id": one.request_id,
+                    "at_ms": one.at_ms,
+                }
+                for one in refusals
+            ]
+        }
+    )
+
+
+def decode_refusals(path: str, data: bytes) -> tuple[Refusal, ...]:
+    """As `encode_refusals` wrote it."""
+    return _decode(path, data, lambda fields: tuple(_refusal(one) for one in fields["refusals"]))
+
+
+def _refusal(fields: Mapping[str, Any]) -> Refusal:
+    partition = None
+    if fields["topic"] is not None:
+        partition = TopicPartition(_str(fields["topic"]), _int(fields["partition"]))
+    error = TidemarkError(ErrorCode(_str(fields["code"])), _str(fields["message"]))
+    return Refusal(_str(fields["kind"]), partition, error, _str(fields["request_id"]), _int(fields["at_ms"]))
 
 
 def encode_unclean_elections(reports: Iterable[UncleanElection]) -> bytes:

@@ -15,6 +15,10 @@ TOPICS: Final = "/brokers/topics"
 TOPIC_DELETIONS: Final = "/admin/delete_topics"
 TOPIC_CONFIGS: Final = "/config/topics"
 UNCLEAN_ELECTIONS: Final = "/admin/unclean_elections"
+MOVES: Final = "/admin/reassign_partitions"
+PARTITIONS_ADD: Final = "/admin/partitions_add"
+PARTITIONS_REMOVE: Final = "/admin/partitions_remove"
+REFUSALS: Final = "/admin/refusals"
 PRODUCER_IDS: Final = "/producer_ids"
 
 PARENTS: Final = (
@@ -23,8 +27,8 @@ PARENTS: Final = (
     BROKER_EPOCHS,
     TOPICS,
     TOPIC_DELETIONS,
-    "/admin/partitions_add",
-    "/admin/partitions_remove",
+    PARTITIONS_ADD,
+    PARTITIONS_REMOVE,
     "/admin/requests",
     UNCLEAN_ELECTIONS,
     TOPIC_CONFIGS,

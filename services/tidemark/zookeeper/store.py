@@ -12,6 +12,10 @@ from tidemark.model import (
     BrokerRegistration,
     ElectionKind,
     ElectionRequest,
+    Move,
+    MoveRequests,
+    PartitionRequests,
+    Refusal,
     ReplicaIdentity,
     TopicDescription,
     TopicPartition,
@@ -19,7 +23,9 @@ from tidemark.model import (
     VersionedState,
 )
 from tidemark.ports import Clock, ControllerInfo, ControllerTerm, StateWrite, StoreEvent, WriteResult
-from tidemark.zookeeper import brokers, election, paths, requested_elections, states, topics
+from tidemark.zookeeper import brokers, election, paths, refusals, requested_elections, states, topics
+from tidemark.zookeeper import moves as move_nodes
+from tidemark.zookeeper import partition_requests as partition_nodes
 from tidemark.zookeeper.session import ZooKeeperSession
 from tidemark.zookeeper.session_port import Session
 
@@ -28,6 +34,8 @@ _WATCHED: Final = (
     StoreEvent.TOPICS,
     StoreEvent.DELETIONS,
     StoreEvent.ELECTIONS,
+    StoreEvent.MOVES,
+    StoreEvent.PARTITION_REQUESTS,
     StoreEvent.CONTROLLER,
 )
 
@@ -173,6 +181,61 @@ class SessionMetadataStore:
     ) -> Mapping[TopicPartition, Sequence[UncleanElection]]:
         """The loss reports kept of each partition that has any (None: of all), the oldest first."""
         return await requested_elections.reports(self._session, partitions)
+
+    # moves of replicas
+
+    async def submit_moves(self, moves: Sequence[Move]) -> None:
+        """Add these to /admin/reassign_partitions, all or none."""
+        await move_nodes.submit(self._session, moves)
+
+    async def cancel_moves(self, partitions: Sequence[TopicPartition]) -> None:
+        """Mark these as cancelled, all or none."""
+        await move_nodes.cancel(self._session, partitions)
+
+    async def move_requests(self, *, watch: bool = False) -> MoveRequests:
+        """/admin/reassign_partitions."""
+        return await move_nodes.read(self._session, self._watch(StoreEvent.MOVES, watch))
+
+    async def finish_moves(self, term: ControllerTerm, finished: Sequence[Move], refused: Sequence[Refusal]) -> None:
+        """Take these out of the node; keep `refused`; raises CONTROLLER_NOT_ACTIVE."""
+        await move_nodes.finish(self._session, term, finished, refused)
+
+    async def write_topic(self, term: ControllerTerm, topic: TopicDescription) -> TopicDescription | None:
+        """Write the topic node at `topic.version`; None: it is at another one; raises CONTROLLER_NOT_ACTIVE."""
+        return await move_nodes.write_topic(self._session, term, topic)
+
+    # partitions added and removed
+
+    async def request_partitions(self, added: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
+        """Create nodes below /admin/partitions_add, all or none."""
+        await partition_nodes.request_added(self._session, added)
+
+    async def request_partition_removal(self, removed: Mapping[TopicPartition, bool]) -> None:
+        """Create nodes below /admin/partitions_remove, all or none."""
+        await partition_nodes.request_removed(self._session, removed)
+
+    async def partition_requests(self, *, watch: bool = False) -> PartitionRequests:
+        """What is asked for of both kinds."""
+        return await partition_nodes.read(self._session, self._watch(StoreEvent.PARTITION_REQUESTS, watch))
+
+    async def finish_partition_requests(
+        self,
+        term: ControllerTerm,
+        *,
+        added: Sequence[TopicPartition] = (),
+        removed: Sequence[TopicPartition] = (),
+        refused: Sequence[Refusal] = (),
+    ) -> None:
+        """Remove these requests; keep `refused`; raises CONTROLLER_NOT_ACTIVE."""
+        await partition_nodes.finish(self._session, term, added, removed, refused)
+
+    async def delete_partitions(self, term: ControllerTerm, topic: TopicDescription, partitions: Sequence[int]) -> None:
+        """Delete the nodes below these partitions; raises CONTROLLER_NOT_ACTIVE."""
+        await partition_nodes.delete(self._session, term, topic, partitions)
+
+    async def refusals(self) -> Sequence[Refusal]:
+        """The latest 100, the oldest first."""
+        return await refusals.read(self._session)
 
     # controller
 

@@ -1,0 +1,151 @@
+"""/admin/reassign_partitions: what is asked for, by the admin service or by hand, and what the controller takes out of
+it (seed 002, rule M1); and the topic nodes in which it keeps how far a move has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from tidemark.core.move_request import parse_moves
+from tidemark.model import (
+    ErrorCode,
+    Move,
+    MoveRequests,
+    Refusal,
+    TidemarkError,
+    TopicDescription,
+    TopicPartition,
+)
+from tidemark.ports import ControllerTerm
+from tidemark.zookeeper import codecs, paths, refusals
+from tidemark.zookeeper.multis import BYTES_MAX, Create, Delete, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.session_port import Session
+from tidemark.zookeeper.topics import not_active, term_check
+
+REASSIGN: Final = "reassign"
+_NODE_BYTES_MAX: Final = BYTES_MAX - 131_072
+"""Room in a multi for the refusals that may go with it."""
+
+
+async def read(session: Session, watch: Callable[[Any], None] | None) -> MoveRequests:
+    """The node; what of it cannot be understood is in `malformed`."""
+    if watch is not None:
+        await session.exists(paths.MOVES, watch)
+    node = await session.get(paths.MOVES)
+    if node is None:
+        return MoveRequests()
+    data, stat = node
+    moves, errors = parse_moves(data)
+    malformed = tuple(Refusal(REASSIGN, None, error) for error in errors)
+    return MoveRequests(moves, malformed, stat.version)
+
+
+async def submit(session: Session, moves: Sequence[Move]) -> None:
+    """Add these, all or none; raises REASSIGNMENT_IN_PROGRESS or INVALID_REQUEST."""
+
+    def added(found: MoveRequests) -> Sequence[Move]:
+        known = {move.partition: move for move in found.moves}
+        for move in moves:
+            other = known.get(move.partition)
+            if other is not None and other != move:
+                raise TidemarkError(
+                    ErrorCode.REASSIGNMENT_IN_PROGRESS,
+                    f"{move.partition} is being moved to {list(other.replicas)} already; wait for it or cancel it",
+                    {"topic": move.partition.topic, "partition": str(move.partition.partition)},
+                )
+        return [*found.moves, *(move for move in moves if move.partition not in known)]
+
+    await _rewrite(session, added)
+
+
+async def cancel(session: Session, partitions: Iterable[TopicPartition]) -> None:
+    """Mark these, all or none; raises NO_REASSIGNMENT_IN_PROGRESS."""
+    wanted = set(partitions)
+
+    def marked(found: MoveRequests) -> Sequence[Move]:
+        missing = sorted(wanted - {move.partition for move in found.moves})
+        if missing:
+            raise TidemarkError(
+                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+                f"{missing[0]} is not being moved; see which are: tidemark reassign list",
+                {"topic": missing[0].topic, "partition": str(missing[0].partition)},
+            )
+        return [replace(move, cancel=True) if move.partition in wanted else move for move in found.moves]
+
+    await _rewrite(session, marked)
+
+
+async def _rewrite(session: Session, change: Callable[[MoveRequests], Sequence[Move]]) -> None:
+    while True:
+        found = await read(session, None)
+        if found.malformed:
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST,
+                f"{paths.MOVES} holds something that cannot be understood ({found.malformed[0].error.message}); "
+                "the controller is about to remove it: try again in a moment",
+            )
+        moves = change(found)
+        data = codecs.encode_moves(moves)
+        if len(data) > _NODE_BYTES_MAX:
+            fitting = len(moves) * _NODE_BYTES_MAX // len(data)
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST,
+                f"{len(moves)} moves at once do not fit into a ZooKeeper node; about {fitting} do: submit the rest "
+                "when some have ended",
+                {"moves_max": str(fitting)},
+            )
+        if await _replaced(session, (), data, found.version):
+            return
+
+
+async def finish(session: Session, term: ControllerTerm, finished: Sequence[Move], refused: Sequence[Refusal]) -> None:
+    """Take these and all that is malformed out of the node; keep `refused`."""
+    done = set(finished)
+    while True:
+        found = await read(session, None)
+        left = [move for move in found.moves if move not in done]
+        kept = await refusals.keep(session, refused)
+        changed = found.malformed or len(left) < len(found.moves)
+        if not changed and not kept:
+            return
+        data = codecs.encode_moves(left) if changed and left else None
+        if await _replaced(session, kept, data, found.version if changed else None, term):
+            return
+
+
+async def _replaced(
+    session: Session,
+    others: Sequence[Operation],
+    data: bytes | None,
+    version: int | None,
+    term: ControllerTerm | None = None,
+) -> bool:
+    """Write the node (no data: delete it) at this version (-1: create it; None: leave it alone); False: somebody was
+    faster."""
+    operations: list[Operation] = [] if term is None else [term_check(term)]
+    if version == -1 and data is not None:
+        operations.append(Create(paths.MOVES, data))
+    elif version is not None and version >= 0:
+        operations.append(Delete(paths.MOVES, version) if data is None else Set(paths.MOVES, data, version))
+    try:
+        await commit(session, [*operations, *others])
+    except MultiFailed as failed:
+        if term is not None and failed.index == 0:
+            raise not_active(term) from None
+        return False
+    return True
+
+
+async def write_topic(session: Session, term: ControllerTerm, topic: TopicDescription) -> TopicDescription | None:
+    """Write the topic's node at `topic.version`; None: it is at another one, or gone."""
+    try:
+        answers = await commit(
+            session, [term_check(term), Set(paths.topic(topic.topic), codecs.encode_topic(topic), topic.version)]
+        )
+    except MultiFailed as failed:
+        if failed.index == 0:
+            raise not_active(term) from None
+        return None
+    stat = answers[1]
+    return replace(topic, modified_zxid=stat.mzxid, version=stat.version)

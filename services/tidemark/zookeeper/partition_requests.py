@@ -1,0 +1,191 @@
+"""Partitions to be added to topics and removed from them (seed 001 H, rule C7): nodes that people ask with, and the
+nodes that go with a partition."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from tidemark.model import (
+    BrokerId,
+    ErrorCode,
+    PartitionRequests,
+    Refusal,
+    TidemarkError,
+    TopicDescription,
+    TopicPartition,
+)
+from tidemark.ports import ControllerTerm
+from tidemark.zookeeper import codecs, paths, refusals
+from tidemark.zookeeper.multis import Check, Create, Delete, MultiFailed, Operation, batches, commit
+from tidemark.zookeeper.session_port import Session, Watch
+from tidemark.zookeeper.topics import not_active, term_check
+
+ADD: Final = "partitions_add"
+REMOVE: Final = "partitions_remove"
+_ROOTS: Final = {ADD: paths.PARTITIONS_ADD, REMOVE: paths.PARTITIONS_REMOVE}
+_TRIES_MAX: Final = 20
+
+
+async def request_added(session: Session, added: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
+    """All or none; the same again is fine."""
+    await _request(session, ADD, {one: codecs.encode_added_partition(replicas) for one, replicas in added.items()})
+
+
+async def request_removed(session: Session, removed: Mapping[TopicPartition, bool]) -> None:
+    """All or none; the same again is fine."""
+    await _request(session, REMOVE, {one: codecs.encode_removed_partition(force) for one, force in removed.items()})
+
+
+async def _request(session: Session, kind: str, nodes: Mapping[TopicPartition, bytes]) -> None:
+    """Raises UNKNOWN_TOPIC, or INVALID_REQUEST where there is another request."""
+    topics = sorted({one.topic for one in nodes})
+    for _ in range(_TRIES_MAX):
+        parents = await session.read_many([f"{_ROOTS[kind]}/{topic}" for topic in topics])
+        found = await session.read_many([_path(kind, one) for one in nodes])
+        operations: list[Operation] = [Check(paths.topic(topic)) for topic in topics]
+        operations += [
+            Create(f"{_ROOTS[kind]}/{topic}") for topic, parent in zip(topics, parents, strict=True) if parent is None
+        ]
+        missing = 0
+        for (one, data), node in zip(nodes.items(), found, strict=True):
+            if node is None:
+                missing += 1
+                operations.append(Create(_path(kind, one), data))
+            elif node[0] != data:
+                raise TidemarkError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"another request for {one} is under way; wait for its end, then look what it has made",
+                    {"topic": one.topic, "partition": str(one.partition)},
+                )
+        if not missing:
+            return
+        try:
+            await commit(session, operations)
+        except MultiFailed as failed:
+            if failed.index < len(topics) and isinstance(failed.cause, NoNodeError):
+                topic = topics[failed.index]
+                raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {topic}", {"topic": topic}) from None
+            if not isinstance(failed.cause, NodeExistsError | NoNodeError):
+                raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
+            continue  # somebody made or removed one of these meanwhile
+        return
+    raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "others change the same nodes all the time; try again")
+
+
+async def read(session: Session, watch: Watch | None) -> PartitionRequests:
+    """What is asked for; what cannot be understood is in `malformed`."""
+    malformed: list[Refusal] = []
+    added = await _read_kind(session, ADD, watch, codecs.decode_added_partition, malformed)
+    removed = await _read_kind(session, REMOVE, watch, codecs.decode_removed_partition, malformed)
+    return PartitionRequests(added, removed, tuple(malformed))
+
+
+async def _read_kind(
+    session: Session,
+    kind: str,
+    watch: Watch | None,
+    decode: Callable[[str, bytes], Any],
+    malformed: list[Refusal],
+) -> dict[TopicPartition, Any]:
+    topics = await session.children(_ROOTS[kind], watch)
+    named: list[tuple[str, str]] = []
+    for topic in topics:
+        named += [(topic, name) for name in await session.children(f"{_ROOTS[kind]}/{topic}", watch)]
+    node_paths = [f"{_ROOTS[kind]}/{topic}/{name}" for topic, name in named]
+    nodes = await session.read_many(node_paths) if node_paths else []
+    found = {}
+    for (topic, name), path, node in zip(named, node_paths, nodes, strict=True):
+        if node is None:
+            continue
+        one = TopicPartition(topic, int(name) if name.isdecimal() else -1)
+        try:
+            if str(one.partition) != name:
+                raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{name!r} is no number of a partition")
+            found[one] = decode(path, node[0])
+        except TidemarkError as error:
+            refusal = TidemarkError(ErrorCode.INVALID_REQUEST, error.message, {"path": path})
+            malformed.append(Refusal(kind, one, refusal))
+    return found
+
+
+async def finish(
+    session: Session,
+    term: ControllerTerm,
+    added: Sequence[TopicPartition],
+    removed: Sequence[TopicPartition],
+    refused: Sequence[Refusal],
+) -> None:
+    """Remove these requests and those refused, with parents that have no other; keep `refused`."""
+    done = [_path(ADD, one) for one in added] + [_path(REMOVE, one) for one in removed]
+    for one in refused:
+        malformed = one.error.metadata.get("path")
+        if malformed is not None or one.partition is not None:
+            done.append(malformed or _path(one.kind, _named(one)))
+    for _ in range(_TRIES_MAX):
+        operations: list[Operation] = [*await _deletions(session, done), *await refusals.keep(session, refused)]
+        if not operations:
+            return
+        try:
+            await commit(session, [term_check(term), *operations])
+        except MultiFailed as failed:
+            if failed.index == 0:
+                raise not_active(term) from None
+            continue
+        return
+    raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "others change the same nodes all the time; try again")
+
+
+async def _deletions(session: Session, node_paths: Sequence[str]) -> list[Operation]:
+    by_parent: defaultdict[str, set[str]] = defaultdict(set)
+    for path in node_paths:
+        parent, _, name = path.rpartition("/")
+        by_parent[parent].add(name)
+    operations: list[Operation] = []
+    for parent, names in sorted(by_parent.items()):
+        present = set(await session.children(parent))
+        operations += [Delete(f"{parent}/{name}") for name in sorted(names & present)]
+        if present and present <= names:
+            operations.append(Delete(parent))
+    return operations
+
+
+async def delete(session: Session, term: ControllerTerm, topic: TopicDescription, partitions: Sequence[int]) -> None:
+    """Delete the nodes below these partitions; again is fine."""
+    named = [TopicPartition(topic.topic, index) for index in partitions]
+    roots = [paths.partition(one) for one in named]
+    below = await session.gather([session.children(root) for root in roots])
+    present = await session.read_many([*roots, *(paths.unclean_elections(one) for one in named)])
+    items: list[tuple[str, list[Operation]]] = [
+        (root, [*(Delete(f"{root}/{name}") for name in names), Delete(root)])
+        for root, names, node in zip(roots, below, present[: len(roots)], strict=True)
+        if node is not None
+    ]
+    items += [
+        (str(one), [Delete(paths.unclean_elections(one))])
+        for one, node in zip(named, present[len(roots) :], strict=True)
+        if node is not None
+    ]
+    for batch in batches(items, reserved=[term_check(term)]):
+        operations = [operation for _, own in batch for operation in own]
+        try:
+            await commit(session, [term_check(term), *operations])
+        except MultiFailed as failed:
+            if failed.index == 0:
+                raise not_active(term) from None
+            raise TidemarkError(
+                ErrorCode.COORDINATION_UNAVAILABLE,
+                f"{operations[failed.index - 1].path} was changed by somebody else meanwhile; run it again",
+            ) from failed
+
+
+def _path(kind: str, one: TopicPartition) -> str:
+    return f"{_ROOTS[kind]}/{one.topic}/{one.partition}"
+
+
+def _named(one: Refusal) -> TopicPartition:
+    assert one.partition is not None
+    return one.partition

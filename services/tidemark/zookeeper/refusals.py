@@ -1,0 +1,46 @@
+"""What was asked for through a node of /admin and refused, kept so that whoever asked finds the answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from tidemark.model import ErrorCode, Refusal, TidemarkError
+from tidemark.zookeeper import codecs, paths
+from tidemark.zookeeper.multis import Create, Operation, Set
+from tidemark.zookeeper.session_port import Session
+
+_log = logging.getLogger(__name__)
+
+KEPT: Final = 100
+_MESSAGE_CHARACTERS_MAX: Final = 1_000
+
+
+async def read(session: Session) -> Sequence[Refusal]:
+    """The oldest first; none where they cannot be read, which is logged."""
+    node = await session.get(paths.REFUSALS)
+    return () if node is None else _decoded(node[0])
+
+
+async def keep(session: Session, refusals: Sequence[Refusal]) -> Sequence[Operation]:
+    """What a multi has to do so that these are kept with those before them, `KEPT` in all."""
+    if not refusals:
+        return ()
+    node = await session.get(paths.REFUSALS)
+    before = () if node is None else _decoded(node[0])
+    shortened = [Refusal(one.kind, one.partition, _shortened(one.error), one.request_id, one.at_ms) for one in refusals]
+    data = codecs.encode_refusals([*before, *shortened][-KEPT:])
+    return [Create(paths.REFUSALS, data) if node is None else Set(paths.REFUSALS, data, node[1].version)]
+
+
+def _shortened(error: TidemarkError) -> TidemarkError:
+    return TidemarkError(ErrorCode(error.code), error.message[:_MESSAGE_CHARACTERS_MAX])
+
+
+def _decoded(data: bytes) -> Sequence[Refusal]:
+    try:
+        return codecs.decode_refusals(paths.REFUSALS, data)
+    except TidemarkError as error:
+        _log.error("refusals passed over: their node cannot be read", extra={"why": error.message})
+        return ()
