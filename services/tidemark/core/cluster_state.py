@@ -43,6 +43,8 @@ class TopicView:
     partitions: Mapping[int, PartitionView] = field(default_factory=dict)
     configs: Mapping[str, str] = field(default_factory=dict)
     error: TidemarkError | None = None
+    partition_count: int = 0
+    """How many there are, also where only some are told of; 0: not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ def merge_topic(known: TopicView | None, told: TopicView) -> TopicView:
         before = partitions.get(index)
         if before is None or is_newer(partition, before):
             partitions[index] = partition
+    if newer.partition_count:
+        partitions = {index: one for index, one in partitions.items() if index < newer.partition_count}
     return replace(newer, partitions=partitions)
 
 

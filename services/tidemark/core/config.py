@@ -29,3 +29,9 @@ class ControllerConfig:
     controller_epoch: ControllerEpoch
     cluster_id: str
     session_timeout_ms: int = 6_000
+    moves_per_broker_max: int = 50
+    """Moves that copy to or from one broker at a time."""
+    leader_rebalance_interval_ms: int = 0
+    """How often leadership is compared with the preferred one; 0: never."""
+    leader_imbalance_percent: int = 10
+    """Of the partitions that prefer a broker, so many may be led elsewhere."""

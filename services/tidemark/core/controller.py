@@ -1,4 +1,4 @@
-"""The active controller as a state machine (rules C1-C6, Z2, E5; seed 001): one queue, one writer.
+"""The active controller as a state machine (rules C1-C7, Z2, E5; seed 001): one queue, one writer.
 
 Level-triggered: whatever happens updates what is known and marks the partitions it touches; `decide` then compares
 each of them with what should be. At most one write of a partition is under way; what came meanwhile is decided when
@@ -9,30 +9,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from tidemark.core import controller_events as ev
 from tidemark.core.config import ControllerConfig
-from tidemark.core.controller_effects import (
-    ControllerEffect,
-    DeleteTopic,
-    Observed,
-    ReadStates,
-    Resign,
-    StateChange,
-    WriteStates,
-)
+from tidemark.core.controller_context import ControllerContext
+from tidemark.core.controller_effects import ControllerEffect, ReadStates, Resign, StateChange, WriteStates
 from tidemark.core.controller_links import BrokerLink
 from tidemark.core.controller_teller import ControllerTeller
+from tidemark.core.departures import Departures
 from tidemark.core.election import BrokerFacts, Decision, decide
-from tidemark.core.messages import StoppedReplica
+from tidemark.core.leader_balance import LeaderBalance
+from tidemark.core.moves import Moves
+from tidemark.core.partition_changes import PartitionChanges
 from tidemark.core.partition_record import PartitionRecord, TopicPolicy
-from tidemark.core.requested_elections import RequestedElections
+from tidemark.core.requested_elections import RequestedElections, elect_preferred
 from tidemark.core.suspicion import Suspicions
+from tidemark.core.topic_deletions import TopicDeletions
+from tidemark.core.topic_writes import TopicWrites
 from tidemark.core.unclean import UncleanElections
 from tidemark.model import (
-    NO_EPOCH,
     NO_LEADER,
     BrokerEpochRecord,
     BrokerId,
@@ -46,48 +43,38 @@ from tidemark.model import (
     VersionedState,
 )
 
-_DELETE_RETRY_MS: Final = 500
 _MULTI_WRITES: Final = 250
-
-
-@dataclass(slots=True)
-class _Deletion:
-    topic: TopicDescription
-    waiting: set[BrokerId] = field(default_factory=set)
-    under_way: bool = False
-    retry_at_ms: int = 0
 
 
 class ControllerCore:
     """Everything the active controller knows and decides. `policy_of` reads a topic's settings."""
 
     def __init__(self, config: ControllerConfig, policy_of: Callable[[Mapping[str, str]], TopicPolicy]) -> None:
-        self._config = config
+        self._ctx = ctx = ControllerContext(config)
         self._policy_of = policy_of
-        self._brokers: dict[BrokerId, BrokerRegistration] = {}
-        self._epochs: dict[BrokerId, BrokerEpochRecord] = {}
-        self._topics: dict[str, TopicDescription] = {}
-        self._records: dict[TopicPartition, PartitionRecord] = {}
-        self._on_broker: defaultdict[BrokerId, set[TopicPartition]] = defaultdict(set)
-        self._links: dict[BrokerId, BrokerLink] = {}
-        self._deletions: dict[str, _Deletion] = {}
-        self._requested: frozenset[str] = frozenset()
-        self._deleted_ids: set[str] = set()
-        self._dirty: set[TopicPartition] = set()
         self._suspicions: Suspicions | None = None
+        self._departures = Departures(ctx)
+        self._deletions = TopicDeletions(ctx)
+        self._moves = Moves(ctx)
+        self._changes = PartitionChanges(ctx)
+        self._topic_writes = TopicWrites(ctx, [self._moves.rewrite, self._changes.rewrite])
         self._unclean = UncleanElections()
         self._elections = RequestedElections()
-        self._acted_on: frozenset[BrokerId] = frozenset()
-        self._effects: list[ControllerEffect] = []
+        self._balance = LeaderBalance(ctx)
         self._offline_count: int | None = None
-        known = (self._brokers, self._topics, self._records, self._deletions)
-        self._teller = ControllerTeller(config.controller_id, config.controller_epoch, config.cluster_id, *known)
+        self._teller = ControllerTeller(ctx, self._deletions)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             ev.Elected: self._on_elected,
             ev.BrokersChanged: self._on_brokers_changed,
             ev.TopicsChanged: self._on_topics_changed,
             ev.DeletionsRequested: self._on_deletions_requested,
             ev.ElectionsRequested: self._on_elections_requested,
+            ev.MovesRequested: lambda event, now_ms: self._moves.requested(event),
+            ev.MovesFinished: lambda event, now_ms: self._moves.finished(event),
+            ev.PartitionsRequested: lambda event, now_ms: self._changes.requested(event, now_ms),
+            ev.PartitionRequestsFinished: lambda event, now_ms: self._changes.finished(event),
+            ev.PartitionsDeleted: lambda event, now_ms: self._changes.deleted(event, now_ms),
+            ev.TopicWritten: self._on_topic_written,
             ev.StatesWritten: self._on_states_written,
             ev.StatesRead: self._on_states_read,
             ev.IsrChangesReported: self._on_isr_changes,
@@ -98,56 +85,63 @@ class ControllerCore:
             ev.TopicDeleted: self._on_topic_deleted,
             ev.BrokerSuspected: self._on_suspected,
             ev.BrokerTrusted: self._on_trusted,
+            ev.ShutdownWanted: lambda event, now_ms: self._departures.wanted(event.broker, event.broker_epoch),
             ev.DirectoriesFailed: self._on_directories_failed,
             ev.Tick: self._on_tick,
         }
 
     def handle(self, event: ev.ControllerEvent, now_ms: int) -> list[ControllerEffect]:
         """Take in one event; gives what is to be done, in order."""
-        self._effects = []
+        ctx = self._ctx
+        ctx.effects = []
         if not isinstance(event, ev.Tick | ev.BrokerTrusted):
             self._offline_count = None  # an idle cluster costs nothing by the partition
         self._handlers[type(event)](event, now_ms)
         self._decide_dirty(now_ms)
-        self._maybe_delete(now_ms)
-        for broker, link in self._links.items():
-            self._effects += self._teller.tell(broker, link, self._on_broker[broker], self._acted_on, now_ms)
-        self._effects += self._unclean.questions() + self._elections.effects()
-        return self._effects
+        self._moves.begin()
+        self._topic_writes.write(now_ms)
+        self._deletions.go_on(now_ms)
+        for broker, link in ctx.links.items():
+            ctx.effects += self._teller.tell(broker, link, now_ms)
+        ctx.effects += self._unclean.questions() + self._elections.effects()
+        ctx.effects += (*self._moves.effects(), *self._changes.effects())
+        self._departures.release()
+        return ctx.effects
 
     # -- for metrics and people --------------------------------------------------------------------------------
 
     @property
     def suspected(self) -> frozenset[BrokerId]:
-        """Brokers acted against."""
-        return self._acted_on
+        """Brokers acted against because they do not answer."""
+        return self._ctx.unwanted - self._departures.leaving
 
     def counts(self) -> dict[str, int]:
         """Partitions by condition, and commands that wait for their answer."""
         if self._offline_count is None:
-            states = (record.state for record in self._records.values())
+            states = (record.state for record in self._ctx.records.values())
             self._offline_count = sum(state is None or state.leader == NO_LEADER for state in states)
         return {
-            "partitions": len(self._records),
+            "partitions": len(self._ctx.records),
             "offline_partitions": self._offline_count,
-            "leader_and_isr_pending": sum(link.leadership.request_id is not None for link in self._links.values()),
-            "live_brokers": len(self._brokers),
-            "suspected_brokers": len(self._acted_on),
+            "leader_and_isr_pending": sum(link.leadership.request_id is not None for link in self._ctx.links.values()),
+            "live_brokers": len(self._ctx.brokers),
+            "suspected_brokers": len(self.suspected),
+            "moves": len(self._moves),
         }
 
     # -- what happened -----------------------------------------------------------------------------------------
 
     def _on_elected(self, event: ev.Elected, now_ms: int) -> None:
-        self._suspicions = Suspicions(session_timeout_ms=self._config.session_timeout_ms, elected_ms=now_ms)
-        self._requested = event.deletions
+        ctx = self._ctx
+        self._suspicions = Suspicions(session_timeout_ms=ctx.config.session_timeout_ms, elected_ms=now_ms)
         self._learn_brokers(event.brokers, event.broker_epochs)
         self._learn_topics(event.topics)
         for partition, found in event.states.items():
-            record = self._records.get(partition)
+            record = ctx.records.get(partition)
             if record is not None:
                 record.state, record.version = found
-        self._dirty.update(self._records)
-        self._begin_deletions()
+        ctx.dirty.update(ctx.records)
+        self._deletions.requested(event.deletions)
 
     def _on_brokers_changed(self, event: ev.BrokersChanged, now_ms: int) -> None:
         self._learn_brokers(event.brokers, event.broker_epochs)
@@ -158,176 +152,174 @@ class ControllerCore:
         epochs: Mapping[BrokerId, BrokerEpochRecord],
     ) -> None:
         """Rule C2: compared by epochs, so a bounce is a failure and a return."""
-        gone = [broker for broker in self._brokers if broker not in brokers]
+        gone = [broker for broker in self._ctx.brokers if broker not in brokers]
         new = [
             broker
             for broker, registration in brokers.items()
-            if broker not in self._links or self._links[broker].broker_epoch != registration.broker_epoch
+            if broker not in self._ctx.links or self._ctx.links[broker].broker_epoch != registration.broker_epoch
         ]
-        self._epochs = dict(epochs)
+        self._ctx.epochs = dict(epochs)
         for broker in (*gone, *new):
             self._forget_suspicion(broker)
-            self._dirty |= self._on_broker[broker]
-            for deletion in self._deletions.values():
-                deletion.waiting.discard(broker)
+            self._departures.forget(broker)
+            self._ctx.dirty |= self._ctx.on_broker[broker]
+            self._deletions.broker_left(broker)
         for broker in gone:
-            self._observe("broker_failed", None, broker=broker)
-            self._brokers.pop(broker)
-            self._links.pop(broker, None)
+            self._ctx.observe("broker_failed", None, broker=broker)
+            self._ctx.brokers.pop(broker)
+            self._ctx.links.pop(broker, None)
         for broker in new:
-            self._observe("broker_registered", None, broker=broker, broker_epoch=brokers[broker].broker_epoch)
-            self._links[broker] = BrokerLink(brokers[broker].broker_epoch)
-        self._brokers.update(brokers)
+            self._ctx.observe("broker_registered", None, broker=broker, broker_epoch=brokers[broker].broker_epoch)
+            self._ctx.links[broker] = BrokerLink(brokers[broker].broker_epoch)
+        self._ctx.brokers.update(brokers)
         if gone or new:
-            for link in self._links.values():
+            self._moves.brokers_changed()
+            for link in self._ctx.links.values():
                 link.brokers_changed = True
 
     def _on_topics_changed(self, event: ev.TopicsChanged, now_ms: int) -> None:
         self._learn_topics(event.topics)
 
+    def _on_topic_written(self, event: ev.TopicWritten, now_ms: int) -> None:
+        self._topic_writes.answered(event.topic, event.written is not None, now_ms)
+        if event.written is not None:
+            self._learn_topic(event.written)
+
     def _learn_topics(self, topics: Mapping[str, TopicDescription]) -> None:
-        for name, topic in topics.items():
-            if topic.topic_id in self._deleted_ids:
-                continue  # read before it was deleted
-            known = self._topics.get(name)
-            if known is not None and known.topic_id != topic.topic_id:
-                self._requested -= {name}  # that was about the one before
-                self._forget_topic(name)
-            elif known == topic or (known is not None and known.modified_zxid > topic.modified_zxid):
-                continue
-            self._topics[name] = topic
-            policy = self._policy_of(topic.configs)
-            if topic.configs_zxid != topic.created_zxid:
-                policy = replace(policy, group_commit=False)  # now, but maybe not throughout (rule T1)
-            for index, assigned in topic.partitions.items():
-                self._learn_partition(TopicPartition(name, index), topic, assigned, policy)
-        self._deleted_ids &= {topic.topic_id for topic in topics.values()}
-        for name in [name for name in self._topics if name not in topics and name not in self._deletions]:
+        """All there are. One that is gone without having been deleted by us was deleted by the controller before us."""
+        for topic in topics.values():
+            self._learn_topic(topic)
+        self._deletions.forget_ids({topic.topic_id for topic in topics.values()})
+        for name in [name for name in self._ctx.topics if name not in topics and name not in self._deletions]:
             self._forget_topic(name)
 
-    def _learn_partition(
-        self, partition: TopicPartition, topic: TopicDescription, assigned: tuple[BrokerId, ...], policy: TopicPolicy
-    ) -> None:
-        record = self._records.get(partition)
+    def _learn_topic(self, topic: TopicDescription) -> None:
+        ctx, name = self._ctx, topic.topic
+        known = ctx.topics.get(name)
+        if self._deletions.was_deleted(topic):
+            return  # read before it was deleted
+        if known is not None and known.topic_id != topic.topic_id:
+            self._deletions.recreated(name)
+            self._forget_topic(name)
+            known = None
+        elif known == topic or (known is not None and known.modified_zxid > topic.modified_zxid):
+            return
+        ctx.topics[name] = topic
+        policy = self._policy_of(topic.configs)
+        if topic.configs_zxid != topic.created_zxid:
+            policy = replace(policy, group_commit=False)  # now, but maybe not throughout (rule T1)
+        for index in () if known is None else set(known.partitions) - set(topic.partitions):
+            self._forget_partition(TopicPartition(name, index))
+        altered = known is not None and known.configs != topic.configs
+        for index in topic.partitions:
+            self._learn_partition(topic, index, policy, altered=altered or not _moves_alike(known, topic, index))
+        self._moves.topic_learned(topic)
+        self._changes.topic_learned(topic)
+        ctx.rewritten.add(name)
+
+    def _learn_partition(self, topic: TopicDescription, index: int, policy: TopicPolicy, *, altered: bool) -> None:
+        ctx, partition = self._ctx, TopicPartition(topic.topic, index)
+        assigned = self._moves.assigned(topic, index)
+        record = ctx.records.get(partition)
         if record is None:
-            identity = ReplicaIdentity(topic.topic_id, topic.incarnations.get(partition.partition, ""))
-            record = self._records[partition] = PartitionRecord(partition, identity, assigned, policy)
-        record.assigned, record.policy = assigned, policy
+            identity = ReplicaIdentity(topic.topic_id, topic.incarnations.get(index, ""))
+            record = ctx.records[partition] = PartitionRecord(partition, identity, (), policy)
+        record.replication_factor = self._moves.replication_factor(topic, index)
+        if record.assigned == assigned and record.policy == policy and not altered:
+            return
+        ctx.assign(record, assigned)
+        record.policy = policy
         if record.state is not None:
-            self._mark_changed(record)  # its topic was altered
-        for broker in assigned:
-            self._on_broker[broker].add(partition)
-        self._dirty.add(partition)
+            ctx.mark_changed(record)
+        ctx.dirty.add(partition)
+
+    def _forget_partition(self, partition: TopicPartition) -> None:
+        """It was removed: its replicas go, and everybody hears of how many there are (rule C7)."""
+        record = self._ctx.records.pop(partition)
+        self._ctx.stop_replicas(record, record.assigned)
+        self._ctx.assign(record, ())
+        self._ctx.dirty.discard(partition)
+        self._ctx.mark_shown(self._ctx.records[TopicPartition(partition.topic, 0)])
 
     def _forget_topic(self, name: str) -> None:
-        topic = self._topics.pop(name, None)
-        self._deletions.pop(name, None)
+        topic = self._ctx.topics.pop(name, None)
+        self._deletions.forget(name)
         if topic is None:
             return
         for index in topic.partitions:
-            record = self._records.pop(TopicPartition(name, index), None)
+            record = self._ctx.records.pop(TopicPartition(name, index), None)
             if record is not None:
-                for broker in record.assigned:
-                    self._on_broker[broker].discard(record.partition)
-                self._dirty.discard(record.partition)
-        for link in self._links.values():
+                self._ctx.assign(record, ())
+                self._ctx.dirty.discard(record.partition)
+        self._moves.topic_gone(name)
+        self._changes.topic_gone(name)
+        for link in self._ctx.links.values():
             link.gone_topics.add(name)
 
-    # -- deletion ----------------------------------------------------------------------------------------------
-
     def _on_deletions_requested(self, event: ev.DeletionsRequested, now_ms: int) -> None:
-        self._requested = event.topics
-        self._begin_deletions()
-
-    def _begin_deletions(self) -> None:
-        for name in self._requested:
-            topic = self._topics.get(name)
-            if topic is None or name in self._deletions:
-                continue
-            deletion = self._deletions[name] = _Deletion(topic)
-            self._observe("topic_deletion_begun", None, topic=name)
-            for index in topic.partitions:
-                self._stop_replicas(self._records[TopicPartition(name, index)], deletion)
-
-    def _stop_replicas(self, record: PartitionRecord, deletion: _Deletion) -> None:
-        epoch = record.state.leader_epoch if record.state is not None else NO_EPOCH
-        for broker in record.assigned:
-            link = self._links.get(broker)
-            if link is not None:
-                deletion.waiting.add(broker)
-                link.partitions.discard(record.partition)
-                link.stopping[record.partition] = StoppedReplica(record.partition, record.identity, epoch, True)
-
-    def _maybe_delete(self, now_ms: int) -> None:
-        """Every live replica has let go: the nodes may go."""
-        for deletion in self._deletions.values():
-            if deletion.waiting or deletion.under_way or now_ms < deletion.retry_at_ms:
-                continue
-            if not any(self._records[partition].busy for partition in partitions_of([deletion.topic])):
-                deletion.under_way = True
-                self._effects.append(DeleteTopic(deletion.topic))
+        self._deletions.requested(event.topics)
 
     def _on_topic_deleted(self, event: ev.TopicDeleted, now_ms: int) -> None:
-        deletion = self._deletions.get(event.topic)
-        if deletion is None or deletion.topic.topic_id != event.topic_id:
-            return
-        if event.error is None:
-            self._observe("topic_deleted", None, topic=event.topic)
-            self._requested -= {event.topic}
-            self._deleted_ids.add(deletion.topic.topic_id)
+        if self._deletions.answered(event, now_ms):
             self._forget_topic(event.topic)
-        else:
-            deletion.under_way = False
-            deletion.retry_at_ms = now_ms + _DELETE_RETRY_MS
 
     # -- deciding and writing ----------------------------------------------------------------------------------
 
     def _decide_dirty(self, now_ms: int) -> None:
         self._maybe_act_on_suspicions(now_ms)
-        if not self._dirty:
+        ctx = self._ctx
+        if not ctx.dirty:
             return
-        live = {broker: registration.broker_epoch for broker, registration in self._brokers.items()}
-        facts = BrokerFacts(
-            live=live,
-            unclean_at={broker: record.unclean_at for broker, record in self._epochs.items()},
-            lost_at={broker: record.lost_at for broker, record in self._epochs.items()},
-            suspected=self._acted_on,
-        )
+        facts = ctx.broker_facts()
         changes: list[tuple[PartitionRecord, StateChange]] = []
         waiting: set[TopicPartition] = set()
-        for partition in self._dirty:
-            record = self._records.get(partition)
+        dirty, ctx.dirty = ctx.dirty, waiting
+        for partition in dirty:
+            record = ctx.records.get(partition)
             if record is None or partition.topic in self._deletions:
                 self._unclean.forget(partition)
                 self._elections.unknown(partition)
+                self._moves.unknown(partition)
                 continue
+            self._moves.look(record)
             if record.busy or now_ms < record.not_before_ms:
                 waiting.add(partition)
                 continue
-            partition_facts = self._elections.facts(partition, record.facts(live), facts, now_ms)
-            decision = decide(partition_facts, facts)
-            if decision is None:
-                decision = self._unclean.decide(partition, record.identity, partition_facts, facts, now_ms)
-            if decision is None:
-                decision = self._elections.preferred(partition, partition_facts, facts)
+            decision = self._decide(record, facts, now_ms)
             if decision is None:
                 record.given_up_epoch = None  # nobody can relieve its leader now; it asks again while it needs to
             else:
                 changes.append((record, self._change(record, decision)))
-        self._dirty = waiting
         self._write(changes)
 
+    def _decide(self, record: PartitionRecord, brokers: BrokerFacts, now_ms: int) -> Decision | None:
+        """The first that wants something: what brokers can do comes before what people ask for."""
+        partition = record.partition
+        facts = self._elections.facts(partition, record.facts(brokers.live), brokers, now_ms)
+        decision = (
+            decide(facts, brokers)
+            or self._unclean.decide(partition, record.identity, facts, brokers, now_ms)
+            or self._elections.preferred(partition, facts, brokers)
+            or self._moves.next(record, facts, brokers)
+            or self._changes.next(record, now_ms)
+        )
+        if decision is None and self._balance.wants(partition):
+            elected = elect_preferred(facts, brokers)
+            return None if isinstance(elected, str) else elected
+        return decision
+
     def _change(self, record: PartitionRecord, decision: Decision) -> StateChange:
-        state = replace(decision.state, controller_epoch=self._config.controller_epoch)
+        state = replace(decision.state, controller_epoch=self._ctx.config.controller_epoch)
         record.begin_write(state)
         old = record.state
         if decision.unclean:
-            losses = decision.losses
-            self._observe("unclean_election", record.partition, leader=state.leader, lineage=state.lineage, **losses)
+            chosen = {"leader": state.leader, "lineage": state.lineage, **decision.losses}
+            self._ctx.observe("unclean_election", record.partition, **chosen)
         elif state.leader == NO_LEADER and (old is None or old.leader != NO_LEADER):
-            self._observe("partition_offline", record.partition, leader_epoch=state.leader_epoch)
+            self._ctx.observe("partition_offline", record.partition, leader_epoch=state.leader_epoch)
         elif old is None or old.leader != state.leader or old.leader_epoch != state.leader_epoch:
-            self._observe(
+            self._balance.elected()
+            self._ctx.observe(
                 "leader_elected",
                 record.partition,
                 leader=state.leader,
@@ -347,44 +339,44 @@ class ControllerCore:
                 part = group[start : start + limit]
                 for record, _ in part:
                     record.group = min(len(part), _MULTI_WRITES)
-                self._effects.append(WriteStates(tuple(change for _, change in part)))
+                self._ctx.effects.append(WriteStates(tuple(change for _, change in part)))
 
     def _on_elections_requested(self, event: ev.ElectionsRequested, now_ms: int) -> None:
         partitions = self._elections.requested(event, now_ms)
-        self._dirty |= partitions
+        self._ctx.dirty |= partitions
         self._read_again(partitions)  # whoever asks may know of an ISR that its leader has not reported yet
 
     def _on_states_written(self, event: ev.StatesWritten, now_ms: int) -> None:
         hinted = []
         for partition, version in event.written.items():
-            record = self._records.get(partition)
+            record = self._ctx.records.get(partition)
             if record is None or record.writing is None:
                 continue
             record.wrote(version)
-            self._mark_changed(record)
-            self._dirty.add(partition)
+            self._ctx.mark_changed(record)
+            self._ctx.dirty.add(partition)
             if record.hinted:
                 hinted.append(partition)
         again = []
         for partition in event.failed:
-            record = self._records.get(partition)
+            record = self._ctx.records.get(partition)
             if record is None:
                 continue
             record.not_written(now_ms)
             again.append(partition)
         if again:
-            self._observe("write_conflict", None, partitions=len(again))
-            self._effects.append(ReadStates(tuple(again)))
+            self._ctx.observe("write_conflict", None, partitions=len(again))
+            self._ctx.effects.append(ReadStates(tuple(again)))
         self._read_again(hinted)
 
     def _on_states_read(self, event: ev.StatesRead, now_ms: int) -> None:
         hinted = []
         for partition in event.asked:
-            record = self._records.get(partition)
+            record = self._ctx.records.get(partition)
             if record is None:
                 continue
             record.reading = False
-            self._dirty.add(partition)
+            self._ctx.dirty.add(partition)
             found = event.found.get(partition)
             if found is not None and found.version > record.version:
                 self._adopt(record, found)
@@ -397,28 +389,28 @@ class ControllerCore:
         """A leader knows what it wrote itself; what we wrote without an answer its replicas have to be told."""
         record.adopt(found)
         if record.doubtful:
-            self._mark_changed(record)
+            self._ctx.mark_changed(record)
         else:
-            self._mark_shown(record)
+            self._ctx.mark_shown(record)
 
     def _on_isr_changes(self, event: ev.IsrChangesReported, now_ms: int) -> None:
         self._read_again(event.partitions)
 
     def _on_replica_told(self, event: ev.LeadershipGivenUp | ev.ReplicaFailed, now_ms: int) -> None:
         """Of a replica that had better not lead, or has failed."""
-        record, link = self._records.get(event.partition), self._links.get(event.broker)
+        record, link = self._ctx.records.get(event.partition), self._ctx.links.get(event.broker)
         if record is None or link is None or link.broker_epoch != event.broker_epoch:
             return
-        if record.told(event, now_ms, 2 * self._config.session_timeout_ms):
+        if record.told(event, now_ms, 2 * self._ctx.config.session_timeout_ms):
             kind = "replica_failed" if isinstance(event, ev.ReplicaFailed) else "leadership_given_up"
-            self._observe(kind, event.partition, broker=event.broker, leader_epoch=event.leader_epoch)
-            self._dirty.add(event.partition)
+            self._ctx.observe(kind, event.partition, broker=event.broker, leader_epoch=event.leader_epoch)
+            self._ctx.dirty.add(event.partition)
 
     def _read_again(self, partitions: Iterable[TopicPartition]) -> None:
         """On a leader's hint. What is under way may be older than the hint: then once more when it is answered."""
         again = []
         for partition in partitions:
-            record = self._records.get(partition)
+            record = self._ctx.records.get(partition)
             if record is None:
                 continue
             record.hinted = record.busy
@@ -426,33 +418,23 @@ class ControllerCore:
                 record.reading = True
                 again.append(partition)
         if again:
-            self._effects.append(ReadStates(tuple(again)))
+            self._ctx.effects.append(ReadStates(tuple(again)))
 
-    # -- telling -----------------------------------------------------------------------------------------------
-
-    def _mark_changed(self, record: PartitionRecord) -> None:
-        """Its node changed: its replicas get it as a command, everybody as metadata."""
-        for broker in record.assigned:
-            link = self._links.get(broker)
-            if link is not None:
-                link.partitions.add(record.partition)
-        self._mark_shown(record)
-
-    def _mark_shown(self, record: PartitionRecord) -> None:
-        for link in self._links.values():
-            link.shown.add(record.partition)
+    # -- what brokers answer -----------------------------------------------------------------------------------
 
     def _on_control_answered(self, event: ev.ControlAnswered, now_ms: int) -> None:
-        link = self._links.get(event.broker)
+        link = self._ctx.links.get(event.broker)
         if link is None:
             return
         if event.error is not None and event.error.code is ErrorCode.STALE_CONTROLLER_EPOCH:
-            self._effects.append(Resign(f"broker {event.broker} knows a newer controller: {event.error.message}"))
+            self._ctx.effects.append(Resign(f"broker {event.broker} knows a newer controller: {event.error.message}"))
         if event.request_id == link.leadership.request_id:
             if event.error is not None:
                 link.leadership_failed(now_ms)
                 return
             link.leadership.succeeded()
+            self._moves.told(link.sent_partitions)
+            self._changes.told()
             for partition, error in event.refused:
                 self._on_refused(event.broker, link, partition, error, now_ms)
         elif event.request_id == link.metadata.request_id:
@@ -464,7 +446,8 @@ class ControllerCore:
             self._on_stops_answered(event, link, now_ms)
 
     def _on_replicas_described(self, event: ev.ReplicasDescribed, now_ms: int) -> None:
-        self._dirty |= self._unclean.answered(event, now_ms)
+        if not self._changes.answered(event, now_ms):
+            self._ctx.dirty |= self._unclean.answered(event, now_ms)
 
     def _on_stops_answered(self, event: ev.ControlAnswered, link: BrokerLink, now_ms: int) -> None:
         if event.error is not None:
@@ -473,49 +456,47 @@ class ControllerCore:
         link.stops.succeeded()
         for partition in link.sent_stops:
             link.stopping.pop(partition, None)
-        open_topics = {partition.topic for partition in link.stopping}
-        for name, deletion in self._deletions.items():
-            if name not in open_topics:
-                deletion.waiting.discard(event.broker)
+        self._deletions.stopped(event.broker, link)
+        self._moves.told(link.sent_stops)
 
     def _on_refused(
         self, broker: BrokerId, link: BrokerLink, partition: TopicPartition, error: TidemarkError, now_ms: int
     ) -> None:
-        record = self._records.get(partition)
+        record = self._ctx.records.get(partition)
         if record is None or record.state is None:
             return
-        self._observe("command_refused", partition, broker=broker, code=str(error.code), why=error.message)
+        self._ctx.observe("command_refused", partition, broker=broker, code=str(error.code), why=error.message)
         if error.code is ErrorCode.REPLICA_DAMAGED:
             record.damaged |= {entry for entry in (*record.state.isr, *record.state.elr) if entry.broker_id == broker}
-            self._dirty.add(partition)
+            self._ctx.dirty.add(partition)
         elif error.code is ErrorCode.STORAGE_ERROR:
             record.offline |= {IsrEntry(broker, link.broker_epoch)}
-            self._dirty.add(partition)
+            self._ctx.dirty.add(partition)
         elif record.state.leader != broker:
             return
         elif error.code is ErrorCode.FENCED_LEADER_EPOCH and record.refused(error):
-            self._dirty.add(partition)
+            self._ctx.dirty.add(partition)
         else:
             link.partitions.add(partition)
             link.leadership.failed(now_ms)
 
     def _on_directories_failed(self, event: ev.DirectoriesFailed, now_ms: int) -> None:
         """Told everything once more, the broker refuses to lead what it can no longer open."""
-        link = self._links.get(event.broker)
+        link = self._ctx.links.get(event.broker)
         if link is not None and link.broker_epoch == event.broker_epoch:
-            self._observe("directories_failed", None, broker=event.broker)
+            self._ctx.observe("directories_failed", None, broker=event.broker)
             link.needs_all_leadership = True
 
     # -- suspicion ---------------------------------------------------------------------------------------------
 
     def _on_suspected(self, event: ev.BrokerSuspected, now_ms: int) -> None:
-        registration = self._brokers.get(event.broker)
+        registration = self._ctx.brokers.get(event.broker)
         if registration is None or registration.broker_epoch != event.broker_epoch or self._suspicions is None:
             return
         if self._suspicions.suspect(event.broker, event.broker_epoch, now_ms):
-            self._observe("broker_suspected", None, broker=event.broker)
-        if self._suspicions.guard(len(self._brokers), now_ms):
-            self._effects.append(Resign("too many brokers are suspected at once: it is more likely me"))
+            self._ctx.observe("broker_suspected", None, broker=event.broker)
+        if self._suspicions.guard(len(self._ctx.brokers), now_ms):
+            self._ctx.effects.append(Resign("too many brokers are suspected at once: it is more likely me"))
 
     def _on_trusted(self, event: ev.BrokerTrusted, now_ms: int) -> None:
         if self._suspicions is not None:
@@ -529,21 +510,27 @@ class ControllerCore:
         if self._suspicions is None:
             return
         self._suspicions.on_time(now_ms)
-        suspected = self._suspicions.suspected(now_ms)
-        if suspected == self._acted_on:
+        unwanted = self._suspicions.suspected(now_ms) | self._departures.leaving
+        if unwanted == self._ctx.unwanted:
             return
-        for broker in suspected ^ self._acted_on:
-            self._dirty |= self._on_broker[broker]
-        self._acted_on = suspected
-        for link in self._links.values():
+        for broker in unwanted ^ self._ctx.unwanted:
+            self._ctx.dirty |= self._ctx.on_broker[broker]
+        self._ctx.unwanted = unwanted
+        for link in self._ctx.links.values():
             link.suspects_changed = True
 
     def _on_tick(self, event: ev.Tick, now_ms: int) -> None:
         """Holds, retries and back-offs end; nothing per partition that has what it needs."""
-        self._dirty |= self._unclean.due(now_ms) | self._elections.due(now_ms)
+        self._ctx.dirty |= self._unclean.due(now_ms) | self._elections.due(now_ms)
+        self._changes.due(now_ms)
+        self._balance.due(now_ms)
 
-    def _observe(self, kind: str, partition: TopicPartition | None, **fields: str | int) -> None:
-        self._effects.append(Observed(kind, partition, fields))
+
+def _moves_alike(known: TopicDescription | None, topic: TopicDescription, index: int) -> bool:
+    return known is None or (known.adding.get(index), known.removing.get(index)) == (
+        topic.adding.get(index),
+        topic.removing.get(index),
+    )
 
 
 def partitions_of(topics: Iterable[TopicDescription]) -> list[TopicPartition]:

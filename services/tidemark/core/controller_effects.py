@@ -15,6 +15,8 @@ from tidemark.model import (
     BrokerId,
     ElectionRequest,
     LeaderAndIsr,
+    Move,
+    Refusal,
     ReplicaIdentity,
     TopicDescription,
     TopicPartition,
@@ -104,6 +106,48 @@ class FinishElections:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteTopic:
+    """Write the topic's node if it still is at `topic.version`; answered by `TopicWritten`."""
+
+    topic: TopicDescription
+
+
+@dataclass(frozen=True, slots=True)
+class FinishMoves:
+    """Take these out of /admin/reassign_partitions if they are word for word the same, and all that is malformed; keep
+    the refusals. Answered by `MovesFinished`, tried until it is."""
+
+    finished: tuple[Move, ...]
+    refused: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePartitions:
+    """Delete the nodes of these partitions, which the topic does not have any more; answered by `PartitionsDeleted`."""
+
+    topic: TopicDescription
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishPartitionRequests:
+    """Remove these requests and those refused; keep the refusals. Answered by `PartitionRequestsFinished`, tried until
+    it is."""
+
+    added: tuple[TopicPartition, ...] = ()
+    removed: tuple[TopicPartition, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseBroker:
+    """Tell this broker, which wants to shut down, that it may."""
+
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True)
 class Resign:
     """Give /controller up."""
 
@@ -114,7 +158,8 @@ class Resign:
 class Observed:
     """Something people want to know, for log and metric; `kind` is a stable name such as "leader_elected",
     "unclean_election", "partition_offline", "broker_failed", "broker_suspected", "write_conflict",
-    "directories_failed", "election_refused", "election_request_invalid"; one election is one of the first two. An
+    "directories_failed", "election_refused", "election_request_invalid", "move_begun", "move_cancelled", "move_ended",
+    "request_refused", "partitions_added", "partitions_removed"; one election is one of the first two. An
     "unclean_election" carries `leader` and `lineage` and, where replicas were asked, what the heir holds
     (`last_epoch`, `log_end_offset`), the highest high watermark any replica knows (`high_watermark`) and
     what is missing to it (`records_maybe_lost`)."""
@@ -133,6 +178,11 @@ ControllerEffect = (
     | DescribeReplicas
     | DeleteTopic
     | FinishElections
+    | WriteTopic
+    | FinishMoves
+    | DeletePartitions
+    | FinishPartitionRequests
+    | ReleaseBroker
     | Resign
     | Observed
 )

@@ -14,6 +14,9 @@ from tidemark.model import (
     ElectionKind,
     ElectionRequest,
     LeaderEpoch,
+    Move,
+    MoveRequests,
+    PartitionRequests,
     TidemarkError,
     TopicDescription,
     TopicPartition,
@@ -64,6 +67,54 @@ class ElectionsRequested:
 
     kind: ElectionKind
     request: ElectionRequest | None
+
+
+@dataclass(frozen=True, slots=True)
+class MovesRequested:
+    """/admin/reassign_partitions as it is now; `resumed`: the first time in this term, so they may be half done."""
+
+    requests: MoveRequests
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsRequested:
+    """The nodes below /admin/partitions_add and /admin/partitions_remove as they are now; `resumed`: as above."""
+
+    requests: PartitionRequests
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicWritten:
+    """Answer to `WriteTopic`: the node as it is now; None: it was changed meanwhile, or nobody knows."""
+
+    topic: str
+    written: TopicDescription | None
+
+
+@dataclass(frozen=True, slots=True)
+class MovesFinished:
+    """Answer to `FinishMoves`: these are out of the node, so if one is seen there again it was asked for again."""
+
+    finished: tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsDeleted:
+    """Answer to `DeletePartitions`; `error`: try again later."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    error: TidemarkError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRequestsFinished:
+    """Answer to `FinishPartitionRequests`: these nodes are gone."""
+
+    added: tuple[TopicPartition, ...]
+    removed: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +207,14 @@ class BrokerTrusted:
 
 
 @dataclass(frozen=True, slots=True)
+class ShutdownWanted:
+    """It wants to shut down: nobody shall need it any more (controlled shutdown)."""
+
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True)
 class DirectoriesFailed:
     """Its heartbeat names log directories that went offline."""
 
@@ -174,6 +233,12 @@ ControllerEvent = (
     | TopicsChanged
     | DeletionsRequested
     | ElectionsRequested
+    | MovesRequested
+    | PartitionsRequested
+    | TopicWritten
+    | MovesFinished
+    | PartitionsDeleted
+    | PartitionRequestsFinished
     | StatesWritten
     | StatesRead
     | IsrChangesReported
@@ -184,6 +249,7 @@ ControllerEvent = (
     | TopicDeleted
     | BrokerSuspected
     | BrokerTrusted
+    | ShutdownWanted
     | DirectoriesFailed
     | Tick
 )

@@ -67,6 +67,11 @@ class BrokerLink:
     sent_all_metadata: bool = False
     sent_stops: frozenset[TopicPartition] = frozenset()
 
+    def was_told(self, partition: TopicPartition) -> bool:
+        """Whether nothing about this partition waits to be told or is under way."""
+        under_way = self.leadership.request_id is not None and partition in self.sent_partitions
+        return not (self.needs_all_leadership or partition in self.partitions or under_way)
+
     def leadership_failed(self, now_ms: int) -> None:
         """What was under way is to be told again."""
         self.partitions |= self.sent_partitions

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Container, Iterable
 from itertools import count
 from typing import Final
 
 from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.core.controller_context import ControllerContext
 from tidemark.core.controller_effects import (
     ControllerEffect,
     SendLeaderAndIsr,
@@ -19,9 +20,6 @@ from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand, StopRe
 from tidemark.core.partition_record import PartitionRecord
 from tidemark.model import (
     BrokerId,
-    BrokerRegistration,
-    ControllerEpoch,
-    TopicDescription,
     TopicPartition,
 )
 
@@ -37,37 +35,16 @@ METADATA_PARTITIONS_MAX: Final = 10_000
 class ControllerTeller:
     """Reads what the core knows; changes only the links."""
 
-    def __init__(
-        self,
-        controller_id: BrokerId,
-        controller_epoch: ControllerEpoch,
-        cluster_id: str,
-        brokers: Mapping[BrokerId, BrokerRegistration],
-        topics: Mapping[str, TopicDescription],
-        records: Mapping[TopicPartition, PartitionRecord],
-        deleting: Collection[str],
-    ) -> None:
-        self._controller_id = controller_id
-        self._controller_epoch = controller_epoch
-        self._cluster_id = cluster_id
-        self._brokers = brokers
-        self._topics = topics
-        self._records = records
+    def __init__(self, ctx: ControllerContext, deleting: Container[str]) -> None:
+        self._ctx = ctx
         self._deleting = deleting
         self._ids = count(1)
 
-    def tell(
-        self,
-        broker: BrokerId,
-        link: BrokerLink,
-        replicas: Iterable[TopicPartition],
-        suspected: frozenset[BrokerId],
-        now_ms: int,
-    ) -> list[ControllerEffect]:
+    def tell(self, broker: BrokerId, link: BrokerLink, now_ms: int) -> list[ControllerEffect]:
         """What may go to this broker now."""
         effects: list[ControllerEffect] = []
         if link.leadership.is_free(now_ms) and (link.needs_all_leadership or link.partitions or link.suspects_changed):
-            effects += self._leadership(broker, link, replicas, suspected, now_ms)
+            effects += self._leadership(broker, link, now_ms)
         if link.stops.is_free(now_ms) and link.stopping and link.leadership.request_id is None:
             # Never side by side: a LeaderAndIsr that is overtaken would bring the replica back.
             effects.append(self._stops(broker, link))
@@ -77,19 +54,12 @@ class ControllerTeller:
             effects.append(self._metadata(broker, link))
         return effects
 
-    def _leadership(
-        self,
-        broker: BrokerId,
-        link: BrokerLink,
-        replicas: Iterable[TopicPartition],
-        suspected: frozenset[BrokerId],
-        now_ms: int,
-    ) -> list[ControllerEffect]:
-        wanted = replicas if link.needs_all_leadership else link.partitions
+    def _leadership(self, broker: BrokerId, link: BrokerLink, now_ms: int) -> list[ControllerEffect]:
+        wanted = self._ctx.on_broker[broker] if link.needs_all_leadership else link.partitions
         records = [
             record
             for partition in wanted
-            if (record := self._records.get(partition)) is not None and partition.topic not in self._deleting
+            if (record := self._ctx.records.get(partition)) is not None and partition.topic not in self._deleting
         ]
         if link.needs_all_leadership and any(record.writing or record.doubtful for record in records):
             return []  # what is being decided is told with the rest, in a moment
@@ -107,17 +77,17 @@ class ControllerTeller:
             request_id,
             tuple(
                 LeaderAndIsrCommand(
-                    controller_id=self._controller_id,
-                    controller_epoch=self._controller_epoch,
+                    controller_id=self._ctx.config.controller_id,
+                    controller_epoch=self._ctx.config.controller_epoch,
                     broker_epoch=link.broker_epoch,
                     partitions=part,
-                    brokers=tuple(self._brokers.values()),
-                    suspected=suspected,
+                    brokers=tuple(self._ctx.brokers.values()),
+                    suspected=self._ctx.unwanted,
                     complete=link.needs_all_leadership and index == len(parts) - 1,
                     part=index,
                     sequence=(now_ms << _NUMBERS_BITS) + request_id,
                     topic_configs={
-                        name: self._topics[name].configs for name in {command.partition.topic for command in part}
+                        name: self._ctx.topics[name].configs for name in {command.partition.topic for command in part}
                     },
                 )
                 for index, part in enumerate(parts)
@@ -129,7 +99,7 @@ class ControllerTeller:
 
     def _command(self, record: PartitionRecord) -> PartitionCommand:
         assert record.state is not None
-        topic = self._topics[record.partition.topic]
+        topic = self._ctx.topics[record.partition.topic]
         return PartitionCommand(
             partition=record.partition,
             identity=record.identity,
@@ -138,6 +108,7 @@ class ControllerTeller:
             partition_epoch=record.version,
             adding_replicas=topic.adding.get(record.partition.partition, ()),
             removing_replicas=topic.removing.get(record.partition.partition, ()),
+            throttle_bytes_per_s=record.throttle_bytes_per_s,
         )
 
     def _stops(self, broker: BrokerId, link: BrokerLink) -> ControllerEffect:
@@ -145,13 +116,15 @@ class ControllerTeller:
         link.stops.request_id = request_id
         replicas = tuple(link.stopping.values())[:PART_PARTITIONS_MAX]
         link.sent_stops = frozenset(replica.partition for replica in replicas)
-        command = StopReplicaCommand(self._controller_id, self._controller_epoch, link.broker_epoch, replicas)
+        command = StopReplicaCommand(
+            self._ctx.config.controller_id, self._ctx.config.controller_epoch, link.broker_epoch, replicas
+        )
         return SendStopReplica(broker, request_id, command)
 
     def _metadata(self, broker: BrokerId, link: BrokerLink) -> ControllerEffect:
         """Everything at first; then what changed. A very large first view goes in parts, the rest as changes."""
         everything = link.needs_all_metadata
-        wanted = list(self._records) if everything else list(link.shown)
+        wanted = list(self._ctx.records) if everything else list(link.shown)
         now, later = wanted[:METADATA_PARTITIONS_MAX], wanted[METADATA_PARTITIONS_MAX:]
         request_id = next(self._ids)
         link.metadata.request_id = request_id
@@ -162,10 +135,10 @@ class ControllerTeller:
         link.needs_all_metadata = link.brokers_changed = False
         link.gone_topics = set()
         view = ClusterView(
-            cluster_id=self._cluster_id,
-            controller_id=self._controller_id,
-            controller_epoch=self._controller_epoch,
-            brokers=dict(self._brokers),
+            cluster_id=self._ctx.config.cluster_id,
+            controller_id=self._ctx.config.controller_id,
+            controller_epoch=self._ctx.config.controller_epoch,
+            brokers=dict(self._ctx.brokers),
             topics=self._topic_views(now),
             deleted_topics=tuple(sorted(link.sent_gone)),
             complete=everything,
@@ -175,7 +148,7 @@ class ControllerTeller:
     def _topic_views(self, partitions: Iterable[TopicPartition]) -> dict[str, TopicView]:
         by_topic: defaultdict[str, dict[int, PartitionView]] = defaultdict(dict)
         for partition in partitions:
-            record = self._records.get(partition)
+            record = self._ctx.records.get(partition)
             if record is not None and record.state is not None:
                 by_topic[partition.topic][partition.partition] = _view(record)
         return {
@@ -186,9 +159,10 @@ class ControllerTeller:
                 modified_zxid=topic.modified_zxid,
                 partitions=views,
                 configs=topic.configs,
+                partition_count=len(topic.partitions),
             )
             for name, views in by_topic.items()
-            if (topic := self._topics.get(name)) is not None
+            if (topic := self._ctx.topics.get(name)) is not None
         }
 
 

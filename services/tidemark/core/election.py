@@ -49,6 +49,7 @@ class PartitionFacts:
     """One partition as the controller has it.
 
     Attributes:
+        min_isr: m of rule R4, as the topic's settings and its replication factor have it now.
         state: its node; None: it has none yet.
         flushed: what was committed had been flushed by all in sync: flush.policy=group-commit throughout (rule T1).
         damaged: entries of replicas whose log was found damaged; out of ISR and ELR (rule T5).
@@ -87,17 +88,34 @@ def decide(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
     """The next node of a partition; None when it is as it should be."""
     if partition.state is None:
         return initial(partition, brokers)
-    old = partition.state
-    isr = _without_suspected(_surviving_isr(partition, brokers), old.min_isr, brokers)
+    min_isr = partition.min_isr
+    isr = _without_suspected(_surviving_isr(partition, brokers), min_isr, brokers)
     elr = _elr_after(partition, brokers, isr)
     leader = _leader_from_isr(partition, brokers, isr)
     if leader is not None:
-        return _changed(partition, brokers, leader, isr, elr)
+        return _changed(partition, brokers, leader, isr, () if min_isr < partition.state.min_isr else elr)
     heir = _first(partition.assigned, {entry.broker_id for entry in elr} - partition.offline, brokers)
     if heir is not None:
         own = (IsrEntry(heir, brokers.live[heir]),)
-        return _changed(partition, brokers, heir, own, _elr_beside(elr, own, old.min_isr))
+        return _changed(partition, brokers, heir, own, _elr_beside(elr, own, min_isr))
     return _without_trusted(partition, brokers, elr)
+
+
+def settle(
+    partition: PartitionFacts, brokers: BrokerFacts, target: tuple[BrokerId, ...], min_isr: int
+) -> Decision | None:
+    """The seventh step of a move (rule M1): those of its target who are in sync are the ISR, one of them leads, and
+    `min_isr` is the target's; None while none of them lives."""
+    old = partition.state
+    assert old is not None
+    isr = tuple(entry for entry in old.isr if entry.broker_id in target)
+    in_sync = {entry.broker_id for entry in isr}
+    leader = old.leader if old.leader in in_sync else _first(target, in_sync, brokers)
+    if leader is None:
+        return None
+    elr = tuple(entry for entry in old.elr if entry.broker_id in target)
+    aimed = replace(partition, min_isr=min_isr)
+    return _changed(aimed, brokers, leader, isr, _elr_beside(elr, isr, min_isr))
 
 
 def initial(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
@@ -139,7 +157,7 @@ def _elr_after(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEn
         for entry in (*old.elr, *old.isr)
         if not brokers.is_void(entry, flushed=partition.flushed) and entry not in partition.damaged
     ]
-    return _elr_beside(tuple(trusted), isr, old.min_isr)
+    return _elr_beside(tuple(trusted), isr, partition.min_isr)
 
 
 def _elr_beside(elr: tuple[IsrEntry, ...], isr: tuple[IsrEntry, ...], min_isr: int) -> tuple[IsrEntry, ...]:
@@ -186,7 +204,9 @@ def _without_trusted(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple
     if old.leader != NO_LEADER:
         last_known = tuple(entry for entry in old.isr if entry.broker_id == old.leader) or old.last_known
     epoch = old.leader_epoch if old.leader == NO_LEADER else LeaderEpoch(old.leader_epoch + 1)
-    state = replace(old, leader=NO_LEADER, leader_epoch=epoch, isr=(), elr=elr, last_known=last_known)
+    state = replace(
+        old, leader=NO_LEADER, leader_epoch=epoch, isr=(), elr=elr, last_known=last_known, min_isr=partition.min_isr
+    )
     return None if state == old else Decision(state)
 
 
@@ -219,7 +239,7 @@ def _changed(
     own = next(entry for entry in isr if entry.broker_id == leader)
     same = leader == old.leader and own in old.isr and partition.refused_epoch != old.leader_epoch
     epoch = old.leader_epoch if same else LeaderEpoch(old.leader_epoch + 1)
-    state = replace(old, leader=leader, leader_epoch=epoch, isr=isr, elr=elr, last_known=())
+    state = replace(old, leader=leader, leader_epoch=epoch, isr=isr, elr=elr, last_known=(), min_isr=partition.min_isr)
     if state == old:
         return None
     return Decision(state, {} if same else {leader: brokers.live[leader]})

@@ -50,6 +50,8 @@ class PartitionRecord:
         conflicts: writes in a row that failed; many of them are not followed by the next one at once.
         offline: brokers that could not open their log, with the broker epoch in which they said so.
         given_up_ms: when a leader last asked to be relieved: a partition is not passed round among slow disks.
+        replication_factor: replicas it shall have; of the original ones during a move (rule R4).
+        throttle_bytes_per_s: of its move (rule M2).
         damaged: as in `PartitionFacts`, until a decision that took it in (`damage_decided`) is written.
     """
 
@@ -71,6 +73,8 @@ class PartitionRecord:
     given_up_epoch: LeaderEpoch | None = None
     given_up_ms: int | None = None
     offline: frozenset[IsrEntry] = frozenset()
+    replication_factor: int = 0
+    throttle_bytes_per_s: int = 0
     damaged: frozenset[IsrEntry] = frozenset()
     damage_decided: frozenset[IsrEntry] = frozenset()
 
@@ -134,11 +138,15 @@ class PartitionRecord:
             entry for entry in self.offline if entry.broker_id in before or entry.broker_id not in self.state.isr_ids
         )
 
+    def min_isr_of(self, replicas: tuple[BrokerId, ...]) -> int:
+        """With these as its replicas (rule R4)."""
+        return min(self.policy.min_insync_replicas, len(replicas))
+
     def facts(self, live: Mapping[BrokerId, BrokerEpoch]) -> PartitionFacts:
         """What `decide` goes by; a broker that registered anew may have its log back."""
         return PartitionFacts(
             assigned=self.assigned,
-            min_isr=min(self.policy.min_insync_replicas, len(self.assigned)),
+            min_isr=min(self.policy.min_insync_replicas, self.replication_factor or len(self.assigned)),
             state=self.state,
             unclean_allowed=self.policy.unclean_allowed,
             flushed=self.policy.group_commit,

@@ -88,16 +88,14 @@ class RequestedElections:
         one = self._waiting_for(ElectionKind.PREFERRED, partition)
         if one is None:
             return None
-        state, first = facts.state, facts.assigned[0]
-        if state is not None and state.leader == first:
+        if facts.state is not None and facts.state.leader == facts.assigned[0]:
             one.waiting.discard(partition)
             return None
-        why = _why_not_preferred(facts, brokers)
-        if state is None or why is not None:
-            self._refuse(one, partition, why or "it has no state yet")
+        elected = elect_preferred(facts, brokers)
+        if isinstance(elected, str):
+            self._refuse(one, partition, elected)
             return None
-        changed = replace(state, leader=first, leader_epoch=LeaderEpoch(state.leader_epoch + 1), last_known=())
-        return Decision(changed, {first: brokers.live[first]})
+        return elected
 
     def unknown(self, partition: TopicPartition) -> None:
         """There is no such partition, or it is being deleted."""
@@ -129,6 +127,18 @@ class RequestedElections:
         one.waiting.discard(partition)
         fields = {"election": str(one.request.kind), "why": why, "request_id": one.request.request_id}
         self._effects.append(Observed("election_refused", partition, fields))
+
+
+def elect_preferred(facts: PartitionFacts, brokers: BrokerFacts) -> Decision | str:
+    """The first assigned replica leads in a new epoch, or why not."""
+    state, first = facts.state, facts.assigned[0]
+    if state is None:
+        return "it has no state yet"
+    why = _why_not_preferred(facts, brokers)
+    if why is not None:
+        return why
+    changed = replace(state, leader=first, leader_epoch=LeaderEpoch(state.leader_epoch + 1), last_known=())
+    return Decision(changed, {first: brokers.live[first]})
 
 
 def _why_not_last_known(facts: PartitionFacts, brokers: BrokerFacts) -> str | None:

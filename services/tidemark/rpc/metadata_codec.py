@@ -78,6 +78,7 @@ def topic_to_proto(topic: TopicView) -> metadata_pb2.TopicMetadata:
         partitions=[_partition_to_proto(topic.partitions[index]) for index in sorted(topic.partitions)],
         configs=dict(topic.configs),
         error=None if topic.error is None else errors.to_proto(topic.error),
+        partition_count=topic.partition_count,
     )
 
 
@@ -91,6 +92,7 @@ def topic_from_proto(message: metadata_pb2.TopicMetadata) -> TopicView:
         partitions={partition.partition: _partition_from_proto(partition) for partition in message.partitions},
         configs=dict(message.configs),
         error=errors.from_proto(message.error) if message.HasField("error") else None,
+        partition_count=message.partition_count,
     )
 
 

@@ -1,0 +1,116 @@
+"""What the parts of the controller's core share: what is known of the cluster, what is to be decided, what came out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from tidemark.core.config import ControllerConfig
+from tidemark.core.controller_effects import ControllerEffect, Observed
+from tidemark.core.controller_links import BrokerLink
+from tidemark.core.election import BrokerFacts
+from tidemark.core.messages import StoppedReplica
+from tidemark.core.partition_record import PartitionRecord
+from tidemark.model import (
+    NO_EPOCH,
+    NO_LEADER,
+    BrokerEpoch,
+    BrokerEpochRecord,
+    BrokerId,
+    BrokerRegistration,
+    TopicDescription,
+    TopicPartition,
+)
+
+
+class ControllerContext:
+    """Changed by the core and its parts only.
+
+    Attributes:
+        on_broker: partitions assigned to a broker.
+        dirty: partitions to be compared with what should be.
+        rewritten: topics whose node may have to be written anew.
+        unwanted: brokers that are suspected or leaving: nobody is elected there who need not be.
+    """
+
+    def __init__(self, config: ControllerConfig) -> None:
+        self.config = config
+        self.brokers: dict[BrokerId, BrokerRegistration] = {}
+        self.epochs: dict[BrokerId, BrokerEpochRecord] = {}
+        self.topics: dict[str, TopicDescription] = {}
+        self.records: dict[TopicPartition, PartitionRecord] = {}
+        self.on_broker: defaultdict[BrokerId, set[TopicPartition]] = defaultdict(set)
+        self.links: dict[BrokerId, BrokerLink] = {}
+        self.dirty: set[TopicPartition] = set()
+        self.rewritten: set[str] = set()
+        self.unwanted: frozenset[BrokerId] = frozenset()
+        self.effects: list[ControllerEffect] = []
+
+    def emit(self, effect: ControllerEffect) -> None:
+        """To be done, after what came before."""
+        self.effects.append(effect)
+
+    def observe(self, kind: str, partition: TopicPartition | None, **fields: str | int) -> None:
+        """For log and metric."""
+        self.effects.append(Observed(kind, partition, fields))
+
+    def live_epochs(self) -> dict[BrokerId, BrokerEpoch]:
+        """Of every registered broker."""
+        return {broker: registration.broker_epoch for broker, registration in self.brokers.items()}
+
+    def broker_facts(self) -> BrokerFacts:
+        """The brokers as elections go by them."""
+        return BrokerFacts(
+            live=self.live_epochs(),
+            unclean_at={broker: record.unclean_at for broker, record in self.epochs.items()},
+            lost_at={broker: record.lost_at for broker, record in self.epochs.items()},
+            suspected=self.unwanted,
+        )
+
+    # -- who is told what --------------------------------------------------------------------------------------
+
+    def mark_changed(self, record: PartitionRecord) -> None:
+        """Its node changed: its replicas get it as a command, everybody as metadata."""
+        for broker in record.assigned:
+            link = self.links.get(broker)
+            if link is not None:
+                link.partitions.add(record.partition)
+        self.mark_shown(record)
+
+    def mark_shown(self, record: PartitionRecord) -> None:
+        """To be told to everybody as metadata."""
+        for link in self.links.values():
+            link.shown.add(record.partition)
+
+    def assign(self, record: PartitionRecord, assigned: tuple[BrokerId, ...]) -> None:
+        """These are its replicas from now on."""
+        for broker in record.assigned:
+            self.on_broker[broker].discard(record.partition)
+            if broker not in assigned and broker in self.links:
+                self.links[broker].partitions.discard(record.partition)
+        record.assigned = assigned
+        for broker in assigned:
+            self.on_broker[broker].add(record.partition)
+
+    def stop_replicas(self, record: PartitionRecord, brokers: Iterable[BrokerId]) -> set[BrokerId]:
+        """Have these replicas deleted; gives the brokers that live and were told."""
+        epoch = NO_EPOCH if record.state is None else record.state.leader_epoch
+        told = set()
+        for broker in brokers:
+            link = self.links.get(broker)
+            if link is not None:
+                link.partitions.discard(record.partition)
+                link.stopping[record.partition] = StoppedReplica(record.partition, record.identity, epoch, True)
+                told.add(broker)
+        return told
+
+    def is_stopping(self, partition: TopicPartition) -> bool:
+        """Whether a live broker has not answered yet that it let go of its replica."""
+        return any(partition in link.stopping for link in self.links.values())
+
+    def leader_was_told(self, record: PartitionRecord) -> bool:
+        """Whether the leader has taken in the state as it is; so it is where nobody leads."""
+        if record.state is None or record.state.leader == NO_LEADER:
+            return True
+        link = self.links.get(record.state.leader)
+        return link is not None and link.was_told(record.partition)
