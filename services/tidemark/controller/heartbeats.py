@@ -4,6 +4,7 @@ suspicion; the core decides what to make of it."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +14,13 @@ from typing import Any, Final
 
 import grpc
 
-from tidemark.core.controller_events import BrokerSuspected, BrokerTrusted, ControllerEvent, DirectoriesFailed
+from tidemark.core.controller_events import (
+    BrokerSuspected,
+    BrokerTrusted,
+    ControllerEvent,
+    DirectoriesFailed,
+    ShutdownWanted,
+)
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.control_codec import header_to_proto
@@ -52,6 +59,7 @@ class Heartbeats:
         self._interval_s = interval_ms / 1000
         self._timeout_s = timeout_ms / 1000
         self._tasks: dict[BrokerId, tuple[BrokerEpoch, asyncio.Task[None]]] = {}
+        self._released: dict[BrokerId, tuple[BrokerEpoch, asyncio.Event]] = {}
 
     def follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
         """Ping exactly these."""
@@ -59,10 +67,18 @@ class Heartbeats:
             if broker not in brokers or brokers[broker].broker_epoch != epoch:
                 task.cancel()
                 del self._tasks[broker]
+                self._released.pop(broker, None)
         for broker, registration in brokers.items():
             if broker not in self._tasks:
+                self._released[broker] = (registration.broker_epoch, asyncio.Event())
                 task = asyncio.create_task(self._watch(registration), name=f"heartbeat {broker}")
                 self._tasks[broker] = (registration.broker_epoch, task)
+
+    def release(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:
+        """Tell it with a ping, now, that it may shut down."""
+        known = self._released.get(broker)
+        if known is not None and known[0] == broker_epoch:
+            known[1].set()
 
     async def stop(self) -> None:
         """Ping nobody any more."""
@@ -104,6 +120,8 @@ class Heartbeats:
                         return ending
                     ending = _Ending.BROKE
                     self._submit(BrokerTrusted(broker.broker_id, broker.broker_epoch))
+                    if response.wants_shutdown:
+                        self._submit(ShutdownWanted(broker.broker_id, broker.broker_epoch))
                     if not offline.issuperset(response.offline_directories):
                         self._submit(DirectoriesFailed(broker.broker_id, broker.broker_epoch))
                     offline = frozenset(response.offline_directories)
@@ -119,10 +137,22 @@ class Heartbeats:
 
     async def _ping(self, call: Any, broker: BrokerRegistration) -> None:
         header = header_to_proto(self._controller_id, self._controller_epoch, broker.broker_epoch)
+        _, released = self._released[broker.broker_id]
         try:
             for sequence in count(1):
-                await call.write(pb.HeartbeatRequest(header=header, sequence=sequence))
-                await asyncio.sleep(self._interval_s)
+                may_shut_down = released.is_set()
+                await call.write(pb.HeartbeatRequest(header=header, sequence=sequence, may_shut_down=may_shut_down))
+                await _either(self._interval_s, None if may_shut_down else released)
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
             # Whoever reads sees it too. Cancelling the call here would cancel that reader's task.
             _log.debug("ping not sent", extra={"broker": broker.broker_id, "why": type(error).__name__})
+
+
+async def _either(seconds: float, event: asyncio.Event | None) -> None:
+    """So long, or until the event, whichever comes first."""
+    if event is None:
+        await asyncio.sleep(seconds)
+        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -99,7 +99,7 @@ class ControllerLoop:
             self._news.set()
         if self.term is not None:
             if event is StoreEvent.SESSION_RESTORED:
-                for missed in (StoreEvent.BROKERS, StoreEvent.TOPICS, StoreEvent.DELETIONS):
+                for missed in (StoreEvent.BROKERS, StoreEvent.TOPICS):
                     self.term.hint(missed)
             self.term.hint(event)
 

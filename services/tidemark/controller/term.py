@@ -6,8 +6,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from tidemark.controller.heartbeats import Heartbeats
@@ -18,7 +19,15 @@ from tidemark.core import controller_events as ev
 from tidemark.core.config import ControllerConfig
 from tidemark.core.controller import ControllerCore, partitions_of
 from tidemark.core.partition_record import TopicPolicy
-from tidemark.model import BrokerId, BrokerRegistration, ElectionKind, ElectionRequest, ErrorCode, TidemarkError
+from tidemark.model import (
+    BrokerId,
+    BrokerRegistration,
+    ElectionKind,
+    ElectionRequest,
+    ErrorCode,
+    Refusal,
+    TidemarkError,
+)
 from tidemark.ports import Clock, ControllerTerm, MetadataStore, StateWrite, StoreEvent, WriteOutcome
 from tidemark.runtime.configuration import ControllerSettings, topic_settings
 
@@ -46,7 +55,13 @@ class ActiveTerm:
         self._clock = clock
         self._metrics = metrics
         config = ControllerConfig(
-            term.controller_id, term.epoch, cluster_id, session_timeout_ms=settings.zookeeper_session_timeout_ms
+            term.controller_id,
+            term.epoch,
+            cluster_id,
+            session_timeout_ms=settings.zookeeper_session_timeout_ms,
+            moves_per_broker_max=settings.reassignment_moves_per_broker_max,
+            leader_rebalance_interval_ms=settings.leader_imbalance_check_interval_ms,
+            leader_imbalance_percent=settings.leader_imbalance_per_broker_percentage,
         )
         self.core = ControllerCore(config, _policy_of)
         self._peers = BrokerPeers(term.controller_id, term.epoch)
@@ -68,7 +83,10 @@ class ActiveTerm:
             StoreEvent.TOPICS: topics,
             StoreEvent.DELETIONS: topics,
             StoreEvent.ELECTIONS: topics,
+            StoreEvent.MOVES: topics,
+            StoreEvent.PARTITION_REQUESTS: topics,
         }
+        self._resumed = True
         self._effects: dict[type, Callable[[Any], None]] = {
             fx.WriteStates: lambda effect: self._spawn(self._write_states(effect)),
             fx.ReadStates: lambda effect: self._spawn(self._read_states(effect)),
@@ -78,6 +96,13 @@ class ActiveTerm:
             fx.DescribeReplicas: lambda effect: self._spawn(self._tell(self._peers.describe_replicas(effect))),
             fx.DeleteTopic: lambda effect: self._spawn(self._delete_topic(effect)),
             fx.FinishElections: lambda effect: self._spawn(self._finish_elections(effect)),
+            fx.WriteTopic: lambda effect: self._spawn(self._write_topic(effect)),
+            fx.FinishMoves: lambda effect: self._spawn(self._until_done(partial(self._finish_moves, effect))),
+            fx.DeletePartitions: lambda effect: self._spawn(self._delete_partitions(effect)),
+            fx.FinishPartitionRequests: lambda effect: self._spawn(
+                self._until_done(partial(self._finish_partition_requests, effect))
+            ),
+            fx.ReleaseBroker: lambda effect: self._heartbeats.release(effect.broker, effect.broker_epoch),
             fx.Resign: self._resign,
             fx.Observed: self._metrics.observed,
         }
@@ -166,17 +191,22 @@ class ActiveTerm:
         self.submit(ev.BrokersChanged(brokers, epochs))
 
     async def _read_topics(self) -> None:
-        """Elections, topics, then deletions, taken in together: see `DeletionsRequested` for why in this order.
+        """What is asked for, topics, then deletions, taken in together: see `DeletionsRequested` for why in this order.
 
-        Elections are asked for of topics that exist, so that those read afterwards are known.
+        Elections and moves are asked for of topics that exist, so that those read afterwards are known.
         """
         elections = {kind: await self._read_elections(kind) for kind in ElectionKind}
+        moves = await self._store.move_requests(watch=True)
+        partitions = await self._store.partition_requests(watch=True)
         topics = await self._store.topics(watch=True)
         deletions = await self._store.requested_deletions(watch=True)
         self.submit(ev.TopicsChanged(topics))
         self.submit(ev.DeletionsRequested(deletions))
         for kind, request in elections.items():
             self.submit(ev.ElectionsRequested(kind, request))
+        self.submit(ev.MovesRequested(moves, self._resumed))
+        self.submit(ev.PartitionsRequested(partitions, self._resumed))
+        self._resumed = False
 
     async def _read_elections(self, kind: ElectionKind) -> ElectionRequest | None:
         """Without what has a report of this request: a controller before us has held that, and nobody asked twice."""
@@ -252,6 +282,58 @@ class ActiveTerm:
             _log.warning("election request not removed", extra={"why": str(error)})
             await asyncio.sleep(_REREAD_S)
             self.hint(StoreEvent.ELECTIONS)
+
+    async def _write_topic(self, effect: fx.WriteTopic) -> None:
+        name, written = effect.topic.topic, None
+        try:
+            written = await self._store.write_topic(self.term, effect.topic)
+        except TidemarkError as error:
+            if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
+                self._fenced(error)
+                return
+            _log.warning("topic not written", extra={"topic": name, "why": str(error)})
+        if written is None:
+            self.hint(StoreEvent.TOPICS)
+        self.submit(ev.TopicWritten(name, written))
+
+    async def _delete_partitions(self, effect: fx.DeletePartitions) -> None:
+        failure: TidemarkError | None = None
+        try:
+            await self._store.delete_partitions(self.term, effect.topic, effect.partitions)
+        except TidemarkError as error:
+            if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
+                self._fenced(error)
+                return
+            failure = error
+        self.submit(ev.PartitionsDeleted(effect.topic.topic, effect.partitions, failure))
+
+    async def _finish_moves(self, effect: fx.FinishMoves) -> None:
+        await self._store.finish_moves(self.term, effect.finished, self._dated(effect.refused))
+        self.submit(ev.MovesFinished(effect.finished))
+        self.hint(StoreEvent.MOVES)  # what was asked for again meanwhile looked like what is finished
+
+    async def _finish_partition_requests(self, effect: fx.FinishPartitionRequests) -> None:
+        await self._store.finish_partition_requests(
+            self.term, added=effect.added, removed=effect.removed, refused=self._dated(effect.refused)
+        )
+        self.submit(ev.PartitionRequestsFinished(effect.added, effect.removed))
+        self.hint(StoreEvent.PARTITION_REQUESTS)
+
+    def _dated(self, refusals: Sequence[Refusal]) -> list[Refusal]:
+        return [replace(one, at_ms=self._clock.wall_us() // 1000) for one in refusals]
+
+    async def _until_done(self, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await work()
+            except TidemarkError as error:
+                if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
+                    self._fenced(error)
+                    return
+                _log.warning("requests not answered yet", extra={"why": str(error)})
+                await asyncio.sleep(_REREAD_S)
+            else:
+                return
 
     def _fenced(self, error: TidemarkError) -> None:
         _log.warning("fenced: another controller was elected", extra={"why": error.message})

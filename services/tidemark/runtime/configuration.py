@@ -89,6 +89,9 @@ class ControllerSettings(_ServiceSettings):
     controller_id: int
     controller_heartbeat_interval_ms: int
     controller_heartbeat_timeout_ms: int
+    reassignment_moves_per_broker_max: int
+    leader_imbalance_check_interval_ms: int
+    leader_imbalance_per_broker_percentage: int
 
 
 @dataclass(frozen=True, slots=True)

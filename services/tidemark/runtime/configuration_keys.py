@@ -311,6 +311,29 @@ _CONTROLLER: Final = (
         "Silence after which a broker is suspected",
         minimum=50,
     ),
+    _int(
+        "reassignment.moves.per.broker.max",
+        ("controller",),
+        50,
+        "",
+        "Replicas that one broker takes in or gives out at a time while partitions are moved",
+        minimum=1,
+    ),
+    _int(
+        "leader.imbalance.check.interval.ms",
+        ("controller",),
+        300_000,
+        "ms",
+        "How often leadership goes back to preferred replicas by itself; 0: never",
+    ),
+    _int(
+        "leader.imbalance.per.broker.percentage",
+        ("controller",),
+        10,
+        "",
+        "Of the partitions that prefer a broker, how many percent may be led elsewhere before they go back",
+        maximum=100,
+    ),
 )
 
 _ADMIN: Final = (
