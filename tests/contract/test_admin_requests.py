@@ -1,0 +1,267 @@
+"""Moves and changes of partitions asked for through /admin: the real store over a real ZooKeeper, and the fake one."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tidemark.model import (
+    BrokerId,
+    ErrorCode,
+    Move,
+    MoveRequests,
+    PartitionRequests,
+    Refusal,
+    TidemarkError,
+    TopicPartition,
+)
+from tidemark.ports import StoreEvent, WriteOutcome
+from tidemark.zookeeper.multis import Create, commit
+from tidemark.zookeeper.refusals import KEPT
+from tidemark.zookeeper.store import SessionMetadataStore
+
+from tests.contract.conftest import Cluster, Ear
+from tests.contract.test_metadata_store import code_of, elected, topic_of, write_of
+
+F0, F1, F2, F3 = (TopicPartition("flights", index) for index in range(4))
+B1, B2, B3 = BrokerId(1), BrokerId(2), BrokerId(3)
+MOVE = Move(F0, (B1, B2), ("any", "any"), throttle_bytes_per_s=5_000_000, request_id="r1")
+OTHER = Move(F1, (B3,))
+MOVES = "/admin/reassign_partitions"
+
+
+def refusal_of(kind: str, partition: TopicPartition | None, sentence: str = "no such broker") -> Refusal:
+    error = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, sentence)
+    return Refusal(kind, partition, error, "r1", 1_700_000_000_000)
+
+
+async def refused_sentences(store: SessionMetadataStore) -> list[str]:
+    return [one.error.message for one in await store.refusals()]
+
+
+async def test_moves_are_read_as_they_were_submitted_and_watched(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    ear = Ear(other)
+    assert await other.move_requests(watch=True) == MoveRequests()
+    await store.submit_moves([MOVE])
+    await ear.hears(StoreEvent.MOVES)
+    assert (await other.move_requests(watch=True)).moves == (MOVE,)
+    await store.submit_moves([OTHER, MOVE])
+    await ear.hears(StoreEvent.MOVES)
+    assert (await other.move_requests()).moves == (MOVE, OTHER), "what is there already is not there twice"
+
+
+async def test_many_who_submit_at_once_lose_nothing(cluster: Cluster) -> None:
+    stores = [await cluster.store() for _ in range(3)]
+    moves = [Move(TopicPartition("flights", index), (B1,)) for index in range(12)]
+    await asyncio.gather(*(stores[index % 3].submit_moves([move]) for index, move in enumerate(moves)))
+    assert set((await stores[0].move_requests()).moves) == set(moves)
+
+
+async def test_a_partition_that_is_moved_elsewhere_already_is_refused_and_nothing_is_submitted(
+    cluster: Cluster,
+) -> None:
+    store = await cluster.store()
+    await store.submit_moves([MOVE])
+    with pytest.raises(TidemarkError) as refused:
+        await store.submit_moves([OTHER, replace(MOVE, replicas=(B3,))])
+    assert code_of(refused) is ErrorCode.REASSIGNMENT_IN_PROGRESS
+    assert (await store.move_requests()).moves == (MOVE,)
+
+
+async def test_more_moves_than_a_node_holds_are_refused_with_the_number_that_fits(cluster: Cluster) -> None:
+    store = await cluster.store()
+    many = [Move(TopicPartition("flights" * 30, index), (B1, B2, B3)) for index in range(10_000)]
+    with pytest.raises(TidemarkError) as refused:
+        await store.submit_moves(many)
+    assert code_of(refused) is ErrorCode.INVALID_REQUEST
+    await store.submit_moves(many[: int(refused.value.metadata["moves_max"])])
+    assert (await store.move_requests()).malformed == ()
+
+
+async def test_a_cancelled_move_stays_until_it_is_finished(cluster: Cluster) -> None:
+    store = await cluster.store()
+    await store.submit_moves([MOVE, OTHER])
+    await store.cancel_moves([F0])
+    await store.cancel_moves([F0])
+    assert (await store.move_requests()).moves == (replace(MOVE, cancel=True), OTHER)
+    with pytest.raises(TidemarkError) as refused:
+        await store.cancel_moves([F1, F2])
+    assert code_of(refused) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    assert (await store.move_requests()).moves == (replace(MOVE, cancel=True), OTHER), "all or none"
+
+
+async def test_finished_moves_go_and_with_the_last_one_the_node(cluster: Cluster) -> None:
+    store = await cluster.store()
+    term = await elected(store)
+    await store.submit_moves([MOVE, OTHER])
+    await store.finish_moves(term, [MOVE], [])
+    assert (await store.move_requests()).moves == (OTHER,)
+    await store.finish_moves(term, [MOVE, OTHER], [])
+    assert await store.move_requests() == MoveRequests()
+    await store.finish_moves(term, [MOVE], [])
+    assert list(await store.refusals()) == []
+
+
+async def test_a_move_that_was_asked_for_anew_meanwhile_is_not_finished(cluster: Cluster) -> None:
+    store = await cluster.store()
+    await store.submit_moves([MOVE])
+    await store.cancel_moves([F0])
+    await store.finish_moves(await elected(store), [MOVE], [])
+    assert (await store.move_requests()).moves == (replace(MOVE, cancel=True),)
+
+
+async def test_what_is_malformed_is_told_apart_goes_with_the_next_answer_and_is_kept_as_refused(
+    cluster: Cluster,
+) -> None:
+    store = await cluster.store()
+    term = await elected(store)
+    await store.submit_moves([MOVE])
+    await cluster.corrupt(
+        MOVES,
+        b'{"version":1,"partitions":[{"topic":"flights","partition":1,"replicas":[3]},'
+        b'{"topic":"flights","partition":"one","replicas":[1]}]}',
+    )
+    found = await store.move_requests()
+    assert found.moves == (OTHER,)
+    (malformed,) = found.malformed
+    with pytest.raises(TidemarkError) as refused:
+        await store.submit_moves([MOVE])
+    assert code_of(refused) is ErrorCode.INVALID_REQUEST, "nothing is put beside what nobody understands"
+    await store.finish_moves(term, [], [malformed])
+    assert (await store.move_requests()).moves == (OTHER,)
+    assert await refused_sentences(store) == [malformed.error.message]
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"{}", b'{"version":2,"partitions":[]}', b"[" * 100_000])
+async def test_a_node_that_cannot_be_understood_at_all_is_one_refusal_and_goes(cluster: Cluster, data: bytes) -> None:
+    store = await cluster.store()
+    await store.submit_moves([MOVE])
+    await cluster.corrupt(MOVES, data)
+    found = await store.move_requests()
+    assert found.moves == ()
+    assert len(found.malformed) == 1
+    await store.finish_moves(await elected(store), [], list(found.malformed))
+    assert await store.move_requests() == MoveRequests()
+    assert len(await store.refusals()) == 1
+
+
+async def test_the_latest_refusals_are_kept_whatever_they_say(cluster: Cluster) -> None:
+    store = await cluster.store()
+    term = await elected(store)
+    await store.submit_moves([MOVE])
+    for start in range(0, KEPT + 20, 40):
+        refused = [refusal_of("reassign", F0, f"{index} {'x' * 3_000}") for index in range(start, start + 40)]
+        await store.finish_moves(term, [], refused)
+    kept = await store.refusals()
+    assert len(kept) == KEPT
+    assert [int(one.error.message.split()[0]) for one in kept] == list(range(20, KEPT + 20))
+    assert (kept[0].kind, kept[0].partition, kept[0].request_id, kept[0].at_ms) == (
+        "reassign",
+        F0,
+        "r1",
+        1_700_000_000_000,
+    )
+
+
+async def test_only_the_controller_in_office_answers(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    term = await elected(store)
+    topic = await store.create_topic(topic_of())
+    await store.submit_moves([MOVE])
+    await store.request_partitions({F2: (B1,)})
+    await store.resign(term)
+    await elected(other, 101)
+    for late in (
+        store.finish_moves(term, [MOVE], []),
+        store.write_topic(term, replace(topic, original={0: (B1,)})),
+        store.finish_partition_requests(term, added=[F2]),
+    ):
+        with pytest.raises(TidemarkError) as refused:
+            await late
+        assert code_of(refused) is ErrorCode.CONTROLLER_NOT_ACTIVE
+    assert (await other.move_requests()).moves == (MOVE,)
+    assert (await other.partition_requests()).added == {F2: (B1,)}
+
+
+async def test_a_topics_node_is_written_at_the_version_it_was_read_at(cluster: Cluster) -> None:
+    store = await cluster.store()
+    term = await elected(store)
+    topic = await store.create_topic(topic_of())
+    changed = replace(
+        topic, partitions={**topic.partitions, 0: (B1, B2)}, adding={0: (B1,)}, removing={0: (B2,)}, original={0: (B2,)}
+    )
+    written = await store.write_topic(term, changed)
+    assert written is not None
+    assert written.version == topic.version + 1
+    assert written.modified_zxid > topic.modified_zxid
+    assert await store.topics(["flights"]) == {"flights": written}
+    assert await store.write_topic(term, changed) is None, "it is at another version"
+    assert await store.topics(["flights"]) == {"flights": written}
+
+
+async def test_partitions_are_asked_for_seen_and_answered(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    ear = Ear(other)
+    await store.create_topic(topic_of())
+    assert await other.partition_requests(watch=True) == PartitionRequests()
+    await store.request_partitions({F2: (B1, B2), F3: (B2, B3)})
+    await ear.hears(StoreEvent.PARTITION_REQUESTS)
+    assert (await other.partition_requests(watch=True)).added == {F2: (B1, B2), F3: (B2, B3)}
+    await store.request_partitions({F2: (B1, B2), F3: (B2, B3)})
+    with pytest.raises(TidemarkError) as refused:
+        await store.request_partitions({F3: (B1, B3)})
+    assert code_of(refused) is ErrorCode.INVALID_REQUEST
+    await store.request_partition_removal({F1: True, F0: False})
+    await ear.hears(StoreEvent.PARTITION_REQUESTS)
+    assert (await other.partition_requests()).removed == {F1: True, F0: False}
+    term = await elected(store)
+    await store.finish_partition_requests(term, added=[F2], removed=[F1])
+    found = await other.partition_requests()
+    assert (found.added, found.removed) == ({F3: (B2, B3)}, {F0: False})
+    refusal = refusal_of("partitions_add", F3)
+    await store.finish_partition_requests(term, removed=[F0, F1], refused=[refusal])
+    assert await other.partition_requests() == PartitionRequests()
+    assert [one.partition for one in await store.refusals()] == [F3]
+    await store.finish_partition_requests(term, added=[F2])
+    await store.request_partitions({F2: (B1,)})
+    assert (await other.partition_requests()).added == {F2: (B1,)}, "their parent is made again"
+
+
+async def test_partitions_of_a_topic_that_is_not_there_cannot_be_asked_for(cluster: Cluster) -> None:
+    store = await cluster.store()
+    for asked in (store.request_partitions({F0: (B1,)}), store.request_partition_removal({F0: True})):
+        with pytest.raises(TidemarkError) as refused:
+            await asked
+        assert code_of(refused) is ErrorCode.UNKNOWN_TOPIC
+    assert await store.partition_requests() == PartitionRequests()
+
+
+@pytest.mark.parametrize(("name", "data"), [("2", b"[1]"), ("2", b"{}"), ("two", b'{"replicas":[1]}'), ("02", b"{}")])
+async def test_a_malformed_request_for_a_partition_is_told_apart_and_goes(
+    cluster: Cluster, name: str, data: bytes
+) -> None:
+    store = await cluster.store()
+    await store.create_topic(topic_of())
+    await store.request_partitions({F3: (B1,)})
+    await commit(store._session, [Create(f"/admin/partitions_add/flights/{name}", data)])
+    found = await store.partition_requests()
+    assert found.added == {F3: (B1,)}
+    (malformed,) = found.malformed
+    assert malformed.error.code is ErrorCode.INVALID_REQUEST
+    await store.finish_partition_requests(await elected(store), refused=[malformed])
+    assert await store.partition_requests() == PartitionRequests(added={F3: (B1,)})
+
+
+async def test_the_nodes_of_a_removed_partition_go_and_those_of_the_others_stay(cluster: Cluster) -> None:
+    store = await cluster.store()
+    topic = await store.create_topic(topic_of())
+    term = await elected(store)
+    results = await store.write_states(term, [write_of(topic, 0, -1), write_of(topic, 1, -1)])
+    assert [one.outcome for one in results] == [WriteOutcome.WRITTEN] * 2
+    await store.delete_partitions(term, topic, [1])
+    await store.delete_partitions(term, topic, [1])
+    assert set(await store.states([F0, F1])) == {F0}
+    (again,) = await store.write_states(term, [write_of(topic, 1, -1)])
+    assert again.outcome is WriteOutcome.WRITTEN, "it can be added again"
