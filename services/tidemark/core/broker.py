@@ -153,9 +153,9 @@ class BrokerCore:
         role = replica.role if replica is not None else None
         return isinstance(role, PartitionLeader) and role.holds_epoch_since(since_ms)
 
-    def replicas(self) -> Iterable[ReplicaView]:
-        """Every replica, for metrics and checkpoints."""
-        return [replica.view(self._ctx) for replica in self._replicas.values()]
+    def replicas(self, wanted: Callable[[TopicPartition], bool] = lambda partition: True) -> Iterable[ReplicaView]:
+        """Every replica, or those wanted."""
+        return [replica.view(self._ctx) for partition, replica in self._replicas.items() if wanted(partition)]
 
     def describe(self, question: ReplicaQuestion) -> ReplicaDescription:
         """What a replica holds that nobody leads (rule T4); it has left the old leader, so its log stands still.

@@ -95,6 +95,11 @@ class PartitionFollower:
         """The log was brought in line with the leader's in this epoch."""
         return self._reconciled
 
+    @property
+    def offset_lag(self) -> int:
+        """Records below the leader's high watermark, as last heard, that are not in this log."""
+        return max(0, self._leader_high_watermark - self.log.log_end_offset)
+
     # -- the stream --------------------------------------------------------------------------------------------
 
     def on_connected(self, link: LeaderLink) -> None:

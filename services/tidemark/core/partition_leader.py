@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tidemark.core import isr as isr_rules
 from tidemark.core.broker_context import BrokerContext
+from tidemark.core.byte_rate import ByteRate
 from tidemark.core.effects import (
     GiveUpLeadership,
     ProduceResult,
@@ -19,10 +20,11 @@ from tidemark.core.effects import (
 from tidemark.core.events import ProduceArrived
 from tidemark.core.isr import Committed, IsrState, PendingExpand
 from tidemark.core.messages import FetchPosition, PartitionCommand, Report
-from tidemark.core.producer_state import REMEMBERED_BATCHES, ProducerEntry, is_idempotent
+from tidemark.core.producer_state import is_idempotent
 from tidemark.core.remote_replica import RemoteReplica
 from tidemark.core.replica_log import ReplicaLog
 from tidemark.core.replication_session import LONG_AGO_MS, FollowerSession, Sending
+from tidemark.core.sequence_checks import check_sequences
 from tidemark.model import (
     BrokerId,
     ErrorCode,
@@ -71,6 +73,7 @@ class PartitionLeader:
         self._by_end: list[tuple[Offset, int]] = []
         self._appending: deque[int | None] = deque()
         self._gave_up_ms = LONG_AGO_MS
+        self._inbound: ByteRate | None = None
         for broker_id in command.state.isr_ids:
             if broker_id != ctx.broker_id:
                 self._remote(broker_id, now_ms)
@@ -105,6 +108,11 @@ class PartitionLeader:
         """A change is in flight; whoever leads anew does not take over the question of an earlier leadership."""
         return not isinstance(self._isr, Committed)
 
+    @property
+    def bytes_in_per_s(self) -> float:
+        """What producers append."""
+        return self._inbound.per_s(self._ctx.now_ms) if self._inbound is not None else 0.0
+
     def holds_epoch_since(self, since_ms: int) -> bool:
         """Rule F2: who could have been elected cleanly instead was still in this leader epoch after that time."""
         enough = max(2, self.state.min_isr)
@@ -118,16 +126,19 @@ class PartitionLeader:
         """Check, append, and answer as the acks ask for."""
         try:
             self._check_acks(event)
-            fresh, duplicate = self._check_sequences(event.batches)
+            fresh, duplicate = check_sequences(
+                self.log, self.epoch_start_offset, event.batches, self._ctx.now_ms, self._error
+            )
         except TidemarkError as error:
             self._reply(event.request_id, Offset(-1), error)
             return
         if not fresh:  # every batch is in the log already (rule P2)
             assert duplicate is not None, "what is not fresh is a duplicate"
-            self._waiting[event.request_id] = duplicate
+            self._waiting[event.request_id] = _Waiting(ACKS_ALL, *duplicate)
             heappush(self._by_end, (duplicate.end_offset, event.request_id))
             self._answer_committed()
             return
+        self._count(fresh)
         base = self.log.append_as_leader(fresh, self.leader_epoch)
         self._ctx.watched[self.log.partition] = self
         end = self.log.next_offset
@@ -143,6 +154,12 @@ class PartitionLeader:
             heappush(self._by_end, (end, event.request_id))
         else:
             self._appending.append(event.request_id)
+
+    def _count(self, batches: tuple[Batch, ...]) -> None:
+        now_ms = self._ctx.now_ms
+        if self._inbound is None:
+            self._inbound = ByteRate(now_ms)
+        self._inbound.add(sum(batch.envelope.batch_length for batch in batches), now_ms)
 
     def _check_acks(self, event: ProduceArrived) -> None:
         state = self.state
@@ -163,47 +180,6 @@ class PartitionLeader:
                 )
         elif any(is_idempotent(batch.envelope) for batch in event.batches):
             raise self._error(ErrorCode.INVALID_ACKS, "takes batches of an idempotent producer with acks=all only")
-
-    def _check_sequences(self, batches: tuple[Batch, ...]) -> tuple[tuple[Batch, ...], _Waiting | None]:
-        """The batches to append, and what there is to wait for because of duplicates. All or nothing."""
-        producers = self.log.producers
-        if not any(is_idempotent(batch.envelope) for batch in batches):
-            return batches, None
-        undo: dict[int, ProducerEntry | None] = {}
-        fresh: list[Batch] = []
-        first: Offset | None = None
-        end: int = 0
-        next_offset: int = self.log.next_offset
-        try:
-            for batch in batches:
-                envelope = batch.envelope
-                duplicate = producers.check(envelope)
-                if duplicate is not None:
-                    first = duplicate.first_offset if first is None else first
-                    end = max(end, duplicate.last_offset + 1)
-                    continue
-                fresh.append(batch)
-                if is_idempotent(envelope):
-                    self._check_in_flight(producers.entry(envelope.producer_id))
-                    undo.setdefault(envelope.producer_id, producers.entry(envelope.producer_id))
-                    producers.observe(envelope._replace(base_offset=next_offset), self._ctx.now_ms)
-                next_offset += envelope.last_offset_delta + 1
-        finally:
-            # the append itself folds them in; here they only had to be checked one after the other
-            for producer_id, entry in undo.items():
-                producers.restore(producer_id, entry)
-        return tuple(fresh), None if first is None else _Waiting(ACKS_ALL, first, Offset(end))
-
-    def _check_in_flight(self, entry: ProducerEntry | None) -> None:
-        """Rule P1: a sixth batch would push out one that may still be sent again."""
-        if entry is None or len(entry.batches) < REMEMBERED_BATCHES:
-            return
-        oldest = entry.batches[0]
-        if oldest.first_offset >= self.epoch_start_offset and oldest.last_offset >= self.log.high_watermark:
-            raise self._error(
-                ErrorCode.INVALID_REQUEST,
-                f"takes at most {REMEMBERED_BATCHES} unacknowledged batches of one idempotent producer",
-            )
 
     def on_produce_expired(self, request_id: int) -> None:
         """The client waits no longer; the records stay."""

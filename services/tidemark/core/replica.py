@@ -47,7 +47,11 @@ class StatedOffsets(NamedTuple):
 
 
 class ReplicaView(NamedTuple):
-    """A replica for metrics and checkpoints. `role`: "leader", "follower", "opening", "offline" or "none"."""
+    """A replica as seen from outside. `role`: "leader", "follower", "opening", "offline" or "none".
+
+    `offset_lag`: of a follower, records below its leader's high watermark that it lacks. `bytes_in_per_s`: of a leader,
+    what producers append.
+    """
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -62,6 +66,8 @@ class ReplicaView(NamedTuple):
     min_isr: int
     under_replicated: bool
     directory: int
+    offset_lag: int = 0
+    bytes_in_per_s: float = 0.0
 
 
 class CommandReply:
@@ -239,6 +245,8 @@ class Replica:
             min_isr=state.min_isr if state is not None else 1,
             under_replicated=name == "leader" and not set(self.assigned) <= set(isr),
             directory=log.directory if log else 0,
+            offset_lag=role.offset_lag if isinstance(role, PartitionFollower) else 0,
+            bytes_in_per_s=role.bytes_in_per_s if isinstance(role, PartitionLeader) else 0.0,
         )
 
 
