@@ -13,6 +13,7 @@ from tidemark.record.envelope import STAMP_BYTES, split_batches
 from tidemark.record.payload import build_batch, from_columns, reseal
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
+from tidemark.rpc.log_dirs import describe_log_dirs
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import controller_service_pb2
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
@@ -288,3 +289,26 @@ async def test_metrics_show_what_went_through(one: Brokers, controller: HandCont
     assert float(lines["tidemark_broker_produced_batches_total"]) == 2
     assert float(lines["tidemark_broker_produced_bytes_total"]) == 2 * len(sample())
     assert float(lines["tidemark_replica_leader_count"]) == 1
+
+
+async def test_a_broker_tells_what_lies_in_its_log_directories(three: Brokers, controller: HandController) -> None:
+    partition = await controller.create_topic("flights-dirs", replicas=[0, 1], min_isr=2)
+    other = await controller.create_topic("flights-dirs-other", replicas=[0], min_isr=1)
+    async with client_of(three, 0) as client:
+        await client.produce(partition, [sample()], [sample()])
+    found = {}
+    for index in (0, 1, 2):
+        address = three.address(three.ids[index])
+        (directory,) = await describe_log_dirs(address, topics=["flights-dirs"], partitions=[TopicPartition("no", 1)])
+        assert directory.error is None
+        assert 0 < directory.free_bytes <= directory.total_bytes
+        found[index] = directory.replicas
+    assert found[2] == ()
+    (leader,), (follower,) = found[0], found[1]
+    assert (leader.partition, leader.leader, leader.offset_lag, leader.offline) == (partition, True, 0, False)
+    assert (leader.log_start_offset, leader.log_end_offset, leader.high_watermark) == (0, 2 * RECORDS, 2 * RECORDS)
+    assert leader.size_bytes == follower.size_bytes == 2 * len(sample())
+    assert leader.bytes_in_per_s > 0
+    assert (follower.leader, follower.bytes_in_per_s, follower.identity) == (False, 0.0, leader.identity)
+    (directory,) = await describe_log_dirs(three.address(three.ids[0]))
+    assert {partition, other} <= {replica.partition for replica in directory.replicas}

@@ -12,6 +12,7 @@ from tidemark.broker.fetch import FetchService, Waiters
 from tidemark.broker.follower_reads import FollowerReads
 from tidemark.broker.isr_writer import IsrWriter
 from tidemark.broker.lease import Lease
+from tidemark.broker.log_dirs import LogDirs
 from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.metrics import BrokerMetrics
@@ -149,7 +150,8 @@ class BrokerProcess:
             self._metrics,
             self._readers,
         )
-        clients = BrokerService(self._metadata, self._produce, fetch, ProducerIds(self._store))
+        log_dirs = LogDirs(self._core, self._logs, self._threads)
+        clients = BrokerService(self._metadata, self._produce, fetch, ProducerIds(self._store), log_dirs)
         self._server = make_server(
             settings.listeners.host,
             settings.listeners.port,

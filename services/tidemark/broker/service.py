@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from tidemark.broker.fetch import FetchService
+from tidemark.broker.log_dirs import LogDirs
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.produce import ProduceService
 from tidemark.broker.producer_ids import ProducerIds
+from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
 from tidemark.rpc.metadata_codec import view_to_proto
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
@@ -18,12 +20,18 @@ class BrokerService(BrokerServiceServicer):
     """Refusals of unary calls are mapped by the server's interceptor."""
 
     def __init__(
-        self, metadata: MetadataCache, produce: ProduceService, fetch: FetchService, producer_ids: ProducerIds
+        self,
+        metadata: MetadataCache,
+        produce: ProduceService,
+        fetch: FetchService,
+        producer_ids: ProducerIds,
+        log_dirs: LogDirs,
     ) -> None:
         self._metadata = metadata
         self._produce = produce
         self._fetch = fetch
         self._producer_ids = producer_ids
+        self._log_dirs = log_dirs
 
     async def GetMetadata(  # noqa: N802
         self, request: pb.GetMetadataRequest, context: Any
@@ -64,3 +72,10 @@ class BrokerService(BrokerServiceServicer):
     ) -> pb.InitProducerIdResponse:
         """A producer id never given before."""
         return pb.InitProducerIdResponse(producer_id=await self._producer_ids.next(), producer_epoch=0)
+
+    async def DescribeLogDirs(  # noqa: N802
+        self, request: pb.DescribeLogDirsRequest, context: Any
+    ) -> AsyncIterator[pb.DescribeLogDirsResponse]:
+        """What lies in the log directories now."""
+        for response in contents_to_proto(await self._log_dirs.describe(*wanted_from_proto(request))):
+            yield response

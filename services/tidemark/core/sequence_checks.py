@@ -59,9 +59,7 @@ def check_sequences(
     return tuple(fresh), None if first is None else Retried(first, Offset(end))
 
 
-def _check_in_flight(
-    log: ReplicaLog, epoch_start_offset: Offset, entry: ProducerEntry | None, refuse: Refuse
-) -> None:
+def _check_in_flight(log: ReplicaLog, epoch_start_offset: Offset, entry: ProducerEntry | None, refuse: Refuse) -> None:
     """Rule P1: a sixth batch would push out one that may still be sent again."""
     if entry is None or len(entry.batches) < REMEMBERED_BATCHES:
         return

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.core.events import RecoveredLog
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
@@ -64,6 +64,14 @@ def open_logs(
     )
 
 
+class DirectoryState(NamedTuple):
+    """A log directory; `failed` says why it is offline."""
+
+    directory_id: str
+    path: Path
+    failed: str | None
+
+
 class LogManager:
     """The directories in the order they were configured; the same partition is opened by one thread at a time."""
 
@@ -98,6 +106,15 @@ class LogManager:
     def previous(self) -> tuple[PreviousDirectory, ...]:
         """How each directory was left (rule T1)."""
         return tuple(directory.previous for directory in self._directories)
+
+    def directories(self) -> tuple[DirectoryState, ...]:
+        """All of them, by index."""
+        return tuple(DirectoryState(one.directory_id, one.path, one.failed) for one in self._directories)
+
+    def directory_of(self, partition: TopicPartition) -> int | None:
+        """Index of the directory that holds a replica, whether or not it can be used; None: none does."""
+        places = self._found.get(partition)
+        return self._directories.index(places[0][0]) if places else None
 
     def sync(self) -> None:
         """One syncfs for each directory: that it reports no error is part of rule T1.

@@ -1,0 +1,81 @@
+"""What lies in this broker's log directories, for whoever plans moves or looks after disks (`DescribeLogDirs`)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from tidemark.broker.log_threads import LogThreads
+from tidemark.core.broker import BrokerCore
+from tidemark.core.replica import ReplicaView
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
+from tidemark.storage.manager import DirectoryState, LogManager
+
+_SLICE = 500
+"""So many replicas are looked at before the event loop is given back."""
+
+
+class LogDirs:
+    """Asks the core for the replicas and the file systems, off the event loop, for their sizes."""
+
+    def __init__(self, core: BrokerCore, logs: LogManager, threads: LogThreads) -> None:
+        self._core = core
+        self._logs = logs
+        self._threads = threads
+
+    async def describe(
+        self, topics: frozenset[str], partitions: frozenset[TopicPartition]
+    ) -> tuple[LogDirectoryContent, ...]:
+        """Every directory, with the replicas of these topics and partitions; neither: with all. A replica whose log is
+        being opened has no size yet and is left out."""
+        everything = not topics and not partitions
+        views = self._core.replicas(lambda one: everything or one.topic in topics or one in partitions)
+        replicas: defaultdict[int, list[ReplicaOnDisk]] = defaultdict(list)
+        for number, view in enumerate(views):
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+            self._place(view, replicas)
+        return await asyncio.to_thread(_contents, self._logs.directories(), replicas)
+
+    def _place(self, view: ReplicaView, replicas: defaultdict[int, list[ReplicaOnDisk]]) -> None:
+        log = self._threads.log(view.partition)
+        offline = view.role == "offline"
+        directory = self._logs.directory_of(view.partition) if offline or log is None else view.directory
+        if view.role == "opening" or directory is None:
+            return
+        replicas[directory].append(
+            ReplicaOnDisk(
+                partition=view.partition,
+                identity=view.identity,
+                size_bytes=-1 if offline or log is None else log.size_bytes(),
+                log_start_offset=view.log_start_offset,
+                log_end_offset=view.log_end_offset,
+                high_watermark=view.high_watermark,
+                leader=view.role == "leader",
+                offset_lag=view.offset_lag,
+                bytes_in_per_s=view.bytes_in_per_s,
+                offline=offline,
+            )
+        )
+
+
+def _contents(
+    states: Iterable[DirectoryState], replicas: defaultdict[int, list[ReplicaOnDisk]]
+) -> tuple[LogDirectoryContent, ...]:
+    return tuple(_content(state, replicas[index]) for index, state in enumerate(states))
+
+
+def _content(state: DirectoryState, replicas: Sequence[ReplicaOnDisk]) -> LogDirectoryContent:
+    error = TidemarkError(ErrorCode.STORAGE_ERROR, state.failed) if state.failed is not None else None
+    total_bytes = free_bytes = -1
+    try:
+        found = os.statvfs(state.path)
+    except OSError as why:
+        sentence = f"the log directory {state.path} cannot be looked at: {why.strerror}"
+        error = error or TidemarkError(ErrorCode.STORAGE_ERROR, sentence)
+    else:
+        total_bytes, free_bytes = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    return LogDirectoryContent(state.directory_id, str(state.path), total_bytes, free_bytes, error, tuple(replicas))
