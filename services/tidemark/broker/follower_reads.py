@@ -44,15 +44,18 @@ class FollowerReads:
             return
         if data is None:
             reading = asyncio.get_running_loop().run_in_executor(self._pool, _read, log, effect)
-            reading.add_done_callback(lambda done: self._cold_done(effect, done))
+            reading.add_done_callback(lambda done: self._cold_done(effect, log, done))
         else:
             self._done(effect, data, None)
 
-    def _cold_done(self, effect: ReadForFollower, done: asyncio.Future[bytes | None]) -> None:
+    def _cold_done(self, effect: ReadForFollower, log: Log, done: asyncio.Future[bytes | None]) -> None:
         if done.cancelled():
             return
         failure = done.exception()
-        if failure is None:
+        if self._logs.log(effect.partition) is not log:  # what was read may be of another incarnation (rule C7)
+            sentence = f"{effect.partition}: its log was closed while it was read"
+            self._done(effect, b"", TidemarkError(ErrorCode.STORAGE_ERROR, sentence))
+        elif failure is None:
             self._done(effect, done.result() or b"", None)
         elif isinstance(failure, TidemarkError):
             self._done(effect, b"", failure)

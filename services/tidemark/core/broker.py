@@ -317,6 +317,8 @@ class BrokerCore:
         if isinstance(role, PartitionLeader):
             assert command.state.leader == self._ctx.broker_id, "an epoch has one leader"
             role.on_command(command)
+        elif role is not None:
+            role.on_command(command)
         return True
 
     def _fenced(self, replica: Replica, leader_epoch: LeaderEpoch) -> TidemarkError:

@@ -76,6 +76,8 @@ class BrokerStreams:
             link.connect()
         self._unused.pop(link, None)
         link.followers[follower.log.partition] = follower
+        if link.fetched_another(follower.log):
+            self._remake(link)
         if link.connected:
             follower.on_connected(link)
 
@@ -255,9 +257,8 @@ class BrokerStreams:
         except TidemarkError as error:
             session.refuse(asked.partition, error.code, error.message, None)
             return None
-        if session.follower not in leader.assigned and session.follower not in leader.state.isr_ids:
-            sentence = f"broker {session.follower} holds no replica of {asked.partition}"
-            session.refuse(asked.partition, ErrorCode.NOT_A_REPLICA, sentence, leader)
+        if not leader.replicates_to(session.follower):
+            session.refuse_stranger(leader)
             return None
         return leader
 

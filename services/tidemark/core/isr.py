@@ -58,8 +58,11 @@ def confirmed_enough(isr: IsrState) -> bool:
     return len(state.isr) >= state.min_isr
 
 
-def shrink(confirmed: VersionedState, leaving: Collection[BrokerId]) -> PendingShrink:
-    """Take brokers out; those who leave fewer than m behind stay eligible (rule T3)."""
+def shrink(
+    confirmed: VersionedState, leaving: Collection[BrokerId], *, unassigned: Collection[BrokerId] = ()
+) -> PendingShrink:
+    """Take brokers out; those who leave fewer than m behind stay eligible (rule T3), but not `unassigned` ones: a
+    replica that was moved away is being deleted."""
     state = confirmed.state
     assert state.leader not in leaving, "a leader never takes itself out"
     gone = tuple(entry for entry in state.isr if entry.broker_id in leaving)
@@ -68,7 +71,8 @@ def shrink(confirmed: VersionedState, leaving: Collection[BrokerId]) -> PendingS
     elr: tuple[IsrEntry, ...] = ()
     if len(isr) < state.min_isr:
         ids = {entry.broker_id for entry in gone}
-        elr = (*(entry for entry in state.elr if entry.broker_id not in ids), *gone)
+        kept = (entry for entry in gone if entry.broker_id not in unassigned)
+        elr = (*(entry for entry in state.elr if entry.broker_id not in ids), *kept)
     return PendingShrink(confirmed, replace(state, isr=isr, elr=elr), gone)
 
 

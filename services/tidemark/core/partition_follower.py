@@ -27,6 +27,9 @@ from tidemark.model import NO_EPOCH, BrokerId, ErrorCode, LeaderEpoch, Offset
 
 PAUSE_MS = 50
 """After a refusal that a command of the controller will settle, or a chunk that did not fit."""
+STRANGER_PAUSE_MS_MAX = 5_000
+"""A leader that was not told yet that this broker holds a replica is asked again after pauses that double up to this;
+so is one that has been told that it holds none any more."""
 
 
 class Phase(Enum):
@@ -50,6 +53,7 @@ class PartitionFollower:
         "_chunk_bytes",
         "_ctx",
         "_leader_high_watermark",
+        "_pause_ms",
         "_reconciled",
         "_retry_at_ms",
         "ask_again",
@@ -87,6 +91,7 @@ class PartitionFollower:
         self.ask_again = False
         self._reconciled = False
         self._leader_high_watermark = Offset(0)
+        self._pause_ms = PAUSE_MS
         self._retry_at_ms = 0
         self._chunk_bytes: deque[int] = deque()
 
@@ -171,8 +176,14 @@ class PartitionFollower:
 
     def _pause(self, now_ms: int) -> None:
         self.phase = Phase.PAUSED
-        self._retry_at_ms = now_ms + PAUSE_MS
+        self._retry_at_ms = now_ms + self._pause_ms
         self._ctx.paused[self] = None
+
+    def on_command(self, command: PartitionCommand) -> None:
+        """The controller has news in this epoch; a leader that did not know this replica may know it now."""
+        self.assigned = command.assigned_replicas
+        self._pause_ms = PAUSE_MS
+        self._retry_at_ms = min(self._retry_at_ms, self._ctx.now_ms + PAUSE_MS)
 
     # -- reconciliation ----------------------------------------------------------------------------------------
 
@@ -249,6 +260,7 @@ class PartitionFollower:
             )
             self._pause(now_ms)
             return
+        self._pause_ms = PAUSE_MS
         if chunk.continues_from < log.next_offset:
             link.give_back(chunk)  # of an older position: it is all there
             return
@@ -331,4 +343,6 @@ class PartitionFollower:
             return
         if same_epoch and refusal.code is ErrorCode.LOG_DIVERGED:
             self._reconciled = False
+        if refusal.code is ErrorCode.NOT_A_REPLICA:
+            self._pause_ms = min(2 * self._pause_ms, STRANGER_PAUSE_MS_MAX)
         self._pause(now_ms)

@@ -113,6 +113,10 @@ class PartitionLeader:
         """What producers append."""
         return self._inbound.per_s(self._ctx.now_ms) if self._inbound is not None else 0.0
 
+    def replicates_to(self, broker_id: BrokerId) -> bool:
+        """Whether it may fetch: it is assigned, or the high watermark waits for it."""
+        return broker_id in self.assigned or any(remote.broker_id == broker_id for remote in self._holding)
+
     def holds_epoch_since(self, since_ms: int) -> bool:
         """Rule F2: who could have been elected cleanly instead was still in this leader epoch after that time."""
         enough = max(2, self.state.min_isr)
@@ -304,8 +308,10 @@ class PartitionLeader:
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
         in_doubt = bool(self._outside) or not isinstance(self._isr, Committed) or not self.log.quiet
         in_doubt |= self.log.flush_due_since_ms is not None
-        late: list[BrokerId] = []
+        late = self._unassigned()
         for remote in self._holding:
+            if remote.broker_id in late:
+                continue
             if now_ms - remote.last_caught_up_ms(end) > lag_max_ms or self._flush_hangs(remote, now_ms):
                 late.append(remote.broker_id)
             in_doubt |= remote.sending is None or remote.log_end_offset < end
@@ -356,7 +362,7 @@ class PartitionLeader:
             leader_epoch=self.leader_epoch,
             **why,
         )
-        change = isr_rules.shrink(self._isr.confirmed, late)
+        change = isr_rules.shrink(self._isr.confirmed, late, unassigned=self._unassigned())
         self._write(change, change.proposed, ())
 
     def maybe_expand(self) -> None:
@@ -455,9 +461,6 @@ class PartitionLeader:
     def on_command(self, command: PartitionCommand) -> None:
         """The controller wrote and kept the leader and its epoch."""
         self.assigned = command.assigned_replicas
-        for remote in tuple(self._attached):
-            if remote.broker_id not in self.assigned and remote.broker_id not in command.state.isr_ids:
-                self.detach(remote.broker_id)
         told = VersionedState(command.state, command.partition_epoch)
         if isinstance(self._isr, Committed):
             self._settle(told)
@@ -476,7 +479,14 @@ class PartitionLeader:
         self._isr = Committed(confirmed)
         self._isr_moved()
         self.maybe_advance_high_watermark()
+        unassigned = self._unassigned()
+        if unassigned and self._may_propose():
+            self._shrink(unassigned, self._ctx.now_ms)
         self.maybe_expand()
+
+    def _unassigned(self) -> list[BrokerId]:
+        """Members that hold no replica any more: a join that the controller did not know of when it moved them away."""
+        return [remote.broker_id for remote in self._holding if remote.broker_id not in self.assigned]
 
     def _isr_moved(self) -> None:
         """Work out anew who holds the high watermark and who is outside."""
@@ -490,6 +500,16 @@ class PartitionLeader:
         self._outside = frozenset(self.assigned).difference(self._isr.confirmed.state.isr_ids, (me,))
         if self._holding or self._outside:
             self._ctx.watched[self.log.partition] = self
+        for broker_id in [one for one in self._remotes if one not in members and one not in self.assigned]:
+            self._drop(broker_id)
+
+    def _drop(self, broker_id: BrokerId) -> None:
+        """It holds no replica any more; should it get one again, nothing of what is known of it holds."""
+        sending = self._remotes[broker_id].sending
+        self.detach(broker_id)
+        del self._remotes[broker_id]
+        if sending is not None:
+            sending.session.refuse_stranger(self)
 
     # -- the end -----------------------------------------------------------------------------------------------
 

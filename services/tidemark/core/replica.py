@@ -147,6 +147,11 @@ class Replica:
         self.refused_lineage = -1
         self.waiting: WaitingCommand | None = None
 
+    @property
+    def _adding(self) -> tuple[BrokerId, ...]:
+        """Who is not in sync yet because of a move; that makes no partition under-replicated (KIP-352)."""
+        return self.command.adding_replicas if self.command is not None else ()
+
     def leading(self) -> PartitionLeader:
         """The leadership.
 
@@ -213,11 +218,19 @@ class Replica:
             code, why = ErrorCode.STORAGE_ERROR, "cannot be read here"
         if code is not None:
             raise TidemarkError(code, f"{self.partition} {why}", {"leader_epoch": str(self.leader_epoch)})
-        if question.leader_epoch > self.leader_epoch or self.waiting is not None or log is None or not log.quiet:
+        settled = log is not None and log.quiet and self.waiting is None and self.leader_epoch == question.leader_epoch
+        if isinstance(self.role, PartitionLeader):  # of a sealed partition (rule C7): what it holds must be committed
+            settled &= self.role.may_state_high_watermark
+            settled &= self.role.log.high_watermark == self.role.log.log_end_offset
+        if log is None or not settled:
             sentence = f"{self.partition} is not ready in leader epoch {question.leader_epoch} yet; try again"
             raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, sentence)
         return ReplicaDescription(
-            log.last_record_epoch, log.log_end_offset, log.known_high_watermark, log.damaged is not None
+            log.last_record_epoch,
+            log.log_end_offset,
+            log.known_high_watermark,
+            log.damaged is not None,
+            log.log_start_offset,
         )
 
     def view(self, ctx: BrokerContext) -> ReplicaView:
@@ -243,7 +256,7 @@ class Replica:
             isr=isr,
             assigned=self.assigned,
             min_isr=state.min_isr if state is not None else 1,
-            under_replicated=name == "leader" and not set(self.assigned) <= set(isr),
+            under_replicated=name == "leader" and not set(self.assigned) <= {*isr, *self._adding},
             directory=log.directory if log else 0,
             offset_lag=role.offset_lag if isinstance(role, PartitionFollower) else 0,
             bytes_in_per_s=role.bytes_in_per_s if isinstance(role, PartitionLeader) else 0.0,

@@ -38,6 +38,7 @@ from tidemark.model import (
     ErrorCode,
     LeaderEpoch,
     Offset,
+    ReplicaIdentity,
     TopicPartition,
 )
 
@@ -207,6 +208,12 @@ class FollowerSession:
         )
         self._ctx.talking_sessions[self] = None
 
+    def refuse_stranger(self, leader: PartitionLeader) -> None:
+        """It fetches what it was not assigned, or is assigned no more."""
+        partition = leader.log.partition
+        sentence = f"broker {self.follower} holds no replica of {partition}"
+        self.refuse(partition, ErrorCode.NOT_A_REPLICA, sentence, leader)
+
     def tick(self, now_ms: int) -> None:
         """High watermarks that no chunk carried, and a heartbeat if there was nothing else for long."""
         for sending in tuple(self._high_watermark_news):
@@ -250,7 +257,7 @@ class LeaderLink:
         self.last_sent_ms = 0
         self.echo_ms = 0
         self.followers: dict[TopicPartition, PartitionFollower] = {}
-        self._directories: dict[TopicPartition, int] = {}
+        self._fetched: dict[TopicPartition, tuple[ReplicaIdentity, int]] = {}
         self._granted: set[int] = set()
         self._queries: list[EpochQuery] = []
         self._positions: list[FetchPosition] = []
@@ -282,7 +289,7 @@ class LeaderLink:
     def _forget(self) -> None:
         self.echo_ms = 0
         self._granted.clear()
-        self._directories.clear()
+        self._fetched.clear()
         self._queries.clear()
         self._positions.clear()
         self._reports.clear()
@@ -299,10 +306,16 @@ class LeaderLink:
         if position.directory not in self._granted:
             self._granted.add(position.directory)
             self.give_credit(position.directory, self._ctx.config.replica_directory_credit_bytes)
-        self._directories[position.partition] = position.directory
+        self._fetched[position.partition] = (position.identity, position.directory)
         self._reports.pop(position.partition, None)
         self._positions.append(position)
         self._ctx.talking_links[self] = None
+
+    def fetched_another(self, log: ReplicaLog) -> bool:
+        """Whether another incarnation was fetched on this stream (rule C7): its chunks do not say that it is not this
+        one, so this one needs another stream."""
+        fetched = self._fetched.get(log.partition)
+        return fetched is not None and fetched[0] != log.identity
 
     def report(self, report: Report) -> None:
         """A log end moved."""
@@ -326,11 +339,11 @@ class LeaderLink:
 
     def give_back(self, chunk: Chunk) -> None:
         """A chunk that is not appended used credit all the same; of one that was unreadable nobody knows how much."""
-        directory = self._directories.get(chunk.partition)
-        if directory is None or (not chunk.batches and chunk.error is None):
+        fetched = self._fetched.get(chunk.partition)
+        if fetched is None or (not chunk.batches and chunk.error is None):
             return
         used_bytes = size_bytes(chunk) if chunk.batches else self._ctx.config.replica_fetch_max_bytes
-        self.give_credit(directory, used_bytes)
+        self.give_credit(fetched[1], used_bytes)
 
     def tick(self, now_ms: int) -> None:
         """A heartbeat if nothing was said for long; it reports every live partition (rule R6)."""

@@ -111,6 +111,9 @@ class Stage:
         broker_epoch: int | None = None,
         complete: bool = False,
         sequence: int = 0,
+        assigned: Sequence[int] = BROKERS,
+        adding: Sequence[int] = (),
+        throttle: int = 0,
     ) -> list[fx.Effect]:
         self.version = self.version + 1 if version is None else version
         return self.feed(
@@ -120,8 +123,8 @@ class Stage:
                     9,
                     controller_epoch,
                     10 + self.me if broker_epoch is None else broker_epoch,
-                    (PartitionCommand(P, identity, BROKERS, state, self.version),),
-                    tuple(BrokerRegistration(one, f"host{one}", 9192, broker_epoch=10 + one) for one in BROKERS),
+                    (PartitionCommand(P, identity, tuple(assigned), state, self.version, tuple(adding), (), throttle),),
+                    tuple(BrokerRegistration(one, f"host{one}", 9192, broker_epoch=10 + one) for one in assigned),
                     suspected=frozenset(suspected),
                     complete=complete,
                     sequence=sequence,
