@@ -1,6 +1,8 @@
-"""Replicas that come and go in one leader epoch, and partitions that are removed (rules R3, R8, C7, M1), as scenarios."""
+"""Replicas that come and go in one leader epoch, partitions that are removed (rules R3, R8, C7, M1), as scenarios."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import pytest
 from tidemark.core import effects as fx
@@ -91,7 +93,7 @@ def test_a_follower_whose_leader_does_not_know_it_asks_ever_more_slowly_until_th
             asked.append(stage.now)
         stage.from_leader(refusals=[Refusal(P, ErrorCode.NOT_A_REPLICA, "", 5, 0)])
         assert not stage.got(fx.Observed)
-    gaps = [later - earlier for earlier, later in zip(asked, asked[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(asked)]
     assert gaps == sorted(gaps)
     assert 3_000 <= gaps[-1] <= 5_100
     stage.command(node(2, 5, (1, 2)))
