@@ -6,11 +6,12 @@ wants done comes out as effects, in order. The session half of it is in `broker_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemark.core import events as ev
 from tidemark.core.broker_context import UNREGISTERED, BrokerContext
+from tidemark.core.broker_queries import BrokerQueries
 from tidemark.core.broker_streams import BrokerStreams
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.effects import (
@@ -27,18 +28,13 @@ from tidemark.core.inventory import Inventory
 from tidemark.core.messages import (
     LeaderAndIsrCommand,
     PartitionCommand,
-    ReplicaDescription,
-    ReplicaQuestion,
     StopReplicaCommand,
 )
 from tidemark.core.partition_follower import PartitionFollower
 from tidemark.core.partition_leader import PartitionLeader
 from tidemark.core.replica import (
     CommandReply,
-    ReadableRange,
     Replica,
-    ReplicaView,
-    StatedOffsets,
     WaitingCommand,
     not_leader,
 )
@@ -49,7 +45,6 @@ from tidemark.model import (
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
-    EpochEntry,
     ErrorCode,
     LeaderEpoch,
     Offset,
@@ -59,12 +54,11 @@ from tidemark.model import (
 )
 
 
-class BrokerCore:
+class BrokerCore(BrokerQueries):
     """All replicas of one broker."""
 
     def __init__(self, broker_id: BrokerId, config: ReplicationConfig) -> None:
-        self._ctx = BrokerContext(broker_id, config)
-        self._replicas: dict[TopicPartition, Replica] = {}
+        super().__init__(BrokerContext(broker_id, config))
         self._streams = BrokerStreams(self._ctx, self._replicas, self._fence)
         self._controller_epoch = ControllerEpoch(-1)
         self._last_command = (ControllerEpoch(-1), 0)
@@ -98,83 +92,6 @@ class BrokerCore:
             self._streams.flush(now_ms)
         self._streams.drop_unused_links()
         return ctx.effects
-
-    # -- queries -----------------------------------------------------------------------------------------------
-
-    def readable(
-        self,
-        partition: TopicPartition,
-        *,
-        topic_id: str,
-        incarnation: str,
-        current_leader_epoch: LeaderEpoch,
-        fetch_offset: Offset,
-        last_fetched_epoch: LeaderEpoch,
-        now_ms: int,
-    ) -> ReadableRange:
-        """What a consumer may be served (rules K1, E4, E6); between HW and LEO an empty range.
-
-        Raises:
-            TidemarkError: NOT_LEADER (metadata leader, leader_epoch), UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH,
-                UNKNOWN_LEADER_EPOCH, OFFSET_OUT_OF_RANGE below the log start, LOG_TRUNCATED above the log end or
-                where the caller's log has left the leader's.
-        """
-        replica = self._replica(partition)
-        leader = replica.led_in(topic_id, incarnation, current_leader_epoch)
-        return replica.readable(leader, fetch_offset, last_fetched_epoch)
-
-    def stated_offsets(
-        self, partition: TopicPartition, *, topic_id: str, current_leader_epoch: LeaderEpoch, now_ms: int
-    ) -> StatedOffsets:
-        """For ListOffsets.
-
-        Raises:
-            TidemarkError: OFFSET_NOT_AVAILABLE under rule E6; else as `readable`.
-        """
-        leader = self._replica(partition).led_in(topic_id, "", current_leader_epoch)
-        if not leader.may_state_high_watermark:
-            raise TidemarkError(
-                ErrorCode.OFFSET_NOT_AVAILABLE,
-                f"{partition}: the new leader has not caught up with what was committed before it; try again",
-                {"leader": str(self._ctx.broker_id), "leader_epoch": str(leader.leader_epoch)},
-            )
-        return StatedOffsets(leader.log.log_start_offset, leader.log.high_watermark, leader.leader_epoch)
-
-    def epoch_end(
-        self, partition: TopicPartition, *, current_leader_epoch: LeaderEpoch, leader_epoch: LeaderEpoch
-    ) -> EpochEntry:
-        """The answer of rule E2 for clients: (largest epoch not above the one asked for, its end offset)."""
-        leader = self._replica(partition).led_in("", "", current_leader_epoch)
-        return leader.log.epochs.end_of(leader_epoch, leader.log.log_end_offset)
-
-    def holds_epoch_since(self, partition: TopicPartition, since_ms: int) -> bool:
-        """Whether a leadership may go on past the session lease: nobody was elected before that time (rule F2)."""
-        replica = self._replicas.get(partition)
-        role = replica.role if replica is not None else None
-        return isinstance(role, PartitionLeader) and role.holds_epoch_since(since_ms)
-
-    def replicas(self, wanted: Callable[[TopicPartition], bool] = lambda partition: True) -> Iterable[ReplicaView]:
-        """Every replica, or those wanted."""
-        return [replica.view(self._ctx) for partition, replica in self._replicas.items() if wanted(partition)]
-
-    def describe(self, question: ReplicaQuestion) -> ReplicaDescription:
-        """What a replica holds that nobody leads (rule T4); it has left the old leader, so its log stands still.
-
-        Raises:
-            TidemarkError: OFFSET_NOT_AVAILABLE while it has not come to that epoch with an open, quiet log (ask again),
-                FENCED_LEADER_EPOCH past it, UNKNOWN_TOPIC_ID, STORAGE_ERROR.
-        """
-        replica = self._replicas.get(question.partition)
-        if replica is None:
-            sentence = f"{question.partition}: this broker has not been told of its replica yet; try again"
-            raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, sentence)
-        return replica.describe(question)
-
-    def _replica(self, partition: TopicPartition) -> Replica:
-        replica = self._replicas.get(partition)
-        if replica is None:
-            raise not_leader(partition, NO_LEADER, NO_EPOCH)
-        return replica
 
     # -- registration ------------------------------------------------------------------------------------------
 

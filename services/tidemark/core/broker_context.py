@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.effects import Effect, Observed
+from tidemark.core.throttle import Throttle
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, TopicPartition
 
 if TYPE_CHECKING:
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from tidemark.core.replication_session import FollowerSession, LeaderLink
 
 UNREGISTERED = BrokerEpoch(-1)
+
+
+class MoveTraffic(NamedTuple):
+    """Bytes sent to and taken in by replicas that are being added, and how many partitions wait for a throttle."""
+
+    bytes_out: int
+    bytes_in: int
+    throttled: int
 
 
 class BrokerContext:
@@ -28,11 +37,15 @@ class BrokerContext:
         isr_answers_due: partitions with a `WriteIsr` or `ReadIsr` that was not answered yet. One at a time, even
             across leaderships, so that an answer is never taken for that of another question (rule R9).
         paused: followers that try again later.
+        throttles: by their figure, those that moves of partitions led here name (rule M2).
+        added_bytes_in, added_bytes_out: what replicas that are being added were sent, to here and from here.
         watched: led partitions whose followers are not all provably in sync, or that were appended to; the others
             cost nothing (rule R6).
     """
 
     __slots__ = (
+        "added_bytes_in",
+        "added_bytes_out",
         "broker_epoch",
         "broker_id",
         "config",
@@ -44,6 +57,7 @@ class BrokerContext:
         "suspected",
         "talking_links",
         "talking_sessions",
+        "throttles",
         "watched",
     )
 
@@ -58,6 +72,9 @@ class BrokerContext:
         self.isr_answers_due: set[TopicPartition] = set()
         self.watched: dict[TopicPartition, PartitionLeader] = {}
         self.paused: dict[PartitionFollower, None] = {}
+        self.throttles: dict[int, Throttle] = {}
+        self.added_bytes_in = 0
+        self.added_bytes_out = 0
         # insertion-ordered: what is sent, and in which order, must not depend on hashes
         self.talking_links: dict[LeaderLink, None] = {}
         self.talking_sessions: dict[FollowerSession, None] = {}
@@ -79,3 +96,25 @@ class BrokerContext:
                 self.registrations[registration.broker_id] = registration
                 changed[registration.broker_id] = registration
         return changed
+
+    def join_throttle(self, bytes_per_s: int) -> Throttle | None:
+        """That of this figure, for one leader more; None for no limit. Each is given back with `leave_throttle`."""
+        if bytes_per_s <= 0:
+            return None
+        throttle = self.throttles.get(bytes_per_s)
+        if throttle is None:
+            throttle = self.throttles[bytes_per_s] = Throttle(bytes_per_s, self.now_ms)
+        throttle.leader_count += 1
+        return throttle
+
+    def leave_throttle(self, throttle: Throttle | None) -> None:
+        """One leader less."""
+        if throttle is not None:
+            throttle.leader_count -= 1
+            if throttle.leader_count == 0:
+                del self.throttles[throttle.bytes_per_s]
+
+    def move_traffic(self) -> MoveTraffic:
+        """See `BrokerQueries.move_traffic`."""
+        throttled = sum(len(throttle.waiting) for throttle in self.throttles.values())
+        return MoveTraffic(self.added_bytes_out, self.added_bytes_in, throttled)

@@ -302,6 +302,8 @@ class BrokerStreams:
                 self._ctx.paused.pop(follower, None)
         for session in self._sessions.values():
             session.tick(now_ms)
+        for throttle in self._ctx.throttles.values():
+            throttle.serve(now_ms)
         self._check_lag(now_ms)
 
     def _check_lag(self, now_ms: int) -> None:

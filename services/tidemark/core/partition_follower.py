@@ -50,6 +50,7 @@ class PartitionFollower:
     """
 
     __slots__ = (
+        "_added",
         "_chunk_bytes",
         "_ctx",
         "_leader_high_watermark",
@@ -84,6 +85,7 @@ class PartitionFollower:
         self.leader: BrokerId = command.state.leader
         self.leader_epoch: LeaderEpoch = command.state.leader_epoch
         self.assigned = command.assigned_replicas
+        self._added = ctx.broker_id in command.adding_replicas
         self.link: LeaderLink | None = None
         self.phase = Phase.IDLE
         self.spares_high_watermark = spares_high_watermark
@@ -182,6 +184,7 @@ class PartitionFollower:
     def on_command(self, command: PartitionCommand) -> None:
         """The controller has news in this epoch; a leader that did not know this replica may know it now."""
         self.assigned = command.assigned_replicas
+        self._added = self._ctx.broker_id in command.adding_replicas
         self._pause_ms = PAUSE_MS
         self._retry_at_ms = min(self._retry_at_ms, self._ctx.now_ms + PAUSE_MS)
 
@@ -267,6 +270,8 @@ class PartitionFollower:
         self._leader_high_watermark = max(self._leader_high_watermark, chunk.high_watermark)
         if chunk.batches:
             self._chunk_bytes.append(size_bytes(chunk))
+            if self._added:
+                self._ctx.added_bytes_in += self._chunk_bytes[-1]
             log.append_as_follower(chunk.batches)
         else:
             self._advance_high_watermark()

@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from tidemark.core import isr as isr_rules
+from tidemark.core.added_replicas import AddedReplicas
 from tidemark.core.broker_context import BrokerContext
 from tidemark.core.byte_rate import ByteRate
 from tidemark.core.effects import (
@@ -74,6 +75,7 @@ class PartitionLeader:
         self._appending: deque[int | None] = deque()
         self._gave_up_ms = LONG_AGO_MS
         self._inbound: ByteRate | None = None
+        self._added = AddedReplicas(ctx, command)
         for broker_id in command.state.isr_ids:
             if broker_id != ctx.broker_id:
                 self._remote(broker_id, now_ms)
@@ -221,6 +223,7 @@ class PartitionLeader:
         remote.acknowledged = True
         remote.sending = session.start(self, position)
         self._attached.append(remote)
+        self._added.place(remote.sending, waited_for=remote in self._holding)
         remote.flushed(position.flushed_offset, position.fetch_offset, now_ms)
         self._follower_moved(remote, position.fetch_offset, now_ms)
         session.send_more(remote.sending)
@@ -461,6 +464,7 @@ class PartitionLeader:
     def on_command(self, command: PartitionCommand) -> None:
         """The controller wrote and kept the leader and its epoch."""
         self.assigned = command.assigned_replicas
+        self._added.take_up(command)
         told = VersionedState(command.state, command.partition_epoch)
         if isinstance(self._isr, Committed):
             self._settle(told)
@@ -502,6 +506,9 @@ class PartitionLeader:
             self._ctx.watched[self.log.partition] = self
         for broker_id in [one for one in self._remotes if one not in members and one not in self.assigned]:
             self._drop(broker_id)
+        for remote in self._attached:
+            assert remote.sending is not None
+            self._added.place(remote.sending, waited_for=remote in self._holding)
 
     def _drop(self, broker_id: BrokerId) -> None:
         """It holds no replica any more; should it get one again, nothing of what is known of it holds."""
@@ -516,6 +523,7 @@ class PartitionLeader:
     def stop(self, error: TidemarkError) -> None:
         """This leadership is over: nobody is acknowledged any more, nothing is sent."""
         self._ctx.watched.pop(self.log.partition, None)
+        self._added.end()
         for remote in tuple(self._attached):
             assert remote.sending is not None
             remote.sending.session.stop(self.log.partition)

@@ -31,6 +31,7 @@ from tidemark.core.messages import (
     StopFetch,
 )
 from tidemark.core.replica_log import ReplicaLog
+from tidemark.core.throttle import Throttle
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,
@@ -58,9 +59,22 @@ class Sending:
 
     Attributes:
         reading_since_ms: when the read under way was asked for, None while there is none.
+        adding: the follower's replica is being added by a move.
+        throttle: what slows it down, None while nothing does (rule M2); `reserved_bytes` of it are for that read.
     """
 
-    __slots__ = ("directory", "leader", "log", "next_offset", "reading_since_ms", "sent_high_watermark", "session")
+    __slots__ = (
+        "adding",
+        "directory",
+        "leader",
+        "log",
+        "next_offset",
+        "reading_since_ms",
+        "reserved_bytes",
+        "sent_high_watermark",
+        "session",
+        "throttle",
+    )
 
     def __init__(
         self, session: FollowerSession, leader: PartitionLeader, *, next_offset: Offset, directory: int
@@ -72,6 +86,24 @@ class Sending:
         self.directory = directory
         self.sent_high_watermark = Offset(-1)
         self.reading_since_ms: int | None = None
+        self.adding = False
+        self.throttle: Throttle | None = None
+        self.reserved_bytes = 0
+
+    def go_by(self, throttle: Throttle | None) -> None:
+        """Be slowed down by this one from here on, or by none; then `send_more` has to be called."""
+        before = self.throttle
+        if before is not throttle:
+            if before is not None:
+                before.waiting.pop(self, None)
+                self.settle(0)
+            self.throttle = throttle
+
+    def settle(self, sent_bytes: int) -> None:
+        """So much came of the read under way."""
+        if self.throttle is not None:
+            self.throttle.settle(self.reserved_bytes, sent_bytes)
+            self.reserved_bytes = 0
 
 
 class FollowerSession:
@@ -112,6 +144,7 @@ class FollowerSession:
         """Send this partition no more."""
         sending = self.sendings.pop(partition, None)
         if sending is not None:
+            sending.go_by(None)
             self._high_watermark_news.pop(sending, None)
             self._stalled.get(sending.directory, {}).pop(sending, None)
 
@@ -130,6 +163,11 @@ class FollowerSession:
         if self._credit_bytes.get(sending.directory, 0) <= 0:
             self._stalled.setdefault(sending.directory, {})[sending] = None
             return
+        max_bytes = self._ctx.config.replica_fetch_max_bytes
+        if sending.throttle is not None:
+            max_bytes = sending.reserved_bytes = sending.throttle.reserve(sending, max_bytes, self._ctx.now_ms)
+            if max_bytes == 0:
+                return
         sending.reading_since_ms = self._ctx.now_ms
         self._ctx.effects.append(
             ReadForFollower(
@@ -138,7 +176,7 @@ class FollowerSession:
                 sending.leader.leader_epoch,
                 sending.next_offset,
                 sending.log.log_end_offset,
-                self._ctx.config.replica_fetch_max_bytes,
+                max_bytes,
             )
         )
 
@@ -165,11 +203,16 @@ class FollowerSession:
             return
         self._send_chunk(sending, event)
         self.send_more(sending)
+        if sending.throttle is not None:
+            sending.throttle.serve(self._ctx.now_ms)
 
     def _send_chunk(self, sending: Sending, event: FollowerReadDone) -> None:
         sent_bytes = 0
         for batch in event.batches:
             sent_bytes += batch.envelope.batch_length
+        sending.settle(sent_bytes)
+        if sending.adding:
+            self._ctx.added_bytes_out += sent_bytes
         self._credit_bytes[sending.directory] = self._credit_bytes.get(sending.directory, 0) - sent_bytes
         self._chunk(sending, event)
         sending.next_offset = Offset(event.batches[-1].envelope.next_offset)
