@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Final
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tidemark.core.broker_context import MoveTraffic
 from tidemark.core.effects import Observed
 from tidemark.core.replica import ReplicaView
 from tidemark.runtime.metrics import Metrics
@@ -103,21 +104,29 @@ class BrokerMetrics:
                 extra["silenced_before"], chatter.silenced = chatter.silenced, 0
             _log.log(level, kind, extra=extra)
 
-    def show_replicas(self, replicas: Callable[[], Iterable[ReplicaView]]) -> None:
-        """Compute the gauges of all replicas at each scrape; `replicas` is called on this event loop."""
-        self._metrics.registry.register(_ReplicaGauges(replicas, asyncio.get_running_loop()))
+    def show_replicas(
+        self, replicas: Callable[[], Iterable[ReplicaView]], move_traffic: Callable[[], MoveTraffic]
+    ) -> None:
+        """Compute the gauges of all replicas, and of moves, at each scrape; both are called on this event loop."""
+        self._metrics.registry.register(_ReplicaGauges(replicas, move_traffic, asyncio.get_running_loop()))
 
 
 class _ReplicaGauges(Collector):
     """Scrapes come on a thread of their own; the replicas belong to the event loop."""
 
-    def __init__(self, replicas: Callable[[], Iterable[ReplicaView]], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        replicas: Callable[[], Iterable[ReplicaView]],
+        move_traffic: Callable[[], MoveTraffic],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self._replicas = replicas
+        self._move_traffic = move_traffic
         self._loop = loop
 
     def describe(self) -> Iterable[Metric]:
         """The names alone: registering must not ask the event loop that it runs on."""
-        return _gauges(())
+        return _all((), MoveTraffic(0, 0, 0))
 
     def collect(self) -> Iterable[Metric]:
         """The gauges as of now; none when the event loop does not answer."""
@@ -128,13 +137,28 @@ class _ReplicaGauges(Collector):
             asking.close()
             return ()
         try:
-            return tuple(_gauges(asked.result(_SCRAPE_WAIT_S)))
+            return tuple(_all(*asked.result(_SCRAPE_WAIT_S)))
         except (FutureTimeoutError, asyncio.CancelledError):
             asked.cancel()
             return ()
 
-    async def _ask(self) -> tuple[ReplicaView, ...]:
-        return tuple(self._replicas())
+    async def _ask(self) -> tuple[tuple[ReplicaView, ...], MoveTraffic]:
+        return tuple(self._replicas()), self._move_traffic()
+
+
+def _all(views: tuple[ReplicaView, ...], traffic: MoveTraffic) -> Iterator[Metric]:
+    yield from _gauges(views)
+    yield CounterMetricFamily(
+        "tidemark_replica_reassignment_out_bytes", "Bytes sent to replicas that moves add", value=traffic.bytes_out
+    )
+    yield CounterMetricFamily(
+        "tidemark_replica_reassignment_in_bytes",
+        "Bytes that replicas added here took in",
+        value=traffic.bytes_in,
+    )
+    yield GaugeMetricFamily(
+        "tidemark_replica_throttled", "Led partitions whose moves wait for their throttle now", value=traffic.throttled
+    )
 
 
 def _gauges(views: tuple[ReplicaView, ...]) -> Iterator[Metric]:

@@ -78,7 +78,7 @@ class BrokerProcess:
         self._driver.start()
         assert self._registration is not None, "made with the server"
         await self._registration.start()
-        self._metrics.show_replicas(self._core.replicas)
+        self._metrics.show_replicas(self._core.replicas, self._core.move_traffic)
         await self._server.set_serving(True)
 
     async def stop(self) -> None:

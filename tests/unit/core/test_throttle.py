@@ -172,7 +172,7 @@ def test_a_follower_that_goes_gives_back_what_was_being_read_for_it() -> None:
 
 
 def test_a_batch_larger_than_the_throttle_passes_and_is_worked_off() -> None:
-    stage, disk = moving(P, throttle=10)
+    _, disk = moving(P, throttle=10)
     disk.answer_all()
     assert disk.sent[3, P] == BATCH_BYTES
     assert 10 * 10 <= disk.sent_in(20)[3, P] <= 20 * 10 + BATCH_BYTES
