@@ -1,41 +1,25 @@
-"""`tidemark.v1.AdminService` on the wire: translate, call, translate; deadlines, audit log and metrics."""
+"""`tidemark.v1.AdminService` on the wire: translate, call, translate."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from grpc.aio import ServicerContext
 
+from tidemark.admin.auditing import AuditedCalls, observed
 from tidemark.admin.elections import ElectionAdministration, ElectionQuery
 from tidemark.admin.planning import TopicRequest
 from tidemark.admin.topics import TopicAdministration
-from tidemark.model import TidemarkError
 from tidemark.rpc.election_codec import kind_from_proto, outcome_to_proto, unclean_to_proto
 from tidemark.rpc.metadata_codec import topic_to_proto, view_to_proto
 from tidemark.rpc.refs import ref_from_proto
-from tidemark.runtime.metrics import METRICS
 from tidemark.v1 import admin_service_pb2 as pb
 from tidemark.v1 import admin_service_pb2_grpc
 
 SERVICE_NAME: Final = "tidemark.v1.AdminService"
 
-_audit = logging.getLogger("tidemark.audit")
 
-_REQUESTS = METRICS.counter("admin_requests", "Calls by method and outcome: OK or an error code", ("method", "code"))
-_SECONDS = METRICS.histogram("admin_request_seconds", "Time of a call", ("method",))
-
-_MARGIN_S: Final = 0.25
-"""Our answer that says what is missing must arrive before the caller's deadline does."""
-
-_OUR_OWN_TROUBLE: Final = "INTERNAL"
-
-
-class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
+class AdminServicer(AuditedCalls, admin_service_pb2_grpc.AdminServiceServicer):
     """Refusals are raised; the server makes status of them.
 
     Args:
@@ -47,9 +31,9 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     def __init__(
         self, topics: TopicAdministration, elections: ElectionAdministration, *, request_timeout_ms: int
     ) -> None:
+        super().__init__(request_timeout_ms=request_timeout_ms)
         self._topics = topics
         self._elections = elections
-        self._request_timeout_s = request_timeout_ms / 1000
 
     async def CreateTopic(  # noqa: N802 - named by the contract
         self, request: pb.CreateTopicRequest, context: ServicerContext[Any, Any]
@@ -63,7 +47,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             "request_id": request.request_id,
         }
         audited = None if request.validate_only else facts
-        async with _observed("CreateTopic", context, audited):
+        async with observed("CreateTopic", context, audited):
             view = await self._topics.create_topic(
                 TopicRequest(
                     topic=request.topic,
@@ -82,7 +66,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: pb.DeleteTopicRequest, context: ServicerContext[Any, Any]
     ) -> pb.DeleteTopicResponse:
         """Deletes a topic and waits until its nodes are gone."""
-        async with _observed("DeleteTopic", context, {"topic": request.topic, "request_id": request.request_id}):
+        async with observed("DeleteTopic", context, {"topic": request.topic, "request_id": request.request_id}):
             await self._topics.delete_topic(request.topic, timeout_s=self._timeout_s(context))
             return pb.DeleteTopicResponse()
 
@@ -90,14 +74,14 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: pb.ListTopicsRequest, context: ServicerContext[Any, Any]
     ) -> pb.ListTopicsResponse:
         """Names of all topics."""
-        async with _observed("ListTopics", context):
+        async with observed("ListTopics", context):
             return pb.ListTopicsResponse(topics=await self._topics.list_topics())
 
     async def DescribeTopics(  # noqa: N802 - named by the contract
         self, request: pb.DescribeTopicsRequest, context: ServicerContext[Any, Any]
     ) -> pb.DescribeTopicsResponse:
         """Topics with their partitions, from ZooKeeper."""
-        async with _observed("DescribeTopics", context):
+        async with observed("DescribeTopics", context):
             views = await self._topics.describe_topics(list(request.topics))
             return pb.DescribeTopicsResponse(topics=[topic_to_proto(view) for view in views])
 
@@ -105,7 +89,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: pb.DescribeClusterRequest, context: ServicerContext[Any, Any]
     ) -> pb.DescribeClusterResponse:
         """Brokers, controller and counts."""
-        async with _observed("DescribeCluster", context):
+        async with observed("DescribeCluster", context):
             view, counts = await self._topics.describe_cluster()
             return pb.DescribeClusterResponse(
                 metadata=view_to_proto(view),
@@ -126,7 +110,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             "topics": list(request.topics),
             "request_id": request.request_id,
         }
-        async with _observed("ElectLeaders", context, None if request.validate_only else facts):
+        async with observed("ElectLeaders", context, None if request.validate_only else facts):
             query = ElectionQuery(
                 kind=kind_from_proto(request.type),
                 partitions=tuple(ref_from_proto(ref) for ref in request.partitions),
@@ -144,35 +128,6 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: pb.ListUncleanElectionsRequest, context: ServicerContext[Any, Any]
     ) -> pb.ListUncleanElectionsResponse:
         """The loss reports kept."""
-        async with _observed("ListUncleanElections", context):
+        async with observed("ListUncleanElections", context):
             reports = await self._elections.unclean_elections(list(request.topics))
             return pb.ListUncleanElectionsResponse(elections=[unclean_to_proto(report) for report in reports])
-
-    def _timeout_s(self, context: ServicerContext[Any, Any]) -> float:
-        remaining_s = context.time_remaining()
-        if remaining_s is None:
-            return self._request_timeout_s
-        return min(self._request_timeout_s, max(remaining_s - _MARGIN_S, remaining_s / 2))
-
-
-@asynccontextmanager
-async def _observed(
-    method: str, context: ServicerContext[Any, Any], change: dict[str, object] | None = None
-) -> AsyncIterator[None]:
-    """Counts the call and its time; a change gets one line in the audit log, whatever became of it."""
-    started_s = time.monotonic()
-    outcome = _OUR_OWN_TROUBLE
-    try:
-        yield
-        outcome = "OK"
-    except TidemarkError as error:
-        outcome = str(error.code)
-        raise
-    except asyncio.CancelledError:
-        outcome = "CANCELLED"
-        raise
-    finally:
-        _REQUESTS.labels(method, outcome).inc()
-        _SECONDS.labels(method).observe(time.monotonic() - started_s)
-        if change is not None:
-            _audit.info("%s", method, extra={"peer": context.peer(), "outcome": outcome, **change})
