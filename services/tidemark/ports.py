@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import NamedTuple, Protocol
+from enum import Enum, StrEnum
+from typing import Final, NamedTuple, Protocol
 
 from tidemark.core.events import RecoveredLog
 from tidemark.core.producer_state import ProducerStates
@@ -137,6 +137,7 @@ class StoreEvent(Enum):
     MOVES = "moves"
     PARTITION_REQUESTS = "partition_requests"
     CONTROLLER = "controller"
+    CONFIGS = "configs"
     SESSION_SUSPENDED = "session_suspended"
     SESSION_RESTORED = "session_restored"
     SESSION_EXPIRED = "session_expired"
@@ -188,6 +189,53 @@ class WriteResult(NamedTuple):
     """Outcome, and the new version where written."""
 
     outcome: WriteOutcome
+    version: int = -1
+
+
+class ConfigKind(StrEnum):
+    """What has settings of its own in ZooKeeper; the value is part of paths."""
+
+    TOPIC = "topics"
+    BROKER = "brokers"
+
+
+CLUSTER_DEFAULT: Final = "default"
+"""Name of the settings of kind BROKER that hold for every broker which has none of its own."""
+
+
+class ConfigResource(NamedTuple):
+    """A topic by its name, a broker by its id, or every broker (`CLUSTER_DEFAULT`)."""
+
+    kind: ConfigKind
+    name: str
+
+
+class VersionedConfigs(NamedTuple):
+    """The explicit settings, and the version of the node they were read at; -1: there is none."""
+
+    configs: Mapping[str, str]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRequest:
+    """What is kept of a request that people may repeat: a node of /admin/requests.
+
+    Attributes:
+        method: the call's name.
+        digest: of its content, in hex.
+        at_ms: when it came first, since 1970, UTC.
+        facts: what the first try saw, for those after it.
+        answer: what it was answered with; None while there is no answer.
+        version: of the node; -1 until it is written.
+    """
+
+    request_id: str
+    method: str
+    digest: str
+    at_ms: int
+    facts: Mapping[str, str] = field(default_factory=dict)
+    answer: bytes | None = None
     version: int = -1
 
 
@@ -353,3 +401,39 @@ class MetadataStore(Protocol):
 
     async def next_producer_ids(self, count: int) -> range:
         """A block of producer ids from /producer_ids (rule P1)."""
+
+    # settings
+    async def configs(
+        self, resources: Sequence[ConfigResource], *, watch: bool = False
+    ) -> Mapping[ConfigResource, VersionedConfigs]:
+        """The explicit settings of each; of one that has none, or does not exist, they are empty, at version -1."""
+
+    async def write_configs(
+        self,
+        resource: ConfigResource,
+        configs: Mapping[str, str],
+        *,
+        version: int,
+        receipt: AdminRequest | None = None,
+    ) -> bool:
+        """Write them if they are still at `version` (-1: there is no node), and keep `receipt` with them, in one multi.
+
+        False: somebody else has written them, or has answered the request, meanwhile; nothing was written then.
+        Raises UNKNOWN_TOPIC.
+        """
+
+    # requests that are answered once
+    async def begin_request(self, request: AdminRequest) -> AdminRequest:
+        """Keep it; where one of its id is kept already that one is given, whatever it is about."""
+
+    async def kept_request(self, request_id: str) -> AdminRequest | None:
+        """The one kept under this id."""
+
+    async def finish_request(self, request: AdminRequest) -> AdminRequest:
+        """Keep its answer; where an answer is kept already, that stays, and is given."""
+
+    async def forget_request(self, request: AdminRequest) -> None:
+        """Remove it if it still is at `request.version`; gone already is fine."""
+
+    async def expire_requests(self, before_ms: int) -> int:
+        """Remove those that came before that time (since 1970, UTC); gives how many."""

@@ -22,10 +22,22 @@ from tidemark.model import (
     UncleanElection,
     VersionedState,
 )
-from tidemark.ports import Clock, ControllerInfo, ControllerTerm, StateWrite, StoreEvent, WriteResult
+from tidemark.ports import (
+    AdminRequest,
+    Clock,
+    ConfigResource,
+    ControllerInfo,
+    ControllerTerm,
+    StateWrite,
+    StoreEvent,
+    VersionedConfigs,
+    WriteResult,
+)
 from tidemark.zookeeper import brokers, election, paths, refusals, requested_elections, states, topics
+from tidemark.zookeeper import configs as config_nodes
 from tidemark.zookeeper import moves as move_nodes
 from tidemark.zookeeper import partition_requests as partition_nodes
+from tidemark.zookeeper import requests as request_nodes
 from tidemark.zookeeper.session import ZooKeeperSession
 from tidemark.zookeeper.session_port import Session
 
@@ -37,6 +49,7 @@ _WATCHED: Final = (
     StoreEvent.MOVES,
     StoreEvent.PARTITION_REQUESTS,
     StoreEvent.CONTROLLER,
+    StoreEvent.CONFIGS,
 )
 
 
@@ -254,6 +267,47 @@ class SessionMetadataStore:
     async def next_producer_ids(self, count: int) -> range:
         """A block of producer ids from /producer_ids (rule P1)."""
         return await election.next_producer_ids(self._session, count)
+
+    # settings
+
+    async def configs(
+        self, resources: Sequence[ConfigResource], *, watch: bool = False
+    ) -> Mapping[ConfigResource, VersionedConfigs]:
+        """The explicit settings of each; empty, at version -1, of one that has none."""
+        return await config_nodes.read(self._session, resources, self._watch(StoreEvent.CONFIGS, watch))
+
+    async def write_configs(
+        self,
+        resource: ConfigResource,
+        configs: Mapping[str, str],
+        *,
+        version: int,
+        receipt: AdminRequest | None = None,
+    ) -> bool:
+        """Write them at `version`, and keep `receipt`; False: somebody was faster; raises UNKNOWN_TOPIC."""
+        return await config_nodes.write(self._session, resource, configs, version, receipt)
+
+    # requests that are answered once
+
+    async def begin_request(self, request: AdminRequest) -> AdminRequest:
+        """Keep it; where one of its id is kept already that one is given."""
+        return await request_nodes.begin(self._session, request)
+
+    async def kept_request(self, request_id: str) -> AdminRequest | None:
+        """The one kept under this id."""
+        return await request_nodes.read(self._session, request_id)
+
+    async def finish_request(self, request: AdminRequest) -> AdminRequest:
+        """Keep its answer; where one is kept already, that stays."""
+        return await request_nodes.finish(self._session, request)
+
+    async def forget_request(self, request: AdminRequest) -> None:
+        """Remove it if it still is at its version."""
+        await request_nodes.forget(self._session, request)
+
+    async def expire_requests(self, before_ms: int) -> int:
+        """Remove those that came before that time; gives how many."""
+        return await request_nodes.expire(self._session, before_ms)
 
     def _watch(self, event: StoreEvent, wanted: bool) -> Callable[[Any], None] | None:
         return self._watchers[event] if wanted else None

@@ -1,0 +1,66 @@
+"""Settings in ZooKeeper (docs/formats.md): read at a version, written conditionally on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.ports import AdminRequest, ConfigKind, ConfigResource, VersionedConfigs
+from tidemark.zookeeper import codecs, paths, requests
+from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.session_port import Session
+
+_LOST_RACES = (BadVersionError, NodeExistsError, NoNodeError)
+
+
+def path_of(resource: ConfigResource) -> str:
+    """Its node."""
+    return f"/config/{resource.kind}/{resource.name}"
+
+
+async def read(
+    session: Session, resources: Sequence[ConfigResource], watch: Callable[[Any], None] | None
+) -> Mapping[ConfigResource, VersionedConfigs]:
+    """Settings of each; a node that does not exist is watched too."""
+    config_paths = [path_of(resource) for resource in resources]
+    if watch is not None:
+        await session.gather([session.exists(path, watch) for path in config_paths])
+    nodes = await session.read_many(config_paths) if config_paths else []
+    found: dict[ConfigResource, VersionedConfigs] = {}
+    for resource, path, node in zip(resources, config_paths, nodes, strict=True):
+        if node is None:
+            found[resource] = VersionedConfigs({}, -1)
+        else:
+            found[resource] = VersionedConfigs(codecs.decode_configs(path, node[0]), node[1].version)
+    return found
+
+
+async def write(
+    session: Session,
+    resource: ConfigResource,
+    configs: Mapping[str, str],
+    version: int,
+    receipt: AdminRequest | None,
+) -> bool:
+    """One multi: the topic exists, its settings are at `version`, the request has no answer yet."""
+    path, data = path_of(resource), codecs.encode_configs(configs)
+    operations: list[Operation] = []
+    if resource.kind is ConfigKind.TOPIC:
+        operations.append(Check(paths.topic(resource.name)))
+    operations.append(Create(path, data) if version < 0 else Set(path, data, version))
+    if receipt is not None:
+        operations.append(requests.creation(receipt))
+    try:
+        await commit(session, operations)
+    except MultiFailed as failed:
+        if resource.kind is ConfigKind.TOPIC and failed.index == 0 and isinstance(failed.cause, NoNodeError):
+            raise TidemarkError(
+                ErrorCode.UNKNOWN_TOPIC, f"there is no topic {resource.name}", {"topic": resource.name}
+            ) from None
+        if isinstance(failed.cause, _LOST_RACES):
+            return False
+        raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
+    return True

@@ -1,0 +1,153 @@
+"""Requests that are answered once (docs/formats.md): a node for each id, with the answer where there is one."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+import zlib
+from dataclasses import replace
+from typing import Final
+from urllib.parse import quote
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.ports import AdminRequest
+from tidemark.zookeeper import codecs
+from tidemark.zookeeper.multis import BYTES_MAX, Create, Delete, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.session_port import NodeRead, Session
+
+_log = logging.getLogger(__name__)
+
+REQUESTS: Final = "/admin/requests"
+
+_NODE_BYTES_MAX: Final = BYTES_MAX // 4
+"""An answer that makes its node larger is not kept: the work is done again, which changes nothing."""
+
+
+def path_of(request_id: str) -> str:
+    """Its node; an id may hold any character."""
+    return f"{REQUESTS}/{_escaped(request_id)}"
+
+
+def _escaped(request_id: str) -> str:
+    # "." and ".." are no names in ZooKeeper.
+    return "id-" + quote(request_id, safe="")
+
+
+def _encode(request: AdminRequest) -> bytes:
+    fields: dict[str, object] = {
+        "request_id": request.request_id,
+        "method": request.method,
+        "digest": request.digest,
+        "at_ms": request.at_ms,
+        "facts": dict(request.facts),
+    }
+    if request.answer is not None:
+        fields["answer"] = base64.b64encode(zlib.compress(request.answer)).decode()
+    return codecs.encode(fields)
+
+
+def _decode(path: str, node: NodeRead) -> AdminRequest:
+    data, stat = node
+    try:
+        fields = json.loads(data)
+        answer = fields.get("answer")
+        return AdminRequest(
+            request_id=str(fields["request_id"]),
+            method=str(fields["method"]),
+            digest=str(fields["digest"]),
+            at_ms=int(fields["at_ms"]),
+            facts={str(name): str(value) for name, value in fields.get("facts", {}).items()},
+            answer=None if answer is None else zlib.decompress(base64.b64decode(answer, validate=True)),
+            version=stat.version,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, binascii.Error, zlib.error) as error:
+        raise TidemarkError(
+            ErrorCode.INTERNAL, f"the ZooKeeper node {path} cannot be understood: {error}", {"path": path}
+        ) from error
+
+
+def creation(request: AdminRequest) -> Operation:
+    """What a multi has to do so that the request is kept with what the multi does, and only once."""
+    return Create(path_of(request.request_id), _encode(request))
+
+
+async def begin(session: Session, request: AdminRequest) -> AdminRequest:
+    """Keep it, unless one of its id is there."""
+    while True:
+        try:
+            await commit(session, [creation(request)])
+        except MultiFailed as failed:
+            if not isinstance(failed.cause, NodeExistsError):
+                raise _unexpected(failed) from failed
+        found = await read(session, request.request_id)
+        if found is not None:
+            return found
+
+
+async def read(session: Session, request_id: str) -> AdminRequest | None:
+    """The one kept under this id."""
+    path = path_of(request_id)
+    node = await session.get(path)
+    return None if node is None else _decode(path, node)
+
+
+async def finish(session: Session, request: AdminRequest) -> AdminRequest:
+    """Keep its answer, unless one is there."""
+    data = _encode(request)
+    if len(data) > _NODE_BYTES_MAX:
+        return request
+    while True:
+        found = await read(session, request.request_id)
+        if found is not None and found.answer is not None:
+            return found
+        path = path_of(request.request_id)
+        operation: Operation = Create(path, data) if found is None else Set(path, data, found.version)
+        try:
+            await commit(session, [operation])
+        except MultiFailed as failed:
+            if isinstance(failed.cause, BadVersionError | NodeExistsError | NoNodeError):
+                continue  # somebody else was faster
+            raise _unexpected(failed) from failed
+        return replace(request, version=operation.version + 1 if isinstance(operation, Set) else 0)
+
+
+async def forget(session: Session, request: AdminRequest) -> None:
+    """Remove it if nobody has written it since."""
+    try:
+        await commit(session, [Delete(path_of(request.request_id), request.version)])
+    except MultiFailed as failed:
+        if not isinstance(failed.cause, BadVersionError | NoNodeError):
+            raise _unexpected(failed) from failed
+
+
+async def expire(session: Session, before_ms: int) -> int:
+    """Remove what came earlier, and what cannot be understood."""
+    node_paths = [f"{REQUESTS}/{name}" for name in await session.children(REQUESTS)]
+    nodes = await session.read_many(node_paths) if node_paths else []
+    removed = 0
+    for path, node in zip(node_paths, nodes, strict=True):
+        if node is None or not _is_older(path, node, before_ms):
+            continue
+        try:
+            await commit(session, [Delete(path, node[1].version)])
+            removed += 1
+        except MultiFailed as failed:
+            if not isinstance(failed.cause, BadVersionError | NoNodeError):
+                raise _unexpected(failed) from failed
+    return removed
+
+
+def _is_older(path: str, node: NodeRead, before_ms: int) -> bool:
+    try:
+        return _decode(path, node).at_ms < before_ms
+    except TidemarkError as error:
+        _log.error("a kept request cannot be read and is removed", extra={"path": path, "why": error.message})
+        return True
+
+
+def _unexpected(failed: MultiFailed) -> TidemarkError:
+    return TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}")

@@ -1,0 +1,159 @@
+"""Settings written conditionally and requests answered once: the real store over a real ZooKeeper, and the fake one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.ports import (
+    CLUSTER_DEFAULT,
+    AdminRequest,
+    ConfigKind,
+    ConfigResource,
+    StoreEvent,
+    VersionedConfigs,
+)
+
+from tests.contract.conftest import Cluster, Ear
+from tests.contract.test_metadata_store import topic_of
+
+FLIGHTS = ConfigResource(ConfigKind.TOPIC, "flights")
+BROKER_3 = ConfigResource(ConfigKind.BROKER, "3")
+EVERY_BROKER = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
+NOON_MS = 1_700_000_000_000
+REQUEST = AdminRequest("deploy/7 of ./today", "AlterConfigs", "0123abcd", NOON_MS, {"topic_id": "77"})
+
+
+async def test_what_has_no_settings_reads_as_empty(cluster: Cluster) -> None:
+    store = await cluster.store()
+    nothing = VersionedConfigs({}, -1)
+    assert await store.configs([BROKER_3, FLIGHTS]) == {BROKER_3: nothing, FLIGHTS: nothing}
+
+
+async def test_settings_of_a_topic_are_those_it_was_created_with_then_those_written(cluster: Cluster) -> None:
+    store = await cluster.store()
+    created = await store.create_topic(replace(topic_of("flights"), configs={"segment.ms": "7"}))
+    found = (await store.configs([FLIGHTS]))[FLIGHTS]
+    assert found == VersionedConfigs({"segment.ms": "7"}, 0)
+    assert await store.write_configs(FLIGHTS, {"retention.ms": "9"}, version=found.version)
+    assert (await store.configs([FLIGHTS]))[FLIGHTS] == VersionedConfigs({"retention.ms": "9"}, 1)
+    topic = (await store.topics(["flights"]))["flights"]
+    assert topic.configs == {"retention.ms": "9"}
+    assert (topic.modified_zxid, topic.version) == (created.modified_zxid, created.version)
+    assert topic.configs_zxid > created.configs_zxid
+
+
+async def test_of_two_who_read_the_same_settings_one_writes(cluster: Cluster) -> None:
+    store = await cluster.store()
+    assert await store.write_configs(BROKER_3, {"log.level": "debug"}, version=-1)
+    assert not await store.write_configs(BROKER_3, {"log.level": "error"}, version=-1)
+    assert await store.write_configs(BROKER_3, {"log.level": "info"}, version=0)
+    assert not await store.write_configs(BROKER_3, {"log.level": "error"}, version=0)
+    assert (await store.configs([BROKER_3]))[BROKER_3] == VersionedConfigs({"log.level": "info"}, 1)
+
+
+async def test_settings_of_a_topic_that_does_not_exist_are_refused(cluster: Cluster) -> None:
+    store = await cluster.store()
+    with pytest.raises(TidemarkError) as refused:
+        await store.write_configs(FLIGHTS, {"retention.ms": "9"}, version=-1, receipt=REQUEST)
+    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC
+    assert await store.kept_request(REQUEST.request_id) is None
+
+
+@pytest.mark.parametrize("resource", [BROKER_3, EVERY_BROKER])
+async def test_whoever_watches_settings_hears_of_the_first_and_of_every_later_write(
+    cluster: Cluster, resource: ConfigResource
+) -> None:
+    store = await cluster.store()
+    ear = Ear(store)
+    version = -1
+    for level in ("debug", "info"):
+        await store.configs([BROKER_3, EVERY_BROKER], watch=True)
+        assert await store.write_configs(resource, {"log.level": level}, version=version)
+        await ear.hears(StoreEvent.CONFIGS)
+        version += 1
+
+
+async def test_a_topic_that_is_watched_tells_of_new_settings(cluster: Cluster) -> None:
+    store = await cluster.store()
+    await store.create_topic(topic_of("flights"))
+    ear = Ear(store)
+    await store.topics(watch=True)
+    assert await store.write_configs(FLIGHTS, {"retention.ms": "9"}, version=0)
+    await ear.hears(StoreEvent.TOPICS)
+
+
+async def test_an_answer_is_kept_with_the_settings_it_is_about_or_neither_is(cluster: Cluster) -> None:
+    store = await cluster.store()
+    receipt = replace(REQUEST, answer=b"done")
+    assert await store.write_configs(BROKER_3, {"log.level": "debug"}, version=-1, receipt=receipt)
+    assert await store.kept_request(REQUEST.request_id) == replace(receipt, version=0)
+    assert not await store.write_configs(BROKER_3, {"log.level": "info"}, version=0, receipt=receipt)
+    assert (await store.configs([BROKER_3]))[BROKER_3].configs == {"log.level": "debug"}
+    other = replace(receipt, request_id="another")
+    assert not await store.write_configs(BROKER_3, {"log.level": "info"}, version=7, receipt=other)
+    assert await store.kept_request("another") is None
+
+
+async def test_the_first_try_of_a_request_is_what_later_ones_find(cluster: Cluster) -> None:
+    store = await cluster.store()
+    assert await store.kept_request(REQUEST.request_id) is None
+    begun = await store.begin_request(REQUEST)
+    assert begun == replace(REQUEST, version=0)
+    assert await store.begin_request(replace(REQUEST, method="DeleteTopic", at_ms=NOON_MS + 1)) == begun
+    finished = await store.finish_request(replace(begun, answer=b"\x00\xff" * 50))
+    assert finished.answer == b"\x00\xff" * 50
+    assert await store.begin_request(REQUEST) == finished
+    assert await store.finish_request(replace(begun, answer=b"a later one")) == finished
+
+
+async def test_ids_that_look_like_paths_are_ids(cluster: Cluster) -> None:
+    store = await cluster.store()
+    ids = [".", "..", "a/b", "/", "é ü", "%2F", "a b\n", "id-"]
+    for request_id in ids:
+        await store.begin_request(replace(REQUEST, request_id=request_id))
+    for request_id in ids:
+        found = await store.kept_request(request_id)
+        assert found is not None
+        assert found.request_id == request_id
+
+
+async def test_an_answer_beyond_what_a_node_holds_is_not_kept(cluster: Cluster) -> None:
+    store = await cluster.store()
+    begun = await store.begin_request(REQUEST)
+    noise = b"".join(index.to_bytes(4, "big") + bytes(str(index * index), "ascii") for index in range(60_000))
+    assert (await store.finish_request(replace(begun, answer=noise))).answer == noise
+    assert await store.kept_request(REQUEST.request_id) == begun
+
+
+async def test_an_answer_is_kept_of_a_request_that_has_expired_meanwhile(cluster: Cluster) -> None:
+    store = await cluster.store()
+    begun = await store.begin_request(REQUEST)
+    await store.forget_request(begun)
+    await store.finish_request(replace(begun, answer=b"late"))
+    found = await store.kept_request(REQUEST.request_id)
+    assert found is not None
+    assert found.answer == b"late"
+
+
+async def test_a_request_is_forgotten_unless_somebody_has_answered_it(cluster: Cluster) -> None:
+    store = await cluster.store()
+    begun = await store.begin_request(REQUEST)
+    answered = await store.finish_request(replace(begun, answer=b"done"))
+    await store.forget_request(begun)
+    assert await store.kept_request(REQUEST.request_id) == answered
+    await store.forget_request(answered)
+    await store.forget_request(answered)
+    assert await store.kept_request(REQUEST.request_id) is None
+
+
+async def test_old_requests_expire_and_so_does_what_nobody_can_read(cluster: Cluster) -> None:
+    store = await cluster.store()
+    for index in range(5):
+        await store.begin_request(replace(REQUEST, request_id=f"r{index}", at_ms=NOON_MS + index))
+    await cluster.corrupt("/admin/requests/id-r4", b"{")
+    assert await store.expire_requests(NOON_MS + 2) == 3
+    assert await store.expire_requests(NOON_MS + 2) == 0
+    for request_id, is_kept in (("r0", False), ("r1", False), ("r2", True), ("r3", True), ("r4", False)):
+        assert (await store.kept_request(request_id) is not None) is is_kept
