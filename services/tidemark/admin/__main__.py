@@ -7,7 +7,9 @@ import contextlib
 import logging
 import sys
 
+from tidemark.admin.configs import ConfigAdministration
 from tidemark.admin.elections import ElectionAdministration
+from tidemark.admin.requests import AnsweredOnce
 from tidemark.admin.servicer import SERVICE_NAME, AdminServicer
 from tidemark.admin.session import SessionKeeper
 from tidemark.admin.surveys import Survey, ThroughController
@@ -26,7 +28,8 @@ _log = logging.getLogger("tidemark.admin")
 
 async def serve(settings: AdminSettings) -> int:
     """Run the service until SIGTERM; gives the exit code of the process."""
-    store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, SystemClock())
+    clock = SystemClock()
+    store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)
     session = SessionKeeper(store)
     topics = TopicAdministration(
         store,
@@ -34,7 +37,13 @@ async def serve(settings: AdminSettings) -> int:
         admin_address=str(settings.advertised_listeners),
     )
     elections = ElectionAdministration(store, Survey(ThroughController(store)))
-    servicer = AdminServicer(topics, elections, request_timeout_ms=settings.admin_request_timeout_ms)
+    servicer = AdminServicer(
+        topics,
+        elections,
+        configs=ConfigAdministration(store),
+        requests=AnsweredOnce(store, clock),
+        request_timeout_ms=settings.admin_request_timeout_ms,
+    )
     service = Service(admin_service_pb2_grpc.add_AdminServiceServicer_to_server, servicer, SERVICE_NAME)
     stop = contextlib.AsyncExitStack()
 

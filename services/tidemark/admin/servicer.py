@@ -6,10 +6,14 @@ from typing import Any, Final
 
 from grpc.aio import ServicerContext
 
-from tidemark.admin.auditing import AuditedCalls, observed
+from tidemark.admin.auditing import observed
+from tidemark.admin.configs import ConfigAdministration
+from tidemark.admin.configs_servicer import ConfigsServicer
 from tidemark.admin.elections import ElectionAdministration, ElectionQuery
 from tidemark.admin.planning import TopicRequest
+from tidemark.admin.requests import AnsweredOnce, Facts
 from tidemark.admin.topics import TopicAdministration
+from tidemark.rpc import errors
 from tidemark.rpc.election_codec import kind_from_proto, outcome_to_proto, unclean_to_proto
 from tidemark.rpc.metadata_codec import topic_to_proto, view_to_proto
 from tidemark.rpc.refs import ref_from_proto
@@ -19,21 +23,31 @@ from tidemark.v1 import admin_service_pb2_grpc
 SERVICE_NAME: Final = "tidemark.v1.AdminService"
 
 
-class AdminServicer(AuditedCalls, admin_service_pb2_grpc.AdminServiceServicer):
+class AdminServicer(ConfigsServicer, admin_service_pb2_grpc.AdminServiceServicer):
     """Refusals are raised; the server makes status of them.
 
     Args:
         topics: does the work on topics.
         elections: does that on elections.
+        configs: does that on settings.
+        requests: keeps the answers of what changes something.
         request_timeout_ms: admin.request.timeout.ms; the caller's deadline counts where it is shorter.
     """
 
     def __init__(
-        self, topics: TopicAdministration, elections: ElectionAdministration, *, request_timeout_ms: int
+        self,
+        topics: TopicAdministration,
+        elections: ElectionAdministration,
+        *,
+        configs: ConfigAdministration,
+        requests: AnsweredOnce,
+        request_timeout_ms: int,
     ) -> None:
         super().__init__(request_timeout_ms=request_timeout_ms)
         self._topics = topics
         self._elections = elections
+        self._configs = configs
+        self._requests = requests
 
     async def CreateTopic(  # noqa: N802 - named by the contract
         self, request: pb.CreateTopicRequest, context: ServicerContext[Any, Any]
@@ -46,8 +60,8 @@ class AdminServicer(AuditedCalls, admin_service_pb2_grpc.AdminServiceServicer):
             "configs": dict(request.configs),
             "request_id": request.request_id,
         }
-        audited = None if request.validate_only else facts
-        async with observed("CreateTopic", context, audited):
+
+        async def work(_: Facts) -> pb.CreateTopicResponse:
             view = await self._topics.create_topic(
                 TopicRequest(
                     topic=request.topic,
@@ -59,16 +73,30 @@ class AdminServicer(AuditedCalls, admin_service_pb2_grpc.AdminServiceServicer):
                 validate_only=request.validate_only,
                 timeout_s=self._timeout_s(context),
             )
-            facts["topic_id"] = view.topic_id
             return pb.CreateTopicResponse(topic=topic_to_proto(view))
+
+        async with observed("CreateTopic", context, None if request.validate_only else facts):
+            response = await self._requests.once("CreateTopic", request, pb.CreateTopicResponse, work)
+            facts["topic_id"] = response.topic.topic_id
+            return response
 
     async def DeleteTopic(  # noqa: N802 - named by the contract
         self, request: pb.DeleteTopicRequest, context: ServicerContext[Any, Any]
     ) -> pb.DeleteTopicResponse:
         """Deletes a topic and waits until its nodes are gone."""
-        async with observed("DeleteTopic", context, {"topic": request.topic, "request_id": request.request_id}):
-            await self._topics.delete_topic(request.topic, timeout_s=self._timeout_s(context))
+        facts: dict[str, object] = {"topic": request.topic, "request_id": request.request_id}
+
+        async def look() -> Facts:
+            return {"topic_id": await self._topics.topic_id(request.topic)}
+
+        async def work(seen: Facts) -> pb.DeleteTopicResponse:
+            facts["topic_id"] = seen["topic_id"]
+            if not request.validate_only:
+                await self._topics.delete_topic(request.topic, seen["topic_id"], timeout_s=self._timeout_s(context))
             return pb.DeleteTopicResponse()
+
+        async with observed("DeleteTopic", context, None if request.validate_only else facts):
+            return await self._requests.once("DeleteTopic", request, pb.DeleteTopicResponse, work, look)
 
     async def ListTopics(  # noqa: N802 - named by the contract
         self, request: pb.ListTopicsRequest, context: ServicerContext[Any, Any]
@@ -110,7 +138,8 @@ class AdminServicer(AuditedCalls, admin_service_pb2_grpc.AdminServiceServicer):
             "topics": list(request.topics),
             "request_id": request.request_id,
         }
-        async with observed("ElectLeaders", context, None if request.validate_only else facts):
+
+        async def work(_: Facts) -> pb.ElectLeadersResponse:
             query = ElectionQuery(
                 kind=kind_from_proto(request.type),
                 partitions=tuple(ref_from_proto(ref) for ref in request.partitions),
@@ -120,9 +149,15 @@ class AdminServicer(AuditedCalls, admin_service_pb2_grpc.AdminServiceServicer):
             outcomes = await self._elections.elect(
                 query, validate_only=request.validate_only, timeout_s=self._timeout_s(context)
             )
-            facts["leaders_changed"] = sum(outcome.changed for outcome in outcomes)
-            facts["refused"] = sum(outcome.error is not None for outcome in outcomes)
             return pb.ElectLeadersResponse(results=[outcome_to_proto(outcome) for outcome in outcomes])
+
+        async with observed("ElectLeaders", context, None if request.validate_only else facts):
+            response = await self._requests.once(
+                "ElectLeaders", request, pb.ElectLeadersResponse, work, is_final=_all_settled
+            )
+            facts["leaders_changed"] = sum(result.changed for result in response.results)
+            facts["refused"] = sum(result.HasField("error") for result in response.results)
+            return response
 
     async def ListUncleanElections(  # noqa: N802 - named by the contract
         self, request: pb.ListUncleanElectionsRequest, context: ServicerContext[Any, Any]
@@ -131,3 +166,9 @@ class AdminServicer(AuditedCalls, admin_service_pb2_grpc.AdminServiceServicer):
         async with observed("ListUncleanElections", context):
             reports = await self._elections.unclean_elections(list(request.topics))
             return pb.ListUncleanElectionsResponse(elections=[unclean_to_proto(report) for report in reports])
+
+
+def _all_settled(response: pb.ElectLeadersResponse) -> bool:
+    return not any(
+        result.HasField("error") and errors.from_proto(result.error).retriable for result in response.results
+    )

@@ -114,21 +114,33 @@ class TopicAdministration:
             return "ZooKeeper does not answer"
         return "no controller is active" if controller is None else "the controller goes on with it"
 
-    async def delete_topic(self, name: str, *, timeout_s: float) -> None:
-        """Ask the controller to delete the topic and return when its nodes are gone.
-
-        Raises:
-            TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC, or REQUEST_TIMED_OUT: the controller goes on then.
-        """
+    async def topic_id(self, name: str) -> str:
+        """Of the topic that has this name now; raises INVALID_TOPIC_NAME or UNKNOWN_TOPIC."""
         check_topic_name(name)
         topic = (await self._store.topics([name])).get(name)
         if topic is None:
             raise _unknown_topic(name)
-        await self._store.request_topic_deletion(name)
+        return topic.topic_id
+
+    async def delete_topic(self, name: str, topic_id: str, *, timeout_s: float) -> None:
+        """Ask the controller to delete the topic of this id and return when its nodes are gone, or were already.
+
+        Raises:
+            TidemarkError: REQUEST_TIMED_OUT: the controller goes on then.
+        """
+        topic = (await self._store.topics([name])).get(name)
+        if topic is None or topic.topic_id != topic_id:
+            return
+        try:
+            await self._store.request_topic_deletion(name)
+        except TidemarkError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC:
+                raise
+            return
 
         async def is_gone() -> bool | None:
             found = (await self._store.topics([name])).get(name)
-            return True if found is None or found.topic_id != topic.topic_id else None
+            return True if found is None or found.topic_id != topic_id else None
 
         if await poll(is_gone, timeout_s) is None:
             raise TidemarkError(

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from tidemark.cli.cluster import cluster_app
+from tidemark.cli.config import config_app
 from tidemark.cli.consume import consume
 from tidemark.cli.elect import elect
 from tidemark.cli.output import print_error
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 app.add_typer(topic_app, name="topic")
 app.add_typer(cluster_app, name="cluster")
+app.add_typer(config_app, name="config")
 app.command()(produce)
 app.command()(consume)
 app.command()(elect)

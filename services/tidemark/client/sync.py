@@ -16,6 +16,7 @@ from tidemark.client.aio.producer import Producer as AsyncProducer
 from tidemark.client.background import background_loop
 from tidemark.client.batching import SendHandle, TableHandle
 from tidemark.client.records import ConsumerRecord, OffsetAndTimestamp, PartitionBatch, as_partition, records_of
+from tidemark.client.sync_admin_configs import ConfigCalls
 from tidemark.core.cluster_state import TopicView
 from tidemark.model import ElectionKind, ElectionOutcome, TopicPartition, UncleanElection
 from tidemark.record.payload import Headers
@@ -210,8 +211,10 @@ class Consumer(_Facade):
             self._records, self._batch = [], None
 
 
-class AdminClient(_Facade):
+class AdminClient(ConfigCalls, _Facade):
     """As `tidemark.client.aio.AdminClient`, blocking."""
+
+    _client: AsyncAdminClient
 
     def __init__(self, admin: str | None = None, *, bootstrap: str | None = None, timeout_s: float = 30.0) -> None:
         self._client = AsyncAdminClient(admin, bootstrap=bootstrap, timeout_s=timeout_s)
@@ -240,9 +243,9 @@ class AdminClient(_Facade):
             )
         )
 
-    def delete_topic(self, name: str, *, request_id: str = "") -> None:
+    def delete_topic(self, name: str, *, validate_only: bool = False, request_id: str = "") -> None:
         """Delete a topic and wait until it is gone; raises UNKNOWN_TOPIC."""
-        self._background.call(self._client.delete_topic(name, request_id=request_id))
+        self._background.call(self._client.delete_topic(name, validate_only=validate_only, request_id=request_id))
 
     def list_topics(self) -> list[str]:
         """All names, sorted."""

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
+from tidemark.client.aio.admin_configs import ConfigCalls
 from tidemark.client.aio.lifecycle import Lifecycle
 from tidemark.client.cluster import Cluster
 from tidemark.core.cluster_state import ClusterView, TopicView
@@ -40,8 +41,8 @@ class ClusterDescription(NamedTuple):
     offline_count: int
 
 
-class AdminClient(Lifecycle):
-    """Creates, deletes and describes topics, and holds elections.
+class AdminClient(ConfigCalls, Lifecycle):
+    """Creates, deletes and describes topics, changes settings, and holds elections.
 
     Args:
         admin: host:port of the admin service; None: asked of the brokers.
@@ -109,9 +110,10 @@ class AdminClient(Lifecycle):
         response = await self._call(lambda stub: stub.CreateTopic, request)
         return topic_from_proto(response.topic)
 
-    async def delete_topic(self, name: str, *, request_id: str = "") -> None:
-        """Delete a topic and wait until it is gone; raises UNKNOWN_TOPIC."""
-        await self._call(lambda stub: stub.DeleteTopic, pb.DeleteTopicRequest(topic=name, request_id=request_id))
+    async def delete_topic(self, name: str, *, validate_only: bool = False, request_id: str = "") -> None:
+        """Delete a topic and wait until it is gone; raises UNKNOWN_TOPIC. With `validate_only` nothing is changed."""
+        request = pb.DeleteTopicRequest(topic=name, validate_only=validate_only, request_id=request_id)
+        await self._call(lambda stub: stub.DeleteTopic, request)
 
     async def list_topics(self) -> list[str]:
         """All names, sorted."""

@@ -1,0 +1,160 @@
+"""Settings of topics and brokers: what may be changed, written at the version that was judged, and described.
+
+Topic settings reach brokers through the controller, broker settings through a watch (docs/configuring.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import grpc
+
+from tidemark.admin.planning import check_configs, check_topic_name
+from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicDescription
+from tidemark.ports import (
+    CLUSTER_DEFAULT,
+    AdminRequest,
+    ConfigKind,
+    ConfigResource,
+    MetadataStore,
+    VersionedConfigs,
+)
+from tidemark.rpc import errors
+from tidemark.rpc.channel import open_channel
+from tidemark.rpc.config_codec import entry_from_proto
+from tidemark.runtime.configuration_entries import (
+    ConfigChange,
+    ConfigEntry,
+    absent_broker_entries,
+    changes_between,
+    check_alterable,
+    cluster_entries,
+    topic_entries,
+)
+from tidemark.v1 import admin_configs_pb2 as pb
+from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+
+_ASK_TIMEOUT_S: Final = 3.0
+_BROKER_ID_MAX: Final = (1 << 31) - 1
+
+EVERY_BROKER: Final = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """What is to be changed: values by key, and keys to be without one."""
+
+    resource: ConfigResource
+    set_: Mapping[str, str] = field(default_factory=dict)
+    deleted: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigPlan:
+    """What the settings of a resource would become, and the version of what they are now."""
+
+    resource: ConfigResource
+    configs: Mapping[str, str]
+    version: int
+    changes: Sequence[ConfigChange]
+
+
+class ConfigAdministration:
+    """The calls of the admin service that are about settings.
+
+    Args:
+        store: started.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def plan(self, alteration: Alteration) -> ConfigPlan:
+        """What would change; nothing is written.
+
+        Raises:
+            TidemarkError: UNKNOWN_CONFIG, INVALID_CONFIG, INVALID_TOPIC_NAME, UNKNOWN_TOPIC, or INVALID_REQUEST for
+                what cannot be a broker's id.
+        """
+        resource = alteration.resource
+        check_resource(resource)
+        topic = await self._topic(resource.name) if resource.kind is ConfigKind.TOPIC else None
+        check_alterable(resource.kind, alteration.set_, alteration.deleted)
+        found = (await self._store.configs([resource]))[resource]
+        wanted = {key: value for key, value in found.configs.items() if key not in alteration.deleted}
+        wanted |= alteration.set_
+        if topic is not None:
+            _check_topic(topic, alteration.set_, wanted)
+        return ConfigPlan(resource, wanted, found.version, changes_between(found.configs, wanted))
+
+    async def carry_out(self, plan: ConfigPlan, receipt: AdminRequest | None) -> bool:
+        """Write it, with the answer given for it; False: somebody else was faster, and it has to be planned anew."""
+        if plan.changes:
+            return await self._store.write_configs(plan.resource, plan.configs, version=plan.version, receipt=receipt)
+        if receipt is not None:
+            await self._store.finish_request(receipt)
+        return True
+
+    async def describe(self, resource: ConfigResource, keys: Sequence[str]) -> list[ConfigEntry]:
+        """All its settings, or `keys` of them; raises UNKNOWN_CONFIG and what `plan` raises of a resource."""
+        check_resource(resource)
+        if resource.kind is ConfigKind.TOPIC:
+            return topic_entries((await self._topic(resource.name)).configs, keys)
+        found = await self._store.configs([EVERY_BROKER, resource])
+        cluster, own = found[EVERY_BROKER].configs, found[resource].configs
+        if resource == EVERY_BROKER:
+            return cluster_entries(cluster, keys)
+        entries = absent_broker_entries(cluster, own, keys)
+        told = {entry.key: entry for entry in await self._ask(BrokerId(int(resource.name)), found[resource])}
+        return [told.get(entry.key, entry) for entry in entries]
+
+    async def _topic(self, name: str) -> TopicDescription:
+        topic = (await self._store.topics([name])).get(name)
+        if topic is None:
+            raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {name}", {"topic": name})
+        return topic
+
+    async def _ask(self, broker: BrokerId, own: VersionedConfigs) -> Sequence[ConfigEntry]:
+        """What the broker itself says; nothing where it does not answer. Raises where nobody knows of such a broker."""
+        registration = (await self._store.live_brokers()).get(broker)
+        if registration is None:
+            if own.version < 0 and broker not in await self._store.broker_epochs():
+                raise TidemarkError(
+                    ErrorCode.BROKER_NOT_AVAILABLE,
+                    f"no broker {broker} has ever registered, and nothing is set for it",
+                    {"broker": str(broker)},
+                )
+            return ()
+        try:
+            async with open_channel(f"{registration.host}:{registration.port}") as channel:
+                stub: Any = BrokerServiceStub(channel)
+                response = await stub.DescribeBrokerConfigs(pb.DescribeBrokerConfigsRequest(), timeout=_ASK_TIMEOUT_S)
+        except grpc.RpcError as error:
+            refused = errors.from_rpc_error(error, address=f"broker {broker}")
+            if refused.retriable or refused.code is ErrorCode.INVALID_REQUEST:
+                return ()  # gone, or of a version that does not know the question
+            raise refused from None
+        return [entry_from_proto(entry) for entry in response.entries]
+
+
+def check_resource(resource: ConfigResource) -> None:
+    """Refuse what cannot be the name of one: INVALID_TOPIC_NAME or INVALID_REQUEST."""
+    name = resource.name
+    if resource.kind is ConfigKind.TOPIC:
+        check_topic_name(name)
+    elif name != CLUSTER_DEFAULT and not (
+        name.isascii() and name.isdecimal() and str(int(name)) == name and int(name) <= _BROKER_ID_MAX
+    ):
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST,
+            f"{name[:40]!r} cannot be a broker: say its id, or {CLUSTER_DEFAULT!r} for every broker",
+        )
+
+
+def _check_topic(topic: TopicDescription, set_: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """What is set must be possible on this topic. What was there before does not stand in the way of another key."""
+    factor = min((len(replicas) for replicas in topic.partitions.values()), default=0)
+    judged = {key: value for key, value in wanted.items() if key in set_}
+    check_configs(judged, replication_factor=factor)

@@ -1,0 +1,193 @@
+"""Settings as people are shown them, and what a change of them comes to; everything follows from the table of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.ports import ConfigKind
+from tidemark.runtime.configuration_keys import ConfigKey, Scope, Value, keys_of, unknown_config
+
+OWNERS: Final = {ConfigKind.TOPIC: "topic", ConfigKind.BROKER: "broker"}
+"""Whose rows of the table a kind of resource has."""
+
+
+class ConfigSource(StrEnum):
+    """Where a value comes from."""
+
+    UNKNOWN = "unknown"  # the broker does not answer
+    DEFAULT = "default"
+    STATIC = "static"  # a flag, the environment or the file of the broker's process
+    CLUSTER = "cluster"  # set for every broker
+    BROKER = "broker"
+    TOPIC = "topic"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting of a topic or a broker.
+
+    Attributes:
+        value: what holds, as text; None where nobody can tell.
+        scope: "static", "broker-dynamic" or "topic".
+        default_value: None where a value must be given.
+    """
+
+    key: str
+    value: str | None
+    source: ConfigSource
+    type: str
+    unit: str
+    scope: str
+    documentation: str
+    valid_values: str
+    default_value: str | None
+
+
+class ConfigChange(NamedTuple):
+    """A setting before and after; None: nobody has set it."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+
+def check_alterable(kind: ConfigKind, set_: Mapping[str, str], deleted: Collection[str]) -> None:
+    """Refuse what the table does not allow to change in this way: UNKNOWN_CONFIG or INVALID_CONFIG.
+
+    A key that is not in the table may be deleted: another version may have set it.
+    """
+    known = keys_of(OWNERS[kind])
+    for name in set_:
+        if name in deleted:
+            raise TidemarkError(
+                ErrorCode.INVALID_CONFIG, f"{name} is both set and deleted: say one of them", {"config": name}
+            )
+        if name not in known:
+            raise unknown_config(name, known, f"a {OWNERS[kind]}")
+        if known[name].scope is Scope.STATIC:
+            raise TidemarkError(
+                ErrorCode.INVALID_CONFIG,
+                f"{name} is static: set it in the broker's own configuration (--{name}, {known[name].environment_name} "
+                "or its file) and restart the broker",
+                {"config": name, "scope": str(Scope.STATIC)},
+            )
+        known[name].parse(set_[name])
+
+
+def changes_between(before: Mapping[str, str], after: Mapping[str, str]) -> list[ConfigChange]:
+    """What differs, by key."""
+    return [
+        ConfigChange(key, before.get(key), after.get(key))
+        for key in sorted({*before, *after})
+        if before.get(key) != after.get(key)
+    ]
+
+
+def text_of(value: Value) -> str:
+    """A value as it is written in the table and in files."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(str(path) for path in value if isinstance(path, Path))
+    return str(value)
+
+
+def topic_entries(configs: Mapping[str, str], keys: Collection[str] = ()) -> list[ConfigEntry]:
+    """All settings of a topic (or `keys` of them); raises UNKNOWN_CONFIG."""
+    rows = _rows("topic", keys)
+    return [
+        _entry(row, "topic", *_first((configs.get(row.name), ConfigSource.TOPIC), _default(row, "topic")))
+        for row in rows
+    ]
+
+
+def cluster_entries(cluster: Mapping[str, str], keys: Collection[str] = ()) -> list[ConfigEntry]:
+    """The settings that every broker shares; of a static one, nobody can tell. Raises UNKNOWN_CONFIG."""
+    return [_entry(row, "broker", *_of_all(row, cluster)) for row in _rows("broker", keys)]
+
+
+def _of_all(row: ConfigKey, cluster: Mapping[str, str]) -> tuple[str | None, ConfigSource]:
+    if row.scope is Scope.STATIC:
+        return None, ConfigSource.UNKNOWN
+    return _first((cluster.get(row.name), ConfigSource.CLUSTER), _default(row, "broker"))
+
+
+def absent_broker_entries(
+    cluster: Mapping[str, str], broker: Mapping[str, str], keys: Collection[str] = ()
+) -> list[ConfigEntry]:
+    """Those of a broker that does not answer: what ZooKeeper holds. Raises UNKNOWN_CONFIG."""
+    unknown = (None, ConfigSource.UNKNOWN)
+    return [
+        _entry(row, "broker", *_first(_dynamic(row, broker, ConfigSource.BROKER), _dynamic(row, cluster), unknown))
+        for row in _rows("broker", keys)
+    ]
+
+
+def broker_entries(
+    static: Mapping[str, str],
+    cluster: Mapping[str, str],
+    broker: Mapping[str, str],
+    keys: Collection[str] = (),
+) -> list[ConfigEntry]:
+    """Those of a broker that runs.
+
+    Args:
+        static: what its process was started with, defaults filled in.
+        cluster: what is set for every broker.
+        broker: what is set for this one.
+        keys: which; none: all.
+
+    Raises:
+        TidemarkError: UNKNOWN_CONFIG.
+    """
+    entries = []
+    for row in _rows("broker", keys):
+        given = static.get(row.name)
+        source = ConfigSource.DEFAULT if given == row.default_for("broker") else ConfigSource.STATIC
+        found = _first(_dynamic(row, broker, ConfigSource.BROKER), _dynamic(row, cluster), (given, source))
+        entries.append(_entry(row, "broker", *found))
+    return entries
+
+
+def _dynamic(
+    row: ConfigKey, configs: Mapping[str, str], source: ConfigSource = ConfigSource.CLUSTER
+) -> tuple[str | None, ConfigSource]:
+    """What ZooKeeper says of a static setting does not hold: nobody reads it."""
+    return None if row.scope is Scope.STATIC else configs.get(row.name), source
+
+
+def _default(row: ConfigKey, owner: str) -> tuple[str | None, ConfigSource]:
+    return row.default_for(owner), ConfigSource.DEFAULT
+
+
+def _first(*candidates: tuple[str | None, ConfigSource]) -> tuple[str | None, ConfigSource]:
+    return next((found for found in candidates if found[0] is not None), candidates[-1])
+
+
+def _rows(owner: str, keys: Collection[str]) -> Iterable[ConfigKey]:
+    known = keys_of(owner)
+    for name in keys:
+        if name not in known:
+            raise unknown_config(name, known, f"a {owner}")
+    return [known[name] for name in keys or known]
+
+
+def _entry(row: ConfigKey, owner: str, value: str | None, source: ConfigSource) -> ConfigEntry:
+    return ConfigEntry(
+        key=row.name,
+        value=value,
+        source=source,
+        type=str(row.kind),
+        unit=row.unit,
+        scope=str(row.scope),
+        documentation=row.doc,
+        valid_values=row.valid_values,
+        default_value=row.default_for(owner),
+    )
