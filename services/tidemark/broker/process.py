@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from concurrent.futures import ThreadPoolExecutor
 
 from tidemark.broker.checkpoints import Checkpoints
 from tidemark.broker.control import BrokerControl
 from tidemark.broker.driver import BrokerDriver, EffectHandler
+from tidemark.broker.dynamic_config import DynamicConfig
 from tidemark.broker.fetch import FetchService, Waiters
 from tidemark.broker.follower_reads import FollowerReads
 from tidemark.broker.isr_writer import IsrWriter
@@ -25,7 +27,7 @@ from tidemark.broker.topics import TopicTable
 from tidemark.core import effects as ef
 from tidemark.core.broker import BrokerCore
 from tidemark.core.config import ReplicationConfig
-from tidemark.core.events import SessionExpired
+from tidemark.core.events import SessionExpired, SettingsChanged
 from tidemark.model import BrokerEpoch, BrokerId
 from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.clock import SystemClock
@@ -61,6 +63,7 @@ class BrokerProcess:
         self._from_followers = FollowerStreams(self._driver.submit)
         self._control = BrokerControl(self._driver, self._topics, self._metadata, self._offline_directories)
         self._produce = ProduceService(self._driver, self._topics, self._metadata, self._lease, clock, self._metrics)
+        self._configs = DynamicConfig(settings, self._store, self._use_settings, self._driver.fail)
         self._clock = clock
         self._logs: LogManager | None = None
         self._directory_ids: tuple[str, ...] = ()
@@ -77,6 +80,7 @@ class BrokerProcess:
         self._checkpoints.start()
         self._driver.start()
         assert self._registration is not None, "made with the server"
+        self._configs.start()
         await self._registration.start()
         self._metrics.show_replicas(self._core.replicas, self._core.move_traffic)
         await self._server.set_serving(True)
@@ -98,6 +102,7 @@ class BrokerProcess:
         self._waiters.close()
         self._metadata.close()
         self._control.stop()
+        await self._configs.stop()
         await self._isr.stop()
         await self._store.stop()
         self._from_followers.stop()
@@ -151,7 +156,7 @@ class BrokerProcess:
             self._readers,
         )
         log_dirs = LogDirs(self._core, self._logs, self._threads)
-        clients = BrokerService(self._metadata, self._produce, fetch, ProducerIds(self._store), log_dirs)
+        clients = BrokerService(self._metadata, self._produce, fetch, ProducerIds(self._store), log_dirs, self._configs)
         self._server = make_server(
             settings.listeners.host,
             settings.listeners.port,
@@ -208,6 +213,13 @@ class BrokerProcess:
         self._to_leaders.broker_epoch = broker_epoch
         self._from_followers.broker_epoch = broker_epoch
         self._isr.broker_epoch = broker_epoch
+        if broker_epoch != UNREGISTERED:
+            self._configs.read_anew()
+
+    def _use_settings(self, settings: BrokerSettings) -> None:
+        """Those of the table whose scope is broker-dynamic."""
+        logging.getLogger().setLevel(settings.log_level.upper())
+        self._driver.submit(SettingsChanged(_replication_config(settings)))
 
     def _offline_directories(self) -> tuple[str, ...]:
         online = self._logs.directory_ids if self._logs is not None else ()

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+from tidemark.broker.dynamic_config import DynamicConfig
 from tidemark.broker.fetch import FetchService
 from tidemark.broker.log_dirs import LogDirs
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.produce import ProduceService
 from tidemark.broker.producer_ids import ProducerIds
+from tidemark.rpc.config_codec import entry_to_proto
 from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
 from tidemark.rpc.metadata_codec import view_to_proto
+from tidemark.v1 import admin_configs_pb2
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
 
@@ -26,12 +29,14 @@ class BrokerService(BrokerServiceServicer):
         fetch: FetchService,
         producer_ids: ProducerIds,
         log_dirs: LogDirs,
+        configs: DynamicConfig,
     ) -> None:
         self._metadata = metadata
         self._produce = produce
         self._fetch = fetch
         self._producer_ids = producer_ids
         self._log_dirs = log_dirs
+        self._configs = configs
 
     async def GetMetadata(  # noqa: N802
         self, request: pb.GetMetadataRequest, context: Any
@@ -79,3 +84,10 @@ class BrokerService(BrokerServiceServicer):
         """What lies in the log directories now."""
         for response in contents_to_proto(await self._log_dirs.describe(*wanted_from_proto(request))):
             yield response
+
+    async def DescribeBrokerConfigs(  # noqa: N802
+        self, request: admin_configs_pb2.DescribeBrokerConfigsRequest, context: Any
+    ) -> admin_configs_pb2.DescribeBrokerConfigsResponse:
+        """The settings that hold here."""
+        entries = [entry_to_proto(entry) for entry in self._configs.entries()]
+        return admin_configs_pb2.DescribeBrokerConfigsResponse(entries=entries)

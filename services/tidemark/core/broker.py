@@ -79,6 +79,7 @@ class BrokerCore(BrokerQueries):
             ev.IsrWritten: self._on_isr_written,
             ev.IsrWriteFailed: self._on_isr_write_failed,
             ev.IsrRead: self._on_isr_read,
+            ev.SettingsChanged: self._ctx.on_settings_changed,
             **self._streams.handlers,
         }
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.effects import Effect, Observed
+from tidemark.core.events import SettingsChanged
 from tidemark.core.throttle import Throttle
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, TopicPartition
 
@@ -86,6 +87,10 @@ class BrokerContext:
     def observe(self, kind: str, partition: TopicPartition | None, **fields: str | int) -> None:
         """Tell people."""
         self.effects.append(Observed(kind, partition, fields))
+
+    def on_settings_changed(self, event: SettingsChanged, now_ms: int) -> None:
+        """All parts look here whenever they need a setting."""
+        self.config = event.config
 
     def learn(self, registrations: Iterable[BrokerRegistration]) -> Mapping[BrokerId, BrokerRegistration]:
         """Keep the newest registration of each broker; gives those that changed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import (
     FollowerMessage,
     LeaderAndIsrCommand,
@@ -225,6 +226,13 @@ class IsrRead:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    """These hold from now on."""
+
+    config: ReplicationConfig
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time went on; comes about every 100 ms."""
 
@@ -250,5 +258,6 @@ Event = (
     | IsrWritten
     | IsrWriteFailed
     | IsrRead
+    | SettingsChanged
     | Tick
 )

@@ -315,9 +315,11 @@ def render_documentation() -> str:
         "",
         "A service looks for each setting as a flag (`--broker.id 0`), in the environment (`TIDEMARK_BROKER_ID`), in",
         "the YAML file named by `--config` or `TIDEMARK_CONFIG`, and takes the default last. An unknown key or a value",
-        "out of range ends the start with one line that says what would be right. Topic settings are given when a",
-        "topic is created.",
-        "Scope: *static* settings need a restart, *broker-dynamic* ones do not, *topic* ones belong to one topic.",
+        "out of range ends the start with one line that says what would be right.",
+        "",
+        "Scope: *static* settings need a restart of the service. *broker-dynamic* ones change while brokers run, for",
+        "one or for all, by `tidemark config set broker`. *topic* ones belong to one topic: they are given when it is",
+        "created and changed by `tidemark config set topic`. [configuring.md](configuring.md) shows how.",
     ]
     for owner in ("broker", "controller", "admin", "topic"):
         lines += [
@@ -331,7 +333,7 @@ def render_documentation() -> str:
             default = key.default_for(owner)
             shown = "*required*" if default is None else f"`{default}`" if default else ""
             values = key.valid_values.replace("|", "\\|")
-            lines.append(f"| `{key.name}` | {key.doc} | {shown} | {values} | {key.unit} | {key.scope} |")
+            lines.append(f"| `{key.name}` | {key.doc} | {shown} | {values} | {key.unit} | {key.scope_for(owner)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -119,6 +119,10 @@ class ConfigKey:
         """Default of one owner, as text."""
         return dict(self.defaults).get(owner, self.default)
 
+    def scope_for(self, owner: str) -> Scope:
+        """When it can change in a service: only brokers and topics have settings that change while they run."""
+        return self.scope if owner in ("broker", "topic") else Scope.STATIC
+
     @property
     def valid_values(self) -> str:
         """What is accepted, in words."""
@@ -248,7 +252,13 @@ _COMMON: Final = (
         "metrics.listeners", Kind.ADDRESS, _ALL, "", "Where /metrics is served; default: the same host, port + 100"
     ),
     ConfigKey(
-        "log.level", Kind.CHOICE, _ALL, "info", "Least level logged", choices=("debug", "info", "warning", "error")
+        "log.level",
+        Kind.CHOICE,
+        _ALL,
+        "info",
+        "Least level logged",
+        choices=("debug", "info", "warning", "error"),
+        scope=Scope.BROKER_DYNAMIC,
     ),
     ConfigKey("log.format", Kind.CHOICE, _ALL, "json", "Form of log lines", choices=("json", "text")),
     _int("shutdown.grace.ms", _ALL, 10_000, "ms", "How long a graceful stop may take before calls are cut"),
@@ -273,9 +283,16 @@ _BROKER: Final = (
         "ms",
         "A follower not caught up for so long leaves the ISR",
         minimum=100,
+        scope=Scope.BROKER_DYNAMIC,
     ),
     _int(
-        "replica.fetch.max.bytes", ("broker",), 1 << 20, "bytes", "Soft limit of one chunk of replication", minimum=1024
+        "replica.fetch.max.bytes",
+        ("broker",),
+        1 << 20,
+        "bytes",
+        "Soft limit of one chunk of replication",
+        minimum=1024,
+        scope=Scope.BROKER_DYNAMIC,
     ),
     _int(
         "replica.heartbeat.interval.ms", ("broker",), 500, "ms", "Longest silence on a replication stream", minimum=10

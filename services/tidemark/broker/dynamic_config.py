@@ -1,0 +1,132 @@
+"""A broker's settings that change while it runs: read from /config/brokers, watched, and put to use.
+
+What is set for this broker comes before what is set for every broker, and both before what its process was started
+with. A value that cannot be understood was written past the admin service: it is told and left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from tidemark.model import TidemarkError
+from tidemark.ports import CLUSTER_DEFAULT, ConfigKind, ConfigResource, MetadataStore, StoreEvent
+from tidemark.runtime.configuration import BrokerSettings
+from tidemark.runtime.configuration_entries import ConfigEntry, broker_entries, changes_between, text_of
+from tidemark.runtime.configuration_keys import Scope, keys_of
+
+_log = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.5
+
+_EVERY_BROKER: Final = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
+
+
+class DynamicConfig:
+    """The settings that hold now.
+
+    Args:
+        settings: what the process was started with.
+        store: started by somebody else; its sessions may be replaced, and then it is read anew.
+        apply: put these settings to use: called with the first ones, and whenever one has changed.
+        fail: called with what ended the watching.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MetadataStore,
+        apply: Callable[[BrokerSettings], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._apply = apply
+        self._fail = fail
+        self._own = ConfigResource(ConfigKind.BROKER, str(settings.broker_id))
+        self._cluster_configs: Mapping[str, str] = {}
+        self._own_configs: Mapping[str, str] = {}
+        self._texts = {
+            field.name.replace("_", "."): text_of(getattr(settings, field.name)) for field in fields(settings)
+        }
+        self._in_use: dict[str, str] = {}
+        self._wanted = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        store.listen(self._on_store_event)
+
+    def start(self) -> None:
+        """Read, and go on watching."""
+        self._wanted.set()
+        self._keeper = asyncio.create_task(self._keep(), name="dynamic configuration")
+        self._keeper.add_done_callback(self._on_end)
+
+    async def stop(self) -> None:
+        """Watch no more."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait({self._keeper})
+
+    def read_anew(self) -> None:
+        """A new session has none of the old one's watches."""
+        self._wanted.set()
+
+    def entries(self) -> list[ConfigEntry]:
+        """What holds now, and where it comes from."""
+        return broker_entries(self._texts, self._cluster_configs, self._own_configs)
+
+    def _on_store_event(self, event: StoreEvent) -> None:
+        if event in (StoreEvent.CONFIGS, StoreEvent.SESSION_RESTORED):
+            self._wanted.set()
+
+    async def _keep(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                found = await self._store.configs([_EVERY_BROKER, self._own], watch=True)
+            except TidemarkError as error:
+                _log.warning("settings not read", extra={"why": error.message})
+                self._wanted.set()
+                await asyncio.sleep(_RETRY_S)
+                continue
+            self._cluster_configs = _known(found[_EVERY_BROKER].configs)
+            self._own_configs = _known(found[self._own].configs)
+            self._use({**self._cluster_configs, **self._own_configs})
+
+    def _use(self, configs: dict[str, str]) -> None:
+        changes = changes_between(self._in_use, configs)
+        if not changes:
+            return
+        table = keys_of("broker")
+        values: dict[str, Any] = {table[name].attribute: table[name].parse(text) for name, text in configs.items()}
+        self._in_use = configs
+        self._apply(replace(self._settings, **values))
+        for change in changes:
+            before = self._texts[change.key] if change.before is None else change.before
+            after = self._texts[change.key] if change.after is None else change.after
+            _log.info("setting changed", extra={"config": change.key, "before": before, "after": after})
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
+
+
+def _known(configs: Mapping[str, str]) -> dict[str, str]:
+    """Those that this version can put to use."""
+    table = keys_of("broker")
+    known = {}
+    for name, text in configs.items():
+        if name not in table or table[name].scope is Scope.STATIC:
+            _log.warning("setting passed over: it is none that changes while a broker runs", extra={"config": name})
+            continue
+        try:
+            table[name].parse(text)
+        except TidemarkError as error:
+            _log.error("setting passed over", extra={"config": name, "why": error.message})
+            continue
+        known[name] = text
+    return known
