@@ -1,0 +1,172 @@
+"""Settings that change while the cluster runs, among real processes, by the command as a shell meets it."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from tidemark.client import AdminClient, Producer
+from tidemark.local.cluster import LocalCluster, broker_name
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.ports import CLUSTER_DEFAULT, ConfigKind, ConfigResource
+from tidemark.runtime.configuration_entries import ConfigChange, ConfigSource
+
+from tests.integration.test_cli import refused, succeeds, tidemark
+
+BROKER_1 = ConfigResource(ConfigKind.BROKER, "1")
+EVERY_BROKER = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
+
+
+def topic_resource(name: str) -> ConfigResource:
+    return ConfigResource(ConfigKind.TOPIC, name)
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 20) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not in time: {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Iterator[AdminClient]:
+    with AdminClient(cluster.admin_address) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(admin: AdminClient) -> str:
+    name = f"topic-{uuid.uuid4().hex[:12]}"
+    admin.create_topic(name, partitions=2, replication_factor=3)
+    return name
+
+
+@pytest.fixture
+def brokers_as_they_were(admin: AdminClient) -> Iterator[None]:
+    yield
+    for resource in (BROKER_1, EVERY_BROKER):
+        entries = admin.describe_configs([resource])[resource]
+        own = (ConfigSource.CLUSTER,) if resource == EVERY_BROKER else (ConfigSource.BROKER,)
+        mine = [entry.key for entry in entries if entry.source in own]
+        if mine:
+            admin.alter_configs(resource, delete=mine)
+
+
+def accepts(cluster: LocalCluster, topic: str, size: int) -> bool:
+    with Producer(cluster.bootstrap) as producer:
+        try:
+            producer.send(topic, b"x" * size, partition=0).result(15)
+        except TidemarkError as error:
+            if error.code is not ErrorCode.BATCH_TOO_LARGE:
+                raise
+            return False
+    return True
+
+
+def test_a_topics_limit_moves_under_running_brokers(cluster: LocalCluster, admin: AdminClient, topic: str) -> None:
+    assert accepts(cluster, topic, 50_000)
+    set_ = ("config", "set", "topic", topic)
+    assert succeeds(cluster, *set_, "max.message.bytes=10000") == "+ max.message.bytes: 10000\n"
+    wait_for(lambda: not accepts(cluster, topic, 50_000), "the smaller limit holds")
+    assert succeeds(cluster, *set_, "max.message.bytes=100000") == "~ max.message.bytes: 10000 -> 100000\n"
+    wait_for(lambda: accepts(cluster, topic, 50_000), "the larger limit holds")
+    assert succeeds(cluster, *set_, "--delete", "max.message.bytes") == "- max.message.bytes: 100000\n"
+    assert succeeds(cluster, *set_, "--delete", "max.message.bytes") == "nothing to change: it is so already\n"
+    assert admin.describe_topics([topic])[0].configs == {}
+
+
+def test_a_brokers_setting_takes_effect_without_a_restart_and_says_where_it_comes_from(
+    cluster: LocalCluster, admin: AdminClient, brokers_as_they_were: None
+) -> None:
+    def found(key: str) -> tuple[str | None, ConfigSource]:
+        (entry,) = admin.describe_configs([BROKER_1], [key])[BROKER_1]
+        return entry.value, entry.source
+
+    assert found("replica.lag.time.max.ms") == ("10000", ConfigSource.DEFAULT)
+    assert found("broker.id") == ("1", ConfigSource.STATIC)
+    succeeds(cluster, "config", "set", "broker", "default", "replica.lag.time.max.ms=20000", "log.level=warning")
+    wait_for(lambda: found("replica.lag.time.max.ms") == ("20000", ConfigSource.CLUSTER), "every broker has it")
+    succeeds(cluster, "config", "set", "broker", "1", "log.level=debug")
+    wait_for(lambda: found("log.level") == ("debug", ConfigSource.BROKER), "its own comes first")
+    log = cluster.directory / "logs" / f"{broker_name(1)}.log"
+    wait_for(lambda: '"config": "log.level", "before": "warning", "after": "debug"' in log.read_text(), "it is told")
+    succeeds(cluster, "config", "set", "broker", "1", "-d", "log.level")
+    wait_for(lambda: found("log.level") == ("warning", ConfigSource.CLUSTER), "that of every broker is back")
+
+
+def test_the_same_request_id_is_the_same_change_once(admin: AdminClient, topic: str) -> None:
+    resource, request_id = topic_resource(topic), uuid.uuid4().hex
+    changed = [ConfigChange("retention.ms", None, "1000")]
+    assert admin.alter_configs(resource, {"retention.ms": "1000"}, request_id=request_id) == changed
+    admin.alter_configs(resource, {"retention.ms": "2000"})
+    assert admin.alter_configs(resource, {"retention.ms": "1000"}, request_id=request_id) == changed
+    assert admin.describe_topics([topic])[0].configs == {"retention.ms": "2000"}, "it was not done again"
+    for attempt in (
+        lambda: admin.alter_configs(resource, {"retention.ms": "3000"}, request_id=request_id),
+        lambda: admin.create_topic(f"{topic}-2", request_id=request_id),
+        lambda: admin.delete_topic(topic, request_id=request_id),
+    ):
+        with pytest.raises(TidemarkError) as reused:
+            attempt()
+        assert reused.value.code is ErrorCode.REQUEST_ID_REUSED
+    assert admin.describe_topics([topic])[0].configs == {"retention.ms": "2000"}
+
+
+def test_a_deletion_repeated_spares_the_next_topic_of_that_name(admin: AdminClient, topic: str) -> None:
+    request_id = uuid.uuid4().hex
+    admin.delete_topic(topic, request_id=request_id)
+    made = admin.create_topic(topic, partitions=1, replication_factor=1)
+    admin.delete_topic(topic, request_id=request_id)
+    assert admin.describe_topics([topic])[0].topic_id == made.topic_id
+
+
+BAD_INPUT = [
+    (("topic", "TOPIC", "no.such.setting=1"), "UNKNOWN_CONFIG", "no.such.setting"),
+    (("topic", "TOPIC", "broker.id=1"), "UNKNOWN_CONFIG", "broker"),
+    (("topic", "TOPIC", "max.message.bytes=ten"), "INVALID_CONFIG", "whole number"),
+    (("topic", "TOPIC", "retention.ms=5", "max.message.bytes=1"), "INVALID_CONFIG", "1024"),
+    (("topic", "TOPIC", "min.insync.replicas=4"), "INVALID_CONFIG", "replication factor"),
+    (("topic", "TOPIC", "retention.ms=5", "--delete", "retention.ms"), "INVALID_CONFIG", "both"),
+    (("topic", "a/b", "retention.ms=5"), "INVALID_TOPIC_NAME", "a/b"),
+    (("topic", "not-there", "retention.ms=5"), "UNKNOWN_TOPIC", "not-there"),
+    (("broker", "1", "num.read.threads=3"), "INVALID_CONFIG", "restart"),
+    (("broker", "1", "retention.ms=3"), "UNKNOWN_CONFIG", "topic"),
+    (("broker", "one", "log.level=info"), "INVALID_REQUEST", "default"),
+    (("broker", "1", "log.level=loud"), "INVALID_CONFIG", "debug or info"),
+]
+
+
+def test_bad_input_has_a_code_and_one_line_and_changes_nothing(
+    cluster: LocalCluster, admin: AdminClient, topic: str
+) -> None:
+    for arguments, code, what in BAD_INPUT:
+        for flags in ((), ("--validate-only",)):
+            words = [topic if word == "TOPIC" else word for word in arguments]
+            ended = tidemark(cluster, "config", "set", *words, *flags)
+            refused(ended, code)
+            assert what in ended.error, ended.error
+    assert admin.describe_topics([topic])[0].configs == {}
+    for words in (("topic", topic), ("topic", topic, "retention.ms"), ("queue", topic, "a=b")):
+        assert tidemark(cluster, "config", "set", *words).status == 2
+    refused(tidemark(cluster, "config", "get", "broker", "77"), "BROKER_NOT_AVAILABLE")
+    refused(tidemark(cluster, "config", "get", "topic", topic, "nonsense"), "UNKNOWN_CONFIG")
+
+
+def test_scripts_get_json_and_what_would_change(cluster: LocalCluster, admin: AdminClient, topic: str) -> None:
+    set_ = ("config", "set", "topic", topic, "retention.ms=7", "-o", "json")
+    change = {"key": "retention.ms", "before": None, "after": "7"}
+    assert json.loads(succeeds(cluster, *set_, "--validate-only")) == {"changed": False, "changes": [change]}
+    assert admin.describe_topics([topic])[0].configs == {}
+    assert json.loads(succeeds(cluster, *set_)) == {"changed": True, "changes": [change]}
+    got = json.loads(succeeds(cluster, "config", "get", "topic", topic, "-o", "json"))
+    assert got["retention.ms"] == {"value": "7", "source": "topic"}
+    assert got["flush.policy"] == {"value": "os", "source": "default"}
+    assert succeeds(cluster, "config", "get", "topic", topic, "retention.ms") == "7\n"
+    described = json.loads(succeeds(cluster, "config", "describe", "broker", "default", "-o", "json"))
+    scopes = {entry["key"]: (entry["scope"], entry["source"]) for entry in described}
+    assert scopes["replica.lag.time.max.ms"] == ("broker-dynamic", "default")
+    assert scopes["num.read.threads"] == ("static", "unknown")
+    assert "replica.lag.time.max.ms" in succeeds(cluster, "config", "describe", "broker", "0")
