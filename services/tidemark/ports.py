@@ -5,7 +5,7 @@ Every time in ms is monotonic unless its name says otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -281,6 +281,19 @@ class MetadataStore(Protocol):
 
     async def broker_epochs(self) -> Mapping[BrokerId, BrokerEpochRecord]:
         """/brokers/epochs."""
+
+    # brokers that are removed (seed 000)
+    async def draining_brokers(self) -> frozenset[BrokerId]:
+        """Those on which nothing new is placed: /admin/draining_brokers."""
+
+    async def begin_draining(self, brokers: Collection[BrokerId]) -> None:
+        """Place nothing new on these any more; again is fine."""
+
+    async def end_draining(self, brokers: Collection[BrokerId]) -> None:
+        """Place replicas on these again; again is fine."""
+
+    async def forget_broker_configs(self, broker: BrokerId) -> None:
+        """Delete /config/brokers/<id>; gone already is fine."""
 
     # topics
     async def topics(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from tidemark.model import (
@@ -33,7 +33,7 @@ from tidemark.ports import (
     VersionedConfigs,
     WriteResult,
 )
-from tidemark.zookeeper import brokers, election, paths, refusals, requested_elections, states, topics
+from tidemark.zookeeper import brokers, draining, election, paths, refusals, requested_elections, states, topics
 from tidemark.zookeeper import configs as config_nodes
 from tidemark.zookeeper import moves as move_nodes
 from tidemark.zookeeper import partition_requests as partition_nodes
@@ -125,6 +125,24 @@ class SessionMetadataStore:
     async def broker_epochs(self) -> Mapping[BrokerId, BrokerEpochRecord]:
         """/brokers/epochs."""
         return await brokers.epochs(self._session)
+
+    # brokers that are removed
+
+    async def draining_brokers(self) -> frozenset[BrokerId]:
+        """Those on which nothing new is placed."""
+        return await draining.read(self._session)
+
+    async def begin_draining(self, brokers: Collection[BrokerId]) -> None:
+        """Place nothing new on these any more; again is fine."""
+        await draining.begin(self._session, brokers)
+
+    async def end_draining(self, brokers: Collection[BrokerId]) -> None:
+        """Place replicas on these again; again is fine."""
+        await draining.end(self._session, brokers)
+
+    async def forget_broker_configs(self, broker: BrokerId) -> None:
+        """Delete /config/brokers/<id>; gone already is fine."""
+        await draining.forget_configs(self._session, broker)
 
     # topics
 
