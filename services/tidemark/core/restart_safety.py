@@ -1,0 +1,110 @@
+"""Whether a broker can be restarted without anybody noticing: read off ZooKeeper (rules C2, R4, M1). Pure.
+
+A restart takes the broker out of every ISR and moves its leaders. That is unnoticed where another member that lives
+can lead, and enough members are left for acks=all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tidemark.model import BrokerEpoch, BrokerId, TopicDescription, TopicPartition, VersionedState
+
+
+class Obstacle(StrEnum):
+    """Why not; the value is part of the API. The gravest first."""
+
+    BROKER_NOT_LIVE = "BROKER_NOT_LIVE"
+    NO_IN_SYNC_HEIR = "NO_IN_SYNC_HEIR"
+    BELOW_MIN_ISR = "BELOW_MIN_ISR"
+    OTHER_BROKER_AWAY = "OTHER_BROKER_AWAY"
+    MOVE_UNDER_WAY = "MOVE_UNDER_WAY"
+    NOT_IN_SYNC = "NOT_IN_SYNC"
+
+
+@dataclass(frozen=True, slots=True)
+class RestartObstacle:
+    """One reason, with all partitions it is true of, by name."""
+
+    reason: Obstacle
+    message: str
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+def obstacles_to_restart(
+    broker: BrokerId,
+    live: Mapping[BrokerId, BrokerEpoch],
+    topics: Iterable[TopicDescription],
+    states: Mapping[TopicPartition, VersionedState],
+    wanted: Iterable[TopicPartition] = (),
+) -> list[RestartObstacle]:
+    """Why the broker must not be restarted now, the gravest first; none: it is safe.
+
+    Args:
+        broker: whose restart is thought of.
+        live: the registered brokers.
+        topics: all of them.
+        states: of all their partitions.
+        wanted: moves that are wanted and may not have begun.
+    """
+    found: dict[Obstacle, list[TopicPartition]] = {kind: [] for kind in Obstacle}
+    asked = set(wanted)
+    away: set[BrokerId] = set()
+    for topic in topics:
+        for index, assigned in topic.partitions.items():
+            partition = TopicPartition(topic.topic, index)
+            others_away = {member for member in assigned if member not in live and member != broker}
+            away |= others_away
+            if broker not in assigned:
+                continue
+            for kind in _of_partition(broker, live, assigned, states.get(partition)):
+                found[kind].append(partition)
+            if others_away:
+                found[Obstacle.OTHER_BROKER_AWAY].append(partition)
+            if index in topic.original or partition in asked:
+                found[Obstacle.MOVE_UNDER_WAY].append(partition)
+    obstacles = []
+    for kind in Obstacle:
+        concerned = tuple(sorted(found[kind]))
+        grave = kind is Obstacle.BROKER_NOT_LIVE and broker not in live
+        if concerned or grave or (kind is Obstacle.OTHER_BROKER_AWAY and away):
+            obstacles.append(RestartObstacle(kind, _sentence(kind, broker, away, len(concerned)), concerned))
+    return obstacles
+
+
+def _of_partition(
+    broker: BrokerId,
+    live: Mapping[BrokerId, BrokerEpoch],
+    assigned: tuple[BrokerId, ...],
+    versioned: VersionedState | None,
+) -> list[Obstacle]:
+    if versioned is None:
+        return [Obstacle.NO_IN_SYNC_HEIR]
+    state = versioned.state
+    left = [entry for entry in state.isr if entry.broker_id != broker and live.get(entry.broker_id) is not None]
+    kinds = []
+    if state.leader in (broker, -1) and not left:
+        kinds.append(Obstacle.NO_IN_SYNC_HEIR)
+    elif len(left) < state.min_isr:
+        kinds.append(Obstacle.BELOW_MIN_ISR)
+    if broker not in state.isr_ids:
+        kinds.append(Obstacle.NOT_IN_SYNC)
+    return kinds
+
+
+def _sentence(kind: Obstacle, broker: BrokerId, away: Iterable[BrokerId], count: int) -> str:
+    partitions = f"{count} partition{'' if count == 1 else 's'}"
+    others = ", ".join(str(one) for one in sorted(away))
+    return {
+        Obstacle.BROKER_NOT_LIVE: f"broker {broker} is not live: start it, and wait until it is in sync",
+        Obstacle.NO_IN_SYNC_HEIR: f"nobody could lead {partitions} without broker {broker}: no other live replica is "
+        "in sync; wait until one is, or give them more replicas",
+        Obstacle.BELOW_MIN_ISR: f"{partitions} would have fewer than min.insync.replicas in sync, and refuse acks=all; "
+        "wait until more replicas are in sync, or give them more",
+        Obstacle.OTHER_BROKER_AWAY: f"not live, and assigned replicas: broker {others}; start it first",
+        Obstacle.MOVE_UNDER_WAY: f"{partitions} on broker {broker} are being moved; wait until tidemark reassign list "
+        "is empty",
+        Obstacle.NOT_IN_SYNC: f"broker {broker} has not caught up in {partitions} yet; wait until it is in the ISR",
+    }[kind]

@@ -1,0 +1,113 @@
+"""How far a move is, and what it waits for (seed 002's example: partition 2 of `test`, with more replicas)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tidemark.core.move_progress import MovePhase, MoveProgress, Sight, progress_of, with_rate
+from tidemark.core.reassignment import ReplicaState
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    IsrEntry,
+    LeaderAndIsr,
+    LeaderEpoch,
+    Move,
+    TopicDescription,
+    TopicPartition,
+)
+
+T2 = TopicPartition("test", 2)
+
+
+def ids(*brokers: int) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(broker) for broker in brokers)
+
+
+ALIVE = Sight(frozenset(ids(0, 1, 2, 3)), controller_active=True, others_under_way=False)
+MOVE = Move(T2, ids(3, 1), throttle_bytes_per_s=1000, request_id="r")
+BEFORE = TopicDescription("test", "id", {2: ids(1, 2)}, {2: "i"})
+DURING = replace(
+    BEFORE, partitions={2: ids(3, 1, 2)}, original={2: ids(1, 2)}, adding={2: ids(3)}, removing={2: ids(2)}
+)
+
+
+def state(leader: int, *isr: int) -> LeaderAndIsr:
+    entries = tuple(IsrEntry(BrokerId(member), BrokerEpoch(0)) for member in isr)
+    return LeaderAndIsr(BrokerId(leader), LeaderEpoch(0), entries)
+
+
+def sizes(**of: int) -> dict[BrokerId, int]:
+    return {BrokerId(int(name[1:])): size for name, size in of.items()}
+
+
+def test_a_move_that_is_not_begun_shows_where_it_goes() -> None:
+    found = progress_of(MOVE, BEFORE, state(1, 1, 2), sizes(b1=500), ALIVE)
+    assert (found.original, found.target, found.assigned) == (ids(1, 2), ids(3, 1), ids(1, 2))
+    assert (found.adding, found.removing, found.phase) == (ids(3), ids(2), MovePhase.QUEUED)
+    assert found.replicas[BrokerId(3)] is ReplicaState.NON_EXISTENT
+    assert (found.bytes_done, found.bytes_total) == (0, 500)
+    assert "not begun it yet" in found.waiting_for
+    behind = progress_of(MOVE, BEFORE, state(1, 1, 2), {}, ALIVE._replace(others_under_way=True))
+    assert "free slot" in behind.waiting_for
+
+
+def test_a_new_replica_has_what_it_has_of_its_leader_and_no_more() -> None:
+    found = progress_of(MOVE, DURING, state(1, 1, 2), sizes(b1=500, b2=500, b3=200), ALIVE)
+    assert (found.phase, found.bytes_done, found.bytes_total) == (MovePhase.COPYING, 200, 500)
+    assert found.replicas == dict(zip(ids(3, 1, 2), [ReplicaState.NEW, *[ReplicaState.ONLINE] * 2], strict=True))
+    assert (found.waiting_for, found.throttle_bytes_per_s, found.request_id) == ("", 1000, "r")
+    more = progress_of(MOVE, DURING, state(1, 1, 2), sizes(b1=500, b3=900), ALIVE)
+    assert more.bytes_done == 500, "its segments may be cut otherwise"
+
+
+def test_without_word_from_the_leader_nothing_is_said_of_bytes() -> None:
+    found = progress_of(MOVE, DURING, state(1, 1, 2), sizes(b3=200), ALIVE)
+    assert (found.bytes_done, found.bytes_total) == (None, None)
+
+
+def test_when_all_of_the_target_are_in_sync_it_finishes() -> None:
+    found = progress_of(MOVE, DURING, state(1, 1, 2, 3), sizes(b1=500, b3=480), ALIVE)
+    assert (found.phase, found.bytes_done, found.bytes_total) == (MovePhase.FINISHING, 500, 500)
+
+
+def test_a_move_that_is_done_and_still_wanted_finishes() -> None:
+    after = replace(BEFORE, partitions={2: ids(3, 1)})
+    assert progress_of(MOVE, after, state(3, 3, 1), {}, ALIVE).phase is MovePhase.FINISHING
+
+
+@pytest.mark.parametrize("topic", [DURING, replace(DURING, partitions={2: ids(1, 2, 3)}, removing={2: ids(3)})])
+def test_a_move_that_is_given_up_goes_back(topic: TopicDescription) -> None:
+    found = progress_of(replace(MOVE, cancel=True), topic, state(1, 1, 2), sizes(b1=500), ALIVE)
+    assert found.phase is MovePhase.CANCELLING
+
+
+def test_what_keeps_it_is_named() -> None:
+    def waits_for(state_: LeaderAndIsr | None, sight: Sight) -> str:
+        return progress_of(MOVE, DURING, state_, {}, sight).waiting_for
+
+    assert "broker 3, where it goes, is not live" in waits_for(state(1, 1), ALIVE._replace(live=frozenset(ids(1, 2))))
+    assert "nobody leads" in waits_for(state(-1), ALIVE)
+    assert "nobody leads" in waits_for(None, ALIVE)
+    assert "no controller is active" in waits_for(state(1, 1), ALIVE._replace(controller_active=False))
+    assert "broker 2, is away" in waits_for(state(2, 2), ALIVE._replace(live=frozenset(ids(1, 3))))
+    assert "no such partition" in progress_of(MOVE, None, None, {}, ALIVE).waiting_for
+
+
+def copying() -> MoveProgress:
+    return progress_of(MOVE, DURING, state(1, 1, 2), sizes(b1=500, b3=200), ALIVE)
+
+
+def test_two_looks_give_a_rate_and_the_time_left() -> None:
+    found = with_rate(copying(), 100, 0, throttle_used=0.1)
+    assert (found.rate_bytes_per_s, found.eta_s, found.waiting_for) == (100, 3, "")
+    assert with_rate(copying(), None, 0, throttle_used=0).eta_s is None
+    assert with_rate(copying(), 0, 0, throttle_used=0).eta_s is None
+
+
+def test_a_stall_and_a_throttle_are_named() -> None:
+    assert "nothing was copied for 30 s: look at the log of broker 3" in (
+        with_rate(copying(), 0, 30, throttle_used=0).waiting_for
+    )
+    assert "as fast as its throttle allows, 1000" in with_rate(copying(), 950, 0, throttle_used=0.95).waiting_for

@@ -1,0 +1,90 @@
+"""Whether a broker can be restarted without anybody noticing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemark.core.restart_safety import Obstacle, obstacles_to_restart
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    IsrEntry,
+    LeaderAndIsr,
+    LeaderEpoch,
+    TopicDescription,
+    TopicPartition,
+    VersionedState,
+)
+
+ALL = {BrokerId(broker): BrokerEpoch(0) for broker in range(3)}
+T0 = TopicPartition("t", 0)
+
+
+def ids(*brokers: int) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(broker) for broker in brokers)
+
+
+def topic(*assigned: int) -> TopicDescription:
+    return TopicDescription("t", "id", {0: ids(*assigned)}, {0: "i"})
+
+
+def state(leader: int, *isr: int, min_isr: int = 1) -> dict[TopicPartition, VersionedState]:
+    entries = tuple(IsrEntry(BrokerId(member), BrokerEpoch(0)) for member in isr)
+    return {T0: VersionedState(LeaderAndIsr(BrokerId(leader), LeaderEpoch(0), entries, min_isr=min_isr), 0)}
+
+
+def reasons(broker: int, *arguments: object, live: object = ALL, wanted: object = ()) -> list[Obstacle]:
+    found = obstacles_to_restart(BrokerId(broker), live, *arguments, wanted)  # type: ignore[arg-type]
+    assert all(obstacle.message for obstacle in found)
+    return [obstacle.reason for obstacle in found]
+
+
+def test_a_broker_whose_partitions_have_enough_others_in_sync_is_safe() -> None:
+    assert reasons(1, [topic(1, 2, 0)], state(1, 1, 2, 0, min_isr=2)) == []
+
+
+def test_a_leader_with_no_heir_in_sync_is_not_safe() -> None:
+    assert reasons(1, [topic(1, 2)], state(1, 1)) == [Obstacle.NO_IN_SYNC_HEIR]
+    assert reasons(1, [topic(1)], state(1, 1)) == [Obstacle.NO_IN_SYNC_HEIR], "one replica is never safe"
+
+
+def test_an_heir_that_is_not_live_is_none() -> None:
+    live = {broker: epoch for broker, epoch in ALL.items() if broker != 2}
+    found = reasons(1, [topic(1, 2)], state(1, 1, 2), live=live)
+    assert found == [Obstacle.NO_IN_SYNC_HEIR, Obstacle.OTHER_BROKER_AWAY]
+
+
+def test_too_few_left_for_acks_all_is_not_safe() -> None:
+    assert reasons(1, [topic(1, 2)], state(1, 1, 2, min_isr=2)) == [Obstacle.BELOW_MIN_ISR]
+    assert reasons(2, [topic(1, 2)], state(1, 1, 2, min_isr=2)) == [Obstacle.BELOW_MIN_ISR], "a follower counts too"
+
+
+def test_a_follower_that_has_not_caught_up_waits() -> None:
+    assert reasons(2, [topic(1, 2, 0)], state(1, 1, 0)) == [Obstacle.NOT_IN_SYNC]
+
+
+def test_another_broker_away_makes_it_wait_even_where_it_shares_no_partition() -> None:
+    others = TopicDescription("u", "id", {0: ids(2)}, {0: "i"})
+    live = {broker: epoch for broker, epoch in ALL.items() if broker != 2}
+    found = obstacles_to_restart(BrokerId(1), live, [topic(1, 0), others], state(1, 1, 0))
+    assert [(one.reason, one.partitions) for one in found] == [(Obstacle.OTHER_BROKER_AWAY, ())]
+    assert "broker 2" in found[0].message
+
+
+def test_a_move_under_way_or_wanted_waits() -> None:
+    moving = replace(topic(1, 2, 0), original={0: ids(1, 2)})
+    assert reasons(1, [moving], state(1, 1, 2, 0)) == [Obstacle.MOVE_UNDER_WAY]
+    assert reasons(1, [topic(1, 2, 0)], state(1, 1, 2, 0), wanted=[T0]) == [Obstacle.MOVE_UNDER_WAY]
+
+
+def test_a_broker_that_is_away_is_told_so_even_without_replicas() -> None:
+    live = {broker: epoch for broker, epoch in ALL.items() if broker != 1}
+    assert reasons(1, [topic(2, 0)], state(2, 2, 0), live=live) == [Obstacle.BROKER_NOT_LIVE]
+
+
+def test_a_partition_too_new_for_a_state_waits_for_its_leader() -> None:
+    assert reasons(1, [topic(1, 2)], {}) == [Obstacle.NO_IN_SYNC_HEIR]
+
+
+def test_a_drained_broker_is_safe() -> None:
+    assert reasons(1, [topic(2, 0)], state(2, 2, 0)) == []
