@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tidemark.core.placement import assign_replicas, check_counts
@@ -85,6 +85,7 @@ def plan_topic(
     *,
     topic_id: str,
     default_replication_factor: int,
+    draining: Collection[BrokerId] = (),
     new_uuid: Callable[[], str] = lambda: uuid.uuid4().hex,
 ) -> TopicDescription:
     """The topic node to write for a request whose name was checked.
@@ -95,16 +96,18 @@ def plan_topic(
         existing: every topic there is; their preferred leaders decide where this one starts (rule C4).
         topic_id: from `topic_id_of`.
         default_replication_factor: taken for 0.
+        draining: brokers that are removed: nothing new is placed on them.
         new_uuid: gives the incarnations (rule C7).
 
     Raises:
         TidemarkError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, UNKNOWN_CONFIG or INVALID_CONFIG.
     """
     factor = request.replication_factor or default_replication_factor
-    check_counts(len(brokers), partitions=request.partitions, replication_factor=factor)
+    open_brokers = _open_brokers(brokers, draining)
+    check_counts(len(open_brokers), partitions=request.partitions, replication_factor=factor)
     check_configs(request.configs, replication_factor=factor)
     assigned = assign_replicas(
-        {broker_id: broker.rack for broker_id, broker in brokers.items()},
+        open_brokers,
         partitions=min(request.partitions, _SAMPLE_PARTITIONS),
         replication_factor=factor,
         existing=[replicas for topic in existing for replicas in topic.partitions.values()],
@@ -116,13 +119,119 @@ def plan_topic(
         incarnations={partition: new_uuid() for partition in range(len(assigned))},
         configs=dict(request.configs),
     )
-    node_bytes = len(encode_topic(planned))
-    if node_bytes > NODE_BYTES_MAX or len(assigned) < request.partitions:
-        fitting = len(assigned) * NODE_BYTES_MAX // node_bytes
+    _check_fits(planned, request.partitions, factor)
+    return planned
+
+
+def plan_partitions(
+    topic: TopicDescription,
+    total_count: int,
+    assignments: Sequence[tuple[BrokerId, ...]],
+    brokers: Mapping[BrokerId, BrokerRegistration],
+    existing: Iterable[TopicDescription],
+    *,
+    draining: Collection[BrokerId] = (),
+) -> TopicDescription:
+    """The topic as it would be with `total_count` partitions; the new ones continue rule C4 or are given.
+
+    Args:
+        topic: as it is.
+        total_count: partitions it shall have.
+        assignments: replicas of each new one; none: they are placed, with as many replicas as partition 0 has.
+        brokers: the live ones.
+        existing: every topic there is, this one included.
+        draining: brokers that are removed: nothing new is placed on them.
+
+    Raises:
+        TidemarkError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, EMPTY_REPLICAS, DUPLICATE_REPLICA or
+            BROKER_NOT_AVAILABLE.
+    """
+    there = len(topic.partitions)
+    where = {"topic": topic.topic, "partition_count": str(there)}
+    if total_count < there:
         raise TidemarkError(
             ErrorCode.INVALID_PARTITIONS,
-            f"{request.partitions} partitions with {factor} replicas do not fit into one ZooKeeper node; "
-            f"about {fitting} do",
+            f"{topic.topic} has {there} partitions, more than {total_count}: remove some with "
+            "tidemark topic remove-partitions",
+            where,
+        )
+    missing = total_count - there
+    if assignments and len(assignments) != missing:
+        raise TidemarkError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{missing} partitions are to be added to the {there} of {topic.topic}, and replicas of "
+            f"{len(assignments)} are given: give those of each, or none",
+            where,
+        )
+    if not missing:
+        return topic
+    if assignments:
+        for replicas in assignments:
+            _check_replicas(topic.topic, replicas, brokers, draining)
+        added = tuple(assignments)
+    else:
+        added = assign_replicas(
+            _open_brokers(brokers, draining),
+            partitions=min(missing, _SAMPLE_PARTITIONS),
+            replication_factor=_replication_factor(topic),
+            existing=[replicas for other in existing for replicas in other.partitions.values()],
+        )
+    planned = replace(
+        topic,
+        partitions={**topic.partitions, **{there + index: replicas for index, replicas in enumerate(added)}},
+        incarnations={**topic.incarnations, **{there + index: uuid.uuid4().hex for index in range(len(added))}},
+    )
+    _check_fits(planned, total_count, len(added[0]))
+    return planned
+
+
+def _replication_factor(topic: TopicDescription) -> int:
+    """Of the first partition; while it is moved, what it had before."""
+    first = min(topic.partitions)
+    return len(topic.original.get(first, topic.partitions[first]))
+
+
+def _check_replicas(
+    topic: str,
+    replicas: tuple[BrokerId, ...],
+    brokers: Collection[BrokerId],
+    draining: Collection[BrokerId],
+) -> None:
+    where = {"topic": topic}
+    if not replicas:
+        raise TidemarkError(ErrorCode.EMPTY_REPLICAS, "a partition needs at least one replica", where)
+    listed = ",".join(str(broker) for broker in replicas)
+    if len(set(replicas)) < len(replicas):
+        raise TidemarkError(
+            ErrorCode.DUPLICATE_REPLICA, f"replicas {listed}: a broker holds one replica at most", where
+        )
+    for broker in replicas:
+        if broker not in brokers:
+            raise TidemarkError(
+                ErrorCode.BROKER_NOT_AVAILABLE, f"replicas {listed}: broker {broker} is not live; start it", where
+            )
+        if broker in draining:
+            raise TidemarkError(
+                ErrorCode.BROKER_NOT_AVAILABLE,
+                f"replicas {listed}: broker {broker} is being removed; name another, or add it again with "
+                f"tidemark cluster add-brokers {broker}",
+                where,
+            )
+
+
+def _open_brokers(
+    brokers: Mapping[BrokerId, BrokerRegistration], draining: Collection[BrokerId]
+) -> dict[BrokerId, str]:
+    """Those on which something may be placed, with their racks."""
+    return {broker_id: broker.rack for broker_id, broker in brokers.items() if broker_id not in draining}
+
+
+def _check_fits(planned: TopicDescription, partitions: int, factor: int) -> None:
+    node_bytes = len(encode_topic(planned))
+    if node_bytes > NODE_BYTES_MAX or len(planned.partitions) < partitions:
+        fitting = len(planned.partitions) * NODE_BYTES_MAX // node_bytes
+        raise TidemarkError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{partitions} partitions with {factor} replicas do not fit into one ZooKeeper node; about {fitting} do",
             {"partitions_max": str(fitting)},
         )
-    return planned

@@ -25,14 +25,22 @@ class TopicAdministration:
         store: started.
         default_replication_factor: of a topic that names none.
         admin_address: host:port at which clients reach this service.
+        writing: held while something is placed: two topics planned beside each other would start at the same broker
+            (rule C4).
     """
 
-    def __init__(self, store: MetadataStore, *, default_replication_factor: int, admin_address: str) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        default_replication_factor: int,
+        admin_address: str,
+        writing: asyncio.Lock | None = None,
+    ) -> None:
         self._store = store
         self._default_replication_factor = default_replication_factor
         self._admin_address = admin_address
-        # Two topics planned beside each other would start at the same broker (rule C4).
-        self._writing = asyncio.Lock()
+        self._writing = writing or asyncio.Lock()
 
     async def create_topic(self, request: TopicRequest, *, validate_only: bool, timeout_s: float) -> TopicView:
         """The topic made, every partition with a leader; with `validate_only` what would be made, nothing written.
@@ -54,7 +62,9 @@ class TopicAdministration:
 
     async def _planned(self, request: TopicRequest, topic_id: str) -> TopicDescription:
         """The topic to write; where an earlier try has written it (the same id), the one that is there."""
-        topics, brokers = await asyncio.gather(self._store.topics(), self._store.live_brokers())
+        topics, brokers, draining = await asyncio.gather(
+            self._store.topics(), self._store.live_brokers(), self._store.draining_brokers()
+        )
         found = topics.get(request.topic)
         if found is not None and found.topic_id != topic_id:
             raise already_exists(request.topic)
@@ -64,6 +74,7 @@ class TopicAdministration:
             topics.values(),
             topic_id=topic_id,
             default_replication_factor=self._default_replication_factor,
+            draining=draining,
         )
 
     async def _write(self, topic: TopicDescription) -> TopicDescription:

@@ -1,0 +1,219 @@
+"""Adds partitions to topics and removes them: planned and checked here, carried out by the controller (rules C4, C7).
+
+A request is a node for each partition; the controller answers by what it makes of the topic, or by a refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tidemark.admin.planning import check_topic_name, plan_partitions
+from tidemark.admin.polling import poll
+from tidemark.admin.views import partitions_of, partitions_without_leader, topic_view
+from tidemark.core.cluster_state import TopicView
+from tidemark.model import BrokerId, ErrorCode, Refusal, TidemarkError, TopicDescription, TopicPartition
+from tidemark.ports import MetadataStore
+
+_SHOWN_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsToRemove:
+    """Which of a topic's partitions shall go; one of the three says it."""
+
+    count: int | None = None
+    total_count: int | None = None
+    partitions: tuple[int, ...] = ()
+
+
+class Removed(NamedTuple):
+    """The topic without them, and which they were."""
+
+    topic: TopicView
+    partitions: tuple[int, ...]
+
+
+class PartitionAdministration:
+    """The calls of the admin service that are about the number of a topic's partitions.
+
+    Args:
+        store: started.
+        writing: held while something is placed: two plans beside each other would start at the same broker.
+    """
+
+    def __init__(self, store: MetadataStore, writing: asyncio.Lock) -> None:
+        self._store = store
+        self._writing = writing
+
+    async def create_partitions(
+        self,
+        name: str,
+        total_count: int,
+        assignments: Sequence[tuple[BrokerId, ...]] = (),
+        *,
+        validate_only: bool,
+        timeout_s: float,
+    ) -> TopicView:
+        """The topic with `total_count` partitions, each with a leader; with `validate_only` as it would be.
+
+        A topic that has that many already is as it should be: a retry is harmless.
+
+        Raises:
+            TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC, what `plan_partitions` refuses, what the controller
+                refuses, or REQUEST_TIMED_OUT: the controller goes on then.
+        """
+        async with self._writing:
+            planned, added = await self._planned(name, total_count, assignments)
+            if validate_only:
+                return topic_view(planned, await self._store.states(partitions_of([planned])))
+            known = {_identity(one) for one in await self._store.refusals()}
+            if added:
+                await self._store.request_partitions(added)
+
+        async def all_lead() -> TopicView | None:
+            await self._raise_refusal("partitions_add", added, known)
+            topic = await self._topic(name)
+            if len(topic.partitions) < total_count:
+                return None
+            states = await self._store.states(partitions_of([topic]))
+            without = set(partitions_without_leader(topic, states))
+            return None if without & {one.partition for one in added} else topic_view(topic, states)
+
+        view = await poll(all_lead, timeout_s)
+        if view is None:
+            raise await self._late(name, f"{len(added)} partitions are asked for, but not all are there", timeout_s)
+        return view
+
+    async def delete_partitions(
+        self, name: str, which: PartitionsToRemove, *, force: bool, validate_only: bool, timeout_s: float
+    ) -> Removed:
+        """The topic without its highest-numbered partitions; with `validate_only` which they would be.
+
+        Raises:
+            TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC, INVALID_PARTITIONS, NOT_HIGHEST_PARTITION,
+                PARTITION_NOT_EMPTY unless forced, REASSIGNMENT_IN_PROGRESS, or REQUEST_TIMED_OUT: the controller goes
+                on then.
+        """
+        topic = await self._topic(name)
+        indexes = indexes_to_remove(topic, which)
+        moving = [index for index in indexes if index in topic.original]
+        if moving:
+            raise TidemarkError(
+                ErrorCode.REASSIGNMENT_IN_PROGRESS,
+                f"partitions {_listed(moving)} of {name} are being moved: wait, or run tidemark reassign cancel",
+                {"topic": name},
+            )
+        if not validate_only and indexes:
+            known = {_identity(one) for one in await self._store.refusals()}
+            removed = {TopicPartition(name, index): force for index in indexes}
+            await self._store.request_partition_removal(removed)
+
+            async def are_gone() -> bool | None:
+                await self._raise_refusal("partitions_remove", removed, known)
+                now = (await self._store.topics([name])).get(name)
+                left = now is not None and now.topic_id == topic.topic_id and set(indexes) & set(now.partitions)
+                return None if left else True
+
+            if await poll(are_gone, timeout_s) is None:
+                raise await self._late(name, f"the removal of {len(indexes)} partitions is asked for", timeout_s)
+        now = await self._topic(name)
+        view = topic_view(now, await self._store.states(partitions_of([now])))
+        return Removed(view, tuple(indexes))
+
+    async def _planned(
+        self, name: str, total_count: int, assignments: Sequence[tuple[BrokerId, ...]]
+    ) -> tuple[TopicDescription, Mapping[TopicPartition, tuple[BrokerId, ...]]]:
+        check_topic_name(name)
+        topics, live, draining = await asyncio.gather(
+            self._store.topics(), self._store.live_brokers(), self._store.draining_brokers()
+        )
+        topic = topics.get(name)
+        if topic is None:
+            raise _unknown_topic(name)
+        planned = plan_partitions(topic, total_count, assignments, live, topics.values(), draining=draining)
+        added = {
+            TopicPartition(name, index): replicas
+            for index, replicas in planned.partitions.items()
+            if index not in topic.partitions
+        }
+        return planned, added
+
+    async def _topic(self, name: str) -> TopicDescription:
+        check_topic_name(name)
+        topic = (await self._store.topics([name])).get(name)
+        if topic is None:
+            raise _unknown_topic(name)
+        return topic
+
+    async def _raise_refusal(
+        self, kind: str, asked: Collection[TopicPartition], known: Collection[tuple[object, ...]]
+    ) -> None:
+        """What the controller has refused of it since, the first."""
+        for refusal in await self._store.refusals():
+            if refusal.kind == kind and refusal.partition in asked and _identity(refusal) not in known:
+                raise refusal.error
+
+    async def _late(self, name: str, what: str, timeout_s: float) -> TidemarkError:
+        try:
+            controller = await self._store.controller()
+            who = "no controller is active" if controller is None else "the controller goes on with it"
+        except TidemarkError:
+            who = "ZooKeeper does not answer"
+        return TidemarkError(
+            ErrorCode.REQUEST_TIMED_OUT, f"topic {name}: {what} after {timeout_s:.1f} s; {who}", {"topic": name}
+        )
+
+
+def indexes_to_remove(topic: TopicDescription, which: PartitionsToRemove) -> list[int]:
+    """The highest-numbered partitions that are meant, sorted; none where the topic has no more than it shall keep.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST, INVALID_PARTITIONS or NOT_HIGHEST_PARTITION.
+    """
+    there = len(topic.partitions)
+    if (which.count is not None) + (which.total_count is not None) + bool(which.partitions) != 1:
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "say one of count, total_count and partitions")
+    if which.partitions:
+        wanted = sorted(set(which.partitions))
+        highest = list(range(there - len(wanted), there))
+        if wanted != highest:
+            raise TidemarkError(
+                ErrorCode.NOT_HIGHEST_PARTITION,
+                f"only the highest-numbered partitions of {topic.topic} can be removed: to remove {len(wanted)} of "
+                f"its {there} name {_listed(highest) if len(wanted) < there else 'fewer'}",
+                {"topic": topic.topic, "partition_count": str(there)},
+            )
+        keep = there - len(wanted)
+    else:
+        keep = which.total_count if which.total_count is not None else there - (which.count or 0)
+    if keep > there or (which.count is not None and which.count < 1):
+        raise TidemarkError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{topic.topic} has {there} partitions, fewer than {keep}: add some with tidemark topic add-partitions"
+            if keep > there
+            else f"remove 1 partition or more, not {which.count}",
+            {"topic": topic.topic, "partition_count": str(there)},
+        )
+    if keep < 1:
+        raise TidemarkError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{topic.topic} would have {keep} partitions: a topic keeps 1 at least; delete the topic instead",
+            {"topic": topic.topic, "partition_count": str(there)},
+        )
+    return list(range(keep, there))
+
+
+def _listed(indexes: Sequence[int]) -> str:
+    shown = ", ".join(str(index) for index in indexes[:_SHOWN_MAX])
+    return shown if len(indexes) <= _SHOWN_MAX else f"{shown}, ..."
+
+
+def _identity(refusal: Refusal) -> tuple[object, ...]:
+    return refusal.kind, refusal.partition, refusal.request_id, refusal.at_ms, refusal.error.code
+
+
+def _unknown_topic(name: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {name}", {"topic": name})
