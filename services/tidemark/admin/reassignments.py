@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from tidemark.admin.move_checks import refuse_moves
 from tidemark.admin.move_tracker import MoveTracker
 from tidemark.admin.replica_sizes import OnBrokers, ReplicaSizes, inbound_bytes_per_s, sizes_of
 from tidemark.core.move_progress import EndedMove, MoveOutcome, MoveProgress, Sight, progress_of
+from tidemark.core.move_request import check_moves
 from tidemark.core.reassignment import status
 from tidemark.model import (
     NO_LEADER,
@@ -223,14 +223,14 @@ class ReassignmentAdministration:
         # What an earlier try of the same request has written already is no obstacle to itself.
         there = set(scene.requests.moves)
         new = [move for move in moves if move not in there]
-        refused = refuse_moves(new, scene.topics, scene.live, scene.requests)
+        under_way = {move.partition for move in (*scene.requests.moves, *_under_way(scene))}
+        refused = check_moves(new, scene.topics, scene.live, under_way)
         refused |= {
             move.partition: _drained(move, broker)
             for move in new
             for broker in move.replicas
             if broker in scene.draining and broker not in scene.assigned(move.partition)
         }
-        under_way = {move.partition for move in (*scene.requests.moves, *_under_way(scene))}
         asked = {move.partition for move in moves}
         for partition in query.cancel:
             if partition in asked:
