@@ -9,6 +9,9 @@ import sys
 
 from tidemark.admin.configs import ConfigAdministration
 from tidemark.admin.elections import ElectionAdministration
+from tidemark.admin.partitions import PartitionAdministration
+from tidemark.admin.reassignments import ReassignmentAdministration
+from tidemark.admin.replica_sizes import FromBrokers
 from tidemark.admin.requests import AnsweredOnce
 from tidemark.admin.servicer import SERVICE_NAME, AdminServicer
 from tidemark.admin.session import SessionKeeper
@@ -31,10 +34,12 @@ async def serve(settings: AdminSettings) -> int:
     clock = SystemClock()
     store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)
     session = SessionKeeper(store)
+    placing = asyncio.Lock()
     topics = TopicAdministration(
         store,
         default_replication_factor=settings.default_replication_factor,
         admin_address=str(settings.advertised_listeners),
+        writing=placing,
     )
     elections = ElectionAdministration(store, Survey(ThroughController(store)))
     servicer = AdminServicer(
@@ -42,6 +47,8 @@ async def serve(settings: AdminSettings) -> int:
         elections,
         configs=ConfigAdministration(store),
         requests=AnsweredOnce(store, clock),
+        reassignments=ReassignmentAdministration(store, FromBrokers()),
+        partitions=PartitionAdministration(store, placing),
         request_timeout_ms=settings.admin_request_timeout_ms,
     )
     service = Service(admin_service_pb2_grpc.add_AdminServiceServicer_to_server, servicer, SERVICE_NAME)

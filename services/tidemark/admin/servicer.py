@@ -10,7 +10,11 @@ from tidemark.admin.auditing import observed
 from tidemark.admin.configs import ConfigAdministration
 from tidemark.admin.configs_servicer import ConfigsServicer
 from tidemark.admin.elections import ElectionAdministration, ElectionQuery
+from tidemark.admin.partitions import PartitionAdministration
+from tidemark.admin.partitions_servicer import PartitionCalls
 from tidemark.admin.planning import TopicRequest
+from tidemark.admin.reassignments import ReassignmentAdministration
+from tidemark.admin.reassignments_servicer import ReassignmentCalls
 from tidemark.admin.requests import AnsweredOnce, Facts
 from tidemark.admin.topics import TopicAdministration
 from tidemark.rpc import errors
@@ -23,7 +27,7 @@ from tidemark.v1 import admin_service_pb2_grpc
 SERVICE_NAME: Final = "tidemark.v1.AdminService"
 
 
-class AdminServicer(ConfigsServicer, admin_service_pb2_grpc.AdminServiceServicer):
+class AdminServicer(ConfigsServicer, ReassignmentCalls, PartitionCalls, admin_service_pb2_grpc.AdminServiceServicer):
     """Refusals are raised; the server makes status of them.
 
     Args:
@@ -31,6 +35,8 @@ class AdminServicer(ConfigsServicer, admin_service_pb2_grpc.AdminServiceServicer
         elections: does that on elections.
         configs: does that on settings.
         requests: keeps the answers of what changes something.
+        reassignments: does that on moves of replicas.
+        partitions: does that on the number of a topic's partitions.
         request_timeout_ms: admin.request.timeout.ms; the caller's deadline counts where it is shorter.
     """
 
@@ -41,6 +47,8 @@ class AdminServicer(ConfigsServicer, admin_service_pb2_grpc.AdminServiceServicer
         *,
         configs: ConfigAdministration,
         requests: AnsweredOnce,
+        reassignments: ReassignmentAdministration,
+        partitions: PartitionAdministration,
         request_timeout_ms: int,
     ) -> None:
         super().__init__(request_timeout_ms=request_timeout_ms)
@@ -48,6 +56,8 @@ class AdminServicer(ConfigsServicer, admin_service_pb2_grpc.AdminServiceServicer
         self._elections = elections
         self._configs = configs
         self._requests = requests
+        self._reassignments = reassignments
+        self._partitions = partitions
 
     async def CreateTopic(  # noqa: N802 - named by the contract
         self, request: pb.CreateTopicRequest, context: ServicerContext[Any, Any]

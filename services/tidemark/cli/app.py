@@ -18,6 +18,7 @@ from tidemark.cli.consume import consume
 from tidemark.cli.elect import elect
 from tidemark.cli.output import print_error
 from tidemark.cli.produce import produce
+from tidemark.cli.reassign import reassign_app
 from tidemark.cli.topics import topic_app
 from tidemark.model import ErrorCode, TidemarkError
 
@@ -34,6 +35,7 @@ app = typer.Typer(
 app.add_typer(topic_app, name="topic")
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(config_app, name="config")
+app.add_typer(reassign_app, name="reassign")
 app.command()(produce)
 app.command()(consume)
 app.command()(elect)

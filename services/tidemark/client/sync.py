@@ -17,6 +17,7 @@ from tidemark.client.background import background_loop
 from tidemark.client.batching import SendHandle, TableHandle
 from tidemark.client.records import ConsumerRecord, OffsetAndTimestamp, PartitionBatch, as_partition, records_of
 from tidemark.client.sync_admin_configs import ConfigCalls
+from tidemark.client.sync_admin_reassignments import ReassignmentCalls
 from tidemark.core.cluster_state import TopicView
 from tidemark.model import ElectionKind, ElectionOutcome, TopicPartition, UncleanElection
 from tidemark.record.payload import Headers
@@ -211,7 +212,7 @@ class Consumer(_Facade):
             self._records, self._batch = [], None
 
 
-class AdminClient(ConfigCalls, _Facade):
+class AdminClient(ConfigCalls, ReassignmentCalls, _Facade):
     """As `tidemark.client.aio.AdminClient`, blocking."""
 
     _client: AsyncAdminClient

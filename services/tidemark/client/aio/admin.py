@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import grpc
 
 from tidemark.client.aio.admin_configs import ConfigCalls
+from tidemark.client.aio.admin_reassignments import ReassignmentCalls
 from tidemark.client.aio.lifecycle import Lifecycle
 from tidemark.client.cluster import Cluster
 from tidemark.core.cluster_state import ClusterView, TopicView
@@ -41,8 +42,8 @@ class ClusterDescription(NamedTuple):
     offline_count: int
 
 
-class AdminClient(ConfigCalls, Lifecycle):
-    """Creates, deletes and describes topics, changes settings, and holds elections.
+class AdminClient(ConfigCalls, ReassignmentCalls, Lifecycle):
+    """Creates, deletes and describes topics, changes settings, moves replicas, and holds elections.
 
     Args:
         admin: host:port of the admin service; None: asked of the brokers.
@@ -176,5 +177,14 @@ class AdminClient(ConfigCalls, Lifecycle):
             raise TidemarkError(ErrorCode.SHUTTING_DOWN, "the admin client is not started, or closed")
         try:
             return await method(AdminServiceStub(self._channel))(request, timeout=self._timeout_s, wait_for_ready=False)
+        except grpc.RpcError as error:
+            raise errors.from_rpc_error(error, address=f"admin service {self._admin}") from None
+
+    async def _stream(self, method: Callable[[Any], Any], request: Any) -> AsyncIterator[Any]:
+        if self._channel is None:
+            raise TidemarkError(ErrorCode.SHUTTING_DOWN, "the admin client is not started, or closed")
+        try:
+            async for response in method(AdminServiceStub(self._channel))(request, wait_for_ready=False):
+                yield response
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=f"admin service {self._admin}") from None

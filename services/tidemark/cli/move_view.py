@@ -1,0 +1,186 @@
+"""Progress of moves for people: a live table on a terminal, lines elsewhere; and as JSON for scripts."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from tidemark.cli.output import counted, error_json, print_line
+from tidemark.cli.rates import shown_bytes, shown_duration
+from tidemark.core.move_progress import EndedMove, MoveProgress
+from tidemark.model import Refusal, TopicPartition
+
+COLUMNS: Final = ("partition", "from", "to", "state", "copied", "rate", "left", "throttle", "waits for")
+_ROWS_MAX: Final = 20
+_LINE_EVERY_S: Final = 10.0
+
+
+def name_of(partition: TopicPartition) -> str:
+    """As commands take it."""
+    return f"{partition.topic}:{partition.partition}"
+
+
+def listed(brokers: Iterable[int]) -> str:
+    """ "1,2"; "none"."""
+    return ",".join(str(broker) for broker in brokers) or "none"
+
+
+def row_of(moved: MoveProgress) -> tuple[str, ...]:
+    """A move under `COLUMNS`."""
+    return (
+        name_of(moved.partition),
+        listed(moved.original),
+        listed(moved.target),
+        str(moved.phase),
+        _copied(moved),
+        "-" if moved.rate_bytes_per_s is None else f"{shown_bytes(moved.rate_bytes_per_s)}/s",
+        "-" if moved.eta_s is None else shown_duration(moved.eta_s),
+        f"{shown_bytes(moved.throttle_bytes_per_s)}/s" if moved.throttle_bytes_per_s else "none",
+        moved.waiting_for or "-",
+    )
+
+
+def _copied(moved: MoveProgress) -> str:
+    if moved.bytes_done is None or moved.bytes_total is None:
+        return "-"
+    if not moved.bytes_total:
+        return "nothing to copy"
+    share = 100 * moved.bytes_done / moved.bytes_total
+    return f"{share:.0f}% of {shown_bytes(moved.bytes_total)}"
+
+
+def progress_json(moved: MoveProgress) -> Mapping[str, object]:
+    """A move for scripts; null is unknown."""
+    return {
+        "topic": moved.partition.topic,
+        "partition": moved.partition.partition,
+        "original_replicas": list(moved.original),
+        "target_replicas": list(moved.target),
+        "assigned_replicas": list(moved.assigned),
+        "adding_replicas": list(moved.adding),
+        "removing_replicas": list(moved.removing),
+        "replicas": [
+            {"broker_id": broker, "state": str(state), "size_bytes": moved.sizes_bytes.get(broker)}
+            for broker, state in sorted(moved.replicas.items())
+        ],
+        "state": str(moved.phase),
+        "bytes_done": moved.bytes_done,
+        "bytes_total": moved.bytes_total,
+        "rate_bytes_per_s": moved.rate_bytes_per_s,
+        "eta_s": moved.eta_s,
+        "throttle_bytes_per_s": moved.throttle_bytes_per_s,
+        "waiting_for": moved.waiting_for,
+        "request_id": moved.request_id,
+    }
+
+
+def ended_json(ended: EndedMove) -> Mapping[str, object]:
+    """A move that is wanted no more, for scripts."""
+    return {
+        "topic": ended.partition.topic,
+        "partition": ended.partition.partition,
+        "replicas": list(ended.replicas),
+        "error": None if ended.error is None else error_json(ended.error),
+    }
+
+
+def refusal_json(refusal: Refusal) -> Mapping[str, object]:
+    """Something that was refused, for scripts."""
+    where = refusal.partition
+    return {
+        "kind": refusal.kind,
+        "topic": None if where is None else where.topic,
+        "partition": None if where is None else where.partition,
+        "error": error_json(refusal.error),
+        "request_id": refusal.request_id,
+        "refused_at_ms": refusal.at_ms,
+    }
+
+
+def summary(moves: Sequence[MoveProgress]) -> str:
+    """All of them in a line."""
+    known = [one for one in moves if one.bytes_done is not None and one.bytes_total is not None]
+    total = sum(one.bytes_total or 0 for one in known)
+    done = sum(one.bytes_done or 0 for one in known)
+    rate = sum(one.rate_bytes_per_s or 0 for one in moves)
+    parts = [f"{counted(len(moves), 'move')} left"]
+    if total:
+        parts.append(f"{100 * done / total:.0f}% of {shown_bytes(total)} copied")
+    if rate:
+        parts += [f"{shown_bytes(rate)}/s", f"about {shown_duration((total - done) / rate)} to go"]
+    return ", ".join(parts)
+
+
+class MoveView:
+    """Shows news as they come, on stdout; nothing where `silent`.
+
+    Args:
+        silent: for scripts, who are told at the end.
+        now_s: a monotonic clock.
+    """
+
+    def __init__(self, *, silent: bool = False, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._silent = silent
+        self._now_s = now_s
+        self._live: Live | None = None
+        self._stack = ExitStack()
+        self._said: dict[TopicPartition, tuple[str, str]] = {}
+        self._summed_at_s = -_LINE_EVERY_S
+
+    def __enter__(self) -> Self:
+        if not self._silent and sys.stdout.isatty():
+            console = Console(markup=False, highlight=False)
+            self._live = self._stack.enter_context(Live(console=console, auto_refresh=False, transient=True))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def show(self, moves: Sequence[MoveProgress], ended: Sequence[EndedMove], more: str = "") -> None:
+        """What is under way now, and what has ended since."""
+        if self._silent:
+            return
+        for one in ended:
+            self._print(
+                f"{name_of(one.partition)} {'is on' if one.error is None else 'stays on'} {listed(one.replicas)}"
+            )
+        if self._live is not None:
+            self._live.update(_table(moves, more), refresh=True)
+            return
+        for moved in moves:
+            said = (str(moved.phase), moved.waiting_for)
+            if self._said.get(moved.partition) != said:
+                self._said[moved.partition] = said
+                why = f", waits: {moved.waiting_for}" if moved.waiting_for else ""
+                self._print(
+                    f"{name_of(moved.partition)} {listed(moved.original)} -> {listed(moved.target)} {said[0]}{why}"
+                )
+        if moves and self._now_s() - self._summed_at_s >= _LINE_EVERY_S:
+            self._summed_at_s = self._now_s()
+            self._print(summary(moves) + more)
+
+    def _print(self, line: str) -> None:
+        if self._live is not None:
+            self._live.console.print(line, soft_wrap=True)
+        else:
+            print_line(line)
+            sys.stdout.flush()
+
+
+def _table(moves: Sequence[MoveProgress], more: str) -> Table:
+    shown = sorted(moves, key=lambda one: (one.phase == "queued", one.partition))[:_ROWS_MAX]
+    hidden = f", {len(moves) - len(shown)} not shown" if len(shown) < len(moves) else ""
+    table = Table(*COLUMNS, caption=summary(moves) + more + hidden, caption_justify="left")
+    for moved in shown:
+        table.add_row(*row_of(moved))
+    return table

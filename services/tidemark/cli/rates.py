@@ -1,0 +1,59 @@
+"""Bytes, rates and times as people write and read them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import typer
+
+_UNITS: Final = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 1 << 10,
+    "MIB": 1 << 20,
+    "GIB": 1 << 30,
+    "TIB": 1 << 40,
+}
+_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*?)(?:/s)?", re.ASCII)
+_INT64_MAX: Final = 2**63 - 1
+_KILO: Final = 1000
+
+
+def parse_rate(text: str) -> int:
+    """Bytes in a second of "50MB", "50MB/s", "1.5GiB" or "1000000"; bad usage for what is none, or 0."""
+    found = _RATE.fullmatch(text.strip())
+    factor = _UNITS.get(found[2].upper()) if found is not None else None
+    if found is None or factor is None:
+        raise typer.BadParameter(f"{text!r}: want bytes a second, such as 50MB, 512KiB or 1000000")
+    rate = round(float(found[1]) * factor)
+    if not 1 <= rate <= _INT64_MAX:
+        raise typer.BadParameter(f"{text!r}: want 1 byte a second or more; leave it out for no limit")
+    return rate
+
+
+def shown_bytes(count: float | None) -> str:
+    """ "1.5 MB"; "unknown" for None."""
+    if count is None:
+        return "unknown"
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < _KILO:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= _KILO
+    return f"{count:.1f} TB"
+
+
+def shown_duration(seconds: float | None) -> str:
+    """ "1 h 05 min"; "unknown" for None."""
+    if seconds is None:
+        return "unknown"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"

@@ -1,0 +1,402 @@
+"""`tidemark reassign ...`: move replicas between brokers (seed 002)."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tidemark.cli.elect import parse_targets
+from tidemark.cli.move_feed import MoveFeed, interrupted, raise_all
+from tidemark.cli.move_view import (
+    COLUMNS,
+    MoveView,
+    ended_json,
+    listed,
+    name_of,
+    progress_json,
+    refusal_json,
+    row_of,
+)
+from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
+from tidemark.cli.output import Output, counted, error_json, print_json, print_line, print_table
+from tidemark.cli.rates import parse_rate
+from tidemark.core.move_progress import MoveOutcome
+from tidemark.core.move_request import format_moves, parse_moves
+from tidemark.model import ErrorCode, Move, TidemarkError, TopicPartition
+
+if TYPE_CHECKING:
+    from tidemark.client import AdminClient
+    from tidemark.core.cluster_state import TopicView
+
+_FILE_BYTES_MAX: Final = 64 << 20
+
+reassign_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""Move replicas between brokers.
+
+\b
+A move is asked for, copied in the background, and done when the new replicas are in sync; the topic is written and
+read all the while. In order:
+  tidemark reassign execute moves.json --dry-run     what would be done
+  tidemark reassign execute moves.json --throttle 50MB
+  tidemark reassign list                             how far it is, and what it waits for
+  tidemark reassign cancel test:2                    the original replicas again
+  tidemark reassign verify moves.json                whether all is as the file says
+To add a broker, or to take one away: tidemark cluster add-brokers, tidemark cluster remove-brokers.
+""",
+)
+
+FileArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Moves as JSON; - for stdin.", allow_dash=True, dir_okay=False)
+]
+ThrottleOption = Annotated[
+    str,
+    typer.Option(
+        "--throttle",
+        metavar="RATE",
+        help="What each broker may send in a second to new replicas, such as 50MB; it ends with the moves.",
+    ),
+]
+NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return when it is begun, not when it is done.")]
+
+
+@reassign_app.callback()
+def reassign() -> None:
+    """Move replicas between brokers."""
+
+
+@reassign_app.command("execute")
+def execute(
+    file: FileArgument,
+    throttle: ThrottleOption = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, show what would move, change nothing.")] = False,
+    no_wait: NoWaitOption = False,
+    bootstrap: BootstrapOption = "",
+    admin: AdminOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Begin the moves of a file and wait until they are done.
+
+    \b
+    The file, for partition 2 of the topic test, with broker 2 as its preferred leader:
+      {"version": 1,
+       "partitions": [{"topic": "test", "partition": 2, "replicas": [2, 1], "log_dirs": ["any", "any"]}]}
+    log_dirs may be left out. Before anything begins, the present assignment is printed in the same form: keep it, and
+    execute it to go back. Nothing is begun if any move is refused.
+
+    \b
+    Ctrl-C ends the waiting, not the moves. A throttle below what producers write to these partitions is refused: such
+    a move would never end. More moves than fit into one ZooKeeper node are begun as earlier ones end; keep it running.
+
+    \b
+    Examples:
+      tidemark reassign execute moves.json --dry-run
+      tidemark reassign execute moves.json --throttle 50MB
+      tidemark reassign execute moves.json --no-wait --output json
+    """
+    moves, cancel, rate = read_file(file, throttle)
+    request_id = uuid.uuid4().hex
+    with connect_admin(bootstrap, admin) as client:
+        checked = client.alter_partition_reassignments(
+            moves, cancel=cancel, throttle_bytes_per_s=rate, validate_only=True, request_id=request_id
+        )
+        refused = [outcome.error for outcome in checked.outcomes if outcome.error is not None]
+        if output is Output.TEXT and (dry_run or not refused):
+            _show_plan(checked.outcomes, moves, rollback=not dry_run)
+        if dry_run and output is Output.JSON:
+            print_json({"moves": [_outcome_json(one, moves) for one in checked.outcomes], "begun": False})
+        if refused:
+            raise_all(refused)
+        if dry_run:
+            return
+        if cancel:
+            answer = client.alter_partition_reassignments(cancel=cancel, request_id=request_id)
+            raise_all_of(answer.outcomes)
+        rollback = _rollback(checked.outcomes)
+        _carry_out(client, moves, rate, request_id, rollback, output, no_wait=no_wait)
+
+
+def _carry_out(
+    client: AdminClient,
+    moves: Sequence[Move],
+    rate: int,
+    request_id: str,
+    rollback: Sequence[Move],
+    output: Output,
+    *,
+    no_wait: bool,
+) -> None:
+    feed = MoveFeed(client, moves, rate, request_id)
+    try:
+        left = feed.begin()
+        if no_wait and left:
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST,
+                f"{len(moves) - left} of {len(moves)} moves are begun, the others do not fit into ZooKeeper's node; "
+                "run it again without --no-wait: they begin as earlier ones end",
+                {"moves_begun": str(len(moves) - left)},
+            )
+        with MoveView(silent=no_wait or output is Output.JSON) as view:
+            ended = [] if no_wait else feed.follow(view)
+    except KeyboardInterrupt:
+        raise interrupted("what was begun") from None
+    failed = [one.error for one in ended if one.error is not None]
+    if output is Output.JSON:
+        print_json(
+            {
+                "begun": True,
+                "request_id": request_id,
+                "ended": [ended_json(one) for one in ended],
+                "rollback": _document(rollback),
+            }
+        )
+    elif no_wait:
+        print_line(f"{counted(len(moves), 'move')} begun; tidemark reassign list shows how far they are")
+    else:
+        print_line(f"{counted(len(ended) - len(failed), 'move')} done")
+    if failed:
+        raise_all(failed)
+
+
+@reassign_app.command("verify")
+def verify(
+    file: FileArgument, bootstrap: BootstrapOption = "", admin: AdminOption = "", output: OutputOption = Output.TEXT
+) -> None:
+    """Tell whether every partition of a file has the replicas that it says; exit status 0 if so, else 1.
+
+    \b
+    Examples:
+      tidemark reassign verify moves.json
+      tidemark reassign verify moves.json --output json | jq '.[] | select(.state != "done")'
+    """
+    moves, _, _ = read_file(file, "")
+    with connect_admin(bootstrap, admin) as client:
+        under_way = {one.partition: one for one in client.list_partition_reassignments().moves}
+        topics = {view.topic: view for view in client.describe_topics(sorted({move.partition.topic for move in moves}))}
+    rows = []
+    for move in sorted(moves, key=lambda one: one.partition):
+        replicas = _replicas(topics.get(move.partition.topic), move.partition.partition)
+        progress = under_way.get(move.partition)
+        state = "gone" if not replicas else "done" if replicas == move.replicas else "different"
+        if progress is not None:
+            state = str(progress.phase) if progress.target == move.replicas else "moved elsewhere"
+        rows.append((move, replicas, state))
+    if output is Output.JSON:
+        print_json(
+            [
+                {
+                    "topic": move.partition.topic,
+                    "partition": move.partition.partition,
+                    "wanted_replicas": list(move.replicas),
+                    "replicas": list(replicas),
+                    "state": state,
+                }
+                for move, replicas, state in rows
+            ]
+        )
+    else:
+        print_table(
+            ("partition", "wanted", "replicas", "state"),
+            [(name_of(move.partition), listed(move.replicas), listed(now), state) for move, now, state in rows],
+        )
+    if any(state != "done" for _, _, state in rows):
+        raise typer.Exit(1)
+
+
+@reassign_app.command("list")
+def list_moves(
+    targets: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC[:PARTITION]]...", help="Which; all if none is named.")
+    ] = None,
+    bootstrap: BootstrapOption = "",
+    admin: AdminOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Moves that are wanted or under way: how far, how fast, what each waits for; and what was refused lately.
+
+    \b
+    States: queued (not begun), copying, finishing (leader and old replicas are settled), cancelling.
+    A node /admin/reassign_partitions that was written by hand and refused is among the refusals, with the reason.
+
+    \b
+    Examples:
+      tidemark reassign list
+      tidemark reassign list test:2 orders
+      tidemark reassign list --output json | jq '.moves[] | select(.waiting_for != "")'
+    """
+    topics, partitions = parse_targets(targets or [])
+    with connect_admin(bootstrap, admin) as client:
+        found = client.list_partition_reassignments()
+    moves = [one for one in found.moves if not targets or one.partition.topic in topics or one.partition in partitions]
+    if output is Output.JSON:
+        print_json(
+            {
+                "moves": [progress_json(moved) for moved in moves],
+                "refusals": [refusal_json(refusal) for refusal in found.refusals],
+            }
+        )
+        return
+    if moves:
+        print_table(COLUMNS, [row_of(moved) for moved in moves])
+    else:
+        print_line("no move is wanted or under way")
+    if found.refusals:
+        print_line("refused lately:")
+        print_table(
+            ("when (UTC)", "what", "partition", "why"),
+            [
+                (
+                    datetime.fromtimestamp(one.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+                    one.kind,
+                    "-" if one.partition is None else name_of(one.partition),
+                    f"{one.error.code}: {one.error.message}",
+                )
+                for one in found.refusals
+            ],
+        )
+
+
+@reassign_app.command("cancel")
+def cancel_moves(
+    targets: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC[:PARTITION]]...", help="Whose move is given up.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All moves there are.")] = False,
+    no_wait: NoWaitOption = False,
+    bootstrap: BootstrapOption = "",
+    admin: AdminOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Give moves up: the partitions get exactly their original replicas back, in their order.
+
+    \b
+    Examples:
+      tidemark reassign cancel test:2
+      tidemark reassign cancel test
+      tidemark reassign cancel --all --no-wait
+    """
+    if everything == bool(targets):
+        raise typer.BadParameter("name partitions or topics, or say --all")
+    topics, partitions = parse_targets(targets or [])
+    with connect_admin(bootstrap, admin) as client:
+        moves = client.list_partition_reassignments().moves
+        chosen = set(partitions)
+        chosen |= {one.partition for one in moves if everything or one.partition.topic in topics}
+        if not chosen:
+            raise TidemarkError(
+                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+                "no such move is wanted or under way: nothing to give up",
+            )
+        answer = client.alter_partition_reassignments(cancel=sorted(chosen))
+        raise_all_of(answer.outcomes)
+        ended = []
+        try:
+            with MoveView(silent=no_wait or output is Output.JSON) as view:
+                for left, ends in () if no_wait else client.watch_partition_reassignments(sorted(chosen)):
+                    view.show(left, ends)
+                    ended += ends
+        except KeyboardInterrupt:
+            raise interrupted("the cancellation") from None
+    if output is Output.JSON:
+        print_json({"cancelled": [name_of(one) for one in sorted(chosen)], "ended": [ended_json(one) for one in ended]})
+    else:
+        verb = "is being given up" if no_wait else "given up"
+        print_line(f"{counted(len(chosen), 'move')} {verb}")
+
+
+def read_file(file: Path, throttle: str) -> tuple[list[Move], list[TopicPartition], int]:
+    """Moves, cancellations and the throttle of a file; `throttle` overrides what the file says.
+
+    Raises:
+        TidemarkError: every entry that is malformed is told.
+    """
+    rate = parse_rate(throttle) if throttle else None
+    moves, errors = parse_moves(_content(file))
+    if errors:
+        raise_all(errors)
+    begun = [move for move in moves if not move.cancel]
+    rates = {move.throttle_bytes_per_s for move in begun}
+    if rate is None and len(rates) > 1:
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST,
+            "the file names several throttles, and one request has one: split it, or say --throttle",
+        )
+    if not moves:
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{file} names no partition: there is nothing to do")
+    chosen = rate if rate is not None else next(iter(rates), 0)
+    return begun, [move.partition for move in moves if move.cancel], chosen
+
+
+def _content(file: Path) -> bytes:
+    try:
+        if str(file) == "-":
+            return sys.stdin.buffer.read(_FILE_BYTES_MAX)
+        with file.open("rb") as opened:
+            return opened.read(_FILE_BYTES_MAX)
+    except OSError as error:
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{file} cannot be read: {error.strerror}") from None
+
+
+def raise_all_of(outcomes: Sequence[MoveOutcome]) -> None:
+    """What was refused, if anything was."""
+    refused = [outcome.error for outcome in outcomes if outcome.error is not None]
+    if refused:
+        raise_all(refused)
+
+
+def _replicas(topic: TopicView | None, index: int) -> tuple[int, ...]:
+    if topic is None or index not in topic.partitions:
+        return ()
+    return tuple(topic.partitions[index].assigned_replicas)
+
+
+def _rollback(outcomes: Sequence[MoveOutcome]) -> list[Move]:
+    return [Move(one.partition, one.before) for one in outcomes if one.before and not one.cancelled]
+
+
+def _document(moves: Sequence[Move]) -> Mapping[str, object]:
+    return {
+        "version": 1,
+        "partitions": [
+            {"topic": move.partition.topic, "partition": move.partition.partition, "replicas": list(move.replicas)}
+            for move in moves
+        ],
+    }
+
+
+def _show_plan(outcomes: Sequence[MoveOutcome], moves: Sequence[Move], *, rollback: bool) -> None:
+    targets = {move.partition: move.replicas for move in moves}
+    if rollback:
+        print_line("the present assignment; keep it, and execute it to go back:")
+        print_line(format_moves(_rollback(outcomes)).rstrip("\n"))
+    print_table(
+        ("partition", "from", "to"),
+        [
+            (
+                name_of(one.partition),
+                listed(one.before),
+                "as before its move" if one.cancelled else listed(targets[one.partition]),
+            )
+            for one in outcomes
+            if one.error is None
+        ],
+    )
+
+
+def _outcome_json(outcome: MoveOutcome, moves: Sequence[Move]) -> Mapping[str, object]:
+    target = next((move.replicas for move in moves if move.partition == outcome.partition), ())
+    return {
+        "topic": outcome.partition.topic,
+        "partition": outcome.partition.partition,
+        "replicas_before": list(outcome.before),
+        "replicas": list(target),
+        "cancelled": outcome.cancelled,
+        "error": None if outcome.error is None else error_json(outcome.error),
+    }
