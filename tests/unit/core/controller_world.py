@@ -25,7 +25,11 @@ from tidemark.model import (
     IsrEntry,
     LeaderAndIsr,
     LeaderEpoch,
+    Move,
+    MoveRequests,
     Offset,
+    PartitionRequests,
+    Refusal,
     TidemarkError,
     TopicDescription,
     TopicPartition,
@@ -57,10 +61,45 @@ class BrokerKnows:
         self.stopped: set[TopicPartition] = set()
 
 
+class Asked:
+    """Nodes below /admin by which people ask for moves and for changes of partitions, and what was refused."""
+
+    def __init__(self) -> None:
+        self.moves: dict[TopicPartition, Move] = {}
+        self.added: dict[TopicPartition, tuple[BrokerId, ...]] = {}
+        self.removed: dict[TopicPartition, bool] = {}
+        self.malformed: list[Refusal] = []
+        self.refusals: list[Refusal] = []
+
+    def move_requests(self) -> MoveRequests:
+        malformed = tuple(one for one in self.malformed if one.kind == "reassign")
+        return MoveRequests(tuple(self.moves.values()), malformed, version=0)
+
+    def partition_requests(self) -> PartitionRequests:
+        malformed = tuple(one for one in self.malformed if one.kind != "reassign")
+        return PartitionRequests(dict(self.added), dict(self.removed), malformed)
+
+    def finish_moves(self, effect: fx.FinishMoves) -> None:
+        """As the store does it: only what is still word for word the same."""
+        for move in effect.finished:
+            if self.moves.get(move.partition) == move:
+                del self.moves[move.partition]
+        self.malformed = [one for one in self.malformed if one.kind != "reassign"]
+        self.refusals += effect.refused
+
+    def finish_partitions(self, effect: fx.FinishPartitionRequests) -> None:
+        for partition in effect.added:
+            self.added.pop(partition, None)
+        for partition in effect.removed:
+            self.removed.pop(partition, None)
+        self.malformed = [one for one in self.malformed if one not in effect.refused]
+        self.refusals += effect.refused
+
+
 class World:
     """The truth in ZooKeeper, the live brokers, and what the controller waits for (`pending`, in order)."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: int) -> None:
         self.now_ms = 1_000_000
         self.states: dict[TopicPartition, VersionedState] = {}
         self.topics: dict[str, TopicDescription] = {}
@@ -73,9 +112,11 @@ class World:
         self.logs: dict[tuple[int, TopicPartition], ReplicaDescription] = {}
         self.requests: dict[ElectionKind, ElectionRequest] = {}
         self.reports: list[UncleanElection] = []
+        self.asked = Asked()
+        self.released: list[tuple[BrokerId, BrokerEpoch]] = []
         self._zxid = 0
-        config = ControllerConfig(BrokerId(100), CONTROLLER_EPOCH, "cluster")
-        self.core = ControllerCore(config, policy_of)
+        self.config = ControllerConfig(BrokerId(100), CONTROLLER_EPOCH, "cluster", **settings)
+        self.core = ControllerCore(self.config, policy_of)
 
     # -- what happens --------------------------------------------------------------------------------------------
 
@@ -161,6 +202,64 @@ class World:
         self.requests[kind] = ElectionRequest(kind, partitions, modified_zxid=self._zxid, version=0, **fields)
         return self.happens(ev.ElectionsRequested(kind, self.requests[kind]))
 
+    # -- moves, and partitions that are added and removed ----------------------------------------------------------
+
+    def move(self, partition: TopicPartition, *replicas: int, **fields: Any) -> list[Any]:
+        """Somebody writes an entry into /admin/reassign_partitions, and the controller sees it."""
+        self.asked.moves[partition] = Move(partition, tuple(BrokerId(one) for one in replicas), **fields)
+        return self.asked_seen()
+
+    def cancel(self, *partitions: TopicPartition) -> list[Any]:
+        for partition in partitions:
+            self.asked.moves[partition] = replace(self.asked.moves[partition], cancel=True)
+        return self.asked_seen()
+
+    def asked_seen(self, *, resumed: bool = False) -> list[Any]:
+        """As controller/term.py reads: topics first, so that what is asked for is about topics that are known."""
+        self.topics_seen()
+        self.happens(ev.DeletionsRequested(frozenset(self.deletions)))
+        self.happens(ev.MovesRequested(self.asked.move_requests(), resumed))
+        return self.happens(ev.PartitionsRequested(self.asked.partition_requests(), resumed))
+
+    def fails_over(self) -> None:
+        """Another controller is elected, with a new core; what the old one waited for is nobody's business now."""
+        self.pending = []
+        epoch = ControllerEpoch(self.config.controller_epoch + 1)
+        self.config = replace(self.config, controller_epoch=epoch)
+        self.core = ControllerCore(self.config, policy_of)
+        self.elected()
+        self.asked_seen(resumed=True)
+
+    def configure(self, name: str, **configs: str) -> list[Any]:
+        """Somebody changes a topic's settings, and the controller sees it."""
+        self._zxid += 1
+        changed = {"min.insync.replicas" if key == "m" else key: value for key, value in configs.items()}
+        topic = self.topics[name]
+        self.topics[name] = replace(topic, configs={**topic.configs, **changed}, configs_zxid=self._zxid)
+        return self.topics_seen()
+
+    def catch_up(self) -> None:
+        """Leaders take in whom they were told of as assigned, where that broker follows them in this epoch."""
+        changed = []
+        for partition, (state, _) in sorted(self.states.items()):
+            leader = self.brokers.get(state.leader)
+            told = None if leader is None else leader.commands.get(partition)
+            if told is None or told.state.leader_epoch != state.leader_epoch:
+                continue
+            if any(self.epochs[one.broker_id].broker_epoch != one.broker_epoch for one in state.isr):
+                continue  # the controller takes out who bounced, first
+            joining = [one for one in told.assigned_replicas if one not in state.isr_ids and self._follows(one, told)]
+            if joining:
+                self.leader_writes(partition, *state.isr_ids, *joining)
+                changed.append(partition)
+        if changed:
+            self.happens(ev.IsrChangesReported(tuple(changed)))
+
+    def _follows(self, broker: BrokerId, told: PartitionCommand) -> bool:
+        knows = self.brokers.get(broker)
+        own = None if knows is None else knows.commands.get(told.partition)
+        return own is not None and own.state.leader_epoch == told.state.leader_epoch
+
     def leader_writes(self, partition: TopicPartition, *isr: int) -> None:
         """A leader writes another ISR; the controller does not know yet."""
         found = self.states[partition]
@@ -180,9 +279,11 @@ class World:
     def waiting(self, kind: type[Effect]) -> list[Effect]:
         return [one for one in self.pending if isinstance(one, kind)]
 
-    def settle(self, limit: int = 10_000) -> None:
+    def settle(self, limit: int = 10_000, *, catching_up: bool = False) -> None:
         """Answer everything as a healthy cluster would, time included, until nothing is left."""
         for _ in range(limit):
+            if catching_up and not self.pending:
+                self.catch_up()
             if self.pending:
                 self.answer(self.pending.pop(0))
             elif not any(not isinstance(one, fx.Observed) for one in self.passes(20_000)):
@@ -200,6 +301,15 @@ class World:
             return self.happens(self._delete(effect, lost))
         if isinstance(effect, fx.FinishElections):
             return self.happens(self._finish(effect, lost))
+        if isinstance(effect, fx.WriteTopic):
+            return self.happens(self._write_topic(effect, lost))
+        if isinstance(effect, fx.DeletePartitions):
+            return self.happens(self._delete_partitions(effect, lost))
+        if isinstance(effect, fx.FinishMoves | fx.FinishPartitionRequests):
+            return self._finish_asked(effect, lost)
+        if isinstance(effect, fx.ReleaseBroker):
+            self.released.append((effect.broker, effect.broker_epoch))
+            return []
         if isinstance(effect, fx.DescribeReplicas):
             return self.happens(self._describe(effect, lost))
         if isinstance(effect, Sends):
@@ -218,6 +328,40 @@ class World:
         if not lost and found is not None and found.modified_zxid == effect.request.modified_zxid:
             del self.requests[kind]
         return ev.ElectionsRequested(kind, self.requests.get(kind))
+
+    def _finish_asked(self, effect: fx.FinishMoves | fx.FinishPartitionRequests, lost: bool) -> list[Any]:
+        """Tried until it is done, as controller/term.py does it; then what is asked for is read again."""
+        if isinstance(effect, fx.FinishMoves):
+            self.asked.finish_moves(effect)
+            done: ev.ControllerEvent = ev.MovesFinished(effect.finished)
+        else:
+            self.asked.finish_partitions(effect)
+            done = ev.PartitionRequestsFinished(effect.added, effect.removed)
+        if lost:
+            self.pending.append(effect if isinstance(effect, fx.FinishMoves) else replace(effect, refused=()))
+            return []
+        self.happens(done)
+        return self.asked_seen()
+
+    def _write_topic(self, effect: fx.WriteTopic, lost: bool) -> ev.TopicWritten:
+        name, wanted = effect.topic.topic, effect.topic
+        found = self.topics.get(name)
+        if found is None or (found.topic_id, found.version) != (wanted.topic_id, wanted.version):
+            return ev.TopicWritten(name, None)
+        self._zxid += 1
+        stat = {"modified_zxid": self._zxid, "version": found.version + 1}
+        self.topics[name] = replace(wanted, configs=found.configs, configs_zxid=found.configs_zxid, **stat)
+        if lost:
+            self.topics_seen()
+        return ev.TopicWritten(name, None if lost else replace(wanted, **stat))
+
+    def _delete_partitions(self, effect: fx.DeletePartitions, lost: bool) -> ev.PartitionsDeleted:
+        name = effect.topic.topic
+        for index in effect.partitions:
+            assert index not in self.topics[name].partitions, "the nodes of a partition that exists are deleted"
+            self.states.pop(TopicPartition(name, index), None)
+        error = TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "the answer was lost") if lost else None
+        return ev.PartitionsDeleted(name, effect.partitions, error)
 
     def _describe(self, effect: fx.DescribeReplicas, lost: bool) -> ev.ReplicasDescribed:
         knows = self.brokers.get(effect.broker)
@@ -288,7 +432,7 @@ class World:
 
     def _command(self, knows: BrokerKnows, effect: fx.SendLeaderAndIsr) -> None:
         for command in effect.commands:
-            assert command.controller_epoch == CONTROLLER_EPOCH
+            assert command.controller_epoch == self.config.controller_epoch
             for one in command.partitions:
                 known = knows.commands.get(one.partition)
                 assert knows.registration.broker_id in one.assigned_replicas
