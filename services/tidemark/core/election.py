@@ -102,10 +102,14 @@ def decide(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
 
 
 def settle(
-    partition: PartitionFacts, brokers: BrokerFacts, target: tuple[BrokerId, ...], min_isr: int
+    partition: PartitionFacts, brokers: BrokerFacts, target: tuple[BrokerId, ...], min_isr: int, *, fences: bool
 ) -> Decision | None:
     """The seventh step of a move (rule M1): those of its target who are in sync are the ISR, one of them leads, and
-    `min_isr` is the target's; None while none of them lives."""
+    `min_isr` is the target's; None while none of them lives.
+
+    `fences`: in a new leader epoch even where the leader stays (seed 002), so that what it was told in the old one,
+    or has under way there, takes nobody back in.
+    """
     old = partition.state
     assert old is not None
     isr = tuple(entry for entry in old.isr if entry.broker_id in target)
@@ -114,7 +118,8 @@ def settle(
     if leader is None:
         return None
     elr = tuple(entry for entry in old.elr if entry.broker_id in target)
-    aimed = replace(partition, min_isr=min_isr)
+    ended = old.leader_epoch if fences else partition.refused_epoch
+    aimed = replace(partition, min_isr=min_isr, refused_epoch=ended)
     return _changed(aimed, brokers, leader, isr, _elr_beside(elr, isr, min_isr))
 
 

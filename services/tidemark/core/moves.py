@@ -5,9 +5,9 @@ leaderAndISR, so that a new controller goes on where the last one stopped. In th
 
 1 AR becomes RAR + OAR in the topic's node (`begin`); 2 all of them are told by LeaderAndIsr, 3 the new ones are New;
 4 wait until all of RAR are in sync; 5, 6, 7 one leaderAndISR write after which RAR alone are in sync, one of them leads
-and min_isr is RAR's (`next`), told to RAR as the assigned replicas (`look`); 8, 9 once the leader has taken that in,
-nobody can take the others back into the ISR: they are Offline, and deleted by StopReplica; 10 the topic's node has
-AR = RAR (`rewrite`); 11 the entry goes; 12 everybody is told by UpdateMetadata.
+in a new epoch and min_isr is RAR's (`next`), told to RAR as the assigned replicas (`look`); 8, 9 once the leader has
+taken that in, nobody can take the others back into the ISR: they are Offline, and deleted by StopReplica; 10 the
+topic's node has AR = RAR (`rewrite`); 11 the entry goes; 12 everybody is told by UpdateMetadata.
 
 A cancelled move goes the same way to the original list.
 """
@@ -26,10 +26,12 @@ from tidemark.core.move_request import check_moves
 from tidemark.core.partition_record import PartitionRecord
 from tidemark.core.reassignment import MoveStatus, status
 from tidemark.model import (
+    NO_EPOCH,
     NO_LEADER,
     BrokerId,
     ErrorCode,
     LeaderAndIsr,
+    LeaderEpoch,
     Move,
     Refusal,
     TidemarkError,
@@ -59,6 +61,8 @@ class Moves:
         self._active: set[TopicPartition] = set()
         self._queued: dict[TopicPartition, None] = {}
         self._beginning: set[TopicPartition] = set()
+        self._fences: dict[TopicPartition, tuple[tuple[BrokerId, ...], LeaderEpoch]] = {}
+        """Target and leader epoch of the settling write: from this epoch on leaders know nobody but the target."""
         self._settled: dict[TopicPartition, _Settled] = {}
         self._finishing: set[Move] = set()
         self._finished: list[Move] = []
@@ -172,6 +176,7 @@ class Moves:
     def _forget(self, partition: TopicPartition) -> None:
         self._active.discard(partition)
         self._settled.pop(partition, None)
+        self._fences.pop(partition, None)
 
     def assigned(self, topic: TopicDescription, index: int) -> tuple[BrokerId, ...]:
         """The replicas that count: of a settled move the target alone."""
@@ -210,7 +215,22 @@ class Moves:
             return None
         if record.state is None or not _is_ready(found, record.state):
             return None
-        return settle(facts, brokers, found.target, record.min_isr_of(found.target))
+        return self._settle(record, found, facts, brokers)
+
+    def _settle(
+        self, record: PartitionRecord, found: MoveStatus, facts: PartitionFacts, brokers: BrokerFacts
+    ) -> Decision | None:
+        fences = not self._is_fenced(record, found)
+        decision = settle(facts, brokers, found.target, record.min_isr_of(found.target), fences=fences)
+        if decision is not None and fences:
+            self._fences[record.partition] = (found.target, decision.state.leader_epoch)
+        return decision
+
+    def _is_fenced(self, record: PartitionRecord, found: MoveStatus) -> bool:
+        """Whether nobody can lead any more who was told of more replicas than the target."""
+        assert record.state is not None
+        target, epoch = self._fences.get(record.partition, ((), NO_EPOCH))
+        return not found.removing or (target == found.target and record.state.leader_epoch >= epoch)
 
     def begin(self) -> None:
         """Step 1 for those whose turn it is: so many replicas a broker takes in or gives out at a time."""
@@ -252,7 +272,10 @@ class Moves:
             return
         entry = self._wanted.get(partition)
         turns = entry is not None and entry.cancel and not found.cancelled
-        if not turns and _is_settled(found, record.state, record.min_isr_of(found.target)):
+        if not record.busy and record.state.leader_epoch < self._fences.get(partition, ((), NO_EPOCH))[1]:
+            del self._fences[partition]  # that write did not come about
+        settled = _is_settled(found, record.state, record.min_isr_of(found.target))
+        if not turns and settled and self._is_fenced(record, found):
             self._settled[partition] = _Settled(found.target, found.removing)
             self._ctx.assign(record, found.target)
             record.replication_factor = len(found.target)
