@@ -65,7 +65,8 @@ class TopicDeletions:
             self._ctx.observe("topic_deletion_begun", None, topic=name)
             for index in topic.partitions:
                 record = self._ctx.records[TopicPartition(name, index)]
-                deletion.waiting |= self._ctx.stop_replicas(record, record.assigned)
+                # The node's, not the record's: of a settled move those that are being removed still have theirs.
+                deletion.waiting |= self._ctx.stop_replicas(record, {*record.assigned, *topic.partitions[index]})
 
     def broker_left(self, broker: BrokerId) -> None:
         """It is gone, or has returned and does not have to be waited for."""

@@ -633,6 +633,19 @@ def test_a_topic_that_is_deleted_while_it_is_moved_takes_the_move_with_it() -> N
         assert P in world.brokers[broker].stopped, f"broker {broker} keeps its replica"
 
 
+@pytest.mark.parametrize("answers", range(0, 40, 3))
+def test_a_topic_may_be_deleted_at_any_point_of_a_move(answers: int) -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 5, 3)
+    _answers(world, answers)
+    world.delete("orders")
+    world.settle()
+    assert not world.topics
+    assert not world.asked.moves
+    assert not world.states
+    assert all(P not in knows.commands for knows in world.brokers.values())
+
+
 def test_a_topic_that_is_made_anew_is_not_moved_by_what_was_asked_of_the_old_one() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5, 3)
