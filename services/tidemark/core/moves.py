@@ -208,6 +208,8 @@ class Moves:
             return None
         settled = self._settled.get(partition)
         if settled is not None:
+            if record.state is not None and not set(record.state.isr_ids) <= set(settled.target):
+                return self._settle(record, found, facts, brokers)  # somebody wrote it by hand
             self._get_rid_of_the_others(record, settled)
             return None
         if entry is not None and entry.cancel and not found.cancelled:

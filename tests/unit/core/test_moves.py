@@ -707,3 +707,24 @@ def test_a_throttle_goes_when_its_move_is_cancelled() -> None:
     world.settle(catching_up=True)
     assert {world.brokers[one].commands[P].throttle_bytes_per_s for one in (1, 2, 3)} == {0}
     _is_whole(world)
+
+
+def test_a_node_in_which_the_isr_holds_somebody_not_assigned_is_put_right_before_anybody_is_stopped() -> None:
+    """Whatever brought it about: nobody's log is deleted while leaders count on it."""
+    world = a_world(1, 2, 3)
+    world.move(P, 1, 2)
+    settling = goes_on_to(world, fx.WriteStates)
+    world.answer(settling)
+    state, version = world.states[P]
+    entry = IsrEntry(world.brokers[3].registration.broker_id, world.epochs[3].broker_epoch)  # type: ignore[index]
+    world.states[P] = VersionedState(replace(state, isr=(*state.isr, entry)), version + 1)
+    world.happens(ev.IsrChangesReported((P,)))
+    for _ in range(100):
+        for stop in world.waiting(fx.SendStopReplica):
+            assert stop.broker not in world.state("orders").isr_ids
+        if not world.pending:
+            break
+        world.answer(world.pending.pop(0))
+    world.settle(catching_up=True)
+    assert isr(world) == [1, 2]
+    _is_whole(world)
