@@ -47,8 +47,11 @@ DEADLINE_S = 20.0
 class Brokers:
     """Some broker processes; ports are held, so that a restarted one is where it was."""
 
-    def __init__(self, directory: Path, zookeeper: ZooKeeperProcess, count: int) -> None:
+    def __init__(
+        self, directory: Path, zookeeper: ZooKeeperProcess, count: int, flags: Mapping[str, str] | None = None
+    ) -> None:
         self.directory = directory
+        self._flags = {"controlled.shutdown.max.wait.ms": "0", **(flags or {})}
         self.connect = f"{zookeeper.connect}/{uuid.uuid4().hex}"
         self._ports = HeldPorts()
         self.ids = [BrokerId(index) for index in range(count)]
@@ -77,6 +80,7 @@ class Brokers:
             "metrics.listeners": self.metrics_address(broker_id),
             "replica.lag.time.max.ms": "2000",
             "log.format": "text",
+            **self._flags,
         }
         arguments = [text for name, value in flags.items() for text in (f"--{name}", value)]
         log = self.directory / f"broker-{broker_id}.log"

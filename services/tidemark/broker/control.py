@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import grpc
 
 from tidemark.broker.driver import BrokerDriver
 from tidemark.broker.metadata_cache import MetadataCache
@@ -25,6 +28,16 @@ from tidemark.rpc.metadata_codec import view_from_proto
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceServicer
 
+_log = logging.getLogger(__name__)
+
+
+class _HeartbeatStream(NamedTuple):
+    """A controller that pings; only one message is written at a time."""
+
+    task: asyncio.Task[Any]
+    context: Any
+    writing: asyncio.Lock
+
 
 class BrokerControl(BrokerControlServiceServicer):
     """Checks who is speaking, passes commands to the core, waits for its answer.
@@ -40,6 +53,7 @@ class BrokerControl(BrokerControlServiceServicer):
         topics: TopicTable,
         metadata: MetadataCache,
         offline_directories: Callable[[], tuple[str, ...]],
+        on_ping: Callable[[bool], None],
     ) -> None:
         self.broker_epoch = BrokerEpoch(-1)
         self.wants_shutdown = False
@@ -47,15 +61,27 @@ class BrokerControl(BrokerControlServiceServicer):
         self._topics = topics
         self._metadata = metadata
         self._offline_directories = offline_directories
+        self._on_ping = on_ping
         self._controller_epoch = ControllerEpoch(-1)
         self._waiting: dict[int, asyncio.Future[ReplyToControl]] = {}
         self._next_id = 0
-        self._heartbeats: set[asyncio.Task[Any]] = set()
+        self._heartbeats: set[_HeartbeatStream] = set()
+        self._stopping = False
 
     def stop(self) -> None:
         """End the heartbeat streams: the server's stop would wait for them."""
+        self._stopping = True
         for stream in self._heartbeats:
-            stream.cancel()
+            stream.task.cancel()
+
+    async def want_shutdown(self) -> None:
+        """Say it at once to every controller that pings, and with each answer from here on."""
+        self.wants_shutdown = True
+        for stream in tuple(self._heartbeats):
+            try:
+                await self._answer(stream, 0)
+            except (grpc.RpcError, asyncio.InvalidStateError) as error:  # a stream that ends is not waited for
+                _log.debug("a heartbeat stream ends", extra={"why": type(error).__name__})
 
     def reply(self, effect: ReplyToControl) -> None:
         """Carry out `ReplyToControl`."""
@@ -104,23 +130,34 @@ class BrokerControl(BrokerControlServiceServicer):
         self._metadata.update(view_from_proto(request.metadata))
         return pb.UpdateMetadataResponse()
 
-    async def Heartbeat(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.HeartbeatResponse]:  # noqa: N802
+    async def Heartbeat(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """Answer each ping; the broker epoch in the answer is all that the controller compares."""
-        stream = asyncio.current_task()
-        assert stream is not None, "handlers are tasks"
+        task = asyncio.current_task()
+        assert task is not None, "handlers are tasks"
+        stream = _HeartbeatStream(task, context, asyncio.Lock())
         self._heartbeats.add(stream)
         try:
-            async for ping in request_iterator:
+            while (ping := await context.read()) is not grpc.aio.EOF:
                 if ping.header.controller_epoch < self._controller_epoch:
                     await abort_with(context, self._stale_controller(ControllerEpoch(ping.header.controller_epoch)))
-                yield pb.HeartbeatResponse(
-                    sequence=ping.sequence,
-                    broker_epoch=self.broker_epoch,
-                    offline_directories=self._offline_directories(),
-                    wants_shutdown=self.wants_shutdown,
-                )
+                self._on_ping(ping.may_shut_down and ping.header.broker_epoch == self.broker_epoch)
+                await self._answer(stream, ping.sequence)
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            task.uncancel()  # a stream that ends without a status holds up the server's stop
         finally:
             self._heartbeats.discard(stream)
+
+    async def _answer(self, stream: _HeartbeatStream, sequence: int) -> None:
+        response = pb.HeartbeatResponse(
+            sequence=sequence,
+            broker_epoch=self.broker_epoch,
+            offline_directories=self._offline_directories(),
+            wants_shutdown=self.wants_shutdown,
+        )
+        async with stream.writing:
+            await stream.context.write(response)
 
     async def _ask(self, event: Callable[[int], Event]) -> ReplyToControl:
         self._next_id = request_id = self._next_id + 1

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 from tidemark.broker.checkpoints import Checkpoints
 from tidemark.broker.control import BrokerControl
+from tidemark.broker.controlled_shutdown import ControlledShutdown
 from tidemark.broker.driver import BrokerDriver, EffectHandler
 from tidemark.broker.dynamic_config import DynamicConfig
 from tidemark.broker.fetch import FetchService, Waiters
@@ -61,7 +63,15 @@ class BrokerProcess:
         self._isr = IsrWriter(broker_id, self._store, self._driver.submit, self._driver.fail)
         self._to_leaders = LeaderStreams(broker_id, self._driver.submit)
         self._from_followers = FollowerStreams(self._driver.submit)
-        self._control = BrokerControl(self._driver, self._topics, self._metadata, self._offline_directories)
+        self._shutdown = ControlledShutdown(
+            max_wait_ms=settings.controlled_shutdown_max_wait_ms,
+            leader_count=self._core.leader_count,
+            announce=lambda: self._control.want_shutdown(),
+            now_s=time.monotonic,
+        )
+        self._control = BrokerControl(
+            self._driver, self._topics, self._metadata, self._offline_directories, self._shutdown.on_ping
+        )
         self._produce = ProduceService(self._driver, self._topics, self._metadata, self._lease, clock, self._metrics)
         self._configs = DynamicConfig(settings, self._store, self._use_settings, self._driver.fail)
         self._clock = clock
@@ -86,13 +96,15 @@ class BrokerProcess:
         await self._server.set_serving(True)
 
     async def stop(self) -> None:
-        """NOT_SERVING; lead nothing, answer who waits; leave ZooKeeper, so that others lead at once; flush and mark."""
+        """Wait until nobody needs this broker; NOT_SERVING; lead nothing, answer who waits; leave ZooKeeper, so that
+        others lead at once; flush and mark."""
         if self._registration is None or self._logs is None:
             await self._store.stop()
             if self._logs is not None:
                 self._logs.close()
             return
-        self._control.wants_shutdown = True
+        if self._control.broker_epoch != UNREGISTERED and not self.failed.done():
+            await self._shutdown.run(given_up=self.failed)
         await self._server.set_serving(False)
         high_watermarks = self._checkpoints.high_watermarks()
         await self._registration.stop()

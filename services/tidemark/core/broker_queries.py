@@ -83,6 +83,10 @@ class BrokerQueries:
         """Every replica, or those wanted."""
         return [replica.view(self._ctx) for partition, replica in self._replicas.items() if wanted(partition)]
 
+    def leader_count(self) -> int:
+        """How many partitions this broker leads."""
+        return sum(isinstance(replica.role, PartitionLeader) for replica in self._replicas.values())
+
     def move_traffic(self) -> MoveTraffic:
         """What moves of replicas have carried, and what waits for their throttles."""
         return self._ctx.move_traffic()

@@ -78,6 +78,7 @@ class BrokerSettings(_ServiceSettings):
     producer_id_expiration_ms: int
     num_read_threads: int
     stray_grace_ms: int
+    controlled_shutdown_max_wait_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -315,6 +315,13 @@ _BROKER: Final = (
     ),
     _int("num.read.threads", ("broker",), 2, "", "Threads that read from disk", minimum=1, maximum=256),
     _int("stray.grace.ms", ("broker",), 3_600_000, "ms", "How long data that is no longer ours is kept"),
+    _int(
+        "controlled.shutdown.max.wait.ms",
+        ("broker",),
+        30_000,
+        "ms",
+        "How long a broker that is told to stop waits for the controller to move its leaderships; 0: not at all",
+    ),
 )
 
 _CONTROLLER: Final = (

@@ -1,0 +1,82 @@
+"""A broker that is told to stop goes on serving until nobody needs it, as far as that can be had (controlled shutdown).
+
+It says so at once on its heartbeat streams; the controller gives its leaderships to others in sync and lets it go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+_UNHEARD_S: Final = 2.0
+"""A broker that leads nothing waits no longer for a controller that does not ping it any more."""
+_LOOK_S: Final = 0.1
+_SAY_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class ControlledShutdown:
+    """The wish to stop, and when it may be given in to.
+
+    Args:
+        max_wait_ms: `controlled.shutdown.max.wait.ms`; 0 waits for nothing.
+        leader_count: how many partitions this broker leads.
+        announce: says on every heartbeat stream that it wants to shut down.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_wait_ms: int,
+        leader_count: Callable[[], int],
+        announce: Callable[[], Awaitable[None]],
+        now_s: Callable[[], float],
+    ) -> None:
+        self._max_wait_s = max_wait_ms / 1000
+        self._leader_count = leader_count
+        self._announce = announce
+        self._now_s = now_s
+        self._began_s: float | None = None
+        self._pinged_s = now_s()
+        self._released = asyncio.Event()
+
+    def on_ping(self, may_shut_down: bool) -> None:
+        """A ping of the controller came; it may say that nobody needs this broker any more."""
+        self._pinged_s = self._now_s()
+        if may_shut_down and self._began_s is not None:
+            self._released.set()
+
+    def why_now(self) -> str | None:
+        """Why it may stop now, None while it has to wait."""
+        now_s = self._now_s()
+        began_s = self._began_s if self._began_s is not None else now_s
+        if self._released.is_set():
+            return "the controller says that nobody needs this broker any more"
+        if now_s - began_s >= self._max_wait_s:
+            return "controlled.shutdown.max.wait.ms is over"
+        if now_s - max(self._pinged_s, began_s) >= _UNHEARD_S and self._leader_count() == 0:
+            return "this broker leads nothing and no controller asks for it any more"
+        return None
+
+    async def run(self, *, given_up: asyncio.Future[object]) -> None:
+        """Announce the wish and wait; ends at once when `given_up` is done: then there is nothing to hand over."""
+        self._began_s = said_s = self._now_s()
+        leading = {"leader_count": self._leader_count(), "max_wait_ms": round(self._max_wait_s * 1000)}
+        _log.info("controlled shutdown: waiting until nobody needs this broker", extra=leading)
+        await self._announce()
+        while not given_up.done() and (why := self.why_now()) is None:
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await self._released.wait()
+            except TimeoutError:
+                if self._now_s() - said_s >= _SAY_S:
+                    said_s = self._now_s()
+                    leading["leader_count"] = self._leader_count()
+                    _log.info("controlled shutdown: still waiting for the controller", extra=leading)
+        if not given_up.done():
+            waited_ms = round((self._now_s() - self._began_s) * 1000)
+            told = {"why": why, "waited_ms": waited_ms, "leader_count": self._leader_count()}
+            _log.info("controlled shutdown: stopping now", extra=told)
