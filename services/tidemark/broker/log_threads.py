@@ -101,6 +101,12 @@ class LogThreads:
         replica = self._replicas.get(partition)
         return replica.log if replica is not None else None
 
+    def fail_directory(self, directory: int, error: TidemarkError) -> int:
+        """It is offline: every open log in it has failed; gives how many had not said so yet."""
+        failed = [replica for replica in self._replicas.values() if replica.directory == directory and replica.fail()]
+        self._deliver([LogFailed(replica.partition, replica.identity, error) for replica in failed])
+        return len(failed)
+
     def submit(self, effect: LogEffect) -> None:
         """Carry out an effect after those before it on the same replica."""
         partition = effect.partition

@@ -20,6 +20,7 @@ from tidemark.broker.log_dirs import LogDirs
 from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.metrics import BrokerMetrics
+from tidemark.broker.offline_directories import OfflineDirectories
 from tidemark.broker.produce import ProduceService
 from tidemark.broker.producer_ids import ProducerIds
 from tidemark.broker.registration import UNREGISTERED, Registration, identity_of
@@ -88,6 +89,7 @@ class BrokerProcess:
         await self._server.start()
         self._threads.start()
         self._checkpoints.start()
+        self._offline.start()
         self._driver.start()
         assert self._registration is not None, "made with the server"
         self._configs.start()
@@ -121,6 +123,7 @@ class BrokerProcess:
         await self._to_leaders.stop()
         await self._server.stop(self._settings.shutdown_grace_ms / 1000 / 4)
         self._driver.stop()
+        self._offline.stop()
         await self._checkpoints.stop()
         await asyncio.to_thread(self._threads.stop)
         self._readers.shutdown(wait=True)
@@ -150,6 +153,7 @@ class BrokerProcess:
             self._metrics.append_seconds.observe,
             self._metrics.flush_seconds.observe,
         )
+        self._offline = OfflineDirectories(logs, self._threads)
         self._checkpoints = Checkpoints(
             logs, self._core.replicas, settings.replica_high_watermark_checkpoint_interval_ms
         )

@@ -178,3 +178,12 @@ async def test_a_mistake_of_ours_in_a_thread_is_handed_to_the_broker(monkeypatch
         await harness.failed.wait()
     assert isinstance(harness.failures[0], AssertionError)
     await asyncio.to_thread(harness.threads.stop)
+
+
+async def test_a_directory_that_is_offline_has_failed_for_each_of_its_logs_once(harness: Harness) -> None:
+    await harness.open()
+    offline = TidemarkError(ErrorCode.STORAGE_ERROR, "the log directory is offline")
+    assert harness.threads.fail_directory(1, offline) == 0
+    assert harness.threads.fail_directory(0, offline) == 1
+    assert harness.threads.fail_directory(0, offline) == 0
+    assert harness.events[1:] == [LogFailed(PARTITION, IDENTITY, offline)]

@@ -1,0 +1,103 @@
+"""One of a broker's two log directories fails: it leads nothing there any more and goes on with the other (rule R6)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.client import AdminClient, Producer
+from tidemark.local.cluster import LocalCluster, broker_name
+from tidemark.model import ErrorCode, TopicPartition
+from tidemark.rpc.log_dirs import LogDirectoryContent, describe_log_dirs
+
+HOOK = """
+import os
+real, broken = os.fdatasync, os.environ["BROKEN_DISK"]
+
+def fdatasync(descriptor):
+    path = os.readlink(f"/proc/self/fd/{descriptor}")
+    if os.path.exists(broken) and path.startswith(open(broken).read()):
+        raise OSError(5, "Input/output error")
+    real(descriptor)
+
+os.fdatasync = fdatasync
+"""
+DEADLINE_S = 30.0
+PARTITIONS = 6
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """The file that names the directory that fails, once it is there."""
+    return tmp_path / "broken"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, broken: Path) -> Iterator[LocalCluster]:
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(HOOK)
+    path = os.pathsep.join([str(hook), *filter(None, [os.environ.get("PYTHONPATH")])])
+    disks = {broker_name(0): {"log.dirs": f"{tmp_path / 'disk-a'},{tmp_path / 'disk-b'}"}}
+    environment = {"PYTHONPATH": path, "BROKEN_DISK": str(broken)}
+    with LocalCluster(tmp_path / "cluster", controllers=1, settings=disks, environment=environment) as started:
+        yield started
+
+
+def disks(cluster: LocalCluster) -> list[LogDirectoryContent]:
+    return list(asyncio.run(describe_log_dirs(cluster.address(broker_name(0)))))
+
+
+def held(disk: LogDirectoryContent) -> set[TopicPartition]:
+    return {replica.partition for replica in disk.replicas}
+
+
+def led(disk: LogDirectoryContent) -> set[TopicPartition]:
+    return {replica.partition for replica in disk.replicas if replica.leader}
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not true():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.1)
+
+
+def test_a_directory_that_fails_loses_its_leaderships_idle_ones_too_and_the_other_keeps_its(
+    cluster: LocalCluster, broken: Path
+) -> None:
+    with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
+        admin.create_topic("idle", partitions=PARTITIONS, replication_factor=3)
+        admin.create_topic(
+            "safe", partitions=PARTITIONS, replication_factor=3, configs={"flush.policy": "group-commit"}
+        )
+        everything = {TopicPartition(topic, index) for topic in ("idle", "safe") for index in range(PARTITIONS)}
+        wait_until(lambda: set.union(*map(held, disks(cluster))) == everything, "broker 0 has all replicas open")
+        bad, good = sorted(disks(cluster), key=lambda disk: len(led(disk)), reverse=True)
+        assert led(bad)
+        assert led(good)
+        written = next(one for one in sorted(held(bad)) if one.topic == "safe")
+        broken.write_text(bad.path)
+        producer.send("safe", b"record", partition=written.partition).result(DEADLINE_S)
+
+        def lost() -> bool:
+            topics = {one.topic: one for one in admin.describe_topics(["idle", "safe"])}
+            states = [topics[one.topic].partitions[one.partition] for one in held(bad)]
+            return all(state.leader != 0 and 0 not in state.in_sync_replicas for state in states)
+
+        wait_until(lost, "what lay in the directory is led by others, and not in sync here")
+        after = {disk.directory_id: disk for disk in disks(cluster)}
+        failed = after[bad.directory_id]
+        assert failed.error is not None
+        assert failed.error.code is ErrorCode.STORAGE_ERROR
+        assert all(replica.offline and replica.size_bytes == -1 for replica in failed.replicas)
+        assert held(failed) == held(bad)
+        assert after[good.directory_id].error is None
+        assert led(after[good.directory_id]) >= led(good)
+        handles = [producer.send(one.topic, b"after", partition=one.partition) for one in sorted(everything)]
+        for handle in handles:
+            handle.result(DEADLINE_S)
