@@ -1,0 +1,80 @@
+"""Reads of the leader's log for its followers: what is not in the page cache comes from the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tidemark.broker.follower_reads import FollowerReads
+from tidemark.broker.metrics import BrokerMetrics
+from tidemark.core.effects import ReadForFollower
+from tidemark.core.events import Event, FollowerReadDone
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, TopicPartition
+from tidemark.runtime.metrics import Metrics
+
+from tests.unit.record.samples import sample
+
+READ = ReadForFollower(BrokerId(2), TopicPartition("flights", 0), LeaderEpoch(0), Offset(0), Offset(3), 1 << 20)
+
+
+class ColdLog:
+    """Nothing of it is in the page cache; a read waits until it is let go on."""
+
+    def __init__(self) -> None:
+        self.may_read = threading.Event()
+
+    def read(self, offset: int, *, end_offset: int, max_bytes: int, cached_only: bool = False) -> bytes | None:
+        if cached_only:
+            return None
+        assert self.may_read.wait(5)
+        return sample()
+
+
+class Logs:
+    """The open log of the partition."""
+
+    def __init__(self) -> None:
+        self.open = ColdLog()
+
+    def log(self, partition: TopicPartition) -> ColdLog:
+        return self.open
+
+
+class Harness:
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self.logs = Logs()
+        self.done: asyncio.Future[FollowerReadDone] = asyncio.get_running_loop().create_future()
+        self.reads = FollowerReads(self.logs, pool, BrokerMetrics(Metrics()), self._submit)  # type: ignore[arg-type]
+
+    def _submit(self, event: Event) -> None:
+        assert isinstance(event, FollowerReadDone)
+        self.done.set_result(event)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as started:
+        yield started
+
+
+async def test_what_is_not_in_the_page_cache_is_read_by_the_pool(pool: ThreadPoolExecutor) -> None:
+    harness = Harness(pool)
+    harness.reads.read(READ)
+    assert not harness.done.done()
+    harness.logs.open.may_read.set()
+    event = await harness.done
+    assert (event.error, [batch.data for batch in event.batches]) == (None, [sample()])
+
+
+async def test_what_was_read_of_a_log_that_was_closed_meanwhile_is_given_to_nobody(pool: ThreadPoolExecutor) -> None:
+    harness = Harness(pool)
+    harness.reads.read(READ)
+    old, harness.logs.open = harness.logs.open, ColdLog()
+    old.may_read.set()
+    event = await harness.done
+    assert event.batches == ()
+    assert event.error is not None
+    assert event.error.code is ErrorCode.STORAGE_ERROR
