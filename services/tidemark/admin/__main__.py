@@ -7,6 +7,7 @@ import contextlib
 import logging
 import sys
 
+from tidemark.admin.brokers import BrokerAdministration
 from tidemark.admin.configs import ConfigAdministration
 from tidemark.admin.elections import ElectionAdministration
 from tidemark.admin.partitions import PartitionAdministration
@@ -42,13 +43,16 @@ async def serve(settings: AdminSettings) -> int:
         writing=placing,
     )
     elections = ElectionAdministration(store, Survey(ThroughController(store)))
+    sizes = FromBrokers()
+    reassignments = ReassignmentAdministration(store, sizes)
     servicer = AdminServicer(
         topics,
         elections,
         configs=ConfigAdministration(store),
         requests=AnsweredOnce(store, clock),
-        reassignments=ReassignmentAdministration(store, FromBrokers()),
+        reassignments=reassignments,
         partitions=PartitionAdministration(store, placing),
+        brokers=BrokerAdministration(store, reassignments, sizes),
         request_timeout_ms=settings.admin_request_timeout_ms,
     )
     service = Service(admin_service_pb2_grpc.add_AdminServiceServicer_to_server, servicer, SERVICE_NAME)

@@ -7,6 +7,8 @@ from typing import Any, Final
 from grpc.aio import ServicerContext
 
 from tidemark.admin.auditing import observed
+from tidemark.admin.brokers import BrokerAdministration
+from tidemark.admin.brokers_servicer import BrokerCalls
 from tidemark.admin.configs import ConfigAdministration
 from tidemark.admin.configs_servicer import ConfigsServicer
 from tidemark.admin.elections import ElectionAdministration, ElectionQuery
@@ -27,7 +29,9 @@ from tidemark.v1 import admin_service_pb2_grpc
 SERVICE_NAME: Final = "tidemark.v1.AdminService"
 
 
-class AdminServicer(ConfigsServicer, ReassignmentCalls, PartitionCalls, admin_service_pb2_grpc.AdminServiceServicer):
+class AdminServicer(
+    ConfigsServicer, ReassignmentCalls, PartitionCalls, BrokerCalls, admin_service_pb2_grpc.AdminServiceServicer
+):
     """Refusals are raised; the server makes status of them.
 
     Args:
@@ -37,6 +41,7 @@ class AdminServicer(ConfigsServicer, ReassignmentCalls, PartitionCalls, admin_se
         requests: keeps the answers of what changes something.
         reassignments: does that on moves of replicas.
         partitions: does that on the number of a topic's partitions.
+        brokers: does that on brokers.
         request_timeout_ms: admin.request.timeout.ms; the caller's deadline counts where it is shorter.
     """
 
@@ -49,6 +54,7 @@ class AdminServicer(ConfigsServicer, ReassignmentCalls, PartitionCalls, admin_se
         requests: AnsweredOnce,
         reassignments: ReassignmentAdministration,
         partitions: PartitionAdministration,
+        brokers: BrokerAdministration,
         request_timeout_ms: int,
     ) -> None:
         super().__init__(request_timeout_ms=request_timeout_ms)
@@ -58,6 +64,7 @@ class AdminServicer(ConfigsServicer, ReassignmentCalls, PartitionCalls, admin_se
         self._requests = requests
         self._reassignments = reassignments
         self._partitions = partitions
+        self._brokers = brokers
 
     async def CreateTopic(  # noqa: N802 - named by the contract
         self, request: pb.CreateTopicRequest, context: ServicerContext[Any, Any]

@@ -1,18 +1,25 @@
-"""`tidemark cluster ...`: what the cluster is made of and what is wrong with it."""
+"""`tidemark cluster ...`: what the cluster is made of, what is wrong with it, and how its brokers change."""
 
 from __future__ import annotations
 
 import typer
 
+from tidemark.cli.membership import add_brokers, create, remove_brokers, safe_to_restart
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
 from tidemark.cli.output import Output, print_json, print_line, print_table
 
-cluster_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the cluster.")
+cluster_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Look at the cluster and change its brokers."
+)
+cluster_app.command("create")(create)
+cluster_app.command("add-brokers")(add_brokers)
+cluster_app.command("remove-brokers")(remove_brokers)
+cluster_app.command("safe-to-restart")(safe_to_restart)
 
 
 @cluster_app.callback()
 def cluster() -> None:
-    """Look at the cluster."""
+    """Look at the cluster and change its brokers."""
 
 
 @cluster_app.command("describe")

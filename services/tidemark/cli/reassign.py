@@ -25,6 +25,7 @@ from tidemark.cli.move_view import (
 )
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
 from tidemark.cli.output import Output, counted, error_json, print_json, print_line, print_table
+from tidemark.cli.plan_view import cost_of, parse_brokers, plan_json
 from tidemark.cli.rates import parse_rate
 from tidemark.core.move_progress import MoveOutcome
 from tidemark.core.move_request import format_moves, parse_moves
@@ -70,6 +71,43 @@ NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return when it is
 @reassign_app.callback()
 def reassign() -> None:
     """Move replicas between brokers."""
+
+
+@reassign_app.command("generate")
+def generate(
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Which; all if none is named.")
+    ] = None,
+    brokers: Annotated[
+        str, typer.Option("--brokers", metavar="0,1,2", help="Where they shall be; all live brokers if left out.")
+    ] = "",
+    bootstrap: BootstrapOption = "",
+    admin: AdminOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Propose moves that spread topics over brokers as if they were created now; changes nothing.
+
+    \b
+    stdout has the proposal alone, in the form that execute takes; what it costs is on stderr.
+    Nothing is spared: to move as little as possible see tidemark cluster add-brokers and remove-brokers.
+
+    \b
+    Examples:
+      tidemark reassign generate orders > moves.json
+      tidemark reassign generate orders flights --brokers 0,1,2,3 > moves.json
+      tidemark reassign generate --output json | jq .rollback
+    """
+    spread = parse_brokers([brokers]) if brokers else []
+    with connect_admin(bootstrap, admin) as client:
+        names = topics or client.list_topics()
+        planned = client.plan_brokers(topics=names, spread=spread) if names else None
+    if planned is None:
+        raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, "there is no topic to spread")
+    if output is Output.JSON:
+        print_json(plan_json(planned))
+        return
+    print_line(format_moves(planned.plan.moves).rstrip("\n"))
+    typer.echo(f"{cost_of(planned)}; execute it with tidemark reassign execute, which prints the way back", err=True)
 
 
 @reassign_app.command("execute")

@@ -16,6 +16,7 @@ from tidemark.client.aio.producer import Producer as AsyncProducer
 from tidemark.client.background import background_loop
 from tidemark.client.batching import SendHandle, TableHandle
 from tidemark.client.records import ConsumerRecord, OffsetAndTimestamp, PartitionBatch, as_partition, records_of
+from tidemark.client.sync_admin_brokers import BrokerCalls
 from tidemark.client.sync_admin_configs import ConfigCalls
 from tidemark.client.sync_admin_reassignments import ReassignmentCalls
 from tidemark.core.cluster_state import TopicView
@@ -212,7 +213,7 @@ class Consumer(_Facade):
             self._records, self._batch = [], None
 
 
-class AdminClient(ConfigCalls, ReassignmentCalls, _Facade):
+class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, _Facade):
     """As `tidemark.client.aio.AdminClient`, blocking."""
 
     _client: AsyncAdminClient

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
+from tidemark.client.aio.admin_brokers import BrokerCalls
 from tidemark.client.aio.admin_configs import ConfigCalls
 from tidemark.client.aio.admin_reassignments import ReassignmentCalls
 from tidemark.client.aio.lifecycle import Lifecycle
@@ -42,8 +43,9 @@ class ClusterDescription(NamedTuple):
     offline_count: int
 
 
-class AdminClient(ConfigCalls, ReassignmentCalls, Lifecycle):
-    """Creates, deletes and describes topics, changes settings, moves replicas, and holds elections.
+class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, Lifecycle):
+    """Creates, deletes and describes topics, changes settings, moves replicas, adds and removes brokers,
+    and holds elections.
 
     Args:
         admin: host:port of the admin service; None: asked of the brokers.

@@ -1,0 +1,78 @@
+"""Plans for brokers, and what keeps one from being restarted: proto <-> model."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidemark.core.rebalancing import BrokerLoad, Plan
+from tidemark.core.restart_safety import Obstacle, RestartObstacle
+from tidemark.model import BrokerId
+from tidemark.rpc.reassignment_codec import move_from_proto, move_to_proto
+from tidemark.rpc.refs import ref_from_proto, ref_to_proto
+from tidemark.v1 import admin_brokers_pb2 as pb
+
+_NOTHING: Final = BrokerLoad()
+_PARTITIONS_MAX: Final = 1_000
+"""Named of one obstacle; its sentence has their number."""
+
+
+def plan_to_proto(plan: Plan, unknown_sizes: int) -> pb.BrokerPlan:
+    """A plan, and how many of its partitions are of unknown size."""
+    return pb.BrokerPlan(
+        moves=[move_to_proto(move) for move in plan.moves],
+        current=[move_to_proto(move) for move in plan.current],
+        moved_replicas=plan.moved_replicas,
+        moved_bytes=plan.moved_bytes,
+        loads=[
+            _load_to_proto(broker, plan.before.get(broker, _NOTHING), plan.after.get(broker, _NOTHING))
+            for broker in sorted({*plan.before, *plan.after})
+        ],
+        unknown_sizes=unknown_sizes,
+    )
+
+
+def plan_from_proto(message: pb.BrokerPlan) -> tuple[Plan, int]:
+    """A plan, and how many of its partitions are of unknown size."""
+    plan = Plan(
+        moves=tuple(move_from_proto(move) for move in message.moves),
+        current=tuple(move_from_proto(move) for move in message.current),
+        moved_replicas=message.moved_replicas,
+        moved_bytes=message.moved_bytes,
+        before={
+            BrokerId(one.broker_id): BrokerLoad(one.replicas_before, one.leaders_before, one.bytes_before)
+            for one in message.loads
+        },
+        after={
+            BrokerId(one.broker_id): BrokerLoad(one.replicas_after, one.leaders_after, one.bytes_after)
+            for one in message.loads
+        },
+    )
+    return plan, message.unknown_sizes
+
+
+def _load_to_proto(broker: BrokerId, before: BrokerLoad, after: BrokerLoad) -> pb.BrokerPlanLoad:
+    return pb.BrokerPlanLoad(
+        broker_id=broker,
+        replicas_before=before.replicas,
+        replicas_after=after.replicas,
+        leaders_before=before.leaders,
+        leaders_after=after.leaders,
+        bytes_before=before.replica_bytes,
+        bytes_after=after.replica_bytes,
+    )
+
+
+def obstacle_to_proto(obstacle: RestartObstacle) -> pb.RestartObstacle:
+    """A reason not to restart a broker."""
+    return pb.RestartObstacle(
+        reason=str(obstacle.reason),
+        message=obstacle.message,
+        partitions=[ref_to_proto(partition) for partition in obstacle.partitions[:_PARTITIONS_MAX]],
+    )
+
+
+def obstacle_from_proto(message: pb.RestartObstacle) -> RestartObstacle:
+    """A reason not to restart a broker; raises ValueError for one of a later version."""
+    return RestartObstacle(
+        Obstacle(message.reason), message.message, tuple(ref_from_proto(ref) for ref in message.partitions)
+    )
