@@ -1,4 +1,4 @@
-"""`tidemark topic ...`: create, list, describe, delete."""
+"""`tidemark topic ...`: create, list, describe, delete; more partitions, and fewer."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from tidemark.cli.output import (
     replication_factor,
     topic_json,
 )
+from tidemark.cli.topic_partitions import add_partitions, remove_partitions
 
 topic_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, list, describe and delete topics.")
+topic_app.command("add-partitions")(add_partitions)
+topic_app.command("remove-partitions")(remove_partitions)
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="1 to 249 letters, digits, '.', '_' or '-'.")]
 
