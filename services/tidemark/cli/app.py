@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from tidemark.cli.apply import apply
 from tidemark.cli.cluster import cluster_app
 from tidemark.cli.config import config_app
 from tidemark.cli.consume import consume
@@ -39,6 +40,7 @@ app.add_typer(reassign_app, name="reassign")
 app.command()(produce)
 app.command()(consume)
 app.command()(elect)
+app.command()(apply)
 
 
 @app.callback()

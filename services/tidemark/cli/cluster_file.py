@@ -1,0 +1,199 @@
+"""The file of `tidemark apply`: topics and settings as they shall be. Every mistake is told with its line, all at once.
+
+topics:
+  flights:
+    partitions: 6
+    replication_factor: 3
+    configs:
+      retention.ms: 86400000
+  greetings:
+    delete: true
+brokers:
+  default:
+    replica.lag.time.max.ms: 20000
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import yaml
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.ports import ConfigKind
+from tidemark.runtime.configuration_entries import check_alterable
+
+_TOPIC_KEYS: Final = ("partitions", "replication_factor", "configs", "delete")
+_COUNT_MAX: Final = (1 << 31) - 1
+
+
+class Problem(NamedTuple):
+    """Something wrong with the file, or with what it asks for; `line` counts from 1."""
+
+    line: int
+    error: TidemarkError
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTopic:
+    """A topic as it shall be; what is None is not said, and stays as it is.
+
+    Attributes:
+        configs: exactly these are set.
+        lines: of its settings, by key.
+    """
+
+    name: str
+    line: int
+    partitions: int | None = None
+    replication_factor: int | None = None
+    configs: Mapping[str, str] | None = None
+    lines: Mapping[str, int] = field(default_factory=dict)
+    delete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WantedBroker:
+    """The settings of one broker, or of every one: exactly these are set."""
+
+    name: str
+    line: int
+    configs: Mapping[str, str]
+    lines: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    """All that a file names."""
+
+    topics: Mapping[str, WantedTopic] = field(default_factory=dict)
+    brokers: Mapping[str, WantedBroker] = field(default_factory=dict)
+
+
+def parse(text: str) -> tuple[ClusterFile, list[Problem]]:
+    """What the file asks for, and what is wrong with it, by line; where anything is, nothing of it is to be used."""
+    reader = _Reader()
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        said = error.problem or error.context or "it cannot be understood"
+        return ClusterFile(), [_problem(1 if mark is None else mark.line + 1, f"this is not YAML: {said}")]
+    except yaml.YAMLError as error:
+        return ClusterFile(), [_problem(1, f"this is not YAML: {' '.join(str(error).split())}")]
+    found = reader.file(root)
+    return found, sorted(reader.problems, key=lambda problem: problem.line)
+
+
+def _problem(line: int, sentence: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> Problem:
+    return Problem(line, TidemarkError(code, sentence))
+
+
+class _Reader:
+    """Walks the nodes; collects what is wrong and goes on."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def file(self, root: yaml.Node | None) -> ClusterFile:
+        topics: dict[str, WantedTopic] = {}
+        brokers: dict[str, WantedBroker] = {}
+        if root is None:
+            self._wrong(1, "the file is empty: it names topics: or brokers:")
+            return ClusterFile()
+        for section, line, node in self._mapping(root, "the file"):
+            if section == "topics":
+                topics = {name: self._topic(name, at, value) for name, at, value in self._mapping(node, "topics")}
+            elif section == "brokers":
+                brokers = {name: self._broker(name, at, value) for name, at, value in self._mapping(node, "brokers")}
+            else:
+                self._wrong(line, f"{section!r} is nothing that a file can say: want topics or brokers")
+        return ClusterFile(topics, brokers)
+
+    def _topic(self, name: str, line: int, node: yaml.Node) -> WantedTopic:
+        partitions = replication_factor = None
+        configs: dict[str, str] | None = None
+        lines: dict[str, int] = {}
+        delete = False
+        for key, at, value in self._mapping(node, f"topic {name}"):
+            if key == "partitions":
+                partitions = self._count(f"partitions of topic {name}", at, value)
+            elif key == "replication_factor":
+                replication_factor = self._count(f"replication_factor of topic {name}", at, value)
+            elif key == "configs":
+                configs, lines = self._configs(ConfigKind.TOPIC, value, f"configs of topic {name}")
+            elif key == "delete":
+                delete = self._flag(f"delete of topic {name}", at, value)
+            else:
+                self._wrong(at, f"{key!r} is nothing that a topic has: want {', '.join(_TOPIC_KEYS)}")
+        return WantedTopic(name, line, partitions, replication_factor, configs, lines, delete)
+
+    def _broker(self, name: str, line: int, node: yaml.Node) -> WantedBroker:
+        configs, lines = self._configs(ConfigKind.BROKER, node, f"broker {name}")
+        return WantedBroker(name, line, configs, lines)
+
+    def _configs(self, kind: ConfigKind, node: yaml.Node, what: str) -> tuple[dict[str, str], dict[str, int]]:
+        configs: dict[str, str] = {}
+        lines: dict[str, int] = {}
+        for key, line, value in self._mapping(node, what):
+            text = self._scalar(f"{key} of {what}", line, value)
+            if text is None:
+                continue
+            configs[key], lines[key] = text, line
+            try:
+                check_alterable(kind, {key: text}, ())
+            except TidemarkError as error:
+                self.problems.append(Problem(line, error))
+        return configs, lines
+
+    def _mapping(self, node: yaml.Node, what: str) -> Iterator[tuple[str, int, yaml.Node]]:
+        """Key, its line, and value of each entry; nothing says that there is none."""
+        if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null":
+            return
+        if not isinstance(node, yaml.MappingNode):
+            self._wrong(_line(node), f"{what}: want a mapping of names to values")
+            return
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            line = _line(key)
+            if not isinstance(key, yaml.ScalarNode):
+                self._wrong(line, f"{what}: a name must be a word")
+            elif key.value in seen:
+                self._wrong(line, f"{what}: {key.value!r} is there twice; first in line {seen[key.value]}")
+            else:
+                seen[key.value] = line
+                yield key.value, line, value
+
+    def _scalar(self, what: str, line: int, node: yaml.Node) -> str | None:
+        if not isinstance(node, yaml.ScalarNode):
+            self._wrong(line, f"{what}: want one value")
+        elif node.tag == "tag:yaml.org,2002:null":
+            self._wrong(line, f"{what}: it has no value; leave the line out to set nothing")
+        else:
+            text: str = node.value
+            return text.lower() if node.tag == "tag:yaml.org,2002:bool" else text
+        return None
+
+    def _count(self, what: str, line: int, node: yaml.Node) -> int | None:
+        text = self._scalar(what, line, node)
+        if text is None:
+            return None
+        if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= _COUNT_MAX:
+            self._wrong(line, f"{what} is {text!r}: want a whole number, 1 or more")
+            return None
+        return int(text)
+
+    def _flag(self, what: str, line: int, node: yaml.Node) -> bool:
+        text = self._scalar(what, line, node)
+        if text not in (None, "true", "false"):
+            self._wrong(line, f"{what} is {text!r}: want true or false")
+        return text == "true"
+
+    def _wrong(self, line: int, sentence: str) -> None:
+        self.problems.append(_problem(line, sentence))
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
