@@ -1,0 +1,105 @@
+"""The file of `tidemark apply`: what it says, and every mistake with its line."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.cli.cluster_file import ClusterFile, WantedBroker, WantedTopic, parse
+from tidemark.model import ErrorCode
+
+WHOLE = """\
+# what production shall be
+topics:
+  flights:
+    partitions: 6
+    replication_factor: 3
+    configs:
+      retention.ms: 86400000
+      unclean.leader.election.enable: True
+  empty:
+  bare: {configs: {}}
+  greetings:
+    delete: true
+brokers:
+  default:
+    replica.lag.time.max.ms: 20000
+  0: {log.level: debug}
+"""
+
+
+def problems_of(text: str) -> list[tuple[int, str]]:
+    return [(line, error.message) for line, error in parse(text)[1]]
+
+
+def test_a_file_says_what_shall_be_and_where_it_says_so() -> None:
+    configs = {"retention.ms": "86400000", "unclean.leader.election.enable": "true"}
+    found, problems = parse(WHOLE)
+    assert problems == []
+    assert found == ClusterFile(
+        topics={
+            "flights": WantedTopic("flights", 3, 6, 3, configs, dict(zip(configs, (7, 8), strict=True))),
+            "empty": WantedTopic("empty", 9),
+            "bare": WantedTopic("bare", 10, configs={}),
+            "greetings": WantedTopic("greetings", 11, delete=True),
+        },
+        brokers={
+            "default": WantedBroker(
+                "default", 14, {"replica.lag.time.max.ms": "20000"}, {"replica.lag.time.max.ms": 15}
+            ),
+            "0": WantedBroker("0", 16, {"log.level": "debug"}, {"log.level": 16}),
+        },
+    )
+
+
+def test_every_mistake_is_told_with_its_line_in_order() -> None:
+    text = """\
+topics:
+  flights:
+    partitions: six
+    partition: 6
+    configs:
+      retention.ms: soon
+      retention.msec: 1
+      max.message.bytes:
+      broker.id: 3
+  flights:
+    partitions: 3
+  greetings:
+    delete: maybe
+    configs: [a, b]
+    replication_factor: 0
+brokers:
+  default:
+    num.read.threads: 3
+    log.level: {a: b}
+queues: {}
+"""
+    _, problems = parse(text)
+    assert [line for line, _ in problems] == [3, 4, 6, 7, 8, 9, 10, 13, 14, 15, 18, 19, 20]
+    by_line = dict(problems)
+    assert by_line[6].code is ErrorCode.INVALID_CONFIG
+    assert by_line[7].code is ErrorCode.UNKNOWN_CONFIG
+    assert "did you mean retention.ms?" in by_line[7].message
+    assert "first in line 2" in by_line[10].message
+    assert "restart" in by_line[18].message
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("topics:\n  flights: [\n", 3, "not YAML"),
+        ("topics:\n\tflights: 1\n", 2, "not YAML"),
+        ("topics:\n  a: {}\n---\nb: 1\n", 3, "not YAML"),
+        ("topics: *nowhere\n", 1, "not YAML"),
+        ("topics: !!python/object:os.system {}\n[]", 2, "not YAML"),
+        ("", 1, "empty"),
+        ("- a\n- b\n", 1, "want a mapping"),
+        ("topics: 7\n", 1, "want a mapping"),
+        ("topics:\n  a: 7\n", 2, "want a mapping"),
+        ("topics:\n  [a, b]: {}\n", 2, "a name must be a word"),
+        ("a: \x00\n", 1, "not YAML"),
+    ],
+)
+def test_what_cannot_be_read_is_one_problem_with_its_line(text: str, line: int, what: str) -> None:
+    ((at, sentence),) = problems_of(text)
+    assert at == line
+    assert what in sentence

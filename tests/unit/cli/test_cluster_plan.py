@@ -1,0 +1,155 @@
+"""The steps from a cluster as it is to the file, taken against a cluster that is played."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from tidemark.cli.cluster_file import ClusterFile, Problem, parse
+from tidemark.cli.cluster_plan import Action, Step, plan
+from tidemark.core.cluster_state import PartitionView, TopicView
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch
+from tidemark.ports import ConfigKind, ConfigResource
+
+FILE = """\
+topics:
+  flights:
+    partitions: 6
+    replication_factor: 2
+    configs: {retention.ms: 7}
+  orders: {}
+  old: {delete: true}
+brokers:
+  default: {log.level: debug}
+"""
+
+
+class PlayedCluster:
+    """Does what it is asked, and remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicView] = {}
+        self.brokers: dict[str, dict[str, str]] = {}
+        self.asked: list[str] = []
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replication_factor: int = 0,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+        request_id: str = "",
+    ) -> None:
+        self.asked.append(f"create {name}")
+        self.topics[name] = topic_of(name, partitions, replication_factor or 3, configs or {})
+
+    def create_partitions(
+        self, topic: str, total_count: int, *, validate_only: bool = False, request_id: str = ""
+    ) -> None:
+        self.asked.append(f"grow {topic}")
+        found = self.topics[topic]
+        factor = len(found.partitions[0].assigned_replicas)
+        self.topics[topic] = topic_of(topic, total_count, factor, found.configs)
+
+    def alter_configs(
+        self,
+        resource: ConfigResource,
+        set_: Mapping[str, str] | None = None,
+        *,
+        delete: Collection[str] = (),
+        validate_only: bool = False,
+        request_id: str = "",
+    ) -> None:
+        self.asked.append(f"configure {resource.name}")
+        is_topic = resource.kind is ConfigKind.TOPIC
+        before = self.topics[resource.name].configs if is_topic else self.brokers.get(resource.name, {})
+        after = {key: value for key, value in before.items() if key not in delete} | dict(set_ or {})
+        if is_topic:
+            self.topics[resource.name] = replace(self.topics[resource.name], configs=after)
+        else:
+            self.brokers[resource.name] = after
+
+    def delete_topic(self, name: str, *, validate_only: bool = False, request_id: str = "") -> None:
+        self.asked.append(f"delete {name}")
+        del self.topics[name]
+
+    def plan(self, text: str, *, prune: bool = False) -> tuple[list[Step], list[Problem]]:
+        return plan(file_of(text), self.topics, self.brokers, prune=prune)
+
+    def apply(self, text: str, *, prune: bool = False) -> list[str]:
+        self.asked = []
+        steps, problems = self.plan(text, prune=prune)
+        assert problems == []
+        for step in steps:
+            step.run(self, False, "")
+        return self.asked
+
+
+def file_of(text: str) -> ClusterFile:
+    found, problems = parse(text)
+    assert problems == []
+    return found
+
+
+def topic_of(name: str, partitions: int, factor: int, configs: Mapping[str, str]) -> TopicView:
+    replicas = tuple(BrokerId(broker) for broker in range(factor))
+    views = {
+        index: PartitionView(index, BrokerId(0), LeaderEpoch(0), replicas, replicas, "i") for index in range(partitions)
+    }
+    return TopicView(topic=name, topic_id=f"id-{name}", partitions=views, configs=configs)
+
+
+def test_an_empty_cluster_becomes_what_the_file_says_and_a_second_run_has_nothing_to_do() -> None:
+    cluster = PlayedCluster()
+    assert cluster.apply(FILE) == ["create flights", "create orders", "configure default"]
+    assert len(cluster.topics["flights"].partitions) == 6
+    assert cluster.topics["flights"].configs == {"retention.ms": "7"}
+    assert cluster.brokers == {"default": {"log.level": "debug"}}
+    assert cluster.apply(FILE) == []
+
+
+def test_topics_grow_before_settings_change_and_what_goes_goes_last() -> None:
+    cluster = PlayedCluster()
+    cluster.topics = {
+        "flights": topic_of("flights", 2, 2, {"retention.ms": "8", "flush.policy": "os"}),
+        "old": topic_of("old", 1, 1, {}),
+    }
+    steps, _ = cluster.plan(FILE)
+    assert [(step.action, step.resource) for step in steps] == [
+        (Action.CREATE, "topic orders"),
+        (Action.GROW, "topic flights"),
+        (Action.CONFIGURE, "topic flights"),
+        (Action.CONFIGURE, "broker default"),
+        (Action.DELETE, "topic old"),
+    ]
+    cluster.apply(FILE)
+    assert len(cluster.topics["flights"].partitions) == 6
+    assert cluster.topics["flights"].configs == {"retention.ms": "7"}, "exactly what the file says"
+    assert "old" not in cluster.topics
+    assert cluster.apply(FILE) == []
+
+
+def test_what_the_file_does_not_say_stays_as_it_is() -> None:
+    cluster = PlayedCluster()
+    cluster.topics = {"orders": topic_of("orders", 5, 1, {"retention.ms": "8"}), "more": topic_of("more", 1, 1, {})}
+    assert cluster.plan("topics: {orders: }") == ([], [])
+    assert [step.resource for step in cluster.plan("topics: {orders: {configs: {}}}")[0]] == ["topic orders"]
+
+
+def test_topics_that_are_not_named_go_only_when_asked_and_never_those_of_the_cluster_itself() -> None:
+    cluster = PlayedCluster()
+    cluster.topics = {name: topic_of(name, 1, 1, {}) for name in ("orders", "more", "__consumer_offsets")}
+    assert cluster.plan("topics: {orders: }") == ([], [])
+    assert cluster.apply("topics: {orders: }", prune=True) == ["delete more"]
+
+
+def test_what_cannot_be_is_told_with_its_line() -> None:
+    cluster = PlayedCluster()
+    cluster.topics = {"a": topic_of("a", 3, 1, {}), "b": topic_of("b", 3, 2, {})}
+    _, problems = cluster.plan("topics:\n  a:\n    partitions: 2\n  b:\n    replication_factor: 3\n")
+    assert [(line, error.code) for line, error in problems] == [
+        (2, ErrorCode.INVALID_PARTITIONS),
+        (4, ErrorCode.INVALID_REPLICATION_FACTOR),
+    ]
