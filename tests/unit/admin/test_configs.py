@@ -1,0 +1,126 @@
+"""Changes of settings as the admin service makes them, while others change the same; the store is the suite's fake."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.admin.configs import EVERY_BROKER, Alteration, ConfigAdministration
+from tidemark.admin.configs_servicer import ConfigsServicer
+from tidemark.admin.requests import AnsweredOnce
+from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicDescription
+from tidemark.ports import ConfigKind, ConfigResource
+from tidemark.rpc.config_codec import change_from_proto, resource_to_proto
+from tidemark.runtime.clock import SystemClock
+from tidemark.runtime.configuration_entries import ConfigChange, ConfigSource
+from tidemark.v1 import admin_configs_pb2 as pb
+
+from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
+
+FLIGHTS = ConfigResource(ConfigKind.TOPIC, "flights")
+BROKER_0 = ConfigResource(ConfigKind.BROKER, "0")
+
+
+class Calls(ConfigsServicer):
+    """The servicer's work, without a server."""
+
+    def __init__(self, store: FakeMetadataStore) -> None:
+        super().__init__(request_timeout_ms=1000)
+        self._configs = ConfigAdministration(store)
+        self._requests = AnsweredOnce(store, SystemClock())
+
+    async def alter(self, resource: ConfigResource, request_id: str = "", **set_: str) -> list[ConfigChange]:
+        configs = {name.replace("_", "."): value for name, value in set_.items()}
+        request = pb.AlterConfigsRequest(resource=resource_to_proto(resource), set=configs, request_id=request_id)
+        return [change_from_proto(change) for change in (await self._altered(request)).changes]
+
+
+@pytest.fixture
+async def store() -> FakeMetadataStore:
+    store = FakeZooKeeper().store()
+    await store.start()
+    two = (BrokerId(0), BrokerId(1))
+    await store.create_topic(
+        TopicDescription("flights", "id", {0: two}, {0: "i"}, configs={"segment.ms": "5", "from.the.future": "1"})
+    )
+    return store
+
+
+async def test_a_change_keeps_what_it_does_not_name_and_says_what_it_did(store: FakeMetadataStore) -> None:
+    assert await Calls(store).alter(FLIGHTS, retention_ms="7") == [ConfigChange("retention.ms", None, "7")]
+    assert (await store.configs([FLIGHTS]))[FLIGHTS].configs == {
+        "segment.ms": "5",
+        "from.the.future": "1",
+        "retention.ms": "7",
+    }
+
+
+async def test_a_key_that_this_version_does_not_know_can_be_deleted(store: FakeMetadataStore) -> None:
+    plan = await ConfigAdministration(store).plan(Alteration(FLIGHTS, deleted=frozenset({"from.the.future"})))
+    assert plan.changes == [ConfigChange("from.the.future", "1", None)]
+
+
+async def test_of_two_changes_at_once_none_is_lost(store: FakeMetadataStore) -> None:
+    calls = Calls(store)
+
+    async def somebody_is_faster() -> None:
+        await calls.alter(FLIGHTS, segment_ms="6")
+
+    store.session.before_commit(somebody_is_faster)
+    assert await calls.alter(FLIGHTS, "r1", retention_ms="7") == [ConfigChange("retention.ms", None, "7")]
+    configs = (await store.configs([FLIGHTS]))[FLIGHTS].configs
+    assert (configs["segment.ms"], configs["retention.ms"]) == ("6", "7")
+
+
+async def test_two_tries_of_one_request_at_once_change_once(store: FakeMetadataStore) -> None:
+    calls = Calls(store)
+
+    async def the_other_try() -> None:
+        await calls.alter(BROKER_0, "r1", log_level="debug")
+
+    store.session.before_commit(the_other_try)
+    assert await calls.alter(BROKER_0, "r1", log_level="debug") == [ConfigChange("log.level", None, "debug")]
+    assert (await store.configs([BROKER_0]))[BROKER_0].version == 0
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_a_retry_after_a_lost_answer_changes_once(store: FakeMetadataStore, applied: bool) -> None:
+    calls = Calls(store)
+    store.session.lose_answers(1, applied=applied)
+    with pytest.raises(TidemarkError) as lost:
+        await calls.alter(BROKER_0, "r1", log_level="debug")
+    assert lost.value.code is ErrorCode.COORDINATION_UNAVAILABLE
+    assert await calls.alter(BROKER_0, "r1", log_level="debug") == [ConfigChange("log.level", None, "debug")]
+    assert (await store.configs([BROKER_0]))[BROKER_0].version == 0
+
+
+async def test_a_request_that_found_nothing_to_do_does_nothing_later_either(store: FakeMetadataStore) -> None:
+    calls = Calls(store)
+    assert await calls.alter(FLIGHTS, "r1", segment_ms="5") == []
+    await calls.alter(FLIGHTS, segment_ms="6")
+    assert await calls.alter(FLIGHTS, "r1", segment_ms="5") == []
+    assert (await store.configs([FLIGHTS]))[FLIGHTS].configs["segment.ms"] == "6"
+
+
+async def test_more_in_sync_replicas_than_there_are_replicas_is_refused(store: FakeMetadataStore) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        await Calls(store).alter(FLIGHTS, min_insync_replicas="3")
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert "replication factor" in refused.value.message
+
+
+@pytest.mark.parametrize("name", ["", "-1", "01", "2147483648", "x", "٣", "defaults"])
+async def test_what_is_no_broker_is_refused(store: FakeMetadataStore, name: str) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        await Calls(store).alter(ConfigResource(ConfigKind.BROKER, name), log_level="info")
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+async def test_of_a_broker_that_is_away_what_is_set_is_known_and_the_rest_is_not(store: FakeMetadataStore) -> None:
+    calls = Calls(store)
+    await calls.alter(BROKER_0, log_level="debug")
+    await calls.alter(EVERY_BROKER, log_level="error", replica_fetch_max_bytes="2048")
+    entries = {entry.key: entry for entry in await ConfigAdministration(store).describe(BROKER_0, [])}
+    assert (entries["log.level"].value, entries["log.level"].source) == ("debug", ConfigSource.BROKER)
+    fetch = entries["replica.fetch.max.bytes"]
+    assert (fetch.value, fetch.source) == ("2048", ConfigSource.CLUSTER)
+    lag = entries["replica.lag.time.max.ms"]
+    assert (lag.value, lag.source, lag.default_value) == (None, ConfigSource.UNKNOWN, "10000")

@@ -1,0 +1,175 @@
+"""Requests that are answered once: retries, other contents, tries that died half-way; the store is the suite's fake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from tidemark.admin.requests import KEPT_MS, AnsweredOnce, Facts
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.v1 import admin_service_pb2 as pb
+
+from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
+
+DELETION = pb.DeleteTopicRequest(topic="flights", request_id="r1")
+START_US = 1_700_000_000_000_000
+
+
+class SetClock:
+    """Stands where it is set."""
+
+    def __init__(self) -> None:
+        self.at_ms = 0
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+    def wall_us(self) -> int:
+        return START_US + self.at_ms * 1000
+
+
+class Work:
+    """Counts how often it is done; refuses, or dies, when told to."""
+
+    def __init__(self) -> None:
+        self.seen: list[Facts] = []
+        self.fails: list[BaseException] = []
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def __call__(self, facts: Facts) -> pb.CreateTopicResponse:
+        self.seen.append(facts)
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        if self.fails:
+            raise self.fails.pop(0)
+        response = pb.CreateTopicResponse()
+        response.topic.topic = f"done {len(self.seen)}"
+        return response
+
+
+class Admin:
+    """One admin process after another on the same ZooKeeper."""
+
+    def __init__(self, store: FakeMetadataStore) -> None:
+        self.store = store
+        self.clock = SetClock()
+        self.requests = AnsweredOnce(store, self.clock)
+        self.work = Work()
+        self.looks = 0
+
+    async def look(self) -> Facts:
+        self.looks += 1
+        return {"topic_id": f"id-{self.looks}"}
+
+    async def call(self, request: pb.DeleteTopicRequest = DELETION, method: str = "DeleteTopic") -> str:
+        response = await self.requests.once(method, request, pb.CreateTopicResponse, self.work, self.look)
+        return response.topic.topic
+
+
+@pytest.fixture
+async def admin() -> Admin:
+    store = FakeZooKeeper().store()
+    await store.start()
+    return Admin(store)
+
+
+async def test_the_same_request_gets_the_same_answer_and_is_done_once(admin: Admin) -> None:
+    assert [await admin.call() for _ in range(3)] == ["done 1"] * 3
+    assert (admin.work.seen, admin.looks) == ([{"topic_id": "id-1"}], 1)
+
+
+async def test_requests_without_an_id_and_those_that_change_nothing_are_not_kept(admin: Admin) -> None:
+    for request in (
+        pb.DeleteTopicRequest(topic="flights"),
+        pb.DeleteTopicRequest(topic="flights", validate_only=True, request_id="r1"),
+    ):
+        admin.work.seen.clear()
+        assert [await admin.call(request) for _ in range(2)] == ["done 1", "done 2"]
+    assert await admin.store.kept_request("r1") is None
+
+
+async def test_an_id_used_for_something_else_is_refused(admin: Admin) -> None:
+    await admin.call()
+    for request, method in (
+        (pb.DeleteTopicRequest(topic="orders", request_id="r1"), "DeleteTopic"),
+        (DELETION, "CreateTopic"),
+    ):
+        with pytest.raises(TidemarkError) as refused:
+            await admin.call(request, method)
+        assert refused.value.code is ErrorCode.REQUEST_ID_REUSED
+    assert len(admin.work.seen) == 1
+
+
+async def test_an_id_that_is_too_long_is_refused(admin: Admin) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        await admin.call(pb.DeleteTopicRequest(topic="flights", request_id="r" * 129))
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert admin.work.seen == []
+
+
+async def test_after_a_process_that_died_half_way_the_next_goes_by_what_the_first_saw(admin: Admin) -> None:
+    admin.work.fails = [asyncio.CancelledError()]
+    with pytest.raises(asyncio.CancelledError):
+        await admin.call()
+    again = Admin(admin.store)
+    again.looks = 5
+    assert await again.call() == "done 1"
+    assert again.work.seen == [{"topic_id": "id-1"}]
+    with pytest.raises(TidemarkError) as refused:
+        await again.call(pb.DeleteTopicRequest(topic="orders", request_id="r1"))
+    assert refused.value.code is ErrorCode.REQUEST_ID_REUSED
+
+
+async def test_a_refusal_is_not_kept_as_nothing_was_changed(admin: Admin) -> None:
+    admin.work.fails = [TidemarkError(ErrorCode.UNKNOWN_TOPIC, "there is no topic flights")]
+    with pytest.raises(TidemarkError):
+        await admin.call()
+    assert await admin.call(pb.DeleteTopicRequest(topic="orders", request_id="r1")) == "done 2"
+
+
+async def test_what_may_yet_be_done_is_taken_up_by_the_same_request_only(admin: Admin) -> None:
+    admin.work.fails = [TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "not yet")]
+    with pytest.raises(TidemarkError):
+        await admin.call()
+    assert await admin.call() == "done 2"
+    assert admin.looks == 1
+
+
+async def test_of_two_tries_at_once_both_get_the_answer_of_the_faster(admin: Admin) -> None:
+    other = Admin(admin.store)
+    admin.work.meanwhile = other.call
+    other.work.seen.append({})
+    assert await admin.call() == "done 2", "the other's second"
+    assert await admin.call() == "done 2"
+
+
+async def test_an_answer_that_cannot_be_kept_is_given_all_the_same(admin: Admin) -> None:
+    async def lose_the_next() -> None:
+        admin.store.session.lose_answers(1, applied=False)
+
+    admin.work.meanwhile = lose_the_next
+    assert await admin.call() == "done 1"
+    assert await admin.call() == "done 2", "the work converges"
+
+
+async def test_a_day_later_the_id_may_be_used_anew_and_others_have_been_removed(admin: Admin) -> None:
+    await admin.call()
+    await admin.call(pb.DeleteTopicRequest(topic="flights", request_id="r2"))
+    admin.clock.at_ms += KEPT_MS
+    assert await admin.call() == "done 1", "kept to the last"
+    admin.clock.at_ms += 1
+    assert await admin.call(pb.DeleteTopicRequest(topic="orders", request_id="r1")) == "done 3"
+    admin.clock.at_ms += 3_600_000
+    await admin.call(pb.DeleteTopicRequest(topic="orders", request_id="r1"))
+    assert await admin.store.kept_request("r2") is None
+
+
+async def test_an_answer_that_is_not_final_is_not_kept(admin: Admin) -> None:
+    finals = iter([False, True])
+    for expected in ("done 1", "done 2", "done 2"):
+        response = await admin.requests.once(
+            "DeleteTopic", DELETION, pb.CreateTopicResponse, admin.work, is_final=lambda _: next(finals)
+        )
+        assert response.topic.topic == expected
