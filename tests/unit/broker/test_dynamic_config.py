@@ -1,0 +1,111 @@
+"""Settings of a running broker: read, watched, put to use; the store is the contract suite's fake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+from tidemark.broker.dynamic_config import DynamicConfig
+from tidemark.ports import CLUSTER_DEFAULT, ConfigKind, ConfigResource
+from tidemark.runtime.configuration import BrokerSettings, read_settings
+from tidemark.runtime.configuration_entries import ConfigSource
+
+from tests.fakes.metadata_store import FakeZooKeeper
+
+OWN = ConfigResource(ConfigKind.BROKER, "3")
+EVERY = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
+ARGUMENTS = ["--broker.id=3", "--zookeeper.connect=z:1", "--log.dirs=/data/a,/data/b", "--replica.lag.time.max.ms=7000"]
+
+
+class Broker:
+    """What was put to use, one after another."""
+
+    def __init__(self, ensemble: FakeZooKeeper) -> None:
+        self.used: asyncio.Queue[BrokerSettings] = asyncio.Queue()
+        self.failures: list[BaseException] = []
+        self.store = ensemble.store()
+        settings = read_settings(BrokerSettings, ARGUMENTS, {})
+        self.configs = DynamicConfig(settings, self.store, self.used.put_nowait, self.failures.append)
+        self._operator = ensemble.store()
+
+    async def start(self) -> None:
+        await self.store.start()
+        await self._operator.start()
+        self.configs.start()
+
+    async def operator_sets(self, resource: ConfigResource, configs: Mapping[str, str]) -> None:
+        found = (await self._operator.configs([resource]))[resource]
+        assert await self._operator.write_configs(resource, configs, version=found.version)
+
+    async def uses(self, **expected: object) -> None:
+        settings = await asyncio.wait_for(self.used.get(), 5)
+        assert {name: getattr(settings, name) for name in expected} == expected
+
+
+@pytest.fixture
+async def ensemble() -> FakeZooKeeper:
+    return FakeZooKeeper()
+
+
+@pytest.fixture
+async def broker(ensemble: FakeZooKeeper) -> AsyncIterator[Broker]:
+    broker = Broker(ensemble)
+    await broker.start()
+    yield broker
+    await broker.configs.stop()
+    assert broker.failures == []
+
+
+async def test_its_own_comes_before_everybodys_and_both_before_what_it_was_started_with(broker: Broker) -> None:
+    await broker.operator_sets(EVERY, {"replica.lag.time.max.ms": "20000", "log.level": "error"})
+    await broker.uses(replica_lag_time_max_ms=20_000, log_level="error")
+    await broker.operator_sets(OWN, {"replica.lag.time.max.ms": "30000"})
+    await broker.uses(replica_lag_time_max_ms=30_000, log_level="error")
+    sources = {entry.key: (entry.value, entry.source) for entry in broker.configs.entries()}
+    assert sources["replica.lag.time.max.ms"] == ("30000", ConfigSource.BROKER)
+    assert sources["log.level"] == ("error", ConfigSource.CLUSTER)
+    assert sources["log.dirs"] == ("/data/a,/data/b", ConfigSource.STATIC)
+    assert sources["replica.fetch.max.bytes"] == ("1048576", ConfigSource.DEFAULT)
+    await broker.operator_sets(OWN, {})
+    await broker.uses(replica_lag_time_max_ms=20_000)
+    await broker.operator_sets(EVERY, {})
+    await broker.uses(replica_lag_time_max_ms=7000, log_level="info")
+    assert {entry.key: entry.source for entry in broker.configs.entries()}["replica.lag.time.max.ms"] is (
+        ConfigSource.STATIC
+    )
+
+
+async def test_what_nobody_can_use_is_passed_over_and_the_rest_is_used(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = {"log.level": "loud", "num.read.threads": "9", "from.the.future": "1"}
+    await broker.operator_sets(OWN, {**wrong, "replica.fetch.max.bytes": "4096"})
+    await broker.uses(log_level="info", num_read_threads=2, replica_fetch_max_bytes=4096)
+    told = {getattr(record, "config", "") for record in caplog.records if "passed over" in record.message}
+    assert told == set(wrong)
+    assert {entry.key: entry.value for entry in broker.configs.entries()}["num.read.threads"] == "2"
+
+
+async def test_a_node_that_cannot_be_read_changes_nothing_and_is_read_again(
+    broker: Broker, ensemble: FakeZooKeeper
+) -> None:
+    await broker.operator_sets(OWN, {"log.level": "debug"})
+    await broker.uses(log_level="debug")
+    ensemble.corrupt("/config/brokers/3", b"{")
+    broker.configs.read_anew()
+    await asyncio.sleep(0)
+    ensemble.corrupt("/config/brokers/3", b'{"version":1,"config":{"log.level":"error"}}')
+    await broker.uses(log_level="error")
+
+
+async def test_what_changed_while_its_session_was_gone_is_used_after_it(broker: Broker) -> None:
+    await broker.operator_sets(OWN, {"log.level": "debug"})
+    await broker.uses(log_level="debug")
+    broker.store.session.expire()
+    await broker.operator_sets(OWN, {"log.level": "error"})
+    await broker.store.new_session()
+    broker.configs.read_anew()
+    await broker.uses(log_level="error")
+    await broker.operator_sets(OWN, {"log.level": "warning"})
+    await broker.uses(log_level="warning")
