@@ -42,6 +42,7 @@ class Arena:
             self._ports[ZOOKEEPER] = self.network.add(ZOOKEEPER, lambda: self.cluster.zookeeper.port)
             everybody = {"zookeeper.connect": f"{HOST}:{self._ports[ZOOKEEPER]}"}
             settings = {kind: dict(everybody) for kind in ("broker", "controller", "admin")}
+            settings["broker"]["controlled.shutdown.max.wait.ms"] = "3000"
             for name in (*BROKERS, *CONTROLLERS):
                 settings[name] = {"advertised.listeners": f"{HOST}:{self._ports[name]}"}
             self._cluster = LocalCluster(self._directory, settings=settings)

@@ -29,6 +29,7 @@ class Nemesis:
             self._kill_a_broker,
             self._kill_a_broker,
             self._kill_every_broker,
+            self._shut_a_broker_down,
             self._kill_a_controller,
             self._kill_zookeeper,
             self._stop_a_broker,
@@ -78,6 +79,13 @@ class Nemesis:
         self._arena.cluster.kill(name)
         yield f"kill -9 {name}"
         self._wait(SHORT_S)
+        self._bring_back(name)
+
+    def _shut_a_broker_down(self) -> Iterator[str]:
+        """Controlled: it says that it wants to go and waits until it may."""
+        name = self._chance.choice(BROKERS)
+        self._arena.cluster.terminate(name)
+        yield f"SIGTERM {name}"
         self._bring_back(name)
 
     def _kill_every_broker(self) -> Iterator[str]:

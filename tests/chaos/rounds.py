@@ -16,6 +16,7 @@ from tests.chaos.arena import BROKERS, Arena
 from tests.chaos.checker import check
 from tests.chaos.clients import Sender, ask_ends_until, read_until
 from tests.chaos.history import History, Outcome
+from tests.chaos.mover import Mover
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.replicas import differences
 
@@ -39,12 +40,15 @@ class Report:
     unknown: int
     polled: int
     ends: int
+    moves: tuple[int, int, int]
+    """Asked for, cancelled, refused."""
 
     def __str__(self) -> str:
         verdict = "all is well" if not self.findings else "\n  ".join(["WRONG:", *self.findings[:20]])
         return (
             f"seed {self.seed}: {len(self.faults)} misfortunes, {self.acknowledged} acknowledged, {self.unknown} "
-            f"unknown, {self.polled} polled, {self.ends} ends asked\n  {'; '.join(self.faults)}\n  {verdict}"
+            f"unknown, {self.polled} polled, {self.ends} ends asked, "
+            f"{self.moves[0]} moves asked, {self.moves[1]} cancelled, {self.moves[2]} refused\n  {'; '.join(self.faults)}\n  {verdict}"
         )
 
 
@@ -55,8 +59,9 @@ def run_round(directory: Path, seed: int, duration_s: float) -> Report:
         nemesis = Nemesis(arena, seed)
         with AdminClient(arena.cluster.admin_address) as admin:
             admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, configs={"min.insync.replicas": "2"})
-            _live_through(arena, nemesis, history, duration_s)
-            not_in_sync = _wait_until_in_sync(admin)
+            mover = Mover(arena.cluster.admin_address, TOPIC, PARTITIONS, seed)
+            _live_through(arena, nemesis, mover, history, duration_s)
+            not_in_sync = mover.bring_home(time.monotonic() + PEACE_S) or _wait_until_in_sync(admin)
         findings = [str(finding) for finding in check(history)] + not_in_sync
     if not not_in_sync:
         directories = {int(name.split("-")[1]): directory / name for name in BROKERS}
@@ -71,11 +76,12 @@ def run_round(directory: Path, seed: int, duration_s: float) -> Report:
         outcomes[Outcome.UNKNOWN],
         len(history.polled),
         len(history.ends),
+        (mover.asked, mover.cancelled, mover.refused),
     )
 
 
-def _live_through(arena: Arena, nemesis: Nemesis, history: History, duration_s: float) -> None:
-    ended, asked_enough = threading.Event(), threading.Event()
+def _live_through(arena: Arena, nemesis: Nemesis, mover: Mover, history: History, duration_s: float) -> None:
+    ended, asked_enough, moved_enough = threading.Event(), threading.Event(), threading.Event()
     finals: dict[int, int] = {}
     deadline_s = time.monotonic() + duration_s + 3 * PEACE_S
 
@@ -91,13 +97,15 @@ def _live_through(arena: Arena, nemesis: Nemesis, history: History, duration_s: 
         threading.Thread(target=read_until, args=(name, arena.bootstrap, TOPIC, at_end, history)) for name in READERS
     ]
     asking = threading.Thread(target=ask_ends_until, args=(arena.bootstrap, TOPIC, PARTITIONS, asked_enough, history))
-    everybody = [*sending, *reading, asking]
+    moving = threading.Thread(target=mover.move_until, args=(moved_enough,))
+    everybody = [*sending, *reading, asking, moving]
     for thread in everybody:
         thread.start()
     try:
         nemesis.strike_until(time.monotonic() + duration_s)
         time.sleep(CALM_S)
     finally:
+        moved_enough.set()
         ended.set()
         for thread in sending:
             thread.join()
@@ -106,7 +114,7 @@ def _live_through(arena: Arena, nemesis: Nemesis, history: History, duration_s: 
         finally:
             finals.update({partition: end[-1][0] + 1 for partition, end in history.final.items() if end} or {-1: 0})
             asked_enough.set()
-            for thread in (*reading, asking):
+            for thread in (*reading, asking, moving):
                 thread.join()
 
 

@@ -1,0 +1,68 @@
+"""Moves replicas while everything else goes wrong, and gives every partition all its replicas back at the end."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+
+from tidemark.client import AdminClient
+from tidemark.model import BrokerId, Move, TidemarkError, TopicPartition
+
+_PAUSE_S = (0.2, 2.0)
+_CALL_S = 5.0
+_BROKERS = (BrokerId(0), BrokerId(1), BrokerId(2))
+
+
+class Mover:
+    """Asks for moves to two or three brokers in any order, and gives some of them up; refusals are taken as they come.
+
+    What is asked for may be under way, queued, or lost with the answer: only the end is promised.
+    """
+
+    def __init__(self, admin: str, topic: str, partitions: int, seed: int) -> None:
+        self._admin = admin
+        self._partitions = [TopicPartition(topic, index) for index in range(partitions)]
+        self._chance = random.Random(seed)
+        self.asked = self.cancelled = self.refused = 0
+
+    def move_until(self, ended: threading.Event) -> None:
+        """One request after the other."""
+        with AdminClient(self._admin, timeout_s=_CALL_S) as admin:
+            while not ended.wait(self._chance.uniform(*_PAUSE_S)):
+                partition = self._chance.choice(self._partitions)
+                try:
+                    if self._chance.random() < 0.25:
+                        admin.alter_partition_reassignments(cancel=[partition])
+                        self.cancelled += 1
+                    else:
+                        self._move(admin, [partition], self._chance.choice((2, 3)))
+                        self.asked += 1
+                except TidemarkError:
+                    self.refused += 1
+
+    def _move(self, admin: AdminClient, partitions: Sequence[TopicPartition], replicas: int) -> None:
+        moves = [Move(one, tuple(self._chance.sample(_BROKERS, replicas))) for one in partitions]
+        admin.alter_partition_reassignments(moves)
+
+    def bring_home(self, deadline_s: float) -> list[str]:
+        """Every partition on all three brokers again; what is wrong if they are not there in time."""
+        why = "nothing was tried"
+        with AdminClient(self._admin, timeout_s=_CALL_S) as admin:
+            while time.monotonic() < deadline_s:
+                try:
+                    under_way = admin.list_partition_reassignments().moves
+                    topic = admin.describe_topics([self._partitions[0].topic])[0]
+                    short = [
+                        one for one in self._partitions if len(topic.partitions[one.partition].assigned_replicas) < 3
+                    ]
+                    if not under_way and not short:
+                        return []
+                    why = f"under way: {[str(one) for one in under_way]}; with fewer replicas: {short}"
+                    if short and not under_way:
+                        self._move(admin, short, 3)
+                except TidemarkError as error:
+                    why = str(error)
+                time.sleep(0.2)
+        return [f"moves did not end: {why}"]
