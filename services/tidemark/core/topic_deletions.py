@@ -85,10 +85,10 @@ class TopicDeletions:
         for deletion in self._under_way.values():
             if deletion.waiting or deletion.under_way or now_ms < deletion.retry_at_ms:
                 continue
-            name = deletion.topic.topic
-            if not any(self._ctx.records[TopicPartition(name, index)].busy for index in deletion.topic.partitions):
+            topic = self._ctx.topics[deletion.topic.topic]  # it may have gained or lost partitions since
+            if not any(self._ctx.records[TopicPartition(topic.topic, index)].busy for index in topic.partitions):
                 deletion.under_way = True
-                self._ctx.emit(DeleteTopic(deletion.topic))
+                self._ctx.emit(DeleteTopic(topic))
 
     def answered(self, event: ev.TopicDeleted, now_ms: int) -> bool:
         """Whether the nodes of this topic are gone."""
