@@ -56,7 +56,7 @@ class ControllerCore:
         self._departures = Departures(ctx)
         self._deletions = TopicDeletions(ctx)
         self._moves = Moves(ctx)
-        self._changes = PartitionChanges(ctx)
+        self._changes = PartitionChanges(ctx, self._moves)
         self._topic_writes = TopicWrites(ctx, [self._moves.rewrite, self._changes.rewrite])
         self._unclean = UncleanElections()
         self._elections = RequestedElections()
@@ -98,7 +98,7 @@ class ControllerCore:
             self._offline_count = None  # an idle cluster costs nothing by the partition
         self._handlers[type(event)](event, now_ms)
         self._decide_dirty(now_ms)
-        self._moves.begin()
+        self._moves.begin(self._changes)
         self._topic_writes.write(now_ms)
         self._deletions.go_on(now_ms)
         for broker, link in ctx.links.items():

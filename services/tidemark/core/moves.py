@@ -15,7 +15,7 @@ A cancelled move goes the same way to the original list.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tidemark.core import controller_events as ev
@@ -157,6 +157,8 @@ class Moves:
             self._ctx.observe(
                 "move_ended", partition, replicas=str(list(topic.partitions.get(partition.partition, ())))
             )
+        for partition in [one for one in self._wanted if one.topic == name and one.partition not in topic.partitions]:
+            self.unknown(partition)
         self._look = True  # somebody's turn may have come
 
     def topic_gone(self, topic: str) -> None:
@@ -191,6 +193,10 @@ class Moves:
 
     def __len__(self) -> int:
         return len(self._active)
+
+    def __contains__(self, partition: object) -> bool:
+        """Whether it is being moved, or about to be."""
+        return partition in self._active or partition in self._beginning
 
     # -- what is to be done next -------------------------------------------------------------------------------
 
@@ -234,8 +240,9 @@ class Moves:
         target, epoch = self._fences.get(record.partition, ((), NO_EPOCH))
         return not found.removing or (target == found.target and record.state.leader_epoch >= epoch)
 
-    def begin(self) -> None:
-        """Step 1 for those whose turn it is: so many replicas a broker takes in or gives out at a time."""
+    def begin(self, removed: Container[TopicPartition]) -> None:
+        """Step 1 for those whose turn it is: so many replicas a broker takes in or gives out at a time, and none of a
+        partition that is being removed."""
         if not self._look:
             return
         self._look = False
@@ -245,6 +252,9 @@ class Moves:
             load.update(self._busy_brokers(partition))
         for partition in list(self._queued):
             move = self._wanted[partition]
+            if partition in removed:
+                self._look = True  # it may stay
+                continue
             busy = self._busy_brokers(partition)
             if all(load[broker] < limit for broker in busy) and all(one in self._ctx.brokers for one in move.replicas):
                 load.update(busy)

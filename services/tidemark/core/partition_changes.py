@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final, TypeVar
@@ -60,8 +60,9 @@ class _Removal:
 class PartitionChanges:
     """What is asked for, by topic. What has ended or was refused gathers until `effects` takes it."""
 
-    def __init__(self, ctx: ControllerContext) -> None:
+    def __init__(self, ctx: ControllerContext, moved: Container[TopicPartition]) -> None:
         self._ctx = ctx
+        self._moved = moved
         self._known = False
         self._added: defaultdict[str, dict[int, tuple[BrokerId, ...]]] = defaultdict(dict)
         self._removals: dict[str, _Removal] = {}
@@ -71,6 +72,13 @@ class PartitionChanges:
         self._finishing: set[tuple[str, TopicPartition]] = set()
         self._finished: dict[str, list[TopicPartition]] = {ADD: [], REMOVE: []}
         self._refused: list[Refusal] = []
+
+    def __contains__(self, partition: object) -> bool:
+        """Whether it is being removed."""
+        if not isinstance(partition, TopicPartition):
+            return False
+        removal = self._removals.get(partition.topic)
+        return removal is not None and not removal.gone and partition.partition in removal.forced
 
     # -- what is asked for -------------------------------------------------------------------------------------
 
@@ -165,7 +173,7 @@ class PartitionChanges:
                 f"only the highest-numbered partitions of {name} can be removed: {left} and above, not {min(forced)}"
             )
             return TidemarkError(ErrorCode.NOT_HIGHEST_PARTITION, sentence)
-        moving = sorted(set(forced) & set(topic.original))
+        moving = [index for index in sorted(forced) if TopicPartition(name, index) in self._moved]
         if moving:
             sentence = f"{name}-{moving[0]} is being moved; wait for that or cancel it"
             return TidemarkError(ErrorCode.REASSIGNMENT_IN_PROGRESS, sentence)

@@ -214,6 +214,16 @@ class World:
             self.asked.moves[partition] = replace(self.asked.moves[partition], cancel=True)
         return self.asked_seen()
 
+    def add(self, added: Mapping[TopicPartition, Sequence[int]]) -> list[Any]:
+        """Somebody asks for partitions to be added, and the controller sees it."""
+        self.asked.added.update({one: tuple(map(BrokerId, replicas)) for one, replicas in added.items()})
+        return self.asked_seen()
+
+    def remove(self, *partitions: TopicPartition, force: bool = False) -> list[Any]:
+        """Somebody asks for partitions to be removed, and the controller sees it."""
+        self.asked.removed.update(dict.fromkeys(partitions, force))
+        return self.asked_seen()
+
     def asked_seen(self, *, resumed: bool = False) -> list[Any]:
         """As controller/term.py reads: topics first, so that what is asked for is about topics that are known."""
         self.topics_seen()
@@ -358,7 +368,8 @@ class World:
     def _delete_partitions(self, effect: fx.DeletePartitions, lost: bool) -> ev.PartitionsDeleted:
         name = effect.topic.topic
         for index in effect.partitions:
-            assert index not in self.topics[name].partitions, "the nodes of a partition that exists are deleted"
+            known = self.topics.get(name)
+            assert known is None or index not in known.partitions, "the nodes of a partition that exists are deleted"
             self.states.pop(TopicPartition(name, index), None)
         error = TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "the answer was lost") if lost else None
         return ev.PartitionsDeleted(name, effect.partitions, error)
