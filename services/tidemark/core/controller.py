@@ -183,7 +183,10 @@ class ControllerCore:
     def _on_topic_written(self, event: ev.TopicWritten, now_ms: int) -> None:
         self._topic_writes.answered(event.topic, event.written is not None, now_ms)
         if event.written is not None:
-            self._learn_topic(event.written)
+            known, written = self._ctx.topics.get(event.topic), event.written
+            if known is not None and known.configs_zxid > written.configs_zxid:  # they changed since it was composed
+                written = replace(written, configs=known.configs, configs_zxid=known.configs_zxid)
+            self._learn_topic(written)
 
     def _learn_topics(self, topics: Mapping[str, TopicDescription]) -> None:
         """All there are. One that is gone without having been deleted by us was deleted by the controller before us."""

@@ -508,3 +508,15 @@ def test_a_lower_min_isr_keeps_the_elr_of_a_partition_that_nobody_leads() -> Non
     world.up(1)
     world.settle()
     assert world.state("orders").leader == 1
+
+
+def test_settings_changed_while_the_topic_is_written_are_not_undone_by_the_answer() -> None:
+    world = a_world(1, m="2")
+    world.add({P1: (3, 4)})
+    write = world.take(fx.WriteTopic)
+    world.configure("orders", m="1")
+    world.happens(world._write_topic(write, False))
+    assert world.core._ctx.records[P0].policy.min_insync_replicas == 1
+    world.settle()
+    assert world.state("orders").min_isr == 1
+    assert world.state("orders", 1).min_isr == 1
