@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from tidemark.core.controller_context import ControllerContext
 from tidemark.model import NO_LEADER, BrokerId, TopicPartition
 
 
 class LeaderBalance:
-    """Looks every so often, and only if somebody was elected since. What it finds waits to be decided."""
+    """Looks every so often, unless all was in balance and nobody was elected since. What it finds is to be decided."""
 
     def __init__(self, ctx: ControllerContext) -> None:
         self._ctx = ctx
@@ -32,8 +33,9 @@ class LeaderBalance:
             return
         self._next_ms = now_ms + interval_ms
         if self._changed:
-            self._changed = False
-            self._wanted = self._imbalanced()
+            elsewhere = self._led_elsewhere()
+            self._changed = bool(elsewhere)  # whoever is away or behind now may lead at the next look
+            self._wanted = self._too_many(elsewhere)
             self._ctx.dirty |= self._wanted
 
     def wants(self, partition: TopicPartition) -> bool:
@@ -42,14 +44,17 @@ class LeaderBalance:
         self._wanted.discard(partition)
         return wanted
 
-    def _imbalanced(self) -> set[TopicPartition]:
-        prefer: Counter[BrokerId] = Counter()
+    def _led_elsewhere(self) -> dict[BrokerId, set[TopicPartition]]:
+        """By the broker that they prefer."""
         elsewhere: dict[BrokerId, set[TopicPartition]] = {}
         for partition, record in self._ctx.records.items():
             first = record.assigned[0]
-            prefer[first] += 1
             if record.state is not None and record.state.leader not in (first, NO_LEADER):
                 elsewhere.setdefault(first, set()).add(partition)
+        return elsewhere
+
+    def _too_many(self, elsewhere: Mapping[BrokerId, set[TopicPartition]]) -> set[TopicPartition]:
+        prefer = Counter(record.assigned[0] for record in self._ctx.records.values())
         limit = self._ctx.config.leader_imbalance_percent
         return {
             partition
