@@ -32,12 +32,14 @@ class LogDirs:
         """Every directory, with the replicas of these topics and partitions; neither: with all. A replica whose log is
         being opened has no size yet and is left out."""
         everything = not topics and not partitions
-        views = self._core.replicas(lambda one: everything or one.topic in topics or one in partitions)
         replicas: defaultdict[int, list[ReplicaOnDisk]] = defaultdict(list)
-        for number, view in enumerate(views):
+        for number, partition in enumerate(self._core.partitions()):
             if number % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
-            self._place(view, replicas)
+            if everything or partition.topic in topics or partition in partitions:
+                view = self._core.replica(partition)
+                if view is not None:
+                    self._place(view, replicas)
         return await asyncio.to_thread(_contents, self._logs.directories(), replicas)
 
     def _place(self, view: ReplicaView, replicas: defaultdict[int, list[ReplicaOnDisk]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -82,7 +83,8 @@ class BrokerService(BrokerServiceServicer):
         self, request: pb.DescribeLogDirsRequest, context: Any
     ) -> AsyncIterator[pb.DescribeLogDirsResponse]:
         """What lies in the log directories now."""
-        for response in contents_to_proto(await self._log_dirs.describe(*wanted_from_proto(request))):
+        contents = await self._log_dirs.describe(*wanted_from_proto(request))
+        for response in await asyncio.to_thread(lambda: tuple(contents_to_proto(contents))):
             yield response
 
     async def DescribeBrokerConfigs(  # noqa: N802

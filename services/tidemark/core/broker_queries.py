@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from tidemark.core.broker_context import BrokerContext, MoveTraffic
 from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
@@ -79,9 +79,18 @@ class BrokerQueries:
         role = replica.role if replica is not None else None
         return isinstance(role, PartitionLeader) and role.holds_epoch_since(since_ms)
 
-    def replicas(self, wanted: Callable[[TopicPartition], bool] = lambda partition: True) -> Iterable[ReplicaView]:
-        """Every replica, or those wanted."""
-        return [replica.view(self._ctx) for partition, replica in self._replicas.items() if wanted(partition)]
+    def replicas(self) -> Iterable[ReplicaView]:
+        """Every replica, for metrics and checkpoints."""
+        return [replica.view(self._ctx) for replica in self._replicas.values()]
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """What this broker has replicas of."""
+        return tuple(self._replicas)
+
+    def replica(self, partition: TopicPartition) -> ReplicaView | None:
+        """One replica, None where there is none."""
+        replica = self._replicas.get(partition)
+        return replica.view(self._ctx) if replica is not None else None
 
     def leader_count(self) -> int:
         """How many partitions this broker leads."""
@@ -92,11 +101,13 @@ class BrokerQueries:
         return self._ctx.move_traffic()
 
     def describe(self, question: ReplicaQuestion) -> ReplicaDescription:
-        """What a replica holds that nobody leads (rule T4); it has left the old leader, so its log stands still.
+        """What a replica holds that nobody leads (rule T4), or that this broker leads sealed (rule C7): either way its
+        log stands still.
 
         Raises:
-            TidemarkError: OFFSET_NOT_AVAILABLE while it has not come to that epoch with an open, quiet log (ask again),
-                FENCED_LEADER_EPOCH past it, UNKNOWN_TOPIC_ID, STORAGE_ERROR.
+            TidemarkError: OFFSET_NOT_AVAILABLE while it has not come to that epoch with an open, quiet log, or leads
+                and not all of it is known to be committed (ask again); FENCED_LEADER_EPOCH past it, UNKNOWN_TOPIC_ID,
+                STORAGE_ERROR.
         """
         replica = self._replicas.get(question.partition)
         if replica is None:

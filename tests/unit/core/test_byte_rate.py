@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tidemark.core import events as ev
 from tidemark.core.byte_rate import AVERAGED_MS, ByteRate
+from tidemark.model import TopicPartition
 
-from tests.unit.core.stage import Stage
+from tests.unit.core.stage import P, Stage
 
 
 def fed(bytes_per_s: int, seconds: int, now_ms: int = 5_000) -> tuple[ByteRate, int]:
@@ -48,6 +49,8 @@ def test_a_leader_tells_what_producers_append_and_a_follower_how_far_it_is_behin
 
     follower = Stage().follows(end=0)
     follower.chunk(0, high_watermark=7)
-    (view,) = follower.core.replicas()
-    assert (view.offset_lag, view.bytes_in_per_s) == (7, 0.0)
-    assert list(follower.core.replicas(lambda partition: partition.topic == "another")) == []
+    assert follower.core.partitions() == (P,)
+    found = follower.core.replica(P)
+    assert found is not None
+    assert (found.offset_lag, found.bytes_in_per_s) == (7, 0.0)
+    assert follower.core.replica(TopicPartition("another", 0)) is None
