@@ -87,18 +87,26 @@ class PartitionAdministration:
             raise await self._late(name, f"{len(added)} partitions are asked for, but not all are there", timeout_s)
         return view
 
-    async def delete_partitions(
-        self, name: str, which: PartitionsToRemove, *, force: bool, validate_only: bool, timeout_s: float
-    ) -> Removed:
-        """The topic without its highest-numbered partitions; with `validate_only` which they would be.
+    async def count_to_keep(self, name: str, which: PartitionsToRemove) -> int:
+        """How many partitions the topic keeps when those that are meant are gone.
 
         Raises:
-            TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC, INVALID_PARTITIONS, NOT_HIGHEST_PARTITION,
-                PARTITION_NOT_EMPTY unless forced, REASSIGNMENT_IN_PROGRESS, or REQUEST_TIMED_OUT: the controller goes
-                on then.
+            TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC, INVALID_REQUEST, INVALID_PARTITIONS or
+                NOT_HIGHEST_PARTITION.
+        """
+        return count_to_keep(await self._topic(name), which)
+
+    async def delete_partitions(
+        self, name: str, total_count: int, *, force: bool, validate_only: bool, timeout_s: float
+    ) -> Removed:
+        """The topic with its first `total_count` partitions, and what is gone, or would be with `validate_only`.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, PARTITION_NOT_EMPTY unless forced, REASSIGNMENT_IN_PROGRESS, or
+                REQUEST_TIMED_OUT: the controller goes on then.
         """
         topic = await self._topic(name)
-        indexes = indexes_to_remove(topic, which)
+        indexes = [index for index in sorted(topic.partitions) if index >= total_count]
         moving = [index for index in indexes if index in topic.original]
         if moving:
             raise TidemarkError(
@@ -167,8 +175,8 @@ class PartitionAdministration:
         )
 
 
-def indexes_to_remove(topic: TopicDescription, which: PartitionsToRemove) -> list[int]:
-    """The highest-numbered partitions that are meant, sorted; none where the topic has no more than it shall keep.
+def count_to_keep(topic: TopicDescription, which: PartitionsToRemove) -> int:
+    """How many partitions the topic keeps when those that are meant are gone: always its first ones (rule C7).
 
     Raises:
         TidemarkError: INVALID_REQUEST, INVALID_PARTITIONS or NOT_HIGHEST_PARTITION.
@@ -203,7 +211,7 @@ def indexes_to_remove(topic: TopicDescription, which: PartitionsToRemove) -> lis
             f"{topic.topic} would have {keep} partitions: a topic keeps 1 at least; delete the topic instead",
             {"topic": topic.topic, "partition_count": str(there)},
         )
-    return list(range(keep, there))
+    return keep
 
 
 def _listed(indexes: Sequence[int]) -> str:

@@ -8,15 +8,17 @@ from grpc.aio import ServicerContext
 
 from tidemark.admin.auditing import AuditedCalls, observed
 from tidemark.admin.partitions import PartitionAdministration, PartitionsToRemove
+from tidemark.admin.requests import AnsweredOnce, Facts
 from tidemark.model import BrokerId
 from tidemark.rpc.metadata_codec import topic_to_proto
 from tidemark.v1 import admin_partitions_pb2 as pb
 
 
 class PartitionCalls(AuditedCalls):
-    """Works with `_partitions`."""
+    """Works with `_partitions` and `_requests`."""
 
     _partitions: PartitionAdministration
+    _requests: AnsweredOnce
 
     async def CreatePartitions(  # noqa: N802 - named by the contract
         self, request: pb.CreatePartitionsRequest, context: ServicerContext[Any, Any]
@@ -27,7 +29,8 @@ class PartitionCalls(AuditedCalls):
             "total_count": request.total_count,
             "request_id": request.request_id,
         }
-        async with observed("CreatePartitions", context, None if request.validate_only else facts):
+
+        async def work(_: Facts) -> pb.CreatePartitionsResponse:
             view = await self._partitions.create_partitions(
                 request.topic,
                 request.total_count,
@@ -36,6 +39,9 @@ class PartitionCalls(AuditedCalls):
                 timeout_s=self._timeout_s(context),
             )
             return pb.CreatePartitionsResponse(topic=topic_to_proto(view))
+
+        async with observed("CreatePartitions", context, None if request.validate_only else facts):
+            return await self._requests.once("CreatePartitions", request, pb.CreatePartitionsResponse, work)
 
     async def DeletePartitions(  # noqa: N802 - named by the contract
         self, request: pb.DeletePartitionsRequest, context: ServicerContext[Any, Any]
@@ -52,13 +58,21 @@ class PartitionCalls(AuditedCalls):
             "force": request.force,
             "request_id": request.request_id,
         }
-        async with observed("DeletePartitions", context, None if request.validate_only else facts):
+
+        async def look() -> Facts:
+            return {"total_count": str(await self._partitions.count_to_keep(request.topic, which))}
+
+        async def work(seen: Facts) -> pb.DeletePartitionsResponse:
             removed = await self._partitions.delete_partitions(
                 request.topic,
-                which,
+                int(seen["total_count"]),
                 force=request.force,
                 validate_only=request.validate_only,
                 timeout_s=self._timeout_s(context),
             )
-            facts["removed"] = list(removed.partitions)
             return pb.DeletePartitionsResponse(topic=topic_to_proto(removed.topic), removed=removed.partitions)
+
+        async with observed("DeletePartitions", context, None if request.validate_only else facts):
+            response = await self._requests.once("DeletePartitions", request, pb.DeletePartitionsResponse, work, look)
+            facts["removed"] = list(response.removed)
+            return response

@@ -154,7 +154,7 @@ class ReassignmentCalls(ABC):
             total_count: with those it has; a retry is harmless.
             assignments: brokers of each new partition, the preferred leader first; none: they are placed by rule C4.
             validate_only: check and compute, change nothing.
-            request_id: for the audit log.
+            request_id: makes a retry harmless.
         """
         request = partitions_pb.CreatePartitionsRequest(
             topic=topic,
@@ -186,7 +186,7 @@ class ReassignmentCalls(ABC):
             partitions: which; refused with NOT_HIGHEST_PARTITION unless they are the highest-numbered ones.
             force: with what is in them; else one that is not empty is refused with PARTITION_NOT_EMPTY.
             validate_only: check, and say which would go; change nothing.
-            request_id: for the audit log.
+            request_id: makes a retry harmless.
         """
         request = partitions_pb.DeletePartitionsRequest(
             topic=topic,
