@@ -101,6 +101,9 @@ class Log(Protocol):
     def size_bytes(self) -> int:
         """Bytes of all segments."""
 
+    def configure(self, configs: Mapping[str, str]) -> None:
+        """The topic's settings from now on, as `Logs.open` takes them; thread-safe, never blocks."""
+
     def close(self) -> None:
         """Release the files."""
 

@@ -394,3 +394,19 @@ def _read(log: Log, offset: int, max_bytes: int) -> object:
     batches = check_batches(data)
     assert len(batches) == 1 or len(data) <= max_bytes
     return batches[0] if batches else None
+
+
+def test_settings_that_change_leave_what_is_there_and_hold_for_what_comes(world: World) -> None:
+    log, _ = world.open()
+    for number in range(10):
+        lead(log, make_batch([f"{number}" * 100]))
+    before = read_all(log)
+    for configs in ({"segment.bytes": "100000", "index.interval.bytes": "64"}, {"segment.bytes": "1024"}, {}):
+        log.configure(configs)
+        lead(log, *(make_batch([f"{number}" * 100]) for number in range(20)))
+    assert read_all(log)[: len(before)] == before
+    everything, end = read_all(log), log.log_end_offset
+    world.restart()
+    again, found = world.open()
+    assert (found.damaged, found.log_end_offset) == (None, end)
+    assert read_all(again) == everything

@@ -162,6 +162,9 @@ class MemoryLog:
     def size_bytes(self) -> int:
         return sum(len(batch.data) for batch in self._stored.batches)
 
+    def configure(self, configs: Mapping[str, str]) -> None:
+        """Nothing in memory depends on them."""
+
     def close(self) -> None:
         self._closed = True
 

@@ -16,6 +16,7 @@ from tidemark.client import AdminClient, Producer, SendHandle
 from tidemark.core.cluster_state import PartitionView
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import NO_LEADER, TidemarkError
+from tidemark.ports import ConfigKind, ConfigResource
 
 HOOK = """
 import os, sys, time
@@ -107,6 +108,29 @@ def test_an_acknowledgement_waits_for_the_disk_of_each_in_sync_replica(
             assert not is_acknowledged(handle, 0.5)
             gate.open()
             assert is_acknowledged(handle, 15)
+
+
+def test_a_topics_policy_changes_under_running_brokers(cluster: LocalCluster, gates: list[Gate]) -> None:
+    resource = ConfigResource(ConfigKind.TOPIC, "changes")
+    with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap, linger_ms=0) as producer:
+        admin.create_topic("changes", partitions=1, replication_factor=3)
+        producer.send("changes", b"first", partition=0).result(30)
+        follower = gates[next(one for one in range(3) if one != partition_of(admin, "changes").leader)]
+        follower.close()
+        assert is_acknowledged(producer.send("changes", b"record", partition=0), 15), "it waits for no disk"
+        admin.alter_configs(resource, {"flush.policy": "group-commit"})
+        follower.wait_until_reached()  # what was written before is flushed too
+        handle = producer.send("changes", b"record", partition=0)
+        assert not is_acknowledged(handle, 1.0)
+        admin.alter_configs(resource, delete=["flush.policy"])
+        assert is_acknowledged(handle, 15), "it waits no longer"
+        follower.open()
+        before = partition_of(admin, "changes")
+        assert (before.leader_epoch, len(before.in_sync_replicas)) == (0, 3), "nobody had to be restarted or replaced"
+
+
+def partition_of(admin: AdminClient, topic: str) -> PartitionView:
+    return admin.describe_topics([topic])[0].partitions[0]
 
 
 def test_where_a_flush_fails_another_replica_leads_and_what_was_sent_is_acknowledged(

@@ -64,6 +64,11 @@ class FlushThreads:
         if replica.flush_policy != OS:
             self._waiting[replica.directory].add(replica)
 
+    def settings_changed(self, replica: OpenReplica) -> None:
+        """What was written before is flushed as its settings say now."""
+        if replica.flush_policy != OS:
+            self._waiting[replica.directory].add(replica, anew=True)
+
     def _run(self, waiting: _Waiting) -> None:
         try:
             while (replica := waiting.take()) is not None:
@@ -95,8 +100,11 @@ class _Waiting:
         self._ending = False
         self._took_later = False
 
-    def add(self, replica: OpenReplica) -> None:
+    def add(self, replica: OpenReplica, *, anew: bool = False) -> None:
+        """With `anew` by the interval it has now, whenever it was due before."""
         with self._news:
+            if anew:
+                self._in_later.discard(replica)
             if replica.flush_policy == GROUP_COMMIT:
                 self._now[replica] = None
             elif replica not in self._in_later:

@@ -74,6 +74,7 @@ class LogThreads:
             threading.Thread(target=self._run, args=(jobs,), name=f"append-{index}", daemon=True)
             for index, jobs in enumerate(self._queues)
         ]
+        topics.listen(self._topics_changed)
         self._flush = FlushThreads(
             len(self._queues),
             lambda *flush: self._on_loop(self._flushed, *flush),
@@ -149,21 +150,29 @@ class LogThreads:
                 self._deliver((LogFailed(effect.partition, effect.identity, found),))
         else:
             assert isinstance(found, RecoveredLog), "what was opened was recovered"
-            settings = self._topics.rules(effect.partition.topic).settings
             replica = self._replicas[effect.partition] = OpenReplica(
-                effect.partition,
-                effect.identity,
-                log,
-                found.directory,
-                flush_policy=settings.flush_policy,
-                flush_interval_s=settings.flush_interval_ms / 1000,
+                effect.partition, effect.identity, log, found.directory
             )
+            self._configure(replica)  # the settings may have changed while it was opened
             if not closing:  # else the core has given this opening up, and may be waiting for another
                 self._deliver((LogOpened(effect.partition, effect.identity, found),))
             if found.flushed_offset < found.log_end_offset:
                 self._flush.written(replica)
         for one in held:
             self.submit(one)
+
+    def _topics_changed(self, topics: frozenset[str]) -> None:
+        """What was written under the old settings is flushed as the new ones want it."""
+        for replica in self._replicas.values():
+            if replica.partition.topic in topics:
+                self._configure(replica)
+                self._flush.settings_changed(replica)
+
+    def _configure(self, replica: OpenReplica) -> None:
+        settings = self._topics.rules(replica.partition.topic).settings
+        replica.flush_interval_s = settings.flush_interval_ms / 1000
+        replica.flush_policy = settings.flush_policy
+        replica.log.configure(self._topics.configs(replica.partition.topic))
 
     def _close(self, effect: CloseLog) -> None:
         """Without a suffix the log stays as it is: storage keeps it for the checkpoints until it is opened again."""

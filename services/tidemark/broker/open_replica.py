@@ -15,7 +15,7 @@ class OpenReplica:
     """An open log.
 
     Attributes:
-        flush_policy, flush_interval_s: of the topic, as of the opening.
+        flush_policy, flush_interval_s: of the topic; changed by the event loop only.
         failed: an effect on it or a flush failed; what comes after that is dropped, as the core was told.
         cuts: truncations and resets that were answered; written by the event loop only.
     """

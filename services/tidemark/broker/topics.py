@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from tidemark.model import TidemarkError
@@ -33,9 +33,15 @@ class TopicTable:
         self._configs: dict[str, Mapping[str, str]] = {}
         self._rules: dict[str, TopicRules] = {}
         self._default = _rules_of({})
+        self._listener: Callable[[frozenset[str]], None] | None = None
+
+    def listen(self, listener: Callable[[frozenset[str]], None]) -> None:
+        """Be told of the topics whose settings have changed."""
+        self._listener = listener
 
     def update(self, configs: Mapping[str, Mapping[str, str]]) -> None:
         """Take in settings; what a later version wrote and this one does not know is logged and left at its default."""
+        changed = set()
         for topic, told in configs.items():
             if self._configs.get(topic) == told:
                 continue
@@ -47,6 +53,9 @@ class TopicTable:
                 known, rules = {}, self._default
             self._configs[topic] = known
             self._rules[topic] = rules
+            changed.add(topic)
+        if changed and self._listener is not None:
+            self._listener(frozenset(changed))
 
     def configs(self, topic: str) -> Mapping[str, str]:
         """The explicit settings of a topic."""

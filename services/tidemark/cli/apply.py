@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, cast
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -75,9 +75,8 @@ def apply(
     shown = "stdin" if str(file) == "-" else str(file)
     wanted, problems = parse(_read(file))
     _end_if(problems, shown)
-    with connect_admin(bootstrap, admin) as connected:
-        client = cast("Changing", connected)
-        steps, problems = _planned(connected, wanted, prune=prune)
+    with connect_admin(bootstrap, admin) as client:
+        steps, problems = _planned(client, wanted, prune=prune)
         problems += _refusals(client, steps)
         _end_if(sorted(problems, key=lambda problem: problem.line), shown)
         only_look = dry_run or check

@@ -206,6 +206,7 @@ class BrokerCore(BrokerQueries):
             reply.refused.append((partition, self._fenced(replica, state.leader_epoch)))
             return
         if state.leader_epoch == replica.leader_epoch and self._repeat(replica, command):
+            replica.take_settings(configs)
             return
         if state.leader_epoch > replica.leader_epoch:
             self._stop_role(replica, state.leader_epoch)

@@ -330,7 +330,8 @@ class PartitionLeader:
     def _flush_hangs(self, remote: RemoteReplica, now_ms: int) -> bool:
         """Who writes and flushes nothing would hold the high watermark for good, though caught up (rules R3, R7)."""
         since_ms = remote.flush_due_since_ms if self.log.group_commit else None
-        return since_ms is not None and now_ms - since_ms > self._ctx.config.replica_lag_time_max_ms
+        lag_max_ms = self._ctx.config.replica_lag_time_max_ms
+        return since_ms is not None and now_ms - max(since_ms, self.log.flushes_count_since_ms) > lag_max_ms
 
     def _my_disk_lags(self, now_ms: int) -> bool:
         """Rule R7: an append, a flush or a read for a follower has taken half of the time that a follower may lag."""

@@ -102,7 +102,12 @@ class WaitingCommand(NamedTuple):
     @property
     def group_commit(self) -> bool:
         """Only what is flushed counts for the high watermark (rule R3)."""
-        return self.configs.get("flush.policy") == "group-commit"
+        return is_group_commit(self.configs)
+
+
+def is_group_commit(configs: Mapping[str, str]) -> bool:
+    """Whether a topic's acknowledgements mean the disk (rule R3)."""
+    return configs.get("flush.policy") == "group-commit"
 
 
 class Replica:
@@ -151,6 +156,14 @@ class Replica:
     def _adding(self) -> tuple[BrokerId, ...]:
         """Who is not in sync yet because of a move; that makes no partition under-replicated (KIP-352)."""
         return self.command.adding_replicas if self.command is not None else ()
+
+    def take_settings(self, configs: Mapping[str, str]) -> None:
+        """The topic's settings, which may have changed within the leader epoch; what is committed stays so."""
+        if self.log is None or self.log.group_commit == is_group_commit(configs):
+            return
+        self.log.counts_flushes(is_group_commit(configs))
+        if isinstance(self.role, PartitionLeader):
+            self.role.maybe_advance_high_watermark()
 
     def leading(self) -> PartitionLeader:
         """The leadership.

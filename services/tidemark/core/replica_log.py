@@ -41,6 +41,7 @@ class ReplicaLog:
         "epochs",
         "flush_due_since_ms",
         "flushed_offset",
+        "flushes_count_since_ms",
         "group_commit",
         "high_watermark",
         "identity",
@@ -70,6 +71,7 @@ class ReplicaLog:
         self.damaged = found.damaged
         self.cutting = False
         self.group_commit = False
+        self.flushes_count_since_ms = 0
         self.flush_due_since_ms: int | None = None
         self._under_way: deque[tuple[Offset, int]] = deque()
 
@@ -156,7 +158,9 @@ class ReplicaLog:
             self._note_flush_due()
 
     def counts_flushes(self, group_commit: bool) -> None:
-        """A role begins; whether the topic's flush.policy is group-commit."""
+        """A role begins, or the topic's flush.policy has changed; whether it is group-commit."""
+        if group_commit and not self.group_commit:
+            self.flushes_count_since_ms = self._ctx.now_ms
         self.group_commit = group_commit
         self._note_flush_due()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -24,6 +24,7 @@ from tidemark.storage.index import NO_TIMESTAMP_US
 from tidemark.storage.reader import LogReader
 from tidemark.storage.recovery import envelopes_from, make_segment, segment_offsets
 from tidemark.storage.segment import Damage, Segment, walk
+from tidemark.storage.settings import storage_settings
 from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, newest_snapshot, snapshot_path, write_snapshot
 from tidemark.storage.tail import Tail
 
@@ -42,6 +43,13 @@ class Captured(NamedTuple):
 
 class PartitionLog(LogReader):
     """The whole `Log`: appending, cutting and making durable, on top of reading."""
+
+    def configure(self, configs: Mapping[str, str]) -> None:
+        """As the port says; what is in the log stays as it is."""
+        expiration_ms = self._settings.producer_id_expiration_ms
+        self._settings = storage_settings(configs, producer_id_expiration_ms=expiration_ms)
+        self._interval_bytes = self._settings.index_interval_bytes
+        self._segment_ms_us = self._settings.segment_ms * 1000
 
     # -- append
 

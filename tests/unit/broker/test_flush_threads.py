@@ -245,6 +245,28 @@ def test_a_busy_group_commit_log_does_not_keep_the_others_from_their_flush() -> 
     assert turns[:4] == ["timed-1", "grouped", "timed-2", "grouped"]
 
 
+async def test_what_was_written_before_its_topic_wanted_it_flushed_is_flushed_when_it_does(
+    harness: Harness, disk: Disk
+) -> None:
+    await harness.opens(LAZY)
+    await harness.does(append(0, LAZY), LogAppended)
+    assert disk.flushes == []
+    harness.topics.update({"lazy": {"flush.policy": "group-commit"}})
+    await harness.until(lambda: harness.flushed_to() == [3])
+    harness.topics.update({"lazy": {}})
+    await harness.does(append(3, LAZY), LogAppended)
+    assert len(disk.flushes) == 1
+
+
+async def test_a_shorter_interval_counts_for_what_waits_already(harness: Harness, disk: Disk) -> None:
+    harness.topics.update({"timed": {"flush.policy": "interval", "flush.interval.ms": "86400000"}})
+    await harness.opens(TIMED)
+    await harness.does(append(0, TIMED), LogAppended)
+    assert disk.flushes == []
+    harness.topics.update({"timed": {"flush.policy": "interval", "flush.interval.ms": "20"}})
+    await harness.until(lambda: len(disk.flushes) == 1)
+
+
 def test_a_mistake_of_ours_in_a_flush_is_handed_on() -> None:
     broken: list[BaseException] = []
     threads = FlushThreads(1, lambda *_: None, lambda *_: None, broken.append)

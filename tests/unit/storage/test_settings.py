@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import count
+from pathlib import Path
+
 from tidemark.runtime.configuration import topic_settings
 from tidemark.storage.settings import storage_settings
+
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one
 
 
 def test_defaults_and_values_are_those_of_the_configuration_table() -> None:
@@ -16,3 +21,19 @@ def test_defaults_and_values_are_those_of_the_configuration_table() -> None:
 
 def test_settings_that_are_not_storages_are_passed_over() -> None:
     assert storage_settings({"retention.ms": "1", "from.a.newer.version": "x"}) == storage_settings({})
+
+
+def test_a_segment_is_rolled_by_the_settings_of_now(tmp_path: Path) -> None:
+    logs = open_one(tmp_path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+
+    def segments() -> int:
+        return len(list(tmp_path.rglob("*.log")))
+
+    seconds = count()
+    for configs, expected in (({}, 1), ({"segment.bytes": "1024"}, 11), ({}, 11), ({"segment.ms": "1"}, 21)):
+        log.configure(configs)
+        for _ in range(10):
+            lead(log, make_batch(["x" * 600], timestamp_us=next(seconds) * 1_000_000))
+        assert segments() == expected
+    logs.close()

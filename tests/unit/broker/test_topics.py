@@ -1,0 +1,23 @@
+"""What a broker is told of its topics' settings."""
+
+from __future__ import annotations
+
+from tidemark.broker.topics import TopicTable
+
+
+def test_only_topics_whose_settings_have_changed_are_told_of() -> None:
+    told: list[frozenset[str]] = []
+    table = TopicTable()
+    table.listen(told.append)
+    table.update({"flights": {}, "orders": {"segment.ms": "5"}})
+    table.update({"flights": {}, "orders": {"segment.ms": "5"}})
+    table.update({"flights": {"max.message.bytes": "2048"}, "orders": {"segment.ms": "5"}})
+    assert told == [{"flights", "orders"}, {"flights"}]
+    assert table.rules("flights").limits.max_message_bytes == 2048
+
+
+def test_settings_that_are_not_understood_leave_the_defaults() -> None:
+    table = TopicTable()
+    table.update({"flights": {"max.message.bytes": "2048"}})
+    table.update({"flights": {"max.message.bytes": "2048", "from.the.future": "1"}})
+    assert table.rules("flights").limits.max_message_bytes == 1 << 20
