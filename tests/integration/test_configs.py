@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tidemark.client import AdminClient, Producer
@@ -170,3 +171,23 @@ def test_scripts_get_json_and_what_would_change(cluster: LocalCluster, admin: Ad
     assert scopes["replica.lag.time.max.ms"] == ("broker-dynamic", "default")
     assert scopes["num.read.threads"] == ("static", "unknown")
     assert "replica.lag.time.max.ms" in succeeds(cluster, "config", "describe", "broker", "0")
+
+
+def test_how_many_must_be_in_sync_changes_under_running_brokers(tmp_path: Path) -> None:
+    def acknowledged(cluster: LocalCluster) -> bool:
+        with Producer(cluster.bootstrap, delivery_timeout_ms=1000) as producer:
+            try:
+                producer.send("flights", b"x", partition=0).result(15)
+            except TidemarkError as error:
+                if error.code not in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT):
+                    raise
+                return False
+        return True
+
+    with LocalCluster(tmp_path, controllers=1) as cluster, AdminClient(cluster.admin_address) as admin:
+        admin.create_topic("flights", partitions=1, replication_factor=3)
+        cluster.terminate(broker_name(2))
+        wait_for(lambda: len(admin.describe_topics(["flights"])[0].partitions[0].in_sync_replicas) == 2, "it has left")
+        for needed, is_enough in (("3", False), ("2", True), ("3", False), ("1", True)):
+            admin.alter_configs(topic_resource("flights"), {"min.insync.replicas": needed})
+            wait_for(lambda is_enough=is_enough: acknowledged(cluster) is is_enough, f"{needed} replicas are wanted")  # type: ignore[misc]
