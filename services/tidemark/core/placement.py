@@ -32,17 +32,22 @@ def assign_replicas(
     preferred = Counter(replicas[0] for replicas in before)
     start = min(range(len(ring)), key=lambda index: (preferred[ring[index]], index))
     followed = Counter((replicas[0], follower) for replicas in before for follower in replicas[1:])
+    heirs = Counter((replicas[0], replicas[1]) for replicas in before if len(replicas) > 1)
+    with_heir = Counter(replicas[0] for replicas in before if len(replicas) > 1)
     apart = _shares_a_rack(brokers)
     assigned = []
     for partition in range(partitions):
         position = (start + partition) % len(ring)
         leader = ring[position]
-        followers = _follower_order(ring, position, preferred[leader])
-        if apart:
-            followers = _keep_racks_apart(brokers, leader, followers, replication_factor - 1, followed)
+        followers = _follower_order(ring, position, with_heir[leader])
+        if apart and replication_factor > 1:
+            heir = _heir_apart(brokers, leader, followers, replication_factor, heirs)
+            followers = _keep_racks_apart(brokers, leader, heir, followers, replication_factor - 1, followed)
         replicas = (leader, *followers[: replication_factor - 1])
-        preferred[leader] += 1
         followed.update((leader, follower) for follower in replicas[1:])
+        if len(replicas) > 1:
+            with_heir[leader] += 1
+            heirs[leader, replicas[1]] += 1
         assigned.append(replicas)
     return tuple(assigned)
 
@@ -66,6 +71,8 @@ def check_counts(live_brokers: int, *, partitions: int, replication_factor: int)
 def _follower_order(ring: Sequence[BrokerId], leader: int, led_before: int) -> list[BrokerId]:
     """Every broker but the leader, in the order in which they follow it; rotates by one with each partition it leads.
 
+    `led_before` counts partitions that have followers: one without would take a turn that nobody gets.
+
     The rotation is over the n - 1 others, so no follower is ever the leader again (the seed's (i + j + k) mod n
     meets it), and the successors of a leader's partitions differ by at most one in number.
     """
@@ -78,21 +85,39 @@ def _shares_a_rack(brokers: Mapping[BrokerId, str]) -> bool:
     return len(set(known)) < len(known)
 
 
+def _heir_apart(
+    brokers: Mapping[BrokerId, str],
+    leader: BrokerId,
+    order: Sequence[BrokerId],
+    replication_factor: int,
+    heirs: Mapping[tuple[BrokerId, BrokerId], int],
+) -> BrokerId:
+    """The first follower, which leads if the leader fails: one that is it for the fewest of this leader's partitions.
+
+    Of another rack, unless there are more replicas than racks: then a rack has two of them anyway.
+    """
+    racks = {_rack(brokers, broker) for broker in brokers}
+    same = _rack(brokers, leader)
+    allowed = [broker for broker in order if replication_factor > len(racks) or _rack(brokers, broker) != same]
+    return min(allowed, key=lambda broker: heirs.get((leader, broker), 0))
+
+
 def _keep_racks_apart(
     brokers: Mapping[BrokerId, str],
     leader: BrokerId,
+    heir: BrokerId,
     order: Sequence[BrokerId],
     count: int,
     followed: Mapping[tuple[BrokerId, BrokerId], int],
 ) -> list[BrokerId]:
-    """`count` followers, each from a rack used least so far, then one that has followed this leader least.
+    """The heir and more followers, each from a rack used least so far, then one that has followed this leader least.
 
     A broker whose rack is unknown counts as a rack of its own.
     """
-    used = Counter([_rack(brokers, leader)])
-    chosen: list[BrokerId] = []
-    left = list(order)
-    for _ in range(count):
+    used = Counter([_rack(brokers, leader), _rack(brokers, heir)])
+    chosen = [heir]
+    left = [broker for broker in order if broker != heir]
+    for _ in range(count - 1):
         follower = min(left, key=lambda broker: (used[_rack(brokers, broker)], followed.get((leader, broker), 0)))
         left.remove(follower)
         chosen.append(follower)

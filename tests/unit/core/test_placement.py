@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import pytest
 from hypothesis import given, settings
@@ -101,3 +102,70 @@ def test_what_cannot_be_placed_is_refused_with_its_numbers(
         assign_replicas(brokers_of(3), partitions=partitions, replication_factor=factor)
     assert refused.value.code is code
     assert all(number in refused.value.message for number in numbers)
+
+
+def heirs_of(assigned: Iterable[tuple[BrokerId, ...]], failed: BrokerId) -> Counter[BrokerId]:
+    """Who leads after this broker has failed, and how many partitions of it."""
+    return Counter(replicas[1] for replicas in assigned if len(replicas) > 1 and replicas[0] == failed)
+
+
+def assert_even(counted: Mapping[BrokerId, int], survivors: Iterable[BrokerId]) -> None:
+    counts = [counted.get(survivor, 0) for survivor in survivors]
+    floor, rest = divmod(sum(counts), len(counts))
+    assert set(counts) <= {floor, floor + bool(rest)}
+
+
+@pytest.mark.parametrize("count", range(2, 51))
+def test_topics_without_followers_take_no_turn_in_the_rotation(count: int) -> None:
+    brokers = brokers_of(count)
+    existing: list[tuple[BrokerId, ...]] = []
+    for _ in range(min(count, 6)):
+        existing += assign_replicas(brokers, partitions=count, replication_factor=1, existing=existing)
+        existing += assign_replicas(brokers, partitions=count, replication_factor=2, existing=existing)
+    for failed in brokers:
+        assert_even(heirs_of(existing, failed), set(brokers) - {failed})
+
+
+TOPICS = st.lists(st.tuples(st.integers(1, 80), st.integers(1, 5)), min_size=1, max_size=6)
+
+
+@given(count=st.integers(2, 50), topics=TOPICS)
+@settings(max_examples=80, deadline=None)
+def test_a_failed_brokers_partitions_spread_evenly_after_any_topics_created_in_a_row(
+    count: int, topics: list[tuple[int, int]]
+) -> None:
+    brokers = brokers_of(count)
+    existing: list[tuple[BrokerId, ...]] = []
+    for partitions, factor in topics:
+        existing += assign_replicas(
+            brokers, partitions=partitions, replication_factor=min(factor, count), existing=existing
+        )
+    for failed in brokers:
+        assert_even(heirs_of(existing, failed), set(brokers) - {failed})
+
+
+@given(
+    names=st.lists(st.sampled_from(["", "a", "b", "c", "d"]), min_size=2, max_size=20), topics=TOPICS, data=st.data()
+)
+@settings(max_examples=150, deadline=None)
+def test_with_racks_those_that_may_succeed_a_failed_broker_share_its_partitions_evenly(
+    names: list[str], topics: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    brokers = {BrokerId(index): name for index, name in enumerate(names)}
+    racks = len({name for name in names if name}) + names.count("")
+    within = data.draw(st.booleans(), label="no topic has more replicas than there are racks")
+    if within and racks == 1:
+        return
+    existing: list[tuple[BrokerId, ...]] = []
+    for partitions, wanted in topics:
+        factor = min(wanted, racks) if within else max(wanted, racks + 1)
+        existing += assign_replicas(
+            brokers, partitions=partitions, replication_factor=min(factor, len(brokers)), existing=existing
+        )
+    for replicas in existing:
+        assert len({brokers[one] or one for one in replicas}) == min(racks, len(replicas))
+    everybody_apart = within or len(brokers) == racks
+    for failed in brokers:
+        others = set(brokers) - {failed}
+        foreign = {one for one in others if not brokers[one] or brokers[one] != brokers[failed]}
+        assert_even(heirs_of(existing, failed), foreign if everybody_apart else others)
