@@ -23,7 +23,8 @@ help: ## what there is
 	@echo "make demo               the main job: real flights, a killed leader, Spark gets every row"
 	@echo "make test               linters, types and all tests"
 	@echo "make lint types unit simulation contract integration chaos spark    one part of them"
-	@echo "make bench NAME=produce one benchmark: produce, latency, durability, failover, log, record"
+	@echo "make bench NAME=produce one benchmark: produce, latency, durability, failover, controller, log, record;"
+	@echo "                        ARGS=\"--partitions 1000\" is passed on to it"
 	@echo "make chaos MINUTES=10   rounds of kills, stops and cuts on real processes, every history checked"
 	@echo "make soak SEEDS=5000    so many simulated worlds, on all cores; a failing one is shrunk and told as a story"
 	@echo "make explore            every interleaving of small scopes, 15 minutes; SCOPE=\"--batches 2 --crashes 1 ...\" one scope"
@@ -60,7 +61,7 @@ else
 endif
 
 bench: $(READY) ## one benchmark
-	@$(BIN)/python -m bench $(NAME)
+	@$(BIN)/python -m bench $(NAME) $(ARGS)
 
 stubs: $(READY) ## after a change in proto/ this happens by itself
 	@$(BIN)/pip install --quiet --no-deps --editable . -c constraints.txt

@@ -1,4 +1,4 @@
-"""`python -m bench NAME`: one benchmark; its last line is its figures as JSON."""
+"""`python -m bench NAME [its flags]`: one benchmark; its last line is its figures as JSON."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-_HELPERS = ("figures", "peers")
+_HELPERS = ("figures", "peers", "watching")
 
 
 def main(arguments: list[str]) -> int:
     names = sorted(
         path.stem for path in HERE.glob("*.py") if not path.stem.startswith("_") and path.stem not in _HELPERS
     )
-    if len(arguments) != 1 or arguments[0] not in names:
+    if not arguments or arguments[0] not in names:
         print(f"use: python -m bench NAME; there are {', '.join(names)}", file=sys.stderr)
         return 2
     # The benchmark sees its own arguments only.
-    sys.argv = [str(HERE / f"{arguments[0]}.py")]
+    sys.argv = [str(HERE / f"{arguments[0]}.py"), *arguments[1:]]
     runpy.run_module(f"bench.{arguments[0]}", run_name="__main__")
     return 0
 
