@@ -260,9 +260,8 @@ def main() -> int:
         for name, values in found.items()
         if " " not in name
     }
-    print(
-        f"load {os.getloadavg()}; while filling, a topic took {[round(one, 2) for one in found['create while filling']]}"
-    )
+    filling = [round(took_s, 2) for took_s in found["create while filling"]]
+    print(f"load {os.getloadavg()}; while filling, a topic took {filling}")
     report("controller", figures)
     return 0
 
