@@ -53,10 +53,8 @@ class Mover:
             while time.monotonic() < deadline_s:
                 try:
                     under_way = admin.list_partition_reassignments().moves
-                    topic = admin.describe_topics([self._partitions[0].topic])[0]
-                    short = [
-                        one for one in self._partitions if len(topic.partitions[one.partition].assigned_replicas) < 3
-                    ]
+                    found = admin.describe_topics([self._partitions[0].topic])[0].partitions
+                    short = [one for one in self._partitions if len(found[one.partition].assigned_replicas) < 3]
                     if not under_way and not short:
                         return []
                     why = f"under way: {[str(one) for one in under_way]}; with fewer replicas: {short}"

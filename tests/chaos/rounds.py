@@ -48,7 +48,8 @@ class Report:
         return (
             f"seed {self.seed}: {len(self.faults)} misfortunes, {self.acknowledged} acknowledged, {self.unknown} "
             f"unknown, {self.polled} polled, {self.ends} ends asked, "
-            f"{self.moves[0]} moves asked, {self.moves[1]} cancelled, {self.moves[2]} refused\n  {'; '.join(self.faults)}\n  {verdict}"
+            f"{self.moves[0]} moves asked, {self.moves[1]} cancelled, {self.moves[2]} refused\n"
+            f"  {'; '.join(self.faults)}\n  {verdict}"
         )
 
 
