@@ -5,24 +5,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from tidemark.core.replica import ReplicaView
 from tidemark.model import Offset, TidemarkError, TopicPartition
 from tidemark.ports import Logs
 
 _log = logging.getLogger(__name__)
 
-_OPEN_ROLES = frozenset({"leader", "follower", "none"})
-
 
 class Checkpoints:
-    """One thread for all directories: its syncfs holds up nothing else."""
+    """One thread for all directories: its syncfs holds up nothing else.
 
-    def __init__(self, logs: Logs, replicas: Callable[[], Iterable[ReplicaView]], interval_ms: int) -> None:
+    Args:
+        high_watermarks: of every replica whose log is open; of the others what was written before stands.
+    """
+
+    def __init__(
+        self, logs: Logs, high_watermarks: Callable[[], Mapping[TopicPartition, Offset]], interval_ms: int
+    ) -> None:
         self._logs = logs
-        self._replicas = replicas
+        self._high_watermarks = high_watermarks
         self._interval_s = interval_ms / 1000
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._task: asyncio.Task[None] | None = None
@@ -37,15 +40,11 @@ class Checkpoints:
             self._task.cancel()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
-    def high_watermarks(self) -> dict[TopicPartition, Offset]:
-        """Of every replica whose log is open; of the others what was written before stands."""
-        return {view.partition: view.high_watermark for view in self._replicas() if view.role in _OPEN_ROLES}
-
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._interval_s)
             try:
-                await loop.run_in_executor(self._thread, self._logs.checkpoint, self.high_watermarks())
+                await loop.run_in_executor(self._thread, self._logs.checkpoint, self._high_watermarks())
             except TidemarkError as error:
                 _log.error("a checkpoint failed", extra={"why": error.message})

@@ -108,7 +108,7 @@ class BrokerProcess:
         if self._control.broker_epoch != UNREGISTERED and not self.failed.done():
             await self._shutdown.run(given_up=self.failed)
         await self._server.set_serving(False)
-        high_watermarks = self._checkpoints.high_watermarks()
+        high_watermarks = self._core.high_watermarks()
         await self._registration.stop()
         self._set_broker_epoch(UNREGISTERED)
         self._driver.submit(SessionExpired())
@@ -155,7 +155,7 @@ class BrokerProcess:
         )
         self._offline = OfflineDirectories(logs, self._threads)
         self._checkpoints = Checkpoints(
-            logs, self._core.replicas, settings.replica_high_watermark_checkpoint_interval_ms
+            logs, self._core.high_watermarks, settings.replica_high_watermark_checkpoint_interval_ms
         )
 
     def _serve_nothing_yet(self) -> None:

@@ -190,7 +190,7 @@ class Registration:
 
     async def _known_leader_epochs(self) -> Mapping[TopicPartition, tuple[ReplicaIdentity, LeaderEpoch]]:
         """What the nodes say of the replicas on disk; those that are open the core knows better itself (rule E5)."""
-        open_here = {view.partition for view in self._driver.core.replicas()}
+        open_here = set(self._driver.core.partitions())
         on_disk = {name: identity for name, identity in self._logs.replicas().items() if name not in open_here}
         states = await self._store.states(list(on_disk), sync=True)
         return {
