@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Final
 
@@ -13,11 +13,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from tidemark.core.broker_context import MoveTraffic
+from tidemark.core.broker_queries import BrokerQueries
 from tidemark.core.effects import Observed
 from tidemark.core.replica import ReplicaView
 from tidemark.runtime.metrics import Metrics
 
 _SCRAPE_WAIT_S: Final = 2.0
+_SLICE: Final = 200
+"""So many replicas are looked at before the event loop is given back."""
 _LOUD: Final = frozenset(
     {
         "became_leader",
@@ -104,24 +107,16 @@ class BrokerMetrics:
                 extra["silenced_before"], chatter.silenced = chatter.silenced, 0
             _log.log(level, kind, extra=extra)
 
-    def show_replicas(
-        self, replicas: Callable[[], Iterable[ReplicaView]], move_traffic: Callable[[], MoveTraffic]
-    ) -> None:
-        """Compute the gauges of all replicas, and of moves, at each scrape; both are called on this event loop."""
-        self._metrics.registry.register(_ReplicaGauges(replicas, move_traffic, asyncio.get_running_loop()))
+    def show_replicas(self, core: BrokerQueries) -> None:
+        """Compute the gauges of all replicas, and of moves, at each scrape; the core is asked on this event loop."""
+        self._metrics.registry.register(_ReplicaGauges(core, asyncio.get_running_loop()))
 
 
 class _ReplicaGauges(Collector):
     """Scrapes come on a thread of their own; the replicas belong to the event loop."""
 
-    def __init__(
-        self,
-        replicas: Callable[[], Iterable[ReplicaView]],
-        move_traffic: Callable[[], MoveTraffic],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._replicas = replicas
-        self._move_traffic = move_traffic
+    def __init__(self, core: BrokerQueries, loop: asyncio.AbstractEventLoop) -> None:
+        self._core = core
         self._loop = loop
 
     def describe(self) -> Iterable[Metric]:
@@ -143,7 +138,14 @@ class _ReplicaGauges(Collector):
             return ()
 
     async def _ask(self) -> tuple[tuple[ReplicaView, ...], MoveTraffic]:
-        return tuple(self._replicas()), self._move_traffic()
+        views: list[ReplicaView] = []
+        for number, partition in enumerate(self._core.partitions()):
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+            view = self._core.replica(partition)
+            if view is not None:
+                views.append(view)
+        return tuple(views), self._core.move_traffic()
 
 
 def _all(views: tuple[ReplicaView, ...], traffic: MoveTraffic) -> Iterator[Metric]:

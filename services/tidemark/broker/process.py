@@ -94,7 +94,7 @@ class BrokerProcess:
         assert self._registration is not None, "made with the server"
         self._configs.start()
         await self._registration.start()
-        self._metrics.show_replicas(self._core.replicas, self._core.move_traffic)
+        self._metrics.show_replicas(self._core)
         await self._server.set_serving(True)
 
     async def stop(self) -> None:
