@@ -311,7 +311,7 @@ class PartitionLeader:
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
         in_doubt = bool(self._outside) or not isinstance(self._isr, Committed) or not self.log.quiet
         in_doubt |= self.log.flush_due_since_ms is not None
-        late = self._unassigned()
+        late = self._moved_away()
         for remote in self._holding:
             if remote.broker_id in late:
                 continue
@@ -484,14 +484,19 @@ class PartitionLeader:
         self._isr = Committed(confirmed)
         self._isr_moved()
         self.maybe_advance_high_watermark()
-        unassigned = self._unassigned()
-        if unassigned and self._may_propose():
-            self._shrink(unassigned, self._ctx.now_ms)
+        moved_away = self._moved_away()
+        if moved_away and self._may_propose():
+            self._shrink(moved_away, self._ctx.now_ms)
         self.maybe_expand()
 
     def _unassigned(self) -> list[BrokerId]:
         """Members that hold no replica any more: a join that the controller did not know of when it moved them away."""
         return [remote.broker_id for remote in self._holding if remote.broker_id not in self.assigned]
+
+    def _moved_away(self) -> list[BrokerId]:
+        """Who of them goes at once: as long as m members stay; it is for the controller to see to those (rule R4)."""
+        gone = self._unassigned()
+        return gone if len(self.state.isr) - len(gone) >= self.state.min_isr else []
 
     def _isr_moved(self) -> None:
         """Work out anew who holds the high watermark and who is outside."""

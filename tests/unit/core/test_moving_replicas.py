@@ -157,10 +157,18 @@ def test_a_join_that_went_past_the_controllers_removal_is_taken_back_at_once_and
     assert stage.refused_followers() == [ErrorCode.NOT_A_REPLICA]
 
 
-def test_who_holds_no_replica_any_more_is_not_eligible_even_below_min_isr() -> None:
+def test_who_holds_no_replica_any_more_stays_while_m_need_it_and_is_not_eligible_when_it_lags_out() -> None:
     stage = led_by_1(assigned=(1, 2, 3))
     stage.command(node(1, 5, (1, 2), min_isr=2), assigned=(1, 3))
-    shrink = stage.one(fx.WriteIsr)
+    assert not stage.got(fx.WriteIsr)
+    request = stage.write()
+    stage.disk_answers()
+    stage.reports(2, 5)
+    assert stage.replies() == [(request, 4, None)]
+    stage.write()
+    stage.disk_answers()
+    writes = [write for _ in range(25) if stage.feed(ev.Tick(), after_ms=500) for write in stage.got(fx.WriteIsr)]
+    (shrink,) = writes
     assert (shrink.state.isr_ids, shrink.state.elr) == ((1,), ())
 
 
