@@ -9,7 +9,7 @@ from grpc.aio import ServicerContext
 
 from tidemark.admin.auditing import AuditedCalls, observed
 from tidemark.admin.brokers import BrokerAdministration, PlanQuery
-from tidemark.admin.reassignments import INTERVAL_S
+from tidemark.admin.reassignments import interval_of
 from tidemark.model import BrokerId
 from tidemark.rpc.broker_plan_codec import obstacle_to_proto, plan_to_proto
 from tidemark.rpc.reassignment_codec import progress_to_proto
@@ -69,7 +69,7 @@ class BrokerCalls(AuditedCalls):
                 throttle_bytes_per_s=request.throttle_bytes_per_s,
                 validate_only=request.validate_only,
                 request_id=request.request_id,
-                interval_s=request.interval_ms / 1000 or INTERVAL_S,
+                interval_s=interval_of(request.interval_ms),
             )
             async for one in news:
                 facts["removed"] = list(one.removed)

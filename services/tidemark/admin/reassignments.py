@@ -34,7 +34,7 @@ from tidemark.model import (
 )
 from tidemark.ports import MetadataStore
 
-INTERVAL_S: Final = 1.0
+_INTERVAL_S: Final = 1.0
 _INTERVAL_S_MIN: Final = 0.1
 
 
@@ -81,6 +81,11 @@ class _Scene(NamedTuple):
     def leader(self, partition: TopicPartition) -> BrokerId:
         """Who leads it."""
         return self.states[partition].state.leader if partition in self.states else NO_LEADER
+
+
+def interval_of(interval_ms: int) -> float:
+    """Seconds between news, of what a request says; 0 is the default."""
+    return max(_INTERVAL_S_MIN, interval_ms / 1000) if interval_ms else _INTERVAL_S
 
 
 class ReassignmentAdministration:
@@ -153,7 +158,7 @@ class ReassignmentAdministration:
             yield News([now[partition] for partition in sorted(now)], ended)
             if not left:
                 return
-            await asyncio.sleep(max(_INTERVAL_S_MIN, interval_s))
+            await asyncio.sleep(interval_s)
 
     async def _endings(
         self, gone: Mapping[TopicPartition, MoveProgress | None], seen_before: Collection[tuple[object, ...]]

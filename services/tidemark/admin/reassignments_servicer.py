@@ -8,7 +8,7 @@ from typing import Any
 from grpc.aio import ServicerContext
 
 from tidemark.admin.auditing import AuditedCalls, observed
-from tidemark.admin.reassignments import INTERVAL_S, MovesQuery, ReassignmentAdministration
+from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration, interval_of
 from tidemark.rpc.reassignment_codec import (
     ended_to_proto,
     move_from_proto,
@@ -69,7 +69,7 @@ class ReassignmentCalls(AuditedCalls):
         """News of moves until they are done."""
         async with observed("WatchPartitionReassignments", context):
             wanted = frozenset(ref_from_proto(ref) for ref in request.partitions)
-            interval_s = request.interval_ms / 1000 or INTERVAL_S
+            interval_s = interval_of(request.interval_ms)
             async for news in self._reassignments.watch(wanted, interval_s=interval_s, request_id=request.request_id):
                 yield pb.WatchPartitionReassignmentsResponse(
                     reassignments=[progress_to_proto(moved) for moved in news.moves],

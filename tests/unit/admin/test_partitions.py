@@ -1,0 +1,192 @@
+"""Partitions added and removed as the admin service plans, asks and waits; the controller's part is played by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tidemark.admin.partitions import PartitionAdministration, PartitionsToRemove, count_to_keep
+from tidemark.model import BrokerId, ErrorCode, Refusal, TidemarkError, TopicDescription, TopicPartition
+from tidemark.ports import StoreEvent
+
+from tests.unit.admin.moving import Cluster, ids
+
+
+@pytest.fixture
+async def cluster() -> Cluster:
+    cluster = Cluster()
+    await cluster.start()
+    await cluster.topic("t", (0, 1), (1, 2))
+    return cluster
+
+
+@pytest.fixture
+def partitions(cluster: Cluster) -> PartitionAdministration:
+    return PartitionAdministration(cluster.store, asyncio.Lock())
+
+
+async def create(
+    partitions: PartitionAdministration,
+    total: int,
+    assignments: tuple[tuple[BrokerId, ...], ...] = (),
+    *,
+    validate_only: bool = True,
+    timeout_s: float = 0.0,
+) -> list[tuple[BrokerId, ...]]:
+    view = await partitions.create_partitions("t", total, assignments, validate_only=validate_only, timeout_s=timeout_s)
+    return [one.assigned_replicas for one in view.partitions.values()]
+
+
+async def refusal(work: object) -> ErrorCode:
+    with pytest.raises(TidemarkError) as refused:
+        await work  # type: ignore[misc]
+    return refused.value.code
+
+
+async def test_new_partitions_begin_at_the_broker_that_is_preferred_least(partitions: PartitionAdministration) -> None:
+    assert await create(partitions, 5) == [ids(0, 1), ids(1, 2), ids(2, 0), ids(0, 2), ids(1, 0)]
+
+
+async def test_nothing_is_placed_on_a_broker_that_is_drained(
+    cluster: Cluster, partitions: PartitionAdministration
+) -> None:
+    await cluster.store.begin_draining(ids(2))
+    placed = await create(partitions, 6)
+    assert all(BrokerId(2) not in replicas for replicas in placed[2:])
+    assert await refusal(create(partitions, 3, (ids(2, 1),))) is ErrorCode.BROKER_NOT_AVAILABLE
+
+
+async def test_replicas_may_be_given(partitions: PartitionAdministration) -> None:
+    assert (await create(partitions, 3, (ids(2, 1, 0),)))[2] == ids(2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("total", "assignments", "code"),
+    [
+        (1, (), ErrorCode.INVALID_PARTITIONS),
+        (0, (), ErrorCode.INVALID_PARTITIONS),
+        (4, (ids(1),), ErrorCode.INVALID_PARTITIONS),
+        (3, ((),), ErrorCode.EMPTY_REPLICAS),
+        (3, (ids(1, 1),), ErrorCode.DUPLICATE_REPLICA),
+        (3, (ids(1, 9),), ErrorCode.BROKER_NOT_AVAILABLE),
+        (100_000, (), ErrorCode.INVALID_PARTITIONS),
+    ],
+)
+async def test_what_cannot_be_is_refused_and_nothing_asked_for(
+    cluster: Cluster,
+    partitions: PartitionAdministration,
+    total: int,
+    assignments: tuple[tuple[BrokerId, ...], ...],
+    code: ErrorCode,
+) -> None:
+    assert await refusal(create(partitions, total, assignments, validate_only=False)) is code
+    assert (await cluster.store.partition_requests()).added == {}
+
+
+async def test_a_topic_that_is_not_there_is_refused(partitions: PartitionAdministration) -> None:
+    for name, code in (("nowhere", ErrorCode.UNKNOWN_TOPIC), ("a/b", ErrorCode.INVALID_TOPIC_NAME)):
+        work = partitions.create_partitions(name, 3, validate_only=False, timeout_s=0.0)
+        assert await refusal(work) is code
+        assert await refusal(partitions.count_to_keep(name, PartitionsToRemove(count=1))) is code
+
+
+async def test_a_topic_that_has_so_many_already_is_as_it_should_be(
+    cluster: Cluster, partitions: PartitionAdministration
+) -> None:
+    assert len(await create(partitions, 2, validate_only=False, timeout_s=5)) == 2
+    assert (await cluster.store.partition_requests()).added == {}
+
+
+async def add(cluster: Cluster, index: int, *replicas: int) -> TopicDescription:
+    topic = (await cluster.store.topics(["t"]))["t"]
+    return await cluster.rewrite(
+        replace(
+            topic,
+            partitions={**topic.partitions, index: ids(*replicas)},
+            incarnations={**topic.incarnations, index: f"new{index}"},
+        )
+    )
+
+
+async def test_it_waits_until_every_new_partition_has_a_leader(
+    cluster: Cluster, partitions: PartitionAdministration
+) -> None:
+    assert await refusal(create(partitions, 3, validate_only=False)) is ErrorCode.REQUEST_TIMED_OUT
+    assert (await cluster.store.partition_requests()).added == {TopicPartition("t", 2): ids(2, 0)}
+    topic = await add(cluster, 2, 2, 0)
+    await cluster.lead(topic, 2, 2, 2, 0)
+    assert len(await create(partitions, 3, validate_only=False, timeout_s=5)) == 3, "the retry finds what was made"
+
+
+async def requests_of(cluster: Cluster) -> asyncio.Event:
+    """Set when somebody asks for the removal of partitions."""
+    asked = asyncio.Event()
+    watcher = cluster.ensemble.store()
+    await watcher.start()
+    watcher.listen(lambda event: asked.set() if event is StoreEvent.PARTITION_REQUESTS else None)
+    await watcher.partition_requests(watch=True)
+    return asked
+
+
+async def test_what_the_controller_refuses_is_raised(cluster: Cluster, partitions: PartitionAdministration) -> None:
+    assert cluster.term is not None
+    added, removed = TopicPartition("t", 2), TopicPartition("t", 1)
+    asked = await requests_of(cluster)
+    why = TidemarkError(ErrorCode.PARTITION_NOT_EMPTY, "it holds 7 records")
+    waiting = asyncio.create_task(partitions.delete_partitions("t", 1, force=False, validate_only=False, timeout_s=10))
+    await asked.wait()
+    assert (await cluster.store.partition_requests()).removed == {removed: False}
+    refused = [Refusal("partitions_remove", removed, why), Refusal("partitions_add", added, why)]
+    await cluster.store.finish_partition_requests(cluster.term, removed=[removed], refused=refused)
+    assert await refusal(waiting) is ErrorCode.PARTITION_NOT_EMPTY
+
+
+async def test_it_waits_until_what_is_removed_is_gone(cluster: Cluster, partitions: PartitionAdministration) -> None:
+    asked = await requests_of(cluster)
+    waiting = asyncio.create_task(partitions.delete_partitions("t", 1, force=True, validate_only=False, timeout_s=10))
+    await asked.wait()
+    topic = (await cluster.store.topics(["t"]))["t"]
+    await cluster.rewrite(replace(topic, partitions={0: topic.partitions[0]}, incarnations={0: "t0"}))
+    removed = await waiting
+    assert (removed.partitions, list(removed.topic.partitions)) == ((1,), [0])
+
+
+async def test_a_partition_that_is_moved_is_not_removed(cluster: Cluster, partitions: PartitionAdministration) -> None:
+    topic = (await cluster.store.topics(["t"]))["t"]
+    await cluster.rewrite(replace(topic, original={1: ids(1, 2)}))
+    work = partitions.delete_partitions("t", 1, force=True, validate_only=False, timeout_s=0.0)
+    assert await refusal(work) is ErrorCode.REASSIGNMENT_IN_PROGRESS
+
+
+TOPIC = TopicDescription("t", "id", dict.fromkeys(range(6), ids(0)), {})
+
+
+@pytest.mark.parametrize(
+    "which",
+    [PartitionsToRemove(count=2), PartitionsToRemove(total_count=4), PartitionsToRemove(partitions=(5, 4))],
+)
+def test_the_highest_numbered_partitions_can_be_meant_in_three_ways(which: PartitionsToRemove) -> None:
+    assert count_to_keep(TOPIC, which) == 4
+
+
+@pytest.mark.parametrize(
+    ("which", "code"),
+    [
+        (PartitionsToRemove(), ErrorCode.INVALID_REQUEST),
+        (PartitionsToRemove(count=1, total_count=5), ErrorCode.INVALID_REQUEST),
+        (PartitionsToRemove(partitions=(0,)), ErrorCode.NOT_HIGHEST_PARTITION),
+        (PartitionsToRemove(partitions=(5, 3)), ErrorCode.NOT_HIGHEST_PARTITION),
+        (PartitionsToRemove(partitions=(6,)), ErrorCode.NOT_HIGHEST_PARTITION),
+        (PartitionsToRemove(count=0), ErrorCode.INVALID_PARTITIONS),
+        (PartitionsToRemove(count=-1), ErrorCode.INVALID_PARTITIONS),
+        (PartitionsToRemove(count=6), ErrorCode.INVALID_PARTITIONS),
+        (PartitionsToRemove(total_count=0), ErrorCode.INVALID_PARTITIONS),
+        (PartitionsToRemove(total_count=7), ErrorCode.INVALID_PARTITIONS),
+        (PartitionsToRemove(partitions=tuple(range(6))), ErrorCode.INVALID_PARTITIONS),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(which: PartitionsToRemove, code: ErrorCode) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        count_to_keep(TOPIC, which)
+    assert refused.value.code is code

@@ -1,0 +1,260 @@
+"""Moves of replicas as the admin service checks, submits, lists and watches them; the store is a fake."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tidemark.admin.move_tracker import MoveTracker
+from tidemark.admin.reassignments import MovesQuery, News, ReassignmentAdministration
+from tidemark.core.move_progress import MovePhase
+from tidemark.model import ErrorCode, Move, Refusal, TidemarkError, TopicPartition
+
+from tests.unit.admin.moving import Cluster, Sizes, ids
+
+T0, T1, T2 = (TopicPartition("test", index) for index in range(3))
+
+
+@pytest.fixture
+async def cluster() -> Cluster:
+    """Four brokers and seed 002's topic."""
+    cluster = Cluster()
+    await cluster.start(brokers=4)
+    await cluster.topic("test", (0, 1), (2, 0), (1, 2))
+    return cluster
+
+
+@pytest.fixture
+def sizes() -> Sizes:
+    return Sizes()
+
+
+@pytest.fixture
+def moves(cluster: Cluster, sizes: Sizes) -> ReassignmentAdministration:
+    return ReassignmentAdministration(cluster.store, sizes)
+
+
+def move(partition: TopicPartition, *replicas: int) -> Move:
+    return Move(partition, ids(*replicas))
+
+
+async def codes(
+    moves: ReassignmentAdministration, query: MovesQuery, *, validate_only: bool = False
+) -> dict[TopicPartition, ErrorCode | None]:
+    answer = await moves.alter(query, validate_only=validate_only)
+    return {one.partition: None if one.error is None else one.error.code for one in answer.outcomes}
+
+
+async def test_a_move_is_written_with_its_throttle_and_request(
+    cluster: Cluster, moves: ReassignmentAdministration
+) -> None:
+    answer = await moves.alter(MovesQuery([move(T2, 2, 1)], (), 500, "r"), validate_only=False)
+    assert [(one.partition, one.before, one.error) for one in answer.outcomes] == [(T2, ids(1, 2), None)]
+    assert (await cluster.store.move_requests()).moves == (
+        Move(T2, ids(2, 1), throttle_bytes_per_s=500, request_id="r"),
+    )
+
+
+async def test_nothing_is_begun_where_one_is_refused_unless_that_is_allowed(
+    cluster: Cluster, moves: ReassignmentAdministration
+) -> None:
+    query = MovesQuery([move(T0, 1, 0), move(T1, 2, 2)])
+    assert await codes(moves, query) == {T0: None, T1: ErrorCode.DUPLICATE_REPLICA}
+    assert (await cluster.store.move_requests()).moves == ()
+    await codes(moves, replace(query, allow_partial=True))
+    assert [one.partition for one in (await cluster.store.move_requests()).moves] == [T0]
+
+
+async def test_checking_only_changes_nothing(cluster: Cluster, moves: ReassignmentAdministration) -> None:
+    assert await codes(moves, MovesQuery([move(T2, 2, 1)]), validate_only=True) == {T2: None}
+    assert (await cluster.store.move_requests()).version == -1
+
+
+async def test_a_retry_of_the_same_request_is_harmless_and_another_one_is_refused(
+    moves: ReassignmentAdministration,
+) -> None:
+    query = MovesQuery([move(T2, 2, 1)], request_id="r")
+    assert await codes(moves, query) == {T2: None}
+    assert await codes(moves, query) == {T2: None}
+    assert await codes(moves, replace(query, request_id="s")) == {T2: ErrorCode.REASSIGNMENT_IN_PROGRESS}
+
+
+async def test_a_partition_that_is_there_already_is_not_moved(
+    cluster: Cluster, moves: ReassignmentAdministration
+) -> None:
+    assert await codes(moves, MovesQuery([move(T2, 1, 2)])) == {T2: None}
+    assert (await cluster.store.move_requests()).moves == ()
+
+
+async def test_what_cannot_be_is_refused_each_with_its_code(
+    cluster: Cluster, moves: ReassignmentAdministration
+) -> None:
+    await cluster.store.begin_draining(ids(3))
+    await cluster.kill_broker(0)
+    nowhere, beyond = TopicPartition("nowhere", 0), TopicPartition("test", 7)
+    query = MovesQuery(
+        [move(nowhere, 1), move(beyond, 1), move(T0, 0, 1), move(T1, 3, 2), move(T2)], cancel=[TopicPartition("x", 0)]
+    )
+    assert await codes(moves, query) == {
+        nowhere: ErrorCode.UNKNOWN_TOPIC,
+        beyond: ErrorCode.UNKNOWN_PARTITION,
+        T0: ErrorCode.BROKER_NOT_AVAILABLE,
+        T1: ErrorCode.BROKER_NOT_AVAILABLE,
+        T2: ErrorCode.EMPTY_REPLICAS,
+        TopicPartition("x", 0): ErrorCode.UNKNOWN_TOPIC,
+    }
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        MovesQuery(),
+        MovesQuery([move(T2, 2, 1)], throttle_bytes_per_s=-1),
+        MovesQuery([move(T2, 2, 1)], request_id="x" * 129),
+    ],
+)
+async def test_a_request_that_makes_no_sense_is_refused_as_a_whole(
+    moves: ReassignmentAdministration, query: MovesQuery
+) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        await moves.alter(query, validate_only=False)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+async def test_only_what_is_moved_can_be_given_up(cluster: Cluster, moves: ReassignmentAdministration) -> None:
+    assert await codes(moves, MovesQuery(cancel=[T2])) == {T2: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
+    await moves.alter(MovesQuery([move(T2, 2, 1)]), validate_only=False)
+    assert await codes(moves, MovesQuery(cancel=[T2])) == {T2: None}
+    assert [one.cancel for one in (await cluster.store.move_requests()).moves] == [True]
+    (listed,), _ = await moves.list_moves()
+    assert listed.target == ids(1, 2)
+
+
+async def test_a_throttle_must_exceed_what_comes_in_on_the_leader_that_gets_most(
+    moves: ReassignmentAdministration, sizes: Sizes
+) -> None:
+    sizes.say(0, T0, 10, bytes_in_per_s=300)
+    sizes.say(1, T2, 10, bytes_in_per_s=200)
+    both = [move(T0, 3, 2), move(T2, 2, 1)]
+    answer = await moves.alter(MovesQuery(both, throttle_bytes_per_s=600), validate_only=True)
+    (first, second) = answer.outcomes
+    assert first.error is not None
+    assert (first.error.code, first.error.metadata["inbound_bytes_per_s"]) == (ErrorCode.THROTTLE_TOO_LOW, "600")
+    assert second.error is None, "nothing is copied for it"
+    assert answer.inbound_bytes_per_s == 600, "two replicas are added"
+    assert await codes(moves, MovesQuery(both, throttle_bytes_per_s=601), validate_only=True) == {T0: None, T2: None}
+    assert await codes(moves, MovesQuery(both), validate_only=True) == {T0: None, T2: None}, "no limit"
+
+
+async def under_way(cluster: Cluster, moves: ReassignmentAdministration) -> None:
+    """Partition 2 goes from 1,2 to 3,1, and has begun."""
+    await moves.alter(MovesQuery([move(T2, 3, 1)], request_id="r"), validate_only=False)
+    topic = (await cluster.store.topics(["test"]))["test"]
+    await cluster.rewrite(
+        replace(
+            topic,
+            partitions={**topic.partitions, 2: ids(3, 1, 2)},
+            original={2: ids(1, 2)},
+            adding={2: ids(3)},
+            removing={2: ids(2)},
+        )
+    )
+
+
+async def end_it(cluster: Cluster, *replicas: int) -> None:
+    topic = (await cluster.store.topics(["test"]))["test"]
+    await cluster.rewrite(
+        replace(topic, partitions={**topic.partitions, 2: ids(*replicas)}, original={}, adding={}, removing={})
+    )
+    assert cluster.term is not None
+    await cluster.store.finish_moves(cluster.term, (await cluster.store.move_requests()).moves, [])
+
+
+async def test_progress_is_told_with_its_rate_from_one_look_to_the_next(cluster: Cluster, sizes: Sizes) -> None:
+    now_s = 0.0
+    moves = ReassignmentAdministration(cluster.store, sizes, MoveTracker(lambda: now_s))
+    await under_way(cluster, moves)
+    sizes.say(1, T2, 1000)
+    sizes.say(3, T2, 100)
+    (first,), _ = await moves.list_moves()
+    assert (first.phase, first.bytes_done, first.bytes_total) == (MovePhase.COPYING, 100, 1000)
+    assert first.rate_bytes_per_s is None
+    now_s = 2.0
+    sizes.say(3, T2, 300)
+    (second,), _ = await moves.list_moves([T2])
+    assert (second.rate_bytes_per_s, second.eta_s, second.waiting_for) == (100, 7, "")
+    now_s = 20.0
+    (third,), _ = await moves.list_moves()
+    assert "nothing was copied for 18 s" in third.waiting_for
+    assert await moves.list_moves([T0]) == ([], ())
+
+
+async def test_a_move_whose_entry_somebody_removed_by_hand_is_still_listed(
+    cluster: Cluster, moves: ReassignmentAdministration
+) -> None:
+    await under_way(cluster, moves)
+    assert cluster.term is not None
+    await cluster.store.finish_moves(cluster.term, (await cluster.store.move_requests()).moves, [])
+    (listed,), _ = await moves.list_moves()
+    assert (listed.partition, listed.target) == (T2, ids(3, 1))
+    assert await codes(moves, MovesQuery([move(T2, 2, 1)])) == {T2: ErrorCode.REASSIGNMENT_IN_PROGRESS}
+
+
+async def watched(moves: ReassignmentAdministration, *partitions: TopicPartition, request_id: str = "") -> list[News]:
+    return [news async for news in moves.watch(partitions, interval_s=0.0, request_id=request_id)]
+
+
+async def test_watching_tells_of_the_end_and_then_ends(cluster: Cluster, moves: ReassignmentAdministration) -> None:
+    await under_way(cluster, moves)
+    seen: list[News] = []
+    async for news in moves.watch([], interval_s=0.0):
+        seen.append(news)
+        if len(seen) == 1:
+            await end_it(cluster, 3, 1)
+    assert [one.partition for one in seen[0].moves] == [T2]
+    assert seen[-1].moves == []
+    (ended,) = seen[-1].ended
+    assert (ended.partition, ended.replicas, ended.error) == (T2, ids(3, 1), None)
+
+
+async def test_watching_what_is_done_already_says_so_at_once(moves: ReassignmentAdministration) -> None:
+    (news,) = await watched(moves, T2)
+    assert [(one.partition, one.replicas, one.error) for one in news.ended] == [(T2, ids(1, 2), None)]
+    (nothing,) = await watched(moves)
+    assert (nothing.moves, nothing.ended) == ([], [])
+
+
+async def test_a_move_that_somebody_else_gives_up_ends_with_an_error(
+    cluster: Cluster, moves: ReassignmentAdministration
+) -> None:
+    await under_way(cluster, moves)
+    seen: list[News] = []
+    async for news in moves.watch([T2], interval_s=0.0):
+        seen.append(news)
+        if len(seen) == 1:
+            await end_it(cluster, 1, 2)
+    (ended,) = seen[-1].ended
+    assert ended.replicas == ids(1, 2)
+    assert ended.error is not None
+    assert ended.error.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+async def test_a_move_that_the_controller_refused_ends_with_that_refusal(
+    cluster: Cluster, moves: ReassignmentAdministration
+) -> None:
+    assert cluster.term is not None
+    error = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "gone")
+    await cluster.store.finish_moves(cluster.term, [], [Refusal("reassign", T2, error, "mine")])
+    (news,) = await watched(moves, T2, request_id="mine")
+    assert [one.error and one.error.code for one in news.ended] == [ErrorCode.BROKER_NOT_AVAILABLE]
+    (news,) = await watched(moves, T2, request_id="another")
+    assert [one.error for one in news.ended] == [None], "an old refusal of something else is not told"
+    _, refusals = await moves.list_moves()
+    assert [(one.kind, one.partition) for one in refusals] == [("reassign", T2)]
+
+
+async def test_a_partition_that_goes_away_ends_its_move(cluster: Cluster, moves: ReassignmentAdministration) -> None:
+    (news,) = await watched(moves, TopicPartition("nowhere", 0))
+    (ended,) = news.ended
+    assert ended.error is not None
+    assert ended.error.code is ErrorCode.UNKNOWN_TOPIC
