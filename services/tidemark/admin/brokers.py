@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration
@@ -128,7 +128,12 @@ class BrokerAdministration:
         moves = list(costed.plan.moves)
         if not moves:
             return costed, 0
-        query = MovesQuery(moves, throttle_bytes_per_s=throttle_bytes_per_s, request_id=request_id or uuid.uuid4().hex)
+        query = MovesQuery(
+            moves,
+            throttle_bytes_per_s=throttle_bytes_per_s,
+            request_id=request_id or uuid.uuid4().hex,
+            adding=tuple(brokers),
+        )
         begun, refused = await self._begin(query, validate_only=validate_only)
         if refused:
             raise refused[0]
@@ -208,7 +213,7 @@ class BrokerAdministration:
             room = min(int(fitting) - len(under_way), len(query.moves) - 1)
             if room < 1:
                 return 0, []
-            some = MovesQuery(query.moves[:room], (), query.throttle_bytes_per_s, query.request_id, query.allow_partial)
+            some = replace(query, moves=query.moves[:room])
             return await self._begin(some, validate_only=validate_only)
         refused = [outcome.error for outcome in answer.outcomes if outcome.error is not None]
         return (0 if validate_only else len(answer.outcomes) - len(refused)), refused

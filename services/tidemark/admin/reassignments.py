@@ -40,13 +40,17 @@ _INTERVAL_S_MIN: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class MovesQuery:
-    """What is asked for: moves to begin, all under one throttle (0: none), and partitions whose move is given up."""
+    """What is asked for: moves to begin, all under one throttle (0: none), and partitions whose move is given up.
+
+    `adding`: brokers that are, or are about to be, drained no more.
+    """
 
     moves: Sequence[Move] = ()
     cancel: Sequence[TopicPartition] = ()
     throttle_bytes_per_s: int = 0
     request_id: str = ""
     allow_partial: bool = False
+    adding: tuple[BrokerId, ...] = ()
 
 
 class Answer(NamedTuple):
@@ -234,7 +238,7 @@ class ReassignmentAdministration:
             move.partition: _drained(move, broker)
             for move in new
             for broker in move.replicas
-            if broker in scene.draining and broker not in scene.assigned(move.partition)
+            if broker in scene.draining and broker not in query.adding and broker not in scene.assigned(move.partition)
         }
         asked = {move.partition for move in moves}
         for partition in query.cancel:

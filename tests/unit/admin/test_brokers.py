@@ -1,0 +1,220 @@
+"""Brokers added, drained and removed by the admin service; the controller's part is played by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tidemark.admin.brokers import BrokerAdministration, PlanQuery, RemovalNews
+from tidemark.admin.planning import TopicRequest
+from tidemark.admin.reassignments import ReassignmentAdministration
+from tidemark.admin.topics import TopicAdministration
+from tidemark.core.restart_safety import Obstacle
+from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
+
+from tests.unit.admin.moving import Cluster, Sizes, ids
+
+
+@pytest.fixture
+async def cluster() -> Cluster:
+    """Three brokers that hold two topics, and a fourth that is empty."""
+    cluster = Cluster()
+    await cluster.start(brokers=4)
+    await cluster.topic("t", (0, 1), (1, 2), (2, 0))
+    await cluster.topic("u", (0, 2))
+    return cluster
+
+
+@pytest.fixture
+def sizes() -> Sizes:
+    return Sizes()
+
+
+@pytest.fixture
+def brokers(cluster: Cluster, sizes: Sizes) -> BrokerAdministration:
+    return BrokerAdministration(cluster.store, ReassignmentAdministration(cluster.store, sizes), sizes)
+
+
+async def refusal(work: object) -> ErrorCode:
+    with pytest.raises(TidemarkError) as refused:
+        await work  # type: ignore[misc]
+    return refused.value.code
+
+
+async def carry_out(cluster: Cluster) -> None:
+    """Every move that is wanted, done."""
+    assert cluster.term is not None
+    wanted = (await cluster.store.move_requests()).moves
+    for move in wanted:
+        topic = (await cluster.store.topics([move.partition.topic]))[move.partition.topic]
+        await cluster.rewrite(
+            replace(topic, partitions={**topic.partitions, move.partition.partition: move.replicas}, original={})
+        )
+        await cluster.lead(topic, move.partition.partition, move.replicas[0], *move.replicas)
+    await cluster.store.finish_moves(cluster.term, wanted, [])
+
+
+async def held_by(cluster: Cluster, broker: int) -> list[str]:
+    topics = await cluster.store.topics()
+    return [
+        f"{topic.topic}-{index}"
+        for topic in topics.values()
+        for index, replicas in topic.partitions.items()
+        if BrokerId(broker) in replicas
+    ]
+
+
+async def remove(
+    brokers: BrokerAdministration, *removed: int, validate_only: bool = False, throttle: int = 0
+) -> list[RemovalNews]:
+    return [
+        news
+        async for news in brokers.remove(
+            ids(*removed),
+            throttle_bytes_per_s=throttle,
+            validate_only=validate_only,
+            request_id="r",
+            interval_s=0.0,
+        )
+    ]
+
+
+async def test_a_plan_says_what_it_costs_and_of_how_many_the_size_is_not_known(
+    cluster: Cluster, brokers: BrokerAdministration, sizes: Sizes
+) -> None:
+    for broker in (1, 2):
+        sizes.say(broker, TopicPartition("t", 1), 100)
+    costed = await brokers.plan(PlanQuery(remove=ids(1)))
+    assert {move.partition for move in costed.plan.moves} == {TopicPartition("t", 0), TopicPartition("t", 1)}
+    assert all(BrokerId(1) not in move.replicas for move in costed.plan.moves)
+    assert (costed.plan.moved_replicas, costed.plan.moved_bytes, costed.unknown_sizes) == (2, 100, 1)
+    assert (await cluster.store.move_requests()).version == -1
+    assert await cluster.store.draining_brokers() == frozenset()
+
+
+async def test_a_new_broker_gets_its_share(cluster: Cluster, brokers: BrokerAdministration) -> None:
+    costed, begun = await brokers.add(ids(3), throttle_bytes_per_s=500, validate_only=False, request_id="r")
+    assert begun == len(costed.plan.moves) > 0
+    wanted = (await cluster.store.move_requests()).moves
+    assert {(move.throttle_bytes_per_s, move.request_id) for move in wanted} == {(500, "r")}
+    again, more = await brokers.add(ids(3), throttle_bytes_per_s=500, validate_only=False, request_id="r")
+    assert (again.plan.moves, more) == ((), 0), "what is wanted counts as done: a retry is harmless"
+    await carry_out(cluster)
+    assert len(await held_by(cluster, 3)) == 2
+
+
+async def test_validating_an_addition_changes_nothing(cluster: Cluster, brokers: BrokerAdministration) -> None:
+    await cluster.store.begin_draining(ids(3))
+    costed, begun = await brokers.add(ids(3), throttle_bytes_per_s=0, validate_only=True, request_id="")
+    assert costed.plan.moves
+    assert begun == 0
+    assert await cluster.store.draining_brokers() == {BrokerId(3)}
+    assert (await cluster.store.move_requests()).version == -1
+
+
+async def test_a_broker_that_is_not_live_or_not_named_cannot_be_added(brokers: BrokerAdministration) -> None:
+    def add(*added: int) -> object:
+        return brokers.add(ids(*added), throttle_bytes_per_s=0, validate_only=False, request_id="")
+
+    assert await refusal(add(9)) is ErrorCode.BROKER_NOT_AVAILABLE
+    assert await refusal(add()) is ErrorCode.INVALID_REQUEST
+    assert await refusal(add(3, 3)) is ErrorCode.INVALID_REQUEST
+
+
+async def test_a_broker_is_drained_then_deregistered_and_stays_closed_until_it_is_added_again(
+    cluster: Cluster, brokers: BrokerAdministration
+) -> None:
+    seen: list[RemovalNews] = []
+    async for news in brokers.remove(
+        ids(1), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0
+    ):
+        seen.append(news)
+        if len(seen) == 2:
+            assert await cluster.store.draining_brokers() == {BrokerId(1)}
+            # Somebody was faster than the mark: what appears meanwhile is moved too.
+            await cluster.topic("late", (1, 0))
+        if len(seen) > 1:
+            await carry_out(cluster)
+    assert seen[0].plan is not None
+    assert seen[0].partitions_left == 2
+    assert seen[-1].removed == ids(1)
+    assert await held_by(cluster, 1) == []
+    assert await cluster.store.draining_brokers() == {BrokerId(1)}
+    topics = TopicAdministration(cluster.store, default_replication_factor=3, admin_address="")
+    view = await topics.create_topic(TopicRequest("new", 6), validate_only=True, timeout_s=0)
+    assert all(BrokerId(1) not in one.assigned_replicas for one in view.partitions.values())
+    assert (
+        await refusal(topics.create_topic(TopicRequest("four", 1, 4), validate_only=True, timeout_s=0))
+        is ErrorCode.INVALID_REPLICATION_FACTOR
+    )
+    await brokers.add(ids(1), throttle_bytes_per_s=0, validate_only=False, request_id="")
+    assert await cluster.store.draining_brokers() == frozenset()
+
+
+async def test_a_removal_that_was_cut_off_is_taken_up_by_the_same_call(
+    cluster: Cluster, brokers: BrokerAdministration
+) -> None:
+    first = brokers.remove(ids(1), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0)
+    await anext(first)
+    await anext(first)
+    await first.aclose()  # type: ignore[attr-defined]
+    assert (await cluster.store.move_requests()).moves, "what is under way goes on"
+    await carry_out(cluster)
+    assert (await remove(brokers, 1))[-1].removed == ids(1)
+    assert (await remove(brokers, 1))[-1].removed == ids(1), "and once more"
+
+
+async def test_a_dead_broker_can_be_removed(cluster: Cluster, brokers: BrokerAdministration) -> None:
+    await cluster.kill_broker(1)
+    news = await remove(brokers, 1, validate_only=True)
+    assert [one.partitions_left for one in news] == [2]
+    assert news[0].plan is not None
+    assert news[0].plan.plan.moved_replicas == 2
+
+
+@pytest.mark.parametrize(
+    ("removed", "code"),
+    [
+        ((), ErrorCode.INVALID_REQUEST),
+        ((1, 1), ErrorCode.INVALID_REQUEST),
+        ((9,), ErrorCode.BROKER_NOT_AVAILABLE),
+        ((0, 1, 3), ErrorCode.INVALID_REPLICATION_FACTOR),
+        ((0, 1, 2, 3), ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_a_removal_that_cannot_be_marks_and_moves_nothing(
+    cluster: Cluster, brokers: BrokerAdministration, removed: tuple[int, ...], code: ErrorCode
+) -> None:
+    assert await refusal(remove(brokers, *removed)) is code
+    assert await cluster.store.draining_brokers() == frozenset()
+    assert (await cluster.store.move_requests()).version == -1
+
+
+async def test_a_throttle_that_is_too_low_is_told(
+    cluster: Cluster, brokers: BrokerAdministration, sizes: Sizes
+) -> None:
+    sizes.say(0, TopicPartition("t", 0), 10, bytes_in_per_s=300)
+    assert await refusal(remove(brokers, 1, throttle=200)) is ErrorCode.THROTTLE_TOO_LOW
+
+
+async def test_topics_are_spread_over_the_brokers_that_are_named(brokers: BrokerAdministration) -> None:
+    costed = await brokers.plan(PlanQuery(topics=("u",), spread=ids(3, 1)))
+    assert [sorted(move.replicas) for move in costed.plan.moves] == [[1, 3]]
+    assert await refusal(brokers.plan(PlanQuery(topics=("nowhere",)))) is ErrorCode.UNKNOWN_TOPIC
+    assert await refusal(brokers.plan(PlanQuery(add=ids(3), remove=ids(1)))) is ErrorCode.INVALID_REQUEST
+
+
+async def test_a_broker_that_never_was_cannot_be_restarted(brokers: BrokerAdministration) -> None:
+    assert await refusal(brokers.obstacles_to_restart(BrokerId(9))) is ErrorCode.BROKER_NOT_AVAILABLE
+
+
+async def test_what_keeps_a_broker_from_a_restart_is_read_off_zookeeper(
+    cluster: Cluster, brokers: BrokerAdministration
+) -> None:
+    assert await brokers.obstacles_to_restart(BrokerId(1)) == []
+    topic = (await cluster.store.topics(["t"]))["t"]
+    await cluster.lead(topic, 1, 1, 1, min_isr=1)
+    (obstacle,) = await brokers.obstacles_to_restart(BrokerId(1))
+    assert (obstacle.reason, obstacle.partitions) == (Obstacle.NO_IN_SYNC_HEIR, (TopicPartition("t", 1),))
+    await cluster.kill_broker(1)
+    assert (await brokers.obstacles_to_restart(BrokerId(1)))[0].reason is Obstacle.BROKER_NOT_LIVE
