@@ -214,7 +214,7 @@ def verify(
       tidemark reassign verify moves.json
       tidemark reassign verify moves.json --output json | jq '.[] | select(.state != "done")'
     """
-    moves, _, _ = read_file(file, "")
+    moves = [move for move in read_moves(file) if not move.cancel]
     with connect_admin(bootstrap, admin) as client:
         under_way = {one.partition: one for one in client.list_partition_reassignments().moves}
         topics = {view.topic: view for view in client.describe_topics(sorted({move.partition.topic for move in moves}))}
@@ -356,9 +356,7 @@ def read_file(file: Path, throttle: str) -> tuple[list[Move], list[TopicPartitio
         TidemarkError: every entry that is malformed is told.
     """
     rate = parse_rate(throttle) if throttle else None
-    moves, errors = parse_moves(_content(file))
-    if errors:
-        raise_all(errors)
+    moves = read_moves(file)
     begun = [move for move in moves if not move.cancel]
     rates = {move.throttle_bytes_per_s for move in begun}
     if rate is None and len(rates) > 1:
@@ -366,10 +364,18 @@ def read_file(file: Path, throttle: str) -> tuple[list[Move], list[TopicPartitio
             ErrorCode.INVALID_REQUEST,
             "the file names several throttles, and one request has one: split it, or say --throttle",
         )
-    if not moves:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{file} names no partition: there is nothing to do")
     chosen = rate if rate is not None else next(iter(rates), 0)
     return begun, [move.partition for move in moves if move.cancel], chosen
+
+
+def read_moves(file: Path) -> tuple[Move, ...]:
+    """The moves of a file, one or more; every entry that is malformed is told."""
+    moves, errors = parse_moves(_content(file))
+    if errors:
+        raise_all(errors)
+    if not moves:
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{file} names no partition: there is nothing to do")
+    return moves
 
 
 def _content(file: Path) -> bytes:

@@ -1,0 +1,40 @@
+"""Bytes, rates and times as people write and read them."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from tidemark.cli.rates import parse_rate, shown_bytes, shown_duration
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("50MB", 50_000_000), ("50MB/s", 50_000_000), ("1.5GiB", 3 << 29), ("1000", 1000), ("1 kB", 1000), ("7b", 7)],
+)
+def test_a_rate_is_read_as_people_write_it(text: str, rate: int) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "fast", "0", "0.1", "-5MB", "50XB", "MB", "1e9", "9999999999TB", "٣MB"])
+def test_what_is_no_rate_is_bad_usage(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_rate(text)
+
+
+def test_sizes_and_times_are_shown_with_their_units() -> None:
+    assert [shown_bytes(count) for count in (0, 999, 1500, 2_000_000, 3e9, 4e12, None)] == [
+        "0 B",
+        "999 B",
+        "1.5 kB",
+        "2.0 MB",
+        "3.0 GB",
+        "4.0 TB",
+        "unknown",
+    ]
+    assert [shown_duration(seconds) for seconds in (0.4, 59, 61, 3661, None)] == [
+        "0 s",
+        "59 s",
+        "1 min 01 s",
+        "1 h 01 min",
+        "unknown",
+    ]

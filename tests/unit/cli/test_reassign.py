@@ -1,0 +1,328 @@
+"""`tidemark reassign` before a client that has no cluster: files, refusals, feeding in, Ctrl-C, what is printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidemark.cli import move_feed
+from tidemark.cli import reassign as module
+from tidemark.cli.app import app
+from tidemark.cli.move_feed import MoveFeed
+from tidemark.cli.move_view import MoveView
+from tidemark.client.aio.admin_reassignments import AlteredReassignments, ReassignmentNews, Reassignments
+from tidemark.core.cluster_state import PartitionView, TopicView
+from tidemark.core.move_progress import EndedMove, MoveOutcome, MovePhase, MoveProgress
+from tidemark.core.reassignment import ReplicaState
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Move, Refusal, TidemarkError, TopicPartition
+from typer.testing import CliRunner
+
+T2 = TopicPartition("test", 2)
+ONE_TWO, TWO_ONE = (BrokerId(1), BrokerId(2)), (BrokerId(2), BrokerId(1))
+FILE = {"version": 1, "partitions": [{"topic": "test", "partition": 2, "replicas": [2, 1]}]}
+
+
+def moved(partition: TopicPartition = T2, *, waiting_for: str = "") -> MoveProgress:
+    return MoveProgress(
+        partition=partition,
+        original=ONE_TWO,
+        target=TWO_ONE,
+        assigned=TWO_ONE,
+        adding=(),
+        removing=(),
+        replicas=dict.fromkeys(TWO_ONE, ReplicaState.ONLINE),
+        phase=MovePhase.COPYING,
+        bytes_done=300,
+        bytes_total=1000,
+        rate_bytes_per_s=100,
+        eta_s=7,
+        throttle_bytes_per_s=500,
+        waiting_for=waiting_for,
+    )
+
+
+class Client:
+    """A cluster that takes so many moves at once; each look ends those that were begun first."""
+
+    def __init__(self, takes: int = 1000) -> None:
+        self.takes = takes
+        self.wanted: list[TopicPartition] = []
+        self.asked: list[tuple[list[TopicPartition], int, bool]] = []
+        self.cancelled: list[TopicPartition] = []
+        self.refusals: dict[TopicPartition, TidemarkError] = {}
+        self.interrupted = False
+        self.failures: list[TidemarkError] = []
+        self.ends_with: TidemarkError | None = None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def alter_partition_reassignments(
+        self,
+        moves: Sequence[Move] = (),
+        *,
+        cancel: Sequence[TopicPartition] = (),
+        throttle_bytes_per_s: int = 0,
+        validate_only: bool = False,
+        request_id: str = "",
+    ) -> AlteredReassignments:
+        names = [move.partition for move in moves]
+        assert not names or request_id, "a retry must be harmless"
+        self.asked.append((names, throttle_bytes_per_s, validate_only))
+        outcomes = [MoveOutcome(name, ONE_TWO, False, self.refusals.get(name)) for name in names]
+        outcomes += [MoveOutcome(name, ONE_TWO, True, self.refusals.get(name)) for name in cancel]
+        if validate_only or any(one.error for one in outcomes):
+            return AlteredReassignments(outcomes, None)
+        if len(self.wanted) + len(names) > self.takes:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, "too many", {"moves_max": str(self.takes)})
+        self.wanted += names
+        self.cancelled += cancel
+        return AlteredReassignments(outcomes, None)
+
+    def list_partition_reassignments(self) -> Reassignments:
+        refusal = Refusal("reassign", None, TidemarkError(ErrorCode.INVALID_REQUEST, "no JSON"), at_ms=0)
+        return Reassignments([moved(name) for name in self.wanted], [refusal])
+
+    def watch_partition_reassignments(
+        self, partitions: Sequence[TopicPartition], *, interval_ms: int = 0, request_id: str = ""
+    ) -> Iterator[ReassignmentNews]:
+        left = [name for name in self.wanted if name in partitions]
+        yield ReassignmentNews([moved(name, waiting_for="the moon") for name in left], [])
+        if self.interrupted:
+            raise KeyboardInterrupt
+        if self.failures:
+            raise self.failures.pop()
+        while left:
+            name = left.pop(0)
+            self.wanted.remove(name)
+            yield ReassignmentNews([moved(one) for one in left], [EndedMove(name, TWO_ONE, self.ends_with)])
+        gone = [name for name in partitions if name in self.cancelled]
+        yield ReassignmentNews([], [EndedMove(name, ONE_TWO) for name in gone])
+
+    def describe_topics(self, names: Sequence[str] = ()) -> list[TopicView]:
+        partition = PartitionView(2, BrokerId(1), LeaderEpoch(0), TWO_ONE, TWO_ONE, "i")
+        return [TopicView("test", "id", partitions={2: partition})]
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    made = Client()
+    monkeypatch.setattr(module, "connect_admin", lambda bootstrap, admin: made)
+    return made
+
+
+def run(*arguments: str, stdin: str | None = None) -> Any:
+    return CliRunner().invoke(app, ["reassign", *arguments], input=stdin)
+
+
+def file_of(directory: Path, content: object = FILE) -> str:
+    path = directory / "moves.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+def code_of(result: Any) -> ErrorCode:
+    assert isinstance(result.exception, TidemarkError), result
+    return result.exception.code
+
+
+def test_what_takes_it_back_is_printed_before_anything_begins(client: Client, tmp_path: Path) -> None:
+    result = run("execute", file_of(tmp_path), "--throttle", "50MB")
+    assert result.exit_code == 0, result
+    assert client.asked == [([T2], 50_000_000, True), ([T2], 50_000_000, False)]
+    back = result.stdout[result.stdout.index("{") : result.stdout.index("\n}\n") + 3]
+    assert json.loads(back)["partitions"] == [{"topic": "test", "partition": 2, "replicas": [1, 2]}]
+    assert result.stdout.index("test:2 1,2 -> 2,1 copying, waits: the moon") > result.stdout.index("replicas")
+    assert result.stdout.endswith("test:2 is on 2,1\n1 move done\n")
+
+
+def test_scripts_get_one_document(client: Client, tmp_path: Path) -> None:
+    told = json.loads(run("execute", file_of(tmp_path), "-o", "json").stdout)
+    assert told["begun"] is True
+    assert told["rollback"]["partitions"] == [{"topic": "test", "partition": 2, "replicas": [1, 2]}]
+    assert [(one["partition"], one["replicas"], one["error"]) for one in told["ended"]] == [(2, [2, 1], None)]
+    listed = json.loads(run("list", "-o", "json").stdout)
+    assert (listed["moves"], listed["refusals"][0]["error"]["code"]) == ([], "INVALID_REQUEST")
+
+
+def test_a_file_may_come_from_standard_input(client: Client) -> None:
+    assert run("execute", "-", stdin=json.dumps(FILE)).exit_code == 0
+    assert client.wanted == []
+
+
+def test_nothing_is_begun_where_anything_is_refused(client: Client, tmp_path: Path) -> None:
+    client.refusals[T2] = TidemarkError(ErrorCode.THROTTLE_TOO_LOW, "600 bytes/s come in")
+    assert code_of(run("execute", file_of(tmp_path))) is ErrorCode.THROTTLE_TOO_LOW
+    assert [validate_only for _, _, validate_only in client.asked] == [True]
+
+
+def test_a_dry_run_begins_nothing(client: Client, tmp_path: Path) -> None:
+    result = run("execute", file_of(tmp_path), "--dry-run")
+    assert (result.exit_code, client.wanted) == (0, [])
+    assert "1,2" in result.stdout
+    assert json.loads(run("execute", file_of(tmp_path), "--dry-run", "-o", "json").stdout)["begun"] is False
+
+
+def test_without_waiting_it_says_where_to_look(client: Client, tmp_path: Path) -> None:
+    result = run("execute", file_of(tmp_path), "--no-wait")
+    assert result.stdout.endswith("1 move begun; tidemark reassign list shows how far they are\n")
+    assert client.wanted == [T2]
+
+
+def test_an_interruption_leaves_the_move_going_and_says_so(client: Client, tmp_path: Path) -> None:
+    client.interrupted = True
+    result = run("execute", file_of(tmp_path))
+    assert result.exit_code == 130
+    assert "what was begun goes on in the cluster; tidemark reassign list shows how far it is" in result.stderr
+    assert (client.wanted, client.cancelled) == ([T2], [])
+
+
+def test_a_move_that_ends_otherwise_is_an_error(client: Client, tmp_path: Path) -> None:
+    client.ends_with = TidemarkError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "given up by somebody")
+    assert code_of(run("execute", file_of(tmp_path))) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        ("{", ErrorCode.INVALID_REQUEST),
+        ({"version": 2, "partitions": []}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"version": 1, "partitions": []}, ErrorCode.INVALID_REQUEST),
+        (
+            {"version": 1, "partitions": [{"topic": "a/b", "partition": 0, "replicas": [1]}]},
+            ErrorCode.INVALID_TOPIC_NAME,
+        ),
+        ({"version": 1, "partitions": FILE["partitions"] * 2}, ErrorCode.DUPLICATE_PARTITION),  # type: ignore[operator]
+    ],
+)
+def test_a_bad_file_asks_nothing_of_the_cluster(
+    client: Client, tmp_path: Path, content: object, code: ErrorCode
+) -> None:
+    for command in ("execute", "verify"):
+        assert code_of(run(command, file_of(tmp_path, content))) is code
+    assert client.asked == []
+
+
+def test_one_request_has_one_throttle(client: Client, tmp_path: Path) -> None:
+    entries = [
+        {"topic": "t", "partition": index, "replicas": [1], "throttle_bytes_per_s": index + 1} for index in range(2)
+    ]
+    file = file_of(tmp_path, {"version": 1, "partitions": entries})
+    assert code_of(run("execute", file)) is ErrorCode.INVALID_REQUEST
+    assert client.asked == []
+    assert run("execute", file, "--throttle", "7").exit_code == 0
+    assert {throttle for _, throttle, _ in client.asked} == {7}
+    assert run("execute", file_of(tmp_path, {"version": 1, "partitions": entries[:1]})).exit_code == 0
+    assert client.asked[-1][1] == 1
+
+
+def test_a_file_that_cannot_be_read_is_one_line(client: Client, tmp_path: Path) -> None:
+    result = run("execute", str(tmp_path / "none.json"))
+    assert code_of(result) is ErrorCode.INVALID_REQUEST
+    assert "none.json cannot be read: No such file" in str(result.exception)
+
+
+def test_bad_usage_ends_with_status_2(client: Client, tmp_path: Path) -> None:
+    for arguments in (
+        ("execute", file_of(tmp_path), "--throttle", "fast"),
+        ("execute",),
+        ("cancel",),
+        ("cancel", "test:2", "--all"),
+        ("cancel", "test:x"),
+        ("list", "test:"),
+        ("generate", "test", "--brokers", "one"),
+    ):
+        assert run(*arguments).exit_code == 2, arguments
+    assert client.asked == []
+
+
+def test_verifying_tells_done_from_under_way_and_from_different(client: Client, tmp_path: Path) -> None:
+    assert run("verify", file_of(tmp_path)).exit_code == 0
+    other = {"version": 1, "partitions": [{"topic": "test", "partition": 2, "replicas": [1, 0]}]}
+    result = run("verify", file_of(tmp_path, other), "-o", "json")
+    assert (result.exit_code, json.loads(result.stdout)[0]["state"]) == (1, "different")
+    client.wanted = [T2]
+    result = run("verify", file_of(tmp_path), "-o", "json")
+    assert (result.exit_code, json.loads(result.stdout)[0]["state"]) == (1, "copying")
+
+
+def test_moves_are_given_up_by_partition_topic_or_all(client: Client) -> None:
+    for arguments in (("test:2",), ("test",), ("--all",)):
+        client.wanted = [T2]
+        client.cancelled = []
+        result = run("cancel", *arguments, "--no-wait")
+        assert (result.exit_code, client.cancelled) == (0, [T2])
+    client.wanted = []
+    assert code_of(run("cancel", "--all")) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+def test_the_list_shows_progress_and_what_was_refused(client: Client) -> None:
+    client.wanted = [T2]
+    shown = run("list").stdout
+    for word in ("test:2", "1,2", "2,1", "copying", "30% of 1.0 kB", "100 B/s", "7 s", "500 B/s", "no JSON"):
+        assert word in shown
+    assert run("list", "other").stdout.startswith("no move is wanted or under way\n")
+
+
+def many(count: int) -> list[Move]:
+    return [Move(TopicPartition("t", index), TWO_ONE) for index in range(count)]
+
+
+def test_moves_that_do_not_fit_are_fed_in_as_earlier_ones_end() -> None:
+    client = Client(takes=4)
+    feed = MoveFeed(client, many(10), 0, "r")  # type: ignore[arg-type]
+    assert feed.begin() == 6
+    with MoveView(silent=True) as view:
+        ended = feed.follow(view)
+    assert sorted(one.partition.partition for one in ended) == list(range(10))
+    assert client.wanted == []
+    sizes = [len(names) for names, _, _ in client.asked]
+    assert sizes[0] == 10
+    assert len([size for size in sizes if size <= 4]) > 3, "pipelined, not batch after batch"
+
+
+def test_where_not_one_fits_the_refusal_says_how_many_do() -> None:
+    client = Client(takes=1)
+    client.wanted = [T2]
+    with pytest.raises(TidemarkError) as refused:
+        MoveFeed(client, many(2), 0, "r").begin()  # type: ignore[arg-type]
+    assert refused.value.metadata["moves_max"] == "1"
+
+
+def test_a_service_that_is_away_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(move_feed.time, "sleep", pauses.append)
+    client = Client()
+    client.failures = [TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "away")]
+    feed = MoveFeed(client, many(2), 0, "r")  # type: ignore[arg-type]
+    with MoveView(silent=True) as view:
+        assert len(feed.follow(view)) == 2
+    assert len(pauses) == 1
+    client.failures = [TidemarkError(ErrorCode.INTERNAL, "broken")]
+    with pytest.raises(TidemarkError), MoveView(silent=True) as view:
+        MoveFeed(client, many(2), 0, "r").follow(view)  # type: ignore[arg-type]
+
+
+def test_without_a_terminal_each_change_is_a_line_and_a_sum_comes_now_and_then(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now_s = 0.0
+    with MoveView(now_s=lambda: now_s) as view:
+        view.show([moved()], [])
+        view.show([moved()], [])
+        now_s = 11.0
+        view.show([moved(waiting_for="broker 2")], [], "; more")
+        view.show([], [EndedMove(T2, TWO_ONE)])
+    assert capsys.readouterr().out.splitlines() == [
+        "test:2 1,2 -> 2,1 copying",
+        "1 move left, 30% of 1.0 kB copied, 100 B/s, about 7 s to go",
+        "test:2 1,2 -> 2,1 copying, waits: broker 2",
+        "1 move left, 30% of 1.0 kB copied, 100 B/s, about 7 s to go; more",
+        "test:2 is on 2,1",
+    ]
