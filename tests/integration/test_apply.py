@@ -88,6 +88,22 @@ brokers:
     assert admin.describe_topics([f"{prefix}-a"])[0].configs == made.configs
 
 
+def test_a_topic_grows_to_what_the_file_says(
+    cluster: LocalCluster, admin: AdminClient, prefix: str, tmp_path: Path
+) -> None:
+    before = admin.create_topic(f"{prefix}-a", partitions=2, replication_factor=2)
+    file = written(tmp_path, f"topics:\n  {prefix}-a: {{partitions: 5, replication_factor: 2}}\n")
+    assert (
+        tidemark(cluster, "apply", "-f", file, "--check").out
+        == f"~ topic {prefix}-a: 2 -> 5 partitions\n1 change to make\n"
+    )
+    assert succeeds(cluster, "apply", "-f", file) == f"~ topic {prefix}-a: 2 -> 5 partitions\n1 change made\n"
+    grown = admin.describe_topics([f"{prefix}-a"])[0]
+    assert (grown.topic_id, len(grown.partitions)) == (before.topic_id, 5)
+    assert {len(partition.assigned_replicas) for partition in grown.partitions.values()} == {2}
+    assert succeeds(cluster, "apply", "-f", file) == "nothing to change: it is as the file says\n"
+
+
 def test_topics_go_only_where_the_file_says_so(
     cluster: LocalCluster, admin: AdminClient, prefix: str, tmp_path: Path
 ) -> None:
