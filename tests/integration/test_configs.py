@@ -124,36 +124,43 @@ def test_a_deletion_repeated_spares_the_next_topic_of_that_name(admin: AdminClie
     assert admin.describe_topics([topic])[0].topic_id == made.topic_id
 
 
-BAD_INPUT = [
-    (("topic", "TOPIC", "no.such.setting=1"), "UNKNOWN_CONFIG", "no.such.setting"),
-    (("topic", "TOPIC", "broker.id=1"), "UNKNOWN_CONFIG", "broker"),
-    (("topic", "TOPIC", "max.message.bytes=ten"), "INVALID_CONFIG", "whole number"),
-    (("topic", "TOPIC", "retention.ms=5", "max.message.bytes=1"), "INVALID_CONFIG", "1024"),
-    (("topic", "TOPIC", "min.insync.replicas=4"), "INVALID_CONFIG", "replication factor"),
-    (("topic", "TOPIC", "retention.ms=5", "--delete", "retention.ms"), "INVALID_CONFIG", "both"),
-    (("topic", "a/b", "retention.ms=5"), "INVALID_TOPIC_NAME", "a/b"),
-    (("topic", "not-there", "retention.ms=5"), "UNKNOWN_TOPIC", "not-there"),
-    (("broker", "1", "num.read.threads=3"), "INVALID_CONFIG", "restart"),
-    (("broker", "1", "retention.ms=3"), "UNKNOWN_CONFIG", "topic"),
-    (("broker", "one", "log.level=info"), "INVALID_REQUEST", "default"),
-    (("broker", "1", "log.level=loud"), "INVALID_CONFIG", "debug or info"),
+TOPIC, BROKER = ConfigKind.TOPIC, ConfigKind.BROKER
+BAD_INPUT: list[tuple[ConfigKind, str, dict[str, str], ErrorCode, str]] = [
+    (TOPIC, "TOPIC", {"no.such.setting": "1"}, ErrorCode.UNKNOWN_CONFIG, "no.such.setting"),
+    (TOPIC, "TOPIC", {"broker.id": "1"}, ErrorCode.UNKNOWN_CONFIG, "broker"),
+    (TOPIC, "TOPIC", {"max.message.bytes": "ten"}, ErrorCode.INVALID_CONFIG, "whole number"),
+    (TOPIC, "TOPIC", {"retention.ms": "5", "max.message.bytes": "1"}, ErrorCode.INVALID_CONFIG, "1024"),
+    (TOPIC, "TOPIC", {"min.insync.replicas": "4"}, ErrorCode.INVALID_CONFIG, "replication factor"),
+    (TOPIC, "TOPIC", {"deleted.too": "5"}, ErrorCode.INVALID_CONFIG, "both"),
+    (TOPIC, "a/b", {"retention.ms": "5"}, ErrorCode.INVALID_TOPIC_NAME, "a/b"),
+    (TOPIC, "not-there", {"retention.ms": "5"}, ErrorCode.UNKNOWN_TOPIC, "not-there"),
+    (BROKER, "1", {"num.read.threads": "3"}, ErrorCode.INVALID_CONFIG, "restart"),
+    (BROKER, "1", {"retention.ms": "3"}, ErrorCode.UNKNOWN_CONFIG, "topic"),
+    (BROKER, "default", {"replica.lag.time.max.ms": "900"}, ErrorCode.INVALID_CONFIG, "replica.heartbeat.interval.ms"),
+    (BROKER, "one", {"log.level": "info"}, ErrorCode.INVALID_REQUEST, "default"),
+    (BROKER, "1", {"log.level": "loud"}, ErrorCode.INVALID_CONFIG, "debug or info"),
 ]
 
 
-def test_bad_input_has_a_code_and_one_line_and_changes_nothing(
-    cluster: LocalCluster, admin: AdminClient, topic: str
-) -> None:
-    for arguments, code, what in BAD_INPUT:
-        for flags in ((), ("--validate-only",)):
-            words = [topic if word == "TOPIC" else word for word in arguments]
-            ended = tidemark(cluster, "config", "set", *words, *flags)
-            refused(ended, code)
-            assert what in ended.error, ended.error
+def test_bad_input_has_a_code_and_a_sentence_each_and_changes_nothing(admin: AdminClient, topic: str) -> None:
+    before = admin.describe_configs([BROKER_1, EVERY_BROKER])
+    for kind, name, set_, code, what in BAD_INPUT:
+        resource = ConfigResource(kind, topic if name == "TOPIC" else name)
+        for validate_only in (False, True):
+            with pytest.raises(TidemarkError) as wrong:
+                admin.alter_configs(resource, set_, delete=["deleted.too"], validate_only=validate_only)
+            assert wrong.value.code is code, wrong.value
+            assert what in wrong.value.message
     assert admin.describe_topics([topic])[0].configs == {}
-    for words in (("topic", topic), ("topic", topic, "retention.ms"), ("queue", topic, "a=b")):
-        assert tidemark(cluster, "config", "set", *words).status == 2
+    assert admin.describe_configs([BROKER_1, EVERY_BROKER]) == before
+
+
+def test_the_command_refuses_in_one_line_with_the_code(cluster: LocalCluster, topic: str) -> None:
+    refused(tidemark(cluster, "config", "set", "topic", topic, "min.insync.replicas=4"), "INVALID_CONFIG")
     refused(tidemark(cluster, "config", "get", "broker", "77"), "BROKER_NOT_AVAILABLE")
     refused(tidemark(cluster, "config", "get", "topic", topic, "nonsense"), "UNKNOWN_CONFIG")
+    for words in (("topic", topic), ("topic", topic, "retention.ms"), ("queue", topic, "a=b")):
+        assert tidemark(cluster, "config", "set", *words).status == 2
 
 
 def test_scripts_get_json_and_what_would_change(cluster: LocalCluster, admin: AdminClient, topic: str) -> None:

@@ -5,6 +5,7 @@ Topic settings reach brokers through the controller, broker settings through a w
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,7 +13,7 @@ from typing import Any, Final
 import grpc
 
 from tidemark.admin.planning import check_configs, check_topic_name
-from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicDescription
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription
 from tidemark.ports import (
     CLUSTER_DEFAULT,
     AdminRequest,
@@ -25,11 +26,14 @@ from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.config_codec import entry_from_proto
 from tidemark.runtime.configuration_entries import (
+    HEARTBEAT_KEY,
+    LAG_KEY,
     ConfigChange,
     ConfigEntry,
     absent_broker_entries,
     changes_between,
     check_alterable,
+    check_lag,
     cluster_entries,
     topic_entries,
 )
@@ -82,6 +86,8 @@ class ConfigAdministration:
         check_resource(resource)
         topic = await self._topic(resource.name) if resource.kind is ConfigKind.TOPIC else None
         check_alterable(resource.kind, alteration.set_, alteration.deleted)
+        if resource.kind is ConfigKind.BROKER and LAG_KEY in alteration.set_:
+            await self._check_lag(resource, int(alteration.set_[LAG_KEY]))
         found = (await self._store.configs([resource]))[resource]
         wanted = {key: value for key, value in found.configs.items() if key not in alteration.deleted}
         wanted |= alteration.set_
@@ -116,6 +122,15 @@ class ConfigAdministration:
             raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {name}", {"topic": name})
         return topic
 
+    async def _check_lag(self, resource: ConfigResource, lag_max_ms: int) -> None:
+        """Against what the brokers concerned were started with, as far as they answer."""
+        live = await self._store.live_brokers()
+        concerned = [one for broker, one in live.items() if resource == EVERY_BROKER or str(broker) == resource.name]
+        for entries in await asyncio.gather(*(_told_by(one) for one in concerned)):
+            for entry in entries:
+                if entry.key == HEARTBEAT_KEY and entry.value is not None:
+                    check_lag(lag_max_ms, int(entry.value))
+
     async def _ask(self, broker: BrokerId, own: VersionedConfigs) -> Sequence[ConfigEntry]:
         """What the broker itself says; nothing where it does not answer. Raises where nobody knows of such a broker."""
         registration = (await self._store.live_brokers()).get(broker)
@@ -127,16 +142,21 @@ class ConfigAdministration:
                     {"broker": str(broker)},
                 )
             return ()
-        try:
-            async with open_channel(f"{registration.host}:{registration.port}") as channel:
-                stub: Any = BrokerServiceStub(channel)
-                response = await stub.DescribeBrokerConfigs(pb.DescribeBrokerConfigsRequest(), timeout=_ASK_TIMEOUT_S)
-        except grpc.RpcError as error:
-            refused = errors.from_rpc_error(error, address=f"broker {broker}")
-            if refused.retriable or refused.code is ErrorCode.INVALID_REQUEST:
-                return ()  # gone, or of a version that does not know the question
-            raise refused from None
-        return [entry_from_proto(entry) for entry in response.entries]
+        return await _told_by(registration)
+
+
+async def _told_by(registration: BrokerRegistration) -> Sequence[ConfigEntry]:
+    """What a broker says of its settings; nothing where it does not answer."""
+    try:
+        async with open_channel(f"{registration.host}:{registration.port}") as channel:
+            stub: Any = BrokerServiceStub(channel)
+            response = await stub.DescribeBrokerConfigs(pb.DescribeBrokerConfigsRequest(), timeout=_ASK_TIMEOUT_S)
+    except grpc.RpcError as error:
+        refused = errors.from_rpc_error(error, address=f"broker {registration.broker_id}")
+        if refused.retriable or refused.code is ErrorCode.INVALID_REQUEST:
+            return ()  # gone, or of a version that does not know the question
+        raise refused from None
+    return [entry_from_proto(entry) for entry in response.entries]
 
 
 def check_resource(resource: ConfigResource) -> None:

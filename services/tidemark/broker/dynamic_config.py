@@ -15,7 +15,14 @@ from typing import Any, Final
 from tidemark.model import TidemarkError
 from tidemark.ports import CLUSTER_DEFAULT, ConfigKind, ConfigResource, MetadataStore, StoreEvent
 from tidemark.runtime.configuration import BrokerSettings
-from tidemark.runtime.configuration_entries import ConfigEntry, broker_entries, changes_between, text_of
+from tidemark.runtime.configuration_entries import (
+    LAG_KEY,
+    ConfigEntry,
+    broker_entries,
+    changes_between,
+    check_lag,
+    text_of,
+)
 from tidemark.runtime.configuration_keys import Scope, keys_of
 
 _log = logging.getLogger(__name__)
@@ -92,8 +99,8 @@ class DynamicConfig:
                 self._wanted.set()
                 await asyncio.sleep(_RETRY_S)
                 continue
-            self._cluster_configs = _known(found[_EVERY_BROKER].configs)
-            self._own_configs = _known(found[self._own].configs)
+            self._cluster_configs = self._usable(found[_EVERY_BROKER].configs)
+            self._own_configs = self._usable(found[self._own].configs)
             self._use({**self._cluster_configs, **self._own_configs})
 
     def _use(self, configs: dict[str, str]) -> None:
@@ -109,6 +116,17 @@ class DynamicConfig:
             after = self._texts[change.key] if change.after is None else change.after
             _log.info("setting changed", extra={"config": change.key, "before": before, "after": after})
 
+    def _usable(self, configs: Mapping[str, str]) -> dict[str, str]:
+        """Those that this version can put to use, with the others that this process was started with."""
+        known = _known(configs)
+        if LAG_KEY in known:
+            try:
+                check_lag(int(known[LAG_KEY]), self._settings.replica_heartbeat_interval_ms)
+            except TidemarkError as error:
+                _log.error("setting passed over", extra={"config": LAG_KEY, "why": error.message})
+                del known[LAG_KEY]
+        return known
+
     def _on_end(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -116,7 +134,7 @@ class DynamicConfig:
 
 
 def _known(configs: Mapping[str, str]) -> dict[str, str]:
-    """Those that this version can put to use."""
+    """Those that this version knows to be its own, and understands."""
     table = keys_of("broker")
     known = {}
     for name, text in configs.items():

@@ -12,6 +12,9 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import ConfigKind
 from tidemark.runtime.configuration_keys import ConfigKey, Scope, Value, keys_of, unknown_config
 
+LAG_KEY: Final = "replica.lag.time.max.ms"
+HEARTBEAT_KEY: Final = "replica.heartbeat.interval.ms"
+
 OWNERS: Final = {ConfigKind.TOPIC: "topic", ConfigKind.BROKER: "broker"}
 """Whose rows of the table a kind of resource has."""
 
@@ -77,6 +80,17 @@ def check_alterable(kind: ConfigKind, set_: Mapping[str, str], deleted: Collecti
                 {"config": name, "scope": str(Scope.STATIC)},
             )
         known[name].parse(set_[name])
+
+
+def check_lag(lag_max_ms: int, heartbeat_interval_ms: int) -> None:
+    """Refuse a `replica.lag.time.max.ms` that idle followers cannot keep to: they are heard at each heartbeat only."""
+    if lag_max_ms < 2 * heartbeat_interval_ms:
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG,
+            f"{LAG_KEY} is {lag_max_ms}, less than twice {HEARTBEAT_KEY} ({heartbeat_interval_ms}): followers with "
+            "nothing to fetch would leave the ISR again and again",
+            {"config": LAG_KEY},
+        )
 
 
 def changes_between(before: Mapping[str, str], after: Mapping[str, str]) -> list[ConfigChange]:

@@ -87,6 +87,13 @@ async def test_what_nobody_can_use_is_passed_over_and_the_rest_is_used(
     assert {entry.key: entry.value for entry in broker.configs.entries()}["num.read.threads"] == "2"
 
 
+async def test_a_lag_that_idle_followers_could_not_keep_to_is_passed_over(broker: Broker) -> None:
+    await broker.operator_sets(EVERY, {"replica.lag.time.max.ms": "999", "log.level": "error"})
+    await broker.uses(replica_lag_time_max_ms=7000, log_level="error")
+    await broker.operator_sets(EVERY, {"replica.lag.time.max.ms": "1000"})
+    await broker.uses(replica_lag_time_max_ms=1000)
+
+
 async def test_a_node_that_cannot_be_read_changes_nothing_and_is_read_again(
     broker: Broker, ensemble: FakeZooKeeper
 ) -> None:
