@@ -181,7 +181,7 @@ def test_a_throttled_move_tells_how_far_it_is_and_a_cancelled_one_restores_the_o
     low = tidemark(four, "reassign", "execute", file, "--throttle", "1kB", "--no-wait")
     refused(low, "THROTTLE_TOO_LOW")
     assert low.out == "", "nothing is begun"
-    begin_by_hand(zookeeper, "heavy", target, throttle_bytes_per_s=200_000)
+    begin_by_hand(zookeeper, "heavy", target, throttle_bytes_per_s=50_000)
 
     def is_copying() -> bool:
         moves = listing(four)["moves"]
@@ -195,7 +195,7 @@ def test_a_throttled_move_tells_how_far_it_is_and_a_cancelled_one_restores_the_o
     states = {one["broker_id"]: one["state"] for one in moved["replicas"]}
     assert {states[broker] for broker in target} == {"new"}
     assert {states[broker] for broker in before} == {"online"}
-    assert moved["throttle_bytes_per_s"] == 200_000
+    assert moved["throttle_bytes_per_s"] == 50_000
     assert 0 <= moved["bytes_done"] < moved["bytes_total"]
     assert moved["bytes_total"] > 2 * 2_900_000, "two replicas are copied"
     assert tidemark(four, "reassign", "list").out.count("heavy:0") == 1
