@@ -59,7 +59,9 @@ class ControllerTeller:
         records = [
             record
             for partition in wanted
-            if (record := self._ctx.records.get(partition)) is not None and partition.topic not in self._deleting
+            if (record := self._ctx.records.get(partition)) is not None
+            and partition.topic not in self._deleting
+            and broker in record.assigned  # no more, where what is told again was told before a move
         ]
         if link.needs_all_leadership and any(record.writing or record.doubtful for record in records):
             return []  # what is being decided is told with the rest, in a moment
