@@ -61,6 +61,8 @@ class Moves:
         self._active: set[TopicPartition] = set()
         self._queued: dict[TopicPartition, None] = {}
         self._beginning: set[TopicPartition] = set()
+        self._drafted: dict[TopicPartition, tuple[BrokerId, ...]] = {}
+        """Targets of first steps that may have been written; who wants something else since waits until they are."""
         self._fences: dict[TopicPartition, tuple[tuple[BrokerId, ...], LeaderEpoch]] = {}
         """Target and leader epoch of the settling write: from this epoch on leaders know nobody but the target."""
         self._settled: dict[TopicPartition, _Settled] = {}
@@ -93,7 +95,7 @@ class Moves:
         record = self._ctx.records.get(partition)
         if record is not None and record.throttle_bytes_per_s != bytes_per_s:
             record.throttle_bytes_per_s = bytes_per_s
-            if partition in self._active:
+            if partition in self._active or not bytes_per_s:
                 self._ctx.mark_changed(record)
 
     def _checked(self, moves: Iterable[Move], *, resumed: bool) -> list[tuple[Move, TidemarkError]]:
@@ -147,9 +149,10 @@ class Moves:
         name = topic.topic
         for index in topic.original:
             partition = TopicPartition(name, index)
+            self._beginning.discard(partition)
+            self._drafted.pop(partition, None)
             if partition not in self._active:
                 self._active.add(partition)
-                self._beginning.discard(partition)
                 self._ctx.observe("move_begun", partition, to=str(list(topic.partitions[index])))
         ended = [one for one in self._active if one.topic == name and one.partition not in topic.original]
         for partition in ended:
@@ -163,7 +166,7 @@ class Moves:
 
     def topic_gone(self, topic: str) -> None:
         """It was deleted; what was asked for is refused when its partitions are next looked at."""
-        for partition in [one for one in self._active if one.topic == topic]:
+        for partition in [one for one in (*self._active, *self._drafted) if one.topic == topic]:
             self._forget(partition)
         self._ctx.dirty.update(one for one in self._wanted if one.topic == topic)
 
@@ -177,6 +180,7 @@ class Moves:
 
     def _forget(self, partition: TopicPartition) -> None:
         self._active.discard(partition)
+        self._drafted.pop(partition, None)
         self._settled.pop(partition, None)
         self._fences.pop(partition, None)
 
@@ -196,7 +200,7 @@ class Moves:
 
     def __contains__(self, partition: object) -> bool:
         """Whether it is being moved, or about to be."""
-        return partition in self._active or partition in self._beginning
+        return partition in self._active or partition in self._beginning or partition in self._drafted
 
     # -- what is to be done next -------------------------------------------------------------------------------
 
@@ -205,6 +209,9 @@ class Moves:
         partition = record.partition
         found = self._status(partition)
         entry = self._wanted.get(partition)
+        if found is None and partition in self._drafted:
+            self._ctx.rewritten.add(partition.topic)  # whether that was written is known when it is written again
+            return None
         if found is None:
             if entry is not None and (entry.cancel or self._is_done(entry)):
                 self._finish(entry)
@@ -248,7 +255,7 @@ class Moves:
         self._look = False
         limit = self._ctx.config.moves_per_broker_max
         load: Counter[BrokerId] = Counter()
-        for partition in self._active | self._beginning:
+        for partition in {*self._active, *self._beginning, *self._drafted}:
             load.update(self._busy_brokers(partition))
         for partition in list(self._queued):
             move = self._wanted[partition]
@@ -319,13 +326,16 @@ class Moves:
     def rewrite(self, topic: TopicDescription) -> TopicDescription:
         """The node as it should be next (steps 1 and 10, and going back)."""
         draft = _Draft(topic)
-        for partition in (one for one in self._beginning | self._active if one.topic == topic.topic):
+        for partition in (one for one in {*self._beginning, *self._drafted, *self._active} if one.topic == topic.topic):
             index, entry = partition.partition, self._wanted.get(partition)
             settled = self._settled.get(partition)
             if index not in topic.partitions:
                 continue
             if index not in topic.original:
-                if partition in self._beginning and entry is not None and not entry.cancel:
+                if partition in self._drafted:
+                    draft.begin(index, self._drafted[partition])
+                elif partition in self._beginning and entry is not None and not entry.cancel:
+                    self._drafted[partition] = entry.replicas
                     draft.begin(index, entry.replicas)
             elif settled is not None:
                 if settled.ended:

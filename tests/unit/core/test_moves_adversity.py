@@ -234,3 +234,43 @@ def test_a_node_in_which_the_isr_holds_somebody_not_assigned_is_put_right_before
     world.settle(catching_up=True)
     assert isr(world) == [1, 2]
     is_whole(world)
+
+
+def test_a_cancel_while_the_first_step_is_being_written_goes_back_once_that_is_written() -> None:
+    for lost in (True, False):
+        world = a_world(1, 2, 3)
+        world.move(P, 4, 5, 3)
+        step_1 = world.take(fx.WriteTopic)
+        world.cancel(P)
+        assert not world.waiting(fx.FinishMoves), "it may be under way"
+        world.answer(step_1, lost=lost)
+        world.settle(catching_up=True)
+        assert node(world) == ([1, 2, 3], [], [], None)
+        is_whole(world)
+
+
+def test_a_command_that_failed_is_not_told_again_to_whom_the_move_has_removed() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 5, 3)
+    world.answer(world.take(fx.WriteTopic))
+    late = next(one for one in world.waiting(fx.SendLeaderAndIsr) if one.broker == 2)
+    world.pending.remove(late)
+    world.settle(catching_up=True)
+    assert isr(world) == [3, 4, 5]
+    world.fail(late)
+    world.settle(catching_up=True)
+    assert node(world) == ([4, 5, 3], [], [], None)
+    is_whole(world)
+
+
+def test_the_end_of_a_throttle_is_told_though_the_partition_was_being_written_when_the_move_ended() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 2, 3, throttle_bytes_per_s=1000)
+    world.settle()
+    world.leader_writes(P, 1, 2, 3, 4)
+    world.happens(ev.IsrChangesReported((P,)))
+    step_10 = goes_on_to(world, fx.WriteTopic)
+    world.happens(ev.IsrChangesReported((P,)))  # it is being read
+    world.answer(step_10)
+    world.settle(catching_up=True)
+    is_whole(world)
