@@ -85,11 +85,9 @@ class PartitionChanges:
     def requested(self, event: ev.PartitionsRequested, now_ms: int) -> None:
         """All requests there are now."""
         self._known = True
-        requests = event.requests
+        requests = event.requests  # removals first: what is being removed is not added before that has ended
         for refusal in requests.malformed:
             self._refuse(refusal.kind, refusal.partition, refusal.error)
-        for topic, added in _by_topic(requests.added).items():
-            self._add(topic, {one: found for one, found in added.items() if self._is_new(ADD, topic, one)})
         removed = _by_topic(requests.removed)
         for topic, forced in removed.items():
             self._remove(
@@ -98,6 +96,8 @@ class PartitionChanges:
                 now_ms,
                 resumed=event.resumed,
             )
+        for topic, added in _by_topic(requests.added).items():
+            self._add(topic, {one: found for one, found in added.items() if self._is_new(ADD, topic, one)})
         for topic in [name for name, one in self._removals.items() if name not in removed and not one.gone]:
             del self._removals[topic]  # nobody wants it any more
         self._look_at_sealed()
@@ -142,11 +142,13 @@ class PartitionChanges:
 
     def _remove(self, name: str, forced: Mapping[int, bool], now_ms: int, *, resumed: bool) -> None:
         removal = self._removals.get(name)
-        if not forced or (removal is not None and removal.forced == forced):
-            return
+        if not forced or (removal is not None and (removal.gone or removal.forced == forced)):
+            return  # what else is asked for is read again when that has ended
         topic = self._ctx.topics.get(name)
-        there = {} if topic is None else topic.partitions
-        if resumed and not set(forced) & set(there):
+        if resumed and topic is None:
+            self._finish(REMOVE, name, list(forced))  # it went with its topic
+            return
+        if resumed and topic is not None and not set(forced) & set(topic.partitions):
             self._removals[name] = _Removal(forced, now_ms, gone=True)  # a controller before us came so far
             return
         error = self._why_not_removed(name, topic, forced)
@@ -165,6 +167,8 @@ class PartitionChanges:
         unknown = sorted(set(forced) - set(topic.partitions))
         if unknown:
             return TidemarkError(ErrorCode.UNKNOWN_PARTITION, f"topic {name} has no partition {unknown[0]}")
+        if self._added.get(name):
+            return TidemarkError(ErrorCode.INVALID_REQUEST, f"partitions are being added to {name}; wait for that")
         left = len(topic.partitions) - len(forced)
         if left < 1:
             return TidemarkError(ErrorCode.INVALID_PARTITIONS, f"topic {name} keeps one partition at least; delete it")

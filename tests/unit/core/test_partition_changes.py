@@ -2,70 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from tidemark.core import controller_effects as fx
-from tidemark.core import controller_events as ev
-from tidemark.model import ErrorCode, Offset, Refusal, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, Refusal, TidemarkError, TopicPartition
 
-from tests.unit.core.controller_world import EMPTY, World
-
-P0, P1, P2, P3, P4 = (TopicPartition("orders", index) for index in range(5))
-
-
-def a_world(count: int = 3, **configs: str) -> World:
-    """A topic on brokers 0, 1 and 2, everybody told."""
-    world = World()
-    for broker in range(5):
-        world.register(broker)
-    world.make_topic("orders", *[(0, 1, 2)] * count, **configs)
-    world.elected()
-    world.asked_seen(resumed=True)
-    world.settle()
-    return world
-
-
-def partitions(world: World) -> list[int]:
-    return sorted(world.topics["orders"].partitions)
-
-
-def codes(world: World) -> list[ErrorCode]:
-    return [one.error.code for one in world.asked.refusals]
-
-
-def holds_records(world: World, partition: TopicPartition) -> None:
-    for broker in range(5):
-        world.logs[broker, partition] = EMPTY._replace(log_end_offset=Offset(7))
-
-
-def is_whole(world: World) -> None:
-    """At rest no request is left, no seal, and everybody knows exactly the partitions that there are."""
-    assert not world.asked.added
-    assert not world.asked.removed
-    named = {TopicPartition("orders", index) for index in partitions(world)}
-    assert set(world.states) == named
-    assert not any(found.state.sealed for found in world.states.values())
-    for broker, knows in world.brokers.items():
-        assert set(knows.commands) == {
-            one for one in named if broker in world.topics["orders"].partitions[one.partition]
-        }, f"broker {broker}"
-        assert set(knows.view.topics["orders"].partitions) == {one.partition for one in named}
-        for one, told in knows.commands.items():
-            assert told.identity.incarnation == world.topics["orders"].incarnations[one.partition]
-            assert not told.state.sealed
-
-
-def answers(world: World, count: int) -> bool:
-    """Answer so many effects; False: there were not so many."""
-    for _ in range(count):
-        if not world.pending:
-            world.passes(1000)
-        if not world.pending:
-            return False
-        world.answer(world.pending.pop(0))
-    return True
-
+from tests.unit.core.partitions_world import (
+    P0,
+    P1,
+    P2,
+    P3,
+    P4,
+    a_world,
+    answers,
+    codes,
+    holds_records,
+    is_whole,
+    partitions,
+)
 
 # -- added ---------------------------------------------------------------------------------------------------------
 
@@ -391,132 +344,48 @@ def test_adding_waits_for_nothing_but_is_refused_while_partitions_are_being_remo
     is_whole(world)
 
 
-# -- trouble -------------------------------------------------------------------------------------------------------
-
-
-def _adds(world: World) -> None:
-    world.add({P3: (3, 4), P4: (4, 0)})
-
-
-def _removes(world: World) -> None:
-    world.remove(P1, P2)
-
-
-def _is_refused(world: World) -> None:
-    holds_records(world, P1)
-    world.remove(P1, P2)
-
-
-@pytest.mark.parametrize(("ask", "end"), [(_adds, 5), (_removes, 1), (_is_refused, 3)])
-def test_a_controller_that_dies_at_any_point_leaves_what_the_next_one_ends(
-    ask: Callable[[World], None], end: int
-) -> None:
-    for carried_out in (True, False):
-        for cut in range(100):
-            world = a_world()
-            ask(world)
-            if not answers(world, cut):
-                break
-            if world.pending and carried_out:
-                world.answer(world.pending.pop(0))
-            world.fails_over()
-            world.settle(catching_up=True)
-            assert partitions(world) == list(range(end)), f"after {cut} answers"
-            is_whole(world)
-            assert set(codes(world)) <= ({ErrorCode.PARTITION_NOT_EMPTY} if ask is _is_refused else set())
-        assert cut > 5
-
-
-@pytest.mark.parametrize(("ask", "end"), [(_adds, 5), (_removes, 1), (_is_refused, 3)])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        fx.WriteTopic,
-        fx.WriteStates,
-        fx.DeletePartitions,
-        fx.FinishPartitionRequests,
-        fx.DescribeReplicas,
-        fx.SendStopReplica,
-        fx.SendLeaderAndIsr,
-    ],
-)
-def test_each_answer_may_be_lost(ask: Callable[[World], None], end: int, kind: type) -> None:
-    for nth in range(4):
-        world = a_world()
-        ask(world)
-        seen = 0
-        for _ in range(300):
-            if not world.pending:
-                world.passes(1000)
-            if not world.pending:
-                break
-            effect = world.pending.pop(0)
-            world.answer(effect, lost=isinstance(effect, kind) and seen == nth)
-            seen += isinstance(effect, kind)
-        world.settle(catching_up=True)
-        assert partitions(world) == list(range(end)), f"{kind.__name__} {nth}"
-        is_whole(world)
-        assert set(codes(world)) <= ({ErrorCode.PARTITION_NOT_EMPTY} if ask is _is_refused else set())
-
-
-def test_a_topic_deleted_while_it_loses_partitions_takes_the_request_with_it() -> None:
-    for cut in range(40):
-        world = a_world()
-        world.remove(P2)
-        if not answers(world, cut):
-            break
-        world.delete("orders")
-        world.settle()
-        assert not world.topics
-        assert not world.states
-        assert not world.asked.removed
-        assert not any(knows.commands for knows in world.brokers.values())
-
-
-# -- settings ------------------------------------------------------------------------------------------------------
-
-
-def test_a_higher_min_isr_is_written_and_told() -> None:
-    world = a_world(1, m="1")
-    world.configure("orders", m="3")
+def test_removing_is_refused_while_partitions_are_being_added() -> None:
+    world = a_world()
+    world.add({P3: (3,)})
+    world.remove(P2)
     world.settle()
-    assert world.state("orders").min_isr == 3
-    assert world.brokers[0].commands[P0].state.min_isr == 3
+    assert codes(world) == [ErrorCode.INVALID_REQUEST]
+    assert partitions(world) == [0, 1, 2, 3]
+    is_whole(world)
 
 
-def test_a_lower_min_isr_empties_the_elr_in_the_same_write() -> None:
-    """Rule T3."""
-    world = a_world(1, m="3")
-    world.leader_writes(P0, 0, 1)
-    world.happens(ev.IsrChangesReported((P0,)))
+def test_more_that_is_to_be_removed_while_nodes_are_being_deleted_waits_for_that() -> None:
+    world = a_world()
+    world.remove(P2)
+    while not world.waiting(fx.DeletePartitions):
+        world.answer(world.pending.pop(0))
+    world.remove(P1)
     world.settle()
-    assert world.state("orders").elr
-    world.configure("orders", m="2")
-    world.settle()
-    assert (world.state("orders").min_isr, world.state("orders").elr) == (2, ())
+    assert partitions(world) == [0]
+    assert not world.asked.refusals
+    is_whole(world)
 
 
-def test_a_lower_min_isr_keeps_the_elr_of_a_partition_that_nobody_leads() -> None:
-    """Rule T3: with leader -1 it stays, and who is in it may lead."""
-    world = a_world(1, m="3")
-    world.down(0, 1, 2)
+def test_the_next_controller_does_not_add_what_the_last_one_was_removing() -> None:
+    world = a_world()
+    world.remove(P2)
+    while not world.waiting(fx.DeletePartitions):
+        world.answer(world.pending.pop(0))
+    world.asked.added[P2] = world.topics["orders"].partitions[1]
+    world.fails_over()
     world.settle()
-    assert {one.broker_id for one in world.state("orders").elr} == {0, 1, 2}
-    world.configure("orders", m="1")
-    world.settle()
-    assert {one.broker_id for one in world.state("orders").elr} == {0, 1, 2}
-    world.up(1)
-    world.settle()
-    assert world.state("orders").leader == 1
+    assert codes(world) == [ErrorCode.INVALID_REQUEST]
+    assert partitions(world) == [0, 1]
+    is_whole(world)
 
 
-def test_settings_changed_while_the_topic_is_written_are_not_undone_by_the_answer() -> None:
-    world = a_world(1, m="2")
-    world.add({P1: (3, 4)})
-    write = world.take(fx.WriteTopic)
-    world.configure("orders", m="1")
-    world.happens(world._write_topic(write, False))
-    assert world.core._ctx.records[P0].policy.min_insync_replicas == 1
+def test_the_next_controller_ends_a_removal_that_went_with_its_topic() -> None:
+    world = a_world()
+    world.remove(P2)
+    world.delete("orders")
+    while world.topics:
+        world.answer(world.pending.pop(0))
+    world.fails_over()
     world.settle()
-    assert world.state("orders").min_isr == 1
-    assert world.state("orders", 1).min_isr == 1
+    assert not world.asked.removed
+    assert not world.asked.refusals
