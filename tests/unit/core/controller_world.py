@@ -254,11 +254,12 @@ class World:
         for partition, (state, _) in sorted(self.states.items()):
             leader = self.brokers.get(state.leader)
             told = None if leader is None else leader.commands.get(partition)
-            if told is None or told.state.leader_epoch != state.leader_epoch:
+            if leader is None or told is None or told.state.leader_epoch != state.leader_epoch:
                 continue
             if any(self.epochs[one.broker_id].broker_epoch != one.broker_epoch for one in state.isr):
                 continue  # the controller takes out who bounced, first
-            joining = [one for one in told.assigned_replicas if one not in state.isr_ids and self._follows(one, told)]
+            outside = [one for one in told.assigned_replicas if one not in state.isr_ids]
+            joining = [one for one in outside if one not in leader.suspected and self._follows(one, told)]
             if joining:
                 self.leader_writes(partition, *state.isr_ids, *joining)
                 changed.append(partition)
