@@ -436,8 +436,10 @@ class World:
             knows.view = apply(knows.view, effect.view)
         elif isinstance(effect, fx.SendStopReplica):
             for replica in effect.command.replicas:
-                knows.stopped.add(replica.partition)
-                knows.commands.pop(replica.partition, None)
+                known = knows.commands.get(replica.partition)
+                if known is None or known.identity == replica.identity:
+                    knows.stopped.add(replica.partition)
+                    knows.commands.pop(replica.partition, None)
         else:
             self._command(knows, effect)
         return None
