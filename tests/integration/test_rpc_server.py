@@ -35,6 +35,12 @@ class Troubled(BrokerServiceServicer):
         await asyncio.Event().wait()
         raise AssertionError
 
+    async def DescribeLogDirs(  # noqa: N802
+        self, request: Any, context: Any
+    ) -> AsyncIterator[pb.DescribeLogDirsResponse]:
+        yield pb.DescribeLogDirsResponse()
+        raise TidemarkError(ErrorCode.STORAGE_ERROR, "the disk is gone", {"path": "/d"})
+
     async def InitProducerId(self, request: Any, context: Any) -> pb.InitProducerIdResponse:  # noqa: N802
         return pb.InitProducerIdResponse(producer_id=7)
 
@@ -77,6 +83,17 @@ async def test_health_is_not_serving_until_it_is_said_to_serve(server: GrpcServe
 async def test_a_refusal_arrives_with_code_sentence_and_facts(stub: Any) -> None:
     error = await refusal(stub.GetMetadata(pb.GetMetadataRequest(), timeout=5))
     assert (error.code, error.message, error.metadata) == (ErrorCode.NOT_LEADER, "broker 2 leads", {"leader": "2"})
+
+
+async def test_a_stream_ends_with_the_refusal_after_what_came_before_it(stub: Any) -> None:
+    call = stub.DescribeLogDirs(pb.DescribeLogDirsRequest(), timeout=5)
+    await call.read()
+    error = await refusal(call.read())
+    assert (error.code, error.message, error.metadata) == (
+        ErrorCode.STORAGE_ERROR,
+        "the disk is gone",
+        {"path": "/d"},
+    )
 
 
 async def test_what_nobody_foresaw_is_internal_and_the_server_goes_on(stub: Any) -> None:

@@ -78,7 +78,7 @@ def from_proto(error: record_pb2.Error) -> TidemarkError:
 
 
 async def abort_with(context: grpc.aio.ServicerContext, error: TidemarkError) -> NoReturn:  # type: ignore[type-arg]
-    """End a unary call with the refusal as status and google.rpc.ErrorInfo."""
+    """End a call with the refusal as status and google.rpc.ErrorInfo."""
     info = error_details_pb2.ErrorInfo(reason=str(error.code), domain=DOMAIN, metadata=dict(error.metadata))
     detail = any_pb2.Any()
     detail.Pack(info)

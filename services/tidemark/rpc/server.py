@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import grpc
@@ -86,7 +86,7 @@ def make_server(host: str, port: int, services: Sequence[Service]) -> GrpcServer
 
 
 class _Refusals(grpc.aio.ServerInterceptor):
-    """Unary calls end with the refusal their handler raised; what nobody foresaw is logged and becomes INTERNAL."""
+    """Calls end with the refusal their handler raised; what nobody foresaw in a unary one is logged, and INTERNAL."""
 
     async def intercept_service(
         self,
@@ -94,8 +94,10 @@ class _Refusals(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming or handler.response_streaming:
+        if handler is None or handler.request_streaming:
             return handler
+        if handler.response_streaming:
+            return _refusing_stream(handler)
         inner = handler.unary_unary
         if not inspect.iscoroutinefunction(inner):
             return handler
@@ -121,3 +123,23 @@ class _Refusals(grpc.aio.ServerInterceptor):
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
+
+
+def _refusing_stream(handler: Any) -> Any:
+    """A call that is answered by a stream which its handler generates; deadlines of streams are their own affair."""
+    inner = handler.unary_stream
+    if not inspect.isasyncgenfunction(inner):
+        return handler
+
+    async def refusing(request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            async for response in inner(request, context):
+                yield response
+        except TidemarkError as error:
+            await abort_with(context, error)
+
+    return grpc.unary_stream_rpc_method_handler(
+        refusing,
+        request_deserializer=handler.request_deserializer,
+        response_serializer=handler.response_serializer,
+    )
