@@ -183,8 +183,10 @@ def remove_brokers(
     if output is Output.JSON:
         print_json({**plan_json(planned), "begun": True, "removed": ids})
     else:
-        verb = "is" if len(ids) == 1 else "are"
-        print_line(f"broker {listed(ids)} {verb} removed and {'holds' if len(ids) == 1 else 'hold'} nothing: stop now")
+        end = "is removed and holds nothing: stop it now"
+        if len(ids) > 1:
+            end = "are removed and hold nothing: stop them now"
+        print_line(f"broker {listed(ids)} {end}")
 
 
 def _drain(client: AdminClient, ids: Sequence[int], rate: int, view: MoveView) -> None:
