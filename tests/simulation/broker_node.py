@@ -302,6 +302,7 @@ class BrokerNode(Node):
         self._request_id += 1
         self._control[self._request_id] = answered
         if isinstance(command, LeaderAndIsrCommand):
+            self.logs.configure(command.topic_configs)
             self.feed(ev.LeaderAndIsrArrived(self._request_id, command))
         else:
             self.feed(ev.StopReplicaArrived(self._request_id, command))

@@ -33,6 +33,7 @@ class MachineLogs:
         self.has_failed = False
         """An effect was refused: that replica is offline until the process starts anew or somebody else leads."""
         self._flushing: set[TopicPartition] = set()
+        self._group_commit = node.world.recipe.group_commit
         self.handlers: dict[type, Callable[[Any], None]] = {
             fx.OpenLog: lambda effect: self._work(effect, self._do_open),
             fx.CloseLog: lambda effect: self._work(effect, self._do_close),
@@ -92,7 +93,7 @@ class MachineLogs:
         self._open[effect.partition] = (effect.identity, log)
         found = self._recover(effect, log)
         self._answer(ev.LogOpened(effect.partition, effect.identity, found))
-        if self._node.world.recipe.group_commit and found.flushed_offset < found.log_end_offset:
+        if self._group_commit and found.flushed_offset < found.log_end_offset:
             self._flush_soon(effect, log)
 
     def _do_close(self, effect: fx.CloseLog) -> None:
@@ -114,8 +115,16 @@ class MachineLogs:
         assert effect.base_offset == log.end, f"appends continue the log: {effect.base_offset} after {log.end}"
         self._write(log, effect, effect.batches)
         self._answer(ev.LogAppended(effect.partition, effect.identity, Offset(log.end)))
-        if self._node.world.recipe.group_commit:
+        if self._group_commit:
             self._flush_soon(effect, log)
+
+    def configure(self, topic_configs: Mapping[str, Mapping[str, str]]) -> None:
+        """As broker/log_threads.py: what was written before the topic wanted it flushed is flushed when it does."""
+        for configs in topic_configs.values():  # a world has one topic
+            before, self._group_commit = self._group_commit, configs.get("flush.policy") == "group-commit"
+            if self._group_commit and not before:
+                for partition, (identity, log) in self._open.items():
+                    self._flush_soon(fx.OpenLog(partition, identity), log)
 
     def _flush_soon(self, effect: fx.AppendToLog | fx.OpenLog, log: StoredLog) -> None:
         """One fdatasync for what gathered meanwhile; it covers what was written when it began, unless that was cut."""

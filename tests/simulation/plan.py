@@ -118,6 +118,8 @@ def _arguments(kind: str, dice: random.Random) -> tuple[int | str, ...]:
             return (broker, other)
         case "controller_crash" | "controller_pause":
             return (dice.choice(CONTROLLERS), long_ms)
+        case "settings":
+            return (dice.choice(("os", "group-commit")), dice.choice((2, 2, 3)))
         case "lost_answers":
             return (dice.choice((20, 50, 90)), dice.choice((200, 600, 1200)))
     raise AssertionError(f"no such misfortune: {kind}")

@@ -30,6 +30,7 @@ FILES_HARSH = Recipe(
 )
 FILES_UNCLEAN = Recipe("files-unclean", files=True, unclean=True, min_isr=1, misfortunes=15)
 FILES_GROUP_COMMIT = Recipe("files-group-commit", files=True, group_commit=True, misfortunes=12)
+SETTINGS = Recipe("settings", misfortunes=20, weights={**MIXED_WEIGHTS, "settings": 15})
 
 RECIPES: Mapping[str, Recipe] = {
     recipe.name: recipe
@@ -46,6 +47,7 @@ RECIPES: Mapping[str, Recipe] = {
         FILES_HARSH,
         FILES_UNCLEAN,
         FILES_GROUP_COMMIT,
+        SETTINGS,
     )
 }
 

@@ -350,6 +350,7 @@ class Misfortunes:
             "controller_crash": self._controller_crash,
             "controller_pause": self._controller_pause,
             "lost_answers": self._lost_answers,
+            "settings": self._settings,
         }
         actions[item.kind](*item.args)
 
@@ -490,3 +491,9 @@ class Misfortunes:
                 ensemble.lost_answers = usual
 
         self._later(for_ms, end)
+
+    def _settings(self, flush_policy: str, min_isr: int) -> None:
+        """Somebody changes what the topic promises, never to less than the world's invariants ask for."""
+        configs = {"min.insync.replicas": str(min_isr), "flush.policy": flush_policy}
+        path, data = paths.topic_config(PARTITION.topic), codecs.encode_configs(configs)
+        self._world.ensemble.commit([lambda tree: tree.set(path, data, -1)])
