@@ -161,7 +161,12 @@ class Arena:
         )
         self.found["broker_failure_s"].append(done_s - noticed_s)
         # Its session's end is a second failure, of what is left of it; it shall not disturb what comes next.
-        wait_until("deregistered", lambda: bool(lines.times_s("broker_failed")), timeout_s=TIMEOUT_S, interval_s=0.2)
+        wait_until(
+            "deregistered",
+            lambda: broker not in self.admin.describe_cluster().view.brokers,
+            timeout_s=TIMEOUT_S,
+            interval_s=1.0,
+        )
         self.start_broker(broker, "restart_after_kill_s")
 
     def start_broker(self, broker: int, figure: str) -> None:
