@@ -60,6 +60,9 @@ class BrokerNode(Node):
         self.logs = FiledLogs(self) if world.recipe.files else MachineLogs(self)
         self.broker_epoch = UNREGISTERED
         """Ours as the shell speaks for it; -1 as soon as the session has expired."""
+        self.wants_shutdown = False
+        """Said with each heartbeat, until the controller lets it go."""
+        self.may_go: Callable[[], None] = lambda: None
         self.inbound: dict[BrokerId, Stream] = {}
         self.outbound: dict[BrokerId, Stream] = {}
         self._wanted: dict[BrokerId, BrokerEpoch] = {}

@@ -5,9 +5,9 @@ As services/tidemark/controller does it: elect (Z1), read everything (C3), then 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemark.core import controller_effects as fx
 from tidemark.core import controller_events as ev
@@ -32,12 +32,36 @@ if TYPE_CHECKING:
     from tests.simulation.broker_node import BrokerNode
     from tests.simulation.world import World
 
+T = TypeVar("T")
+
 _DEADLINE_MS = 700
 """Of a call to a broker."""
 _HEARTBEAT_MS = 250
 _HEARTBEAT_DEADLINE_MS = 500
 _BROKER_EVENTS = (StoreEvent.BROKERS,)
-_TOPIC_EVENTS = (StoreEvent.TOPICS, StoreEvent.DELETIONS, StoreEvent.ELECTIONS)
+_TOLD = frozenset(
+    {
+        "leader_elected",
+        "unclean_election",
+        "partition_offline",
+        "broker_suspected",
+        "broker_leaving",
+        "move_begun",
+        "move_ended",
+        "request_refused",
+        "partitions_added",
+        "partitions_removed",
+        "topic_deleted",
+    }
+)
+"""Kinds of `Observed` that a story tells."""
+_TOPIC_EVENTS = (
+    StoreEvent.TOPICS,
+    StoreEvent.DELETIONS,
+    StoreEvent.ELECTIONS,
+    StoreEvent.MOVES,
+    StoreEvent.PARTITION_REQUESTS,
+)
 
 
 def policy_of(configs: Mapping[str, str]) -> TopicPolicy:
@@ -67,13 +91,22 @@ class Term:
         self._reading: set[str] = set()
         self._watched: dict[BrokerId, int] = {}
         self._told_failed: set[tuple[BrokerId, int]] = set()
+        self._resumed = True
+        self._finished: list[ev.ControllerEvent] = []
         self._effects: dict[type, Callable[[Any], None]] = {
             fx.WriteStates: lambda effect: node.spawn(self._write(effect)),
             fx.ReadStates: lambda effect: node.spawn(self._read(effect)),
             fx.SendLeaderAndIsr: self._send_leader_and_isr,
+            fx.SendStopReplica: self._send_stop_replica,
             fx.SendUpdateMetadata: self._send_metadata,
             fx.DescribeReplicas: self._describe,
             fx.FinishElections: lambda effect: node.spawn(self._finish_elections(effect)),
+            fx.DeleteTopic: lambda effect: node.spawn(self._delete_topic(effect)),
+            fx.WriteTopic: lambda effect: node.spawn(self._write_topic(effect)),
+            fx.DeletePartitions: lambda effect: node.spawn(self._delete_partitions(effect)),
+            fx.FinishMoves: lambda effect: node.spawn(self._finish_moves(effect)),
+            fx.FinishPartitionRequests: lambda effect: node.spawn(self._finish_partition_requests(effect)),
+            fx.ReleaseBroker: self._release,
             fx.Resign: self._resign,
             fx.Observed: self._observed,
         }
@@ -114,7 +147,7 @@ class Term:
             self.node.after(100, self._tick)
 
     def _observed(self, effect: fx.Observed) -> None:
-        if effect.kind in ("leader_elected", "unclean_election", "partition_offline", "broker_suspected"):
+        if effect.kind in _TOLD:
             fields = ", ".join(f"{key} {value}" for key, value in effect.fields.items())
             self.world.tell(f"controller {self.won.epoch}: {effect.kind} ({fields})")
 
@@ -155,13 +188,22 @@ class Term:
         self.feed(ev.BrokersChanged(brokers, epochs))
 
     async def _read_topics(self) -> None:
+        store, finished = self.node.store, list(self._finished)
         elections = {kind: await self._read_elections(kind) for kind in ElectionKind}
-        topics = await self.node.store.topics(watch=True)
-        deletions = await self.node.store.requested_deletions(watch=True)
+        moves = await store.move_requests(watch=True)
+        partitions = await store.partition_requests(watch=True)
+        topics = await store.topics(watch=True)
+        deletions = await store.requested_deletions(watch=True)
         self.feed(ev.TopicsChanged(topics))
         self.feed(ev.DeletionsRequested(deletions))
         for kind, request in elections.items():
             self.feed(ev.ElectionsRequested(kind, request))
+        for event in finished:
+            self._finished.remove(event)
+            self.feed(event)
+        self.feed(ev.MovesRequested(moves, self._resumed))
+        self.feed(ev.PartitionsRequested(partitions, self._resumed))
+        self._resumed = False
 
     async def _read_elections(self, kind: ElectionKind) -> ElectionRequest | None:
         """Without what has a report of this request already."""
@@ -181,6 +223,53 @@ class Term:
                 return
             await self.node.sleep(100)
             self.hint(StoreEvent.ELECTIONS)
+
+    async def _try(self, call: Coroutine[Any, Any, T]) -> tuple[T | None, TidemarkError | None]:
+        """What it gives, or why not; the term ends where another controller has been elected."""
+        try:
+            return await call, None
+        except TidemarkError as error:
+            if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
+                self.over = True
+            return None, error
+
+    async def _until_done(self, work: Callable[[], Coroutine[Any, Any, None]], event: ev.ControllerEvent) -> None:
+        """Tell of it with the first read that begins after it was done."""
+        while not self.over:
+            _, error = await self._try(work())
+            if error is None:
+                self._finished.append(event)
+                self.hint(StoreEvent.TOPICS)
+                return
+            await self.node.sleep(100)
+
+    async def _finish_moves(self, effect: fx.FinishMoves) -> None:
+        store = self.node.store
+        await self._until_done(
+            lambda: store.finish_moves(self.won, effect.finished, effect.refused), ev.MovesFinished(effect.finished)
+        )
+
+    async def _finish_partition_requests(self, effect: fx.FinishPartitionRequests) -> None:
+        added, removed, refused = effect.added, effect.removed, effect.refused
+        store = self.node.store
+        await self._until_done(
+            lambda: store.finish_partition_requests(self.won, added=added, removed=removed, refused=refused),
+            ev.PartitionRequestsFinished(added, removed),
+        )
+
+    async def _write_topic(self, effect: fx.WriteTopic) -> None:
+        written, _ = await self._try(self.node.store.write_topic(self.won, effect.topic))
+        if written is None:
+            self.hint(StoreEvent.TOPICS)
+        self.feed(ev.TopicWritten(effect.topic.topic, written))
+
+    async def _delete_topic(self, effect: fx.DeleteTopic) -> None:
+        _, error = await self._try(self.node.store.delete_topic(self.won, effect.topic))
+        self.feed(ev.TopicDeleted(effect.topic.topic, effect.topic.topic_id, error))
+
+    async def _delete_partitions(self, effect: fx.DeletePartitions) -> None:
+        _, error = await self._try(self.node.store.delete_partitions(self.won, effect.topic, effect.partitions))
+        self.feed(ev.PartitionsDeleted(effect.topic.topic, effect.partitions, error))
 
     async def _write(self, effect: fx.WriteStates) -> None:
         writes = [
@@ -241,6 +330,8 @@ class Term:
         if reachable and process is not None and not process.paused and process.broker_epoch == broker.broker_epoch:
             answered_ms = now
             self.feed(ev.BrokerTrusted(broker.broker_id, broker.broker_epoch))
+            if process.wants_shutdown:
+                self.feed(ev.ShutdownWanted(broker.broker_id, broker.broker_epoch))
             if process.machine.failed and (broker.broker_id, broker.broker_epoch) not in self._told_failed:
                 self._told_failed.add((broker.broker_id, broker.broker_epoch))
                 self.feed(ev.DirectoriesFailed(broker.broker_id, broker.broker_epoch))
@@ -309,6 +400,24 @@ class Term:
             lambda value: self._answered(effect, *value),
             lambda error: self._answered(effect, error),
         )
+
+    def _send_stop_replica(self, effect: fx.SendStopReplica) -> None:
+        def deliver(process: BrokerNode, answer: Callable[[Any], None]) -> None:
+            process.command(replace(effect.command), lambda error, refused: answer((error, refused)))
+
+        self._call(
+            effect.broker,
+            deliver,
+            lambda value: self._answered(effect, *value),
+            lambda error: self._answered(effect, error),
+        )
+
+    def _release(self, effect: fx.ReleaseBroker) -> None:
+        def deliver(process: BrokerNode, answer: Callable[[Any], None]) -> None:
+            if process.broker_epoch == effect.broker_epoch:
+                process.may_go()
+
+        self._call(effect.broker, deliver, lambda value: None, lambda error: None)
 
     def _send_metadata(self, effect: fx.SendUpdateMetadata) -> None:
         def deliver(process: BrokerNode, answer: Callable[[Any], None]) -> None:

@@ -95,6 +95,11 @@ class FiledLogs(MachineLogs):
         self._same("what is read", [_named(one) for one in batches], [_named(one) for one in model])
         return batches
 
+    def _set_aside(self, effect: fx.CloseLog) -> None:
+        assert effect.set_aside is not None
+        self._files.pop(effect.partition, None)
+        self._manager.set_aside(effect.partition, effect.set_aside)
+
     def _flush(self, log: StoredLog, effect: fx.AppendToLog | fx.OpenLog, end: int) -> None:
         super()._flush(log, effect, end)
         self._files[effect.partition].flush()

@@ -89,7 +89,7 @@ class MachineLogs:
             self._fail(effect)
             return
         log = self._machine.log(effect.partition, effect.identity)
-        assert log.identity == effect.identity, "one topic, never deleted, lives in a world"
+        assert log.identity == effect.identity, "another identity's log was set aside before"
         self._open[effect.partition] = (effect.identity, log)
         found = self._recover(effect, log)
         self._answer(ev.LogOpened(effect.partition, effect.identity, found))
@@ -97,8 +97,12 @@ class MachineLogs:
             self._flush_soon(effect, log)
 
     def _do_close(self, effect: fx.CloseLog) -> None:
-        assert effect.set_aside is None, f"nothing is set aside here: {effect}"
+        """Set aside or deleted: it is never seen again; another identity's log takes its place."""
         self._open.pop(effect.partition, None)
+        log = self._machine.logs.get(effect.partition)
+        if effect.set_aside is not None and log is not None and log.identity == effect.identity and not self._refuses:
+            del self._machine.logs[effect.partition]
+            self._set_aside(effect)
 
     def _append(self, effect: fx.AppendToLog) -> None:
         self._pending.append(effect)
@@ -168,7 +172,9 @@ class MachineLogs:
             self._save_epochs(log, effect)
 
     def _read(self, effect: fx.ReadForFollower) -> None:
-        log = self._machine.logs[effect.partition]
+        log = self._machine.logs.get(effect.partition)
+        if log is None:
+            return  # it is being deleted
         batches = self._fetch(log, effect)
         event = ev.FollowerReadDone(effect.follower, effect.partition, effect.leader_epoch, effect.offset, batches)
         self._node.after(self._dice.randrange(0, 4), lambda: self._node.feed(event))
@@ -194,6 +200,9 @@ class MachineLogs:
 
     def _fetch(self, log: StoredLog, effect: fx.ReadForFollower) -> tuple[Batch, ...]:
         return log.read(effect.offset, effect.end_offset, effect.max_bytes)
+
+    def _set_aside(self, effect: fx.CloseLog) -> None:
+        """Of logs in memory nothing else is left."""
 
     def _flush(self, log: StoredLog, effect: fx.AppendToLog | fx.OpenLog, end: int) -> None:
         log.flushed = max(log.flushed, end)
