@@ -160,8 +160,9 @@ class BrokerCore(BrokerQueries):
         self._controller_epoch = controller_epoch
         return None
 
-    def _overtaken(self, command: LeaderAndIsrCommand) -> TidemarkError | None:
-        """A late command would bring back old suspicions, and set aside replicas that it could not name (rule F4)."""
+    def _overtaken(self, command: LeaderAndIsrCommand | StopReplicaCommand) -> TidemarkError | None:
+        """A late command would bring back old suspicions and replicas that were stopped since, and stop or set aside
+        replicas that came since (rule F4)."""
         number = (command.controller_epoch, command.sequence)
         if command.sequence and number < self._last_command:
             sentence = f"command {number} comes after {self._last_command}"
@@ -329,7 +330,7 @@ class BrokerCore(BrokerQueries):
 
     def _on_stop_replica(self, event: ev.StopReplicaArrived, now_ms: int) -> None:
         command: StopReplicaCommand = event.command
-        error = self._stale(command.controller_epoch, command.broker_epoch)
+        error = self._stale(command.controller_epoch, command.broker_epoch) or self._overtaken(command)
         refused: list[tuple[TopicPartition, TidemarkError]] = []
         for one in command.replicas if error is None else ():
             replica = self._replicas.get(one.partition)

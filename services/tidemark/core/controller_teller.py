@@ -47,7 +47,7 @@ class ControllerTeller:
             effects += self._leadership(broker, link, now_ms)
         if link.stops.is_free(now_ms) and link.stopping and link.leadership.request_id is None:
             # Never side by side: a LeaderAndIsr that is overtaken would bring the replica back.
-            effects.append(self._stops(broker, link))
+            effects.append(self._stops(broker, link, now_ms))
         if link.metadata.is_free(now_ms) and (
             link.needs_all_metadata or link.shown or link.gone_topics or link.brokers_changed
         ):
@@ -87,7 +87,7 @@ class ControllerTeller:
                     suspected=self._ctx.unwanted,
                     complete=link.needs_all_leadership and index == len(parts) - 1,
                     part=index,
-                    sequence=(now_ms << _NUMBERS_BITS) + request_id,
+                    sequence=_sequence(now_ms, request_id),
                     topic_configs={
                         name: self._ctx.topics[name].configs for name in {command.partition.topic for command in part}
                     },
@@ -113,13 +113,17 @@ class ControllerTeller:
             throttle_bytes_per_s=record.throttle_bytes_per_s,
         )
 
-    def _stops(self, broker: BrokerId, link: BrokerLink) -> ControllerEffect:
+    def _stops(self, broker: BrokerId, link: BrokerLink, now_ms: int) -> ControllerEffect:
         request_id = next(self._ids)
         link.stops.request_id = request_id
         replicas = tuple(link.stopping.values())[:PART_PARTITIONS_MAX]
         link.sent_stops = frozenset(replica.partition for replica in replicas)
         command = StopReplicaCommand(
-            self._ctx.config.controller_id, self._ctx.config.controller_epoch, link.broker_epoch, replicas
+            self._ctx.config.controller_id,
+            self._ctx.config.controller_epoch,
+            link.broker_epoch,
+            replicas,
+            _sequence(now_ms, request_id),
         )
         return SendStopReplica(broker, request_id, command)
 
@@ -166,6 +170,10 @@ class ControllerTeller:
             for name, views in by_topic.items()
             if (topic := self._ctx.topics.get(name)) is not None
         }
+
+
+def _sequence(now_ms: int, request_id: int) -> int:
+    return (now_ms << _NUMBERS_BITS) + request_id
 
 
 def _view(record: PartitionRecord) -> PartitionView:

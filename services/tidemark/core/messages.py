@@ -203,9 +203,10 @@ class ReplicaDescription(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StopReplicaCommand:
-    """Replicas that the broker no longer has."""
+    """Replicas that the broker no longer has; `sequence` as of `LeaderAndIsrCommand`, counted together with it."""
 
     controller_id: BrokerId
     controller_epoch: ControllerEpoch
     broker_epoch: BrokerEpoch
     replicas: tuple[StoppedReplica, ...]
+    sequence: int = 0

@@ -87,6 +87,7 @@ def stop_replica_to_proto(command: StopReplicaCommand) -> pb.StopReplicaRequest:
             )
             for replica in command.replicas
         ],
+        sequence=command.sequence,
     )
 
 
@@ -105,6 +106,7 @@ def stop_replica_from_proto(message: pb.StopReplicaRequest) -> StopReplicaComman
             )
             for replica in message.replicas
         ),
+        sequence=message.sequence,
     )
 
 

@@ -183,3 +183,27 @@ def test_a_complete_command_that_was_overtaken_sets_no_newer_replica_aside() -> 
     assert not stage.got(fx.CloseLog)
     stage.command(node(1, 6, (1,)), controller_epoch=2, sequence=1)
     assert whole_error(stage) is None, "the numbers of a new controller begin anew"
+
+
+def stop_numbered(stage: Stage, sequence: int) -> None:
+    stopped = (StoppedReplica(P, ID, 5, True),)
+    stage.feed(ev.StopReplicaArrived(1, StopReplicaCommand(9, 1, 11, stopped, sequence)))
+
+
+def test_a_command_that_was_overtaken_by_a_stop_does_not_bring_the_replica_back() -> None:
+    stage = Stage().leads((1, 2))
+    stage.command(node(1, 5, (1, 2)), sequence=7)
+    stop_numbered(stage, 8)
+    assert stage.one(fx.CloseLog).set_aside == "delete"
+    stage.command(node(1, 5, (1, 2)), sequence=7)
+    assert whole_error(stage) is ErrorCode.REQUEST_TIMED_OUT
+    assert list(stage.core.replicas()) == []
+
+
+def test_a_stop_that_was_overtaken_leaves_a_replica_that_came_back_since() -> None:
+    stage = Stage().follows(leader=2, epoch=5)
+    stop_numbered(stage, 8)
+    stage.command(node(2, 5, (1, 2)), sequence=9)
+    stop_numbered(stage, 8)
+    assert whole_error(stage) is ErrorCode.REQUEST_TIMED_OUT
+    assert len(list(stage.core.replicas())) == 1

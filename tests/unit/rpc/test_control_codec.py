@@ -133,7 +133,7 @@ def test_a_topic_recreated_within_one_command_keeps_both_ids_apart() -> None:
     )
 )
 def test_a_stop_replica_command_arrives_as_it_was_sent(replicas: list[StoppedReplica]) -> None:
-    command = StopReplicaCommand(BrokerId(100), ControllerEpoch(7), BrokerEpoch(3), tuple(replicas))
+    command = StopReplicaCommand(BrokerId(100), ControllerEpoch(7), BrokerEpoch(3), tuple(replicas), sequence=9)
     sent = control_codec.stop_replica_to_proto(command).SerializeToString()
     assert control_codec.stop_replica_from_proto(pb.StopReplicaRequest.FromString(sent)) == command
 
