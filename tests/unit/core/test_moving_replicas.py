@@ -248,6 +248,26 @@ def test_a_removed_partition_that_is_added_again_begins_with_an_empty_log() -> N
     assert stage.refusals() == [ErrorCode.UNKNOWN_TOPIC_ID], "a late stop of the old one leaves the new one alone"
 
 
+@pytest.mark.parametrize(("stopped_in", "told_again_in"), [(6, 5), (-1, 6)])
+def test_a_late_command_does_not_bring_a_deleted_replica_back(stopped_in: int, told_again_in: int) -> None:
+    stage = led_by_1()
+    stage.command(node(2, 6, (2, 3)), assigned=(1, 2, 3))
+    stage.feed(stop_of(ID, stopped_in))
+    assert stage.one(fx.CloseLog).set_aside == "delete"
+    stage.command(node(2, told_again_in, (2, 3)), assigned=(1, 2, 3), version=2)
+    assert stage.refusals() == [ErrorCode.FENCED_LEADER_EPOCH]
+    assert not stage.got(fx.OpenLog)
+
+
+def test_a_replica_that_is_assigned_again_in_the_epoch_in_which_it_was_deleted_is_made_anew() -> None:
+    stage = led_by_1()
+    stage.command(node(2, 6, (2, 3)), assigned=(1, 2, 3))
+    stage.feed(stop_of(ID, 6))
+    stage.command(node(2, 6, (2, 3)), assigned=(2, 3, 1), adding=(1,))
+    assert stage.refusals() == []
+    assert stage.one(fx.OpenLog) == fx.OpenLog(P, ID)
+
+
 @pytest.mark.parametrize("told_to_stop", [True, False])
 def test_a_follower_never_takes_what_was_sent_of_an_older_incarnation(told_to_stop: bool) -> None:
     stage = Stage().follows(leader=2, epoch=0)
