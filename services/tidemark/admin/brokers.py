@@ -168,7 +168,8 @@ class BrokerAdministration:
             left = scene.left_on(brokers)
             if not left:
                 break
-            await self._ask_for_missing(brokers, scene, throttle_bytes_per_s, name)
+            if not scene.busy.issuperset(left):
+                await self._ask_for_missing(brokers, scene, throttle_bytes_per_s, name)
             moves, _ = await self._reassignments.list_moves(left)
             yield RemovalNews(moves, len(left))
             await asyncio.sleep(interval_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from tidemark.admin.planning import TopicRequest
 from tidemark.admin.reassignments import ReassignmentAdministration
 from tidemark.admin.topics import TopicAdministration
 from tidemark.core.restart_safety import Obstacle
-from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, Move, TidemarkError, TopicPartition
 
 from tests.unit.admin.moving import Cluster, Sizes, ids
 
@@ -218,3 +219,29 @@ async def test_what_keeps_a_broker_from_a_restart_is_read_off_zookeeper(
     assert (obstacle.reason, obstacle.partitions) == (Obstacle.NO_IN_SYNC_HEIR, (TopicPartition("t", 1),))
     await cluster.kill_broker(1)
     assert (await brokers.obstacles_to_restart(BrokerId(1)))[0].reason is Obstacle.BROKER_NOT_LIVE
+
+
+async def test_more_moves_than_fit_are_fed_in_as_earlier_ones_end(
+    cluster: Cluster, brokers: BrokerAdministration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.topic("many", *[(1, 2)] * 6)
+    submit, sizes_at_once = cluster.store.submit_moves, []
+
+    async def one_or_two(moves: Sequence[Move]) -> None:
+        there = len((await cluster.store.move_requests()).moves)
+        if there + len(moves) > 2:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, "too many", {"moves_max": "2"})
+        sizes_at_once.append(len(moves))
+        await submit(moves)
+
+    monkeypatch.setattr(cluster.store, "submit_moves", one_or_two)
+    async for news in brokers.remove(
+        ids(1), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0
+    ):
+        if news.plan is None:
+            assert len((await cluster.store.move_requests()).moves) <= 2
+            await carry_out(cluster)
+    assert await held_by(cluster, 1) == []
+    assert sizes_at_once == [2, 2, 2, 2]
+    costed, begun = await brokers.add(ids(1), throttle_bytes_per_s=0, validate_only=False, request_id="s")
+    assert (begun, len(costed.plan.moves) > 2) == (2, True), "the caller feeds in the rest"
