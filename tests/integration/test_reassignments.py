@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -267,6 +270,38 @@ def test_a_move_to_a_broker_that_dies_says_what_it_waits_for(
         refused(tidemark(four, "reassign", "execute", file), "BROKER_NOT_AVAILABLE")
     finally:
         four.restart(broker_name(target))
+
+
+def test_an_interruption_leaves_the_move_going_and_says_so(
+    four: LocalCluster, admin: AdminClient, zookeeper: KazooClient
+) -> None:
+    admin.create_topic("going", partitions=1, replication_factor=1)
+    fill(four, "going", 200)
+    ((before,),) = assigned(admin, "going")
+    begin_by_hand(zookeeper, "going", [(before + 1) % 4], throttle_bytes_per_s=100_000)
+    wait_for(lambda: [one["state"] for one in listing(four)["moves"]] == ["copying"], "it has begun")
+    environment = {**os.environ, "TIDEMARK_ADMIN": four.admin_address, "PYTHONUNBUFFERED": "1"}
+    removing = subprocess.Popen(
+        [sys.executable, "-m", "tidemark.cli.app", "cluster", "remove-brokers", str(before), "--yes"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    try:
+        assert removing.stdout is not None
+        told = next(line for line in removing.stdout if "going:0" in line and "copying" in line)
+        assert "->" in told
+        removing.send_signal(signal.SIGINT)
+        _, error = removing.communicate(timeout=30)
+    finally:
+        removing.kill()
+    assert removing.returncode == 130, error
+    assert error.startswith("what is moving goes on in the cluster; tidemark reassign list shows how far it is")
+    assert len(error.splitlines()) == 1, "no traceback"
+    assert "copying" in {one["state"] for one in listing(four)["moves"]}
+    assert tidemark(four, "reassign", "cancel", "--all").status == 0
+    assert tidemark(four, "cluster", "add-brokers", str(before), "--yes").status == 0
 
 
 def test_a_bad_node_written_by_hand_is_told_by_the_list(four: LocalCluster, zookeeper: KazooClient) -> None:
