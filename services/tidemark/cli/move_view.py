@@ -19,6 +19,7 @@ from tidemark.core.move_progress import EndedMove, MoveProgress
 from tidemark.model import Refusal, TopicPartition
 
 COLUMNS: Final = ("partition", "from", "to", "state", "copied", "rate", "left", "throttle", "waits for")
+_LIVE_COLUMNS: Final = tuple(name for name in COLUMNS if name != "throttle")
 _ROWS_MAX: Final = 20
 _LINE_EVERY_S: Final = 10.0
 
@@ -155,7 +156,7 @@ class MoveView:
                 f"{name_of(one.partition)} {'is on' if one.error is None else 'stays on'} {listed(one.replicas)}"
             )
         if self._live is not None:
-            self._live.update(_table(moves, more), refresh=True)
+            self._live.update(_table(moves, more) if moves or more else "", refresh=True)
             return
         for moved in moves:
             said = (str(moved.phase), moved.waiting_for)
@@ -180,7 +181,10 @@ class MoveView:
 def _table(moves: Sequence[MoveProgress], more: str) -> Table:
     shown = sorted(moves, key=lambda one: (one.phase == "queued", one.partition))[:_ROWS_MAX]
     hidden = f", {len(moves) - len(shown)} not shown" if len(shown) < len(moves) else ""
-    table = Table(*COLUMNS, caption=summary(moves) + more + hidden, caption_justify="left")
+    table = Table(caption=summary(moves) + more + hidden, caption_justify="left")
+    for name in _LIVE_COLUMNS:
+        table.add_column(name, no_wrap=name != COLUMNS[-1], overflow="fold")
     for moved in shown:
-        table.add_row(*row_of(moved))
+        cells = dict(zip(COLUMNS, row_of(moved), strict=True))
+        table.add_row(*(cells[name] for name in _LIVE_COLUMNS))
     return table

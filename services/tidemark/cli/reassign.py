@@ -27,14 +27,14 @@ from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, con
 from tidemark.cli.output import Output, counted, error_json, print_json, print_line, print_table
 from tidemark.cli.plan_view import cost_of, parse_brokers, plan_json
 from tidemark.cli.rates import parse_rate
-from tidemark.core.move_progress import MoveOutcome
+from tidemark.core.move_progress import EndedMove, MoveOutcome
 from tidemark.core.move_request import format_moves, parse_moves
 from tidemark.model import ErrorCode, Move, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
-    from tidemark.client import AdminClient
     from tidemark.core.cluster_state import TopicView
 
+_LOOK: Final = "tidemark reassign list shows how far they are"
 _FILE_BYTES_MAX: Final = 64 << 20
 
 reassign_app = typer.Typer(
@@ -157,50 +157,44 @@ def execute(
         if cancel:
             answer = client.alter_partition_reassignments(cancel=cancel, request_id=request_id)
             raise_all_of(answer.outcomes)
-        rollback = _rollback(checked.outcomes)
-        _carry_out(client, moves, rate, request_id, rollback, output, no_wait=no_wait)
+        before = {one.partition: one.before for one in checked.outcomes}
+        missing = [move for move in moves if before[move.partition] != move.replicas]
+        feed = MoveFeed(client, missing, rate, request_id)
+        ended = _carry_out(feed, len(missing), output, no_wait=no_wait)
+    failed = [one.error for one in ended if one.error is not None]
+    if output is Output.JSON:
+        print_json(
+            {
+                "begun": bool(missing),
+                "request_id": request_id,
+                "ended": [ended_json(one) for one in ended],
+                "rollback": _document(_rollback(checked.outcomes)),
+            }
+        )
+    else:
+        if len(missing) < len(moves):
+            print_line(f"{counted(len(moves) - len(missing), 'partition')} had these replicas already")
+        done = f"{counted(len(ended) - len(failed), 'move')} done"
+        print_line(f"{counted(len(missing), 'move')} begun; {_LOOK}" if no_wait else done)
+    if failed:
+        raise_all(failed)
 
 
-def _carry_out(
-    client: AdminClient,
-    moves: Sequence[Move],
-    rate: int,
-    request_id: str,
-    rollback: Sequence[Move],
-    output: Output,
-    *,
-    no_wait: bool,
-) -> None:
-    feed = MoveFeed(client, moves, rate, request_id)
+def _carry_out(feed: MoveFeed, count: int, output: Output, *, no_wait: bool) -> list[EndedMove]:
+    """Begin the moves of a feed, `count` of them, and follow them to their end."""
     try:
         left = feed.begin()
         if no_wait and left:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                f"{len(moves) - left} of {len(moves)} moves are begun, the others do not fit into ZooKeeper's node; "
+                f"{count - left} of {count} moves are begun, the others do not fit into ZooKeeper's node; "
                 "run it again without --no-wait: they begin as earlier ones end",
-                {"moves_begun": str(len(moves) - left)},
+                {"moves_begun": str(count - left)},
             )
         with MoveView(silent=no_wait or output is Output.JSON) as view:
-            ended = [] if no_wait else feed.follow(view)
+            return [] if no_wait else feed.follow(view)
     except KeyboardInterrupt:
         raise interrupted("what was begun") from None
-    failed = [one.error for one in ended if one.error is not None]
-    if output is Output.JSON:
-        print_json(
-            {
-                "begun": True,
-                "request_id": request_id,
-                "ended": [ended_json(one) for one in ended],
-                "rollback": _document(rollback),
-            }
-        )
-    elif no_wait:
-        print_line(f"{counted(len(moves), 'move')} begun; tidemark reassign list shows how far they are")
-    else:
-        print_line(f"{counted(len(ended) - len(failed), 'move')} done")
-    if failed:
-        raise_all(failed)
 
 
 @reassign_app.command("verify")

@@ -142,6 +142,15 @@ def test_what_takes_it_back_is_printed_before_anything_begins(client: Client, tm
     assert result.stdout.endswith("test:2 is on 2,1\n1 move done\n")
 
 
+def test_what_is_there_already_is_not_moved(client: Client, tmp_path: Path) -> None:
+    there = {"version": 1, "partitions": [{"topic": "test", "partition": 2, "replicas": [1, 2]}]}
+    result = run("execute", file_of(tmp_path, there))
+    assert result.exit_code == 0
+    assert result.stdout.endswith("1 partition had these replicas already\n0 moves done\n")
+    assert [validate_only for _, _, validate_only in client.asked] == [True]
+    assert json.loads(run("execute", file_of(tmp_path, there), "-o", "json").stdout)["begun"] is False
+
+
 def test_scripts_get_one_document(client: Client, tmp_path: Path) -> None:
     told = json.loads(run("execute", file_of(tmp_path), "-o", "json").stdout)
     assert told["begun"] is True
