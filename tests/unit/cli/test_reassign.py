@@ -335,3 +335,16 @@ def test_without_a_terminal_each_change_is_a_line_and_a_sum_comes_now_and_then(
         "1 move left, 30% of 1.0 kB copied, 100 B/s, about 7 s to go; more",
         "test:2 is on 2,1",
     ]
+
+
+def test_on_a_terminal_the_view_is_a_table_that_names_what_each_waits_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    with MoveView() as view:
+        view.show([moved(waiting_for="the moon")], [EndedMove(TopicPartition("done", 0), TWO_ONE)])
+    out = capsys.readouterr().out
+    for word in ("done:0 is on 2,1", "test:2", "copying", "30% of 1.0 kB", "the moon", "1 move left"):
+        assert word in out

@@ -1,0 +1,218 @@
+"""`tidemark cluster` and `tidemark topic` commands that change what there is, before a client that has no cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import typer
+from tidemark.cli import membership, topic_partitions
+from tidemark.cli.app import app
+from tidemark.cli.plan_view import parse_brokers
+from tidemark.client.aio.admin import ClusterDescription
+from tidemark.client.aio.admin_brokers import PlannedMoves, RemovalProgress
+from tidemark.client.aio.admin_reassignments import AlteredReassignments, ReassignmentNews, RemovedPartitions
+from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.core.move_progress import EndedMove, MoveOutcome
+from tidemark.core.rebalancing import BrokerLoad, Plan
+from tidemark.core.restart_safety import Obstacle, RestartObstacle
+from tidemark.model import (
+    BrokerId,
+    BrokerRegistration,
+    ErrorCode,
+    LeaderEpoch,
+    Move,
+    TidemarkError,
+    TopicPartition,
+)
+from typer.testing import CliRunner
+
+T0 = TopicPartition("t", 0)
+FROM, TO = (BrokerId(1), BrokerId(2)), (BrokerId(0), BrokerId(2))
+LOADS = {BrokerId(0): BrokerLoad(0, 0, 0), BrokerId(1): BrokerLoad(1, 1, 1500)}
+AFTER = {BrokerId(0): BrokerLoad(1, 1, 1500), BrokerId(1): BrokerLoad(0, 0, 0)}
+PLANNED = PlannedMoves(Plan((Move(T0, TO),), (Move(T0, FROM),), 1, 1500, LOADS, AFTER), 0)
+NOTHING = PlannedMoves(Plan((), (), 0, 0, LOADS, LOADS), 0)
+
+
+class Client:
+    """A cluster that does at once what it is asked."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.live = [0, 1]
+        self.planned = PLANNED
+        self.failures: list[TidemarkError] = []
+        self.obstacles: list[RestartObstacle] = []
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def describe_cluster(self) -> ClusterDescription:
+        if self.failures:
+            raise self.failures.pop()
+        brokers = {BrokerId(one): BrokerRegistration(BrokerId(one), "h", 1) for one in self.live}
+        return ClusterDescription(ClusterView("c", BrokerId(100), admin_address="a", brokers=brokers), 0, 0, 0, 0, 0)
+
+    def add_brokers(self, brokers: Sequence[int], *, validate_only: bool = False, **_: object) -> PlannedMoves:
+        if not validate_only:
+            self.did.append(f"add {list(brokers)}")
+        return self.planned._replace(begun=0 if validate_only else len(self.planned.plan.moves))
+
+    def alter_partition_reassignments(self, moves: Sequence[Move], **_: object) -> AlteredReassignments:
+        return AlteredReassignments([MoveOutcome(move.partition) for move in moves], None)
+
+    def watch_partition_reassignments(
+        self, partitions: Sequence[TopicPartition], **_: object
+    ) -> Iterator[ReassignmentNews]:
+        yield ReassignmentNews([], [EndedMove(one, TO) for one in partitions])
+
+    def remove_brokers(
+        self, brokers: Sequence[int], *, validate_only: bool = False, **_: object
+    ) -> Iterator[RemovalProgress]:
+        yield RemovalProgress([], 1, self.planned, ())
+        if validate_only:
+            return
+        self.did.append(f"remove {list(brokers)}")
+        if self.failures:
+            raise self.failures.pop()
+        yield RemovalProgress([], 1, None, ())
+        yield RemovalProgress([], 0, None, tuple(BrokerId(one) for one in brokers))
+
+    def obstacles_to_restart(self, broker: int) -> list[RestartObstacle]:
+        return self.obstacles
+
+    def create_partitions(
+        self, topic: str, total: int, *, assignments: Sequence[Sequence[int]] = (), validate_only: bool = False
+    ) -> TopicView:
+        self.did.append(f"create {total} {list(map(list, assignments))}{' dry' if validate_only else ''}")
+        return view(topic, total)
+
+    def delete_partitions(
+        self, topic: str, *, total_count: int, force: bool = False, validate_only: bool = False
+    ) -> RemovedPartitions:
+        if not validate_only:
+            self.did.append(f"delete to {total_count}{' by force' if force else ''}")
+        return RemovedPartitions(view(topic, total_count), (total_count, total_count + 1))
+
+
+def view(topic: str, count: int) -> TopicView:
+    partitions = {index: PartitionView(index, BrokerId(0), LeaderEpoch(0), TO, TO, "i") for index in range(count)}
+    return TopicView(topic, "id", partitions=partitions)
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    made = Client()
+    for module in (membership, topic_partitions):
+        monkeypatch.setattr(module, "connect_admin", lambda bootstrap, admin: made)
+    monkeypatch.setattr(membership.time, "sleep", lambda seconds: None)
+    return made
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def code_of(result: Any) -> ErrorCode:
+    assert isinstance(result.exception, TidemarkError), result
+    return result.exception.code
+
+
+def test_brokers_are_named_with_spaces_or_commas() -> None:
+    assert parse_brokers(["3", "4,5"]) == [3, 4, 5]
+    for bad in (["x"], ["3", "3"], ["-1"], ["3,"], [], ["99999999999"], ["٣"]):
+        with pytest.raises(typer.BadParameter):
+            parse_brokers(bad)
+
+
+@pytest.mark.parametrize("command", ["add-brokers", "remove-brokers"])
+def test_the_plan_and_its_cost_come_first_and_nobody_there_means_no(client: Client, command: str) -> None:
+    result = run("cluster", command, "1")
+    assert code_of(result) is ErrorCode.INVALID_REQUEST
+    assert "cost: 1 move, 1 replica to copy, 1.5 kB" in result.stdout
+    assert "1,2" in result.stdout
+    assert client.did == []
+
+
+@pytest.mark.parametrize("command", ["add-brokers", "remove-brokers"])
+def test_a_dry_run_and_scripts_are_not_asked(client: Client, command: str) -> None:
+    assert run("cluster", command, "1", "--dry-run").exit_code == 0
+    told = json.loads(run("cluster", command, "1", "--dry-run", "-o", "json").stdout)
+    assert (told["begun"], told["moved_bytes"]) == (False, 1500)
+    assert told["rollback"]["partitions"] == [{"topic": "t", "partition": 0, "replicas": [1, 2]}]
+    assert run("cluster", command, "1", "-o", "json").exit_code == 2
+    assert client.did == []
+
+
+def test_brokers_are_added_and_removed(client: Client) -> None:
+    assert run("cluster", "add-brokers", "3", "4", "--yes").stdout.endswith("broker 3,4 have their share\n")
+    added = json.loads(run("cluster", "add-brokers", "3", "--yes", "-o", "json").stdout)
+    assert [(one["topic"], one["replicas"]) for one in added["ended"]] == [("t", [0, 2])]
+    client.planned = NOTHING
+    assert "nothing has to move" in run("cluster", "add-brokers", "3").stdout, "which needs no question"
+    removed = run("cluster", "remove-brokers", "1", "--yes")
+    assert removed.stdout.endswith("broker 1 is removed and holds nothing: stop it now\n")
+    assert client.did == ["add [3, 4]", "add [3]", "add [3]", "remove [1]"]
+
+
+def test_a_removal_is_taken_up_again_when_the_service_was_away(client: Client) -> None:
+    client.failures = [TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "away")]
+    assert run("cluster", "remove-brokers", "1", "--yes").exit_code == 0
+    assert client.did == ["remove [1]", "remove [1]"]
+    client.failures = [TidemarkError(ErrorCode.THROTTLE_TOO_LOW, "600 come in")]
+    assert code_of(run("cluster", "remove-brokers", "1", "--yes")) is ErrorCode.THROTTLE_TOO_LOW
+
+
+def test_creating_a_cluster_waits_and_says_who_is_missing(client: Client) -> None:
+    result = run("cluster", "create", "--brokers", "0,1,2", "--timeout", "0")
+    assert code_of(result) is ErrorCode.REQUEST_TIMED_OUT
+    assert result.stdout == "not live: broker 2\n"
+    client.live = [0, 1, 2]
+    client.failures = [TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "nobody is there yet")]
+    result = run("cluster", "create", "--brokers", "0,1,2")
+    assert result.stdout == "nobody is there yet\ncluster c is live with brokers 0,1,2\n"
+    assert json.loads(run("cluster", "create", "--brokers", "2,1,0", "-o", "json").stdout)["brokers"] == [0, 1, 2]
+    client.live = [0, 1, 2, 3]
+    result = run("cluster", "create", "--brokers", "0,1,2", "--timeout", "0")
+    assert result.stdout == "live, and not named: broker 3\n"
+
+
+def test_a_restart_is_safe_or_the_status_is_1_and_the_reasons_are_told(client: Client) -> None:
+    assert run("cluster", "safe-to-restart", "1").stdout == "yes: broker 1 can be restarted\n"
+    client.obstacles = [RestartObstacle(Obstacle.NO_IN_SYNC_HEIR, "nobody could lead", (T0,))]
+    result = run("cluster", "safe-to-restart", "1")
+    assert (result.exit_code, result.stdout.splitlines()[1]) == (1, "  NO_IN_SYNC_HEIR: nobody could lead (t:0)")
+    told = json.loads(run("cluster", "safe-to-restart", "1", "-o", "json").stdout)
+    assert (told["safe"], told["obstacles"][0]["partitions"]) == (False, ["t:0"])
+
+
+def test_partitions_are_added_where_somebody_says_or_by_the_rule(client: Client) -> None:
+    assert run("topic", "add-partitions", "t", "--total", "3").stdout == "topic t has 3 partitions\n"
+    run("topic", "add-partitions", "t", "--total", "3", "--replicas", "1,2", "--replicas", "2,0", "--dry-run")
+    assert client.did == ["create 3 []", "create 3 [[1, 2], [2, 0]] dry"]
+    for bad in ((), ("--total", "many"), ("--total", "3", "--replicas", "1,1")):
+        assert run("topic", "add-partitions", "t", *bad).exit_code == 2
+
+
+def test_records_are_not_deleted_without_a_question(client: Client) -> None:
+    result = run("topic", "remove-partitions", "t", "--total", "2", "--force")
+    assert code_of(result) is ErrorCode.INVALID_REQUEST
+    assert client.did == []
+    assert run("topic", "remove-partitions", "t", "--total", "2", "--force", "-o", "json").exit_code == 2
+    assert run("topic", "remove-partitions", "t", "--total", "2", "--dry-run").stdout == (
+        "2 partitions would be removed from topic t (2 to 3)\n"
+    )
+    assert run("topic", "remove-partitions", "t", "--total", "2").stdout == (
+        "2 partitions removed from topic t (2 to 3)\n"
+    )
+    removed = json.loads(
+        run("topic", "remove-partitions", "t", "--total", "2", "--force", "--yes", "-o", "json").stdout
+    )
+    assert removed["removed"] == [2, 3]
+    assert client.did == ["delete to 2", "delete to 2 by force"]
