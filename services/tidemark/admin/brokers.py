@@ -152,7 +152,8 @@ class BrokerAdministration:
 
         Raises:
             TidemarkError: INVALID_REQUEST, BROKER_NOT_AVAILABLE for one that never was, INVALID_REPLICATION_FACTOR
-                where too few would be left, THROTTLE_TOO_LOW.
+                where too few would be left, THROTTLE_TOO_LOW, NO_REASSIGNMENT_IN_PROGRESS when somebody adds one of
+                them again meanwhile.
         """
         _check_ids(brokers)
         scene = await self._look()
@@ -168,6 +169,8 @@ class BrokerAdministration:
             left = scene.left_on(brokers)
             if not left:
                 break
+            if not scene.draining.issuperset(brokers):
+                raise _added_again(brokers)
             if not scene.busy.issuperset(left):
                 await self._ask_for_missing(brokers, scene, throttle_bytes_per_s, name)
             moves, _ = await self._reassignments.list_moves(left)
@@ -277,6 +280,16 @@ class BrokerAdministration:
                     f"no broker {broker} has ever been in this cluster; there are {known}",
                     {"broker": str(broker)},
                 )
+
+
+def _added_again(brokers: Sequence[BrokerId]) -> TidemarkError:
+    listed = ", ".join(str(broker) for broker in brokers)
+    return TidemarkError(
+        ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+        f"the removal of broker {listed} has ended before its end: somebody has added it again; if that was a mistake, "
+        "run it again",
+        {"brokers": listed},
+    )
 
 
 def _destination(move: Move, topic: TopicDescription) -> tuple[BrokerId, ...]:

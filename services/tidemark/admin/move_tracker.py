@@ -11,7 +11,7 @@ from typing import Final
 from tidemark.core.move_progress import MovePhase, MoveProgress, with_rate
 from tidemark.model import BrokerId, TopicPartition
 
-_APART_S: Final = 0.5
+LOOKS_APART_S: Final = 0.5
 """Looks that are closer tell no rate."""
 _FORGOTTEN_S: Final = 60.0
 """A look so long ago says nothing of now."""
@@ -68,7 +68,7 @@ class MoveTracker:
             self._samples[moved.partition] = _Sample(of, now_s, moved.bytes_done, now_s)
             return
         elapsed_s = now_s - before.at_s
-        if elapsed_s < _APART_S:
+        if elapsed_s < LOOKS_APART_S:
             return
         grown = max(0, moved.bytes_done - before.bytes_done)
         rate = grown / elapsed_s

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from tidemark.admin.move_tracker import MoveTracker
+from tidemark.admin.move_tracker import LOOKS_APART_S, MoveTracker
 from tidemark.admin.replica_sizes import OnBrokers, ReplicaSizes, inbound_bytes_per_s, sizes_of
-from tidemark.core.move_progress import EndedMove, MoveOutcome, MoveProgress, Sight, progress_of
+from tidemark.core.move_progress import EndedMove, MoveOutcome, MovePhase, MoveProgress, Sight, progress_of
 from tidemark.core.move_request import check_moves
 from tidemark.core.reassignment import status
 from tidemark.model import (
@@ -99,12 +99,20 @@ class ReassignmentAdministration:
         store: started.
         sizes: asks brokers what they hold.
         tracker: remembers the last look.
+        pause: for so many seconds.
     """
 
-    def __init__(self, store: MetadataStore, sizes: ReplicaSizes, tracker: MoveTracker | None = None) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        sizes: ReplicaSizes,
+        tracker: MoveTracker | None = None,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._store = store
         self._sizes = sizes
         self._tracker = tracker or MoveTracker()
+        self._pause = pause
 
     async def alter(self, query: MovesQuery, *, validate_only: bool) -> Answer:
         """Check all, then write what is wanted; nothing where any is refused, unless partial is allowed.
@@ -139,6 +147,9 @@ class ReassignmentAdministration:
     ) -> tuple[list[MoveProgress], Sequence[Refusal]]:
         """Moves that are wanted or under way (of these partitions, if any is named), and the latest refusals."""
         moves, refusals = await asyncio.gather(self._moves(), self._store.refusals())
+        if any(_lacks_a_rate(moved) for moved in moves):
+            await self._pause(LOOKS_APART_S)  # a rate takes two looks
+            moves = await self._moves()
         return [moved for moved in moves if not partitions or moved.partition in partitions], refusals
 
     async def watch(
@@ -259,9 +270,14 @@ class ReassignmentAdministration:
         refused: Collection[TopicPartition],
         scene: _Scene,
     ) -> None:
-        given_up = [partition for partition in cancel if partition not in refused]
-        if given_up:
-            await self._store.cancel_moves(given_up)
+        given_up = {partition for partition in cancel if partition not in refused}
+        entries = {move.partition for move in scene.requests.moves}
+        if given_up & entries:
+            await self._store.cancel_moves(sorted(given_up & entries))
+        # Somebody has removed the entry of a move that goes on: it is given up by a new one.
+        orphans = [replace(move, cancel=True) for move in _under_way(scene) if move.partition in given_up - entries]
+        if orphans:
+            await self._store.submit_moves(orphans)
         begun = [
             move
             for move in moves
@@ -282,6 +298,10 @@ def _check(query: MovesQuery) -> None:
         why = f"a throttle of {query.throttle_bytes_per_s} bytes/s is less than 0, which means none"
     if why is not None:
         raise TidemarkError(ErrorCode.INVALID_REQUEST, why)
+
+
+def _lacks_a_rate(moved: MoveProgress) -> bool:
+    return moved.phase is MovePhase.COPYING and moved.rate_bytes_per_s is None and bool(moved.bytes_total)
 
 
 def _under_way(scene: _Scene) -> list[Move]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 from grpc.aio import ServicerContext
 
@@ -19,6 +19,9 @@ from tidemark.rpc.reassignment_codec import (
 from tidemark.rpc.refs import ref_from_proto
 from tidemark.v1 import admin_reassignments_pb2 as pb
 
+_LOGGED_MAX: Final = 100
+"""Of one request, in its line of the audit log."""
+
 
 class ReassignmentCalls(AuditedCalls):
     """Works with `_reassignments`."""
@@ -30,8 +33,13 @@ class ReassignmentCalls(AuditedCalls):
     ) -> pb.AlterPartitionReassignmentsResponse:
         """Begins moves of replicas, or gives them up."""
         facts: dict[str, object] = {
-            "moves": [f"{one.partition.topic}-{one.partition.partition}:{list(one.replicas)}" for one in request.moves],
-            "cancel": [f"{ref.topic}-{ref.partition}" for ref in request.cancel],
+            "moves": [
+                f"{one.partition.topic}-{one.partition.partition}:{list(one.replicas)}"
+                for one in request.moves[:_LOGGED_MAX]
+            ],
+            "moves_count": len(request.moves),
+            "cancel": [f"{ref.topic}-{ref.partition}" for ref in request.cancel[:_LOGGED_MAX]],
+            "cancel_count": len(request.cancel),
             "throttle_bytes_per_s": request.throttle_bytes_per_s,
             "request_id": request.request_id,
         }

@@ -165,6 +165,16 @@ async def test_a_removal_that_was_cut_off_is_taken_up_by_the_same_call(
     assert (await remove(brokers, 1))[-1].removed == ids(1), "and once more"
 
 
+async def test_a_removal_ends_when_the_broker_is_added_again(cluster: Cluster, brokers: BrokerAdministration) -> None:
+    removal = brokers.remove(ids(1), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0)
+    await anext(removal)
+    await anext(removal)
+    await cluster.store.end_draining(ids(1))
+    with pytest.raises(TidemarkError, match="somebody has added it again") as ended:
+        await anext(removal)
+    assert ended.value.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
 async def test_a_dead_broker_can_be_removed(cluster: Cluster, brokers: BrokerAdministration) -> None:
     await cluster.kill_broker(1)
     news = await remove(brokers, 1, validate_only=True)

@@ -172,17 +172,22 @@ async def end_it(cluster: Cluster, *replicas: int) -> None:
 
 async def test_progress_is_told_with_its_rate_from_one_look_to_the_next(cluster: Cluster, sizes: Sizes) -> None:
     now_s = 0.0
-    moves = ReassignmentAdministration(cluster.store, sizes, MoveTracker(lambda: now_s))
+
+    async def pause(seconds: float) -> None:
+        nonlocal now_s
+        now_s += 2.0
+        sizes.say(3, T2, 300)
+
+    moves = ReassignmentAdministration(cluster.store, sizes, MoveTracker(lambda: now_s), pause)
     await under_way(cluster, moves)
     sizes.say(1, T2, 1000)
     sizes.say(3, T2, 100)
-    (first,), _ = await moves.list_moves()
-    assert (first.phase, first.bytes_done, first.bytes_total) == (MovePhase.COPYING, 100, 1000)
-    assert first.rate_bytes_per_s is None
-    now_s = 2.0
-    sizes.say(3, T2, 300)
-    (second,), _ = await moves.list_moves([T2])
-    assert (second.rate_bytes_per_s, second.eta_s, second.waiting_for) == (100, 7, "")
+    (first,), _ = await moves.list_moves([T2])
+    assert (first.phase, first.bytes_done, first.bytes_total) == (MovePhase.COPYING, 300, 1000)
+    assert (first.rate_bytes_per_s, first.eta_s, first.waiting_for) == (100, 7, "")
+    assert now_s == 2.0, "the first list takes two looks, a later one takes one"
+    await moves.list_moves()
+    assert now_s == 2.0
     now_s = 20.0
     (third,), _ = await moves.list_moves()
     assert "nothing was copied for 18 s" in third.waiting_for
@@ -198,6 +203,8 @@ async def test_a_move_whose_entry_somebody_removed_by_hand_is_still_listed(
     (listed,), _ = await moves.list_moves()
     assert (listed.partition, listed.target) == (T2, ids(3, 1))
     assert await codes(moves, MovesQuery([move(T2, 2, 1)])) == {T2: ErrorCode.REASSIGNMENT_IN_PROGRESS}
+    assert await codes(moves, MovesQuery(cancel=[T2])) == {T2: None}
+    assert (await cluster.store.move_requests()).moves == (Move(T2, ids(3, 1), cancel=True),)
 
 
 async def watched(moves: ReassignmentAdministration, *partitions: TopicPartition, request_id: str = "") -> list[News]:
