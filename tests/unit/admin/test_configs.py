@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
+from grpc.aio import ServicerContext
 from tidemark.admin.configs import EVERY_BROKER, Alteration, ConfigAdministration
 from tidemark.admin.configs_servicer import ConfigsServicer
 from tidemark.admin.requests import AnsweredOnce
@@ -124,3 +127,37 @@ async def test_of_a_broker_that_is_away_what_is_set_is_known_and_the_rest_is_not
     assert (fetch.value, fetch.source) == ("2048", ConfigSource.CLUSTER)
     lag = entries["replica.lag.time.max.ms"]
     assert (lag.value, lag.source, lag.default_value) == (None, ConfigSource.UNKNOWN, "10000")
+
+
+class Caller:
+    """The context of a call, as far as it is asked for."""
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.7:51234"
+
+    def time_remaining(self) -> None:
+        return None
+
+
+async def test_who_changed_what_is_one_line_whatever_became_of_it(
+    store: FakeMetadataStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tidemark.audit")
+    calls, caller = Calls(store), cast("ServicerContext[Any, Any]", Caller())
+    request = pb.AlterConfigsRequest(resource=resource_to_proto(FLIGHTS), set={"segment.ms": "6"}, request_id="r1")
+    await calls.AlterConfigs(request, caller)
+    request.set["segment.ms"] = "soon"
+    request.request_id = "r2"
+    with pytest.raises(TidemarkError):
+        await calls.AlterConfigs(request, caller)
+    request.validate_only = True
+    with pytest.raises(TidemarkError):
+        await calls.AlterConfigs(request, caller)
+    done, refused = [vars(record) for record in caplog.records if record.name == "tidemark.audit"]
+    assert (done["peer"], done["outcome"], done["resource"]) == (caller.peer(), "OK", "topic flights")
+    assert done["diff"] == [{"key": "segment.ms", "before": "5", "after": "6"}]
+    assert (refused["outcome"], refused["set"], refused["request_id"]) == (
+        "INVALID_CONFIG",
+        {"segment.ms": "soon"},
+        "r2",
+    )

@@ -1,0 +1,61 @@
+"""Settings on the wire are what was said."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.ports import ConfigKind, ConfigResource
+from tidemark.rpc.config_codec import (
+    change_from_proto,
+    change_to_proto,
+    entry_from_proto,
+    entry_to_proto,
+    resource_from_proto,
+    resource_to_proto,
+)
+from tidemark.runtime.configuration_entries import (
+    ConfigChange,
+    ConfigEntry,
+    ConfigSource,
+    absent_broker_entries,
+    broker_entries,
+    topic_entries,
+)
+from tidemark.v1 import admin_configs_pb2 as pb
+
+
+@pytest.mark.parametrize("kind", list(ConfigKind))
+def test_a_resource_is_the_same_on_both_ends(kind: ConfigKind) -> None:
+    resource = ConfigResource(kind, "7")
+    assert resource_from_proto(resource_to_proto(resource)) == resource
+
+
+def test_a_kind_of_a_later_version_is_refused() -> None:
+    with pytest.raises(TidemarkError) as refused:
+        resource_from_proto(pb.ConfigResource(type=9, name="x"))  # type: ignore[arg-type]
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    "change", [ConfigChange("a", None, "1"), ConfigChange("a", "", None), ConfigChange("a", "1", "2")]
+)
+def test_a_change_tells_nothing_from_an_empty_value(change: ConfigChange) -> None:
+    assert change_from_proto(change_to_proto(change)) == change
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        topic_entries({"retention.ms": "5"}),
+        absent_broker_entries({"log.level": "debug"}, {}),
+        broker_entries({"broker.id": "3", "broker.rack": ""}, {}, {"log.level": "error"}),
+    ],
+)
+def test_every_setting_is_the_same_on_both_ends(entries: list[ConfigEntry]) -> None:
+    assert [entry_from_proto(entry_to_proto(entry)) for entry in entries] == entries
+
+
+def test_a_source_of_a_later_version_is_unknown() -> None:
+    entry = entry_to_proto(topic_entries({}, ["retention.ms"])[0])
+    entry.source = 99  # type: ignore[assignment]
+    assert entry_from_proto(entry).source is ConfigSource.UNKNOWN
