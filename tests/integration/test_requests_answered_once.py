@@ -89,4 +89,6 @@ async def test_what_a_killed_process_began_the_next_one_finishes_and_answers_the
     await world.answer("CreateTopic", second)
     assert await world.answer("DeleteTopic", DELETION) == pb.DeleteTopicResponse()
     assert await world.answer("CreateTopic", CREATION) == made
-    assert len((await world.store.topics())["flights"].partitions) == 1, "neither was done again"
+    (topic,) = (await world.store.topics()).values()
+    assert len(topic.partitions) == 1, "neither was done again"
+    assert topic.topic_id != made.topic.topic_id

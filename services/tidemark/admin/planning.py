@@ -23,19 +23,16 @@ _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _SAMPLE_PARTITIONS: Final = 20_000
 """So many partitions never fit into a node; more need not be computed to know how many would."""
 
-_REQUESTS: Final = uuid.UUID("4f1b1c0e-6a55-4f0e-9c1d-6d1f0c6f3a52")
-"""Namespace of the topic ids that are derived from request ids."""
-
 
 @dataclass(frozen=True, slots=True)
 class TopicRequest:
-    """What is asked for; `replication_factor` 0 is the default, `request_id` "" is none."""
+    """What is asked for; `replication_factor` 0 is the default, `topic_id` "" is a new one."""
 
     topic: str
     partitions: int
     replication_factor: int = 0
     configs: Mapping[str, str] = field(default_factory=dict)
-    request_id: str = ""
+    topic_id: str = ""
 
 
 def check_topic_name(name: str) -> None:
@@ -66,10 +63,8 @@ def check_configs(configs: Mapping[str, str], *, replication_factor: int) -> Non
         )
 
 
-def topic_id_of(request: TopicRequest) -> str:
-    """Uuid in hex: derived from the request id where there is one, so that a retry finds its own topic."""
-    if request.request_id:
-        return uuid.uuid5(_REQUESTS, f"{request.topic}/{request.request_id}").hex
+def new_topic_id() -> str:
+    """Uuid in hex: never that of another topic, so that nobody takes a topic for one of the same name before it."""
     return uuid.uuid4().hex
 
 
@@ -94,7 +89,7 @@ def plan_topic(
         request: what is asked for.
         brokers: the live ones.
         existing: every topic there is; their preferred leaders decide where this one starts (rule C4).
-        topic_id: from `topic_id_of`.
+        topic_id: of the request, or a new one.
         default_replication_factor: taken for 0.
         draining: brokers that are removed: nothing new is placed on them.
         new_uuid: gives the incarnations (rule C7).

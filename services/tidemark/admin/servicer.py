@@ -14,7 +14,7 @@ from tidemark.admin.configs_servicer import ConfigsServicer
 from tidemark.admin.elections import ElectionAdministration, ElectionQuery
 from tidemark.admin.partitions import PartitionAdministration
 from tidemark.admin.partitions_servicer import PartitionCalls
-from tidemark.admin.planning import TopicRequest
+from tidemark.admin.planning import TopicRequest, new_topic_id
 from tidemark.admin.reassignments import ReassignmentAdministration
 from tidemark.admin.reassignments_servicer import ReassignmentCalls
 from tidemark.admin.requests import AnsweredOnce, Facts
@@ -78,14 +78,17 @@ class AdminServicer(
             "request_id": request.request_id,
         }
 
-        async def work(_: Facts) -> pb.CreateTopicResponse:
+        async def look() -> Facts:
+            return {"topic_id": new_topic_id()}
+
+        async def work(seen: Facts) -> pb.CreateTopicResponse:
             view = await self._topics.create_topic(
                 TopicRequest(
                     topic=request.topic,
                     partitions=request.partitions,
                     replication_factor=request.replication_factor,
                     configs=dict(request.configs),
-                    request_id=request.request_id,
+                    topic_id=seen["topic_id"],
                 ),
                 validate_only=request.validate_only,
                 timeout_s=self._timeout_s(context),
@@ -93,7 +96,7 @@ class AdminServicer(
             return pb.CreateTopicResponse(topic=topic_to_proto(view))
 
         async with observed("CreateTopic", context, None if request.validate_only else facts):
-            response = await self._requests.once("CreateTopic", request, pb.CreateTopicResponse, work)
+            response = await self._requests.once("CreateTopic", request, pb.CreateTopicResponse, work, look)
             facts["topic_id"] = response.topic.topic_id
             return response
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tidemark.admin.planning import TopicRequest, already_exists, check_topic_name, plan_topic, topic_id_of
+from tidemark.admin.planning import TopicRequest, already_exists, check_topic_name, new_topic_id, plan_topic
 from tidemark.admin.polling import poll
 from tidemark.admin.views import Counts, count, partitions_of, partitions_without_leader, topic_view
 from tidemark.core.cluster_state import ClusterView, TopicView
@@ -45,17 +45,18 @@ class TopicAdministration:
     async def create_topic(self, request: TopicRequest, *, validate_only: bool, timeout_s: float) -> TopicView:
         """The topic made, every partition with a leader; with `validate_only` what would be made, nothing written.
 
-        A retry with the same request id finds the topic of the first try and waits for it.
+        A retry with the topic id of the first try finds that try's topic and waits for it.
 
         Raises:
             TidemarkError: what `plan_topic` refuses, TOPIC_ALREADY_EXISTS, or REQUEST_TIMED_OUT, which says what is
                 missing: the topic exists then and the controller goes on.
         """
         check_topic_name(request.topic)
+        topic_id = request.topic_id or new_topic_id()
         if validate_only:
-            return topic_view(await self._planned(request, topic_id_of(request)), {})
+            return topic_view(await self._planned(request, topic_id), {})
         async with self._writing:
-            topic = await self._planned(request, topic_id_of(request))
+            topic = await self._planned(request, topic_id)
             if topic.version < 0:
                 topic = await self._write(topic)
         return await self._wait_for_leaders(topic, timeout_s)

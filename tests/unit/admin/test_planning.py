@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.admin.planning import TopicRequest, check_topic_name, plan_topic, topic_id_of
+from tidemark.admin.planning import TopicRequest, check_topic_name, plan_topic
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription
 from tidemark.zookeeper.codecs import encode_topic
 from tidemark.zookeeper.topics import NODE_BYTES_MAX
@@ -12,7 +12,7 @@ BROKERS = {BrokerId(index): BrokerRegistration(BrokerId(index), "localhost", 919
 
 
 def plan(request: TopicRequest, existing: tuple[TopicDescription, ...] = ()) -> TopicDescription:
-    return plan_topic(request, BROKERS, existing, topic_id=topic_id_of(request), default_replication_factor=3)
+    return plan_topic(request, BROKERS, existing, topic_id="id", default_replication_factor=3)
 
 
 def code_of(request: TopicRequest) -> ErrorCode:
@@ -86,9 +86,3 @@ def test_more_partitions_than_a_node_holds_are_refused_with_the_number_that_fits
     fitting = int(refused.value.metadata["partitions_max"])
     assert str(fitting) in refused.value.message
     assert len(encode_topic(plan(TopicRequest("big", fitting, 3)))) <= NODE_BYTES_MAX
-
-
-def test_a_request_id_gives_the_same_topic_id_again_and_another_one_does_not() -> None:
-    assert topic_id_of(TopicRequest("t", 1, request_id="r")) == topic_id_of(TopicRequest("t", 2, request_id="r"))
-    ids = {topic_id_of(TopicRequest(topic, 1, request_id=request)) for topic in "ab" for request in ("r", "s", "")}
-    assert len(ids) == 6

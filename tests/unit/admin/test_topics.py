@@ -112,3 +112,19 @@ def test_partitions_in_trouble_are_counted_by_their_trouble() -> None:
         TopicPartition("t", 2): state(NO_LEADER, 2),
     }
     assert count([topic], states) == Counts(topics=1, partitions=4, under_replicated=3, under_min_isr=2, offline=2)
+
+
+async def test_a_retry_with_the_id_of_the_first_try_finds_its_topic_and_any_other_finds_a_stranger() -> None:
+    store = await store_with_a_broker()
+    with pytest.raises(TidemarkError) as late:  # nobody elects leaders here
+        await administration(store).create_topic(TopicRequest("t", 1), validate_only=False, timeout_s=0.0)
+    assert late.value.code is ErrorCode.REQUEST_TIMED_OUT
+    topic_id = (await store.topics())["t"].topic_id
+    for retry, code in (
+        (TopicRequest("t", 1, topic_id=topic_id), ErrorCode.REQUEST_TIMED_OUT),
+        (TopicRequest("t", 1), ErrorCode.TOPIC_ALREADY_EXISTS),
+        (TopicRequest("t", 1, topic_id="another"), ErrorCode.TOPIC_ALREADY_EXISTS),
+    ):
+        with pytest.raises(TidemarkError) as refused:
+            await administration(store).create_topic(retry, validate_only=False, timeout_s=0.0)
+        assert refused.value.code is code
