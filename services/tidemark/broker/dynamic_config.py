@@ -93,15 +93,25 @@ class DynamicConfig:
             await self._wanted.wait()
             self._wanted.clear()
             try:
-                found = await self._store.configs([_EVERY_BROKER, self._own], watch=True)
+                cluster = await self._read(_EVERY_BROKER, self._cluster_configs)
+                own = await self._read(self._own, self._own_configs)
             except TidemarkError as error:
                 _log.warning("settings not read", extra={"why": error.message})
                 self._wanted.set()
                 await asyncio.sleep(_RETRY_S)
                 continue
-            self._cluster_configs = self._usable(found[_EVERY_BROKER].configs)
-            self._own_configs = self._usable(found[self._own].configs)
+            self._cluster_configs, self._own_configs = self._usable(cluster), self._usable(own)
             self._use({**self._cluster_configs, **self._own_configs})
+
+    async def _read(self, resource: ConfigResource, before: Mapping[str, str]) -> Mapping[str, str]:
+        """What is set; `before` while that cannot be understood: whoever mends it fires the watch."""
+        try:
+            return (await self._store.configs([resource], watch=True))[resource].configs
+        except TidemarkError as error:
+            if error.retriable:
+                raise
+            _log.error("settings not understood; those before them hold", extra={"why": error.message})
+            return before
 
     def _use(self, configs: dict[str, str]) -> None:
         changes = changes_between(self._in_use, configs)

@@ -94,15 +94,27 @@ async def test_a_lag_that_idle_followers_could_not_keep_to_is_passed_over(broker
     await broker.uses(replica_lag_time_max_ms=1000)
 
 
-async def test_a_node_that_cannot_be_read_changes_nothing_and_is_read_again(
+async def test_a_node_that_cannot_be_read_changes_nothing_and_the_other_one_holds(
     broker: Broker, ensemble: FakeZooKeeper
 ) -> None:
+    await broker.operator_sets(EVERY, {"log.level": "debug"})
+    await broker.uses(log_level="debug")
+    ensemble.corrupt("/config/brokers/default", b"{")
+    await broker.operator_sets(OWN, {"replica.fetch.max.bytes": "4096"})
+    await broker.uses(log_level="debug", replica_fetch_max_bytes=4096)
+    ensemble.corrupt("/config/brokers/default", b'{"version":1,"config":{"log.level":"error"}}')
+    broker.configs.read_anew()
+    await broker.uses(log_level="error", replica_fetch_max_bytes=4096)
+
+
+async def test_while_zookeeper_is_away_it_goes_on_with_what_it_has_and_then_reads_anew(broker: Broker) -> None:
     await broker.operator_sets(OWN, {"log.level": "debug"})
     await broker.uses(log_level="debug")
-    ensemble.corrupt("/config/brokers/3", b"{")
+    broker.store.session.suspend()
+    await broker.operator_sets(OWN, {"log.level": "error"})
     broker.configs.read_anew()
-    await asyncio.sleep(0)
-    ensemble.corrupt("/config/brokers/3", b'{"version":1,"config":{"log.level":"error"}}')
+    assert {entry.key: entry.value for entry in broker.configs.entries()}["log.level"] == "debug"
+    broker.store.session.resume()
     await broker.uses(log_level="error")
 
 
