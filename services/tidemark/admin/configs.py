@@ -174,7 +174,12 @@ def check_resource(resource: ConfigResource) -> None:
 
 
 def _check_topic(topic: TopicDescription, set_: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """What is set must be possible on this topic. What was there before does not stand in the way of another key."""
-    factor = min((len(replicas) for replicas in topic.partitions.values()), default=0)
+    """What is set must be possible on this topic, also when moves under way are done. What was there before does not
+    stand in the way of another key."""
+    staying = (
+        [replica for replica in replicas if replica not in topic.removing.get(index, ())]
+        for index, replicas in topic.partitions.items()
+    )
+    factor = min((len(replicas) for replicas in staying), default=0)
     judged = {key: value for key, value in wanted.items() if key in set_}
     check_configs(judged, replication_factor=factor)

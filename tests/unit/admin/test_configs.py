@@ -110,6 +110,19 @@ async def test_more_in_sync_replicas_than_there_are_replicas_is_refused(store: F
     assert "replication factor" in refused.value.message
 
 
+async def test_replicas_that_are_being_moved_away_do_not_count(store: FakeMetadataStore) -> None:
+    three = (BrokerId(0), BrokerId(1), BrokerId(2))
+    leaving = {0: (BrokerId(2),)}
+    await store.create_topic(
+        TopicDescription("moving", "id-2", {0: three, 1: three}, {0: "i", 1: "j"}, removing=leaving)
+    )
+    moving = ConfigResource(ConfigKind.TOPIC, "moving")
+    assert await Calls(store).alter(moving, min_insync_replicas="2")
+    with pytest.raises(TidemarkError) as refused:
+        await Calls(store).alter(moving, min_insync_replicas="3")
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
 @pytest.mark.parametrize("name", ["", "-1", "01", "2147483648", "x", "٣", "defaults"])
 async def test_what_is_no_broker_is_refused(store: FakeMetadataStore, name: str) -> None:
     with pytest.raises(TidemarkError) as refused:
