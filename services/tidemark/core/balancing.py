@@ -19,14 +19,16 @@ BYTES_TOLERANCE: Final = 0.1
 _Pair = tuple[BrokerId, BrokerId]
 
 
-def even_counts(layout: ReplicaLayout, *, again: bool = False) -> None:
+def even_counts(layout: ReplicaLayout, *, again: bool = False) -> bool:
     """Each broker has the floor or the ceiling of the mean number of replicas, as far as the racks let it.
 
     As few replicas move as that needs, of the sizes that bring the bytes nearest to the mean.
-    `again`: what has moved may move on (where moving on costs nothing).
+    `again`: what has moved may move on, and what could not move once is tried once more: no two brokers can be brought
+    closer then. Gives whether anything moved.
     """
     shut: set[_Pair] = set()
     closed: set[_Pair] = set()
+    moved = False
     fresh = True
     while True:
         path = _count_path(layout, shut)
@@ -39,8 +41,9 @@ def even_counts(layout: ReplicaLayout, *, again: bool = False) -> None:
                     shut.add((source, target))
                     break
                 layout.move(found, source, target, again=again)
-        elif fresh:
-            return
+                moved = True
+        elif fresh or not again:
+            return moved
         else:  # a replica that was in the way may have moved since
             shut = set(closed)
             layout.look_again()
@@ -116,18 +119,21 @@ def _find_for_count(layout: ReplicaLayout, source: BrokerId, target: BrokerId) -
 # -- bytes -----------------------------------------------------------------------------------------------------
 
 
-def even_bytes(layout: ReplicaLayout) -> None:
+def even_bytes(layout: ReplicaLayout) -> bool:
     """Bring brokers that are farther than BYTES_TOLERANCE from the mean nearer to it; counts stay as even as they are.
 
     A large replica goes one way and a small one the other, where at least half of what is copied makes a difference.
+    Gives whether anything moved.
     """
     shut: set[_Pair] = set()
     fresh = True
+    moved = False
     while True:
         if _shift_bytes(layout, shut):
             fresh = False
+            moved = True
         elif fresh:
-            return
+            return moved
         else:
             shut.clear()
             layout.look_again()
@@ -193,7 +199,7 @@ def even_leaders(layout: ReplicaLayout) -> None:
             return
         for source, target in pairwise(path):
             index, _ = led[source, target].popitem()
-            _lead(layout.replicas[index], source, target, index, led)
+            _lead(layout, index, source, target, led)
         leaders[path[0]] -= 1
         leaders[path[-1]] += 1
 
@@ -218,13 +224,13 @@ def _led_with(layout: ReplicaLayout) -> dict[_Pair, dict[int, None]]:
 
 
 def _lead(
-    replicas: list[BrokerId], source: BrokerId, target: BrokerId, index: int, led: dict[_Pair, dict[int, None]]
+    layout: ReplicaLayout, index: int, source: BrokerId, target: BrokerId, led: dict[_Pair, dict[int, None]]
 ) -> None:
+    replicas = layout.replicas[index]
     for other in replicas[1:]:
         if (source, other) in led:
             led[source, other].pop(index, None)
-    place = replicas.index(target)
-    replicas[0], replicas[place] = target, source
+    layout.lead(index, target)
     for other in replicas[1:]:
         if (target, other) in led:
             led[target, other][index] = None

@@ -76,7 +76,9 @@ def add_brokers(
         layout.look_through()
         even_counts(layout)
         layout.look_through()
-        even_bytes(layout)
+        even_counts(layout, again=True)
+        while even_bytes(layout) and even_counts(layout, again=True):
+            continue  # what the one moved may have made room, within a rack, for the other
         even_leaders(layout)
     return _plan(layout, racks)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from tidemark.model import BrokerId, TopicPartition
@@ -51,8 +52,11 @@ class ReplicaLayout:
         self.brokers = sorted(broker for broker in racks if broker not in leaving)
         self.count = dict.fromkeys(self.brokers, 0)
         self.load_bytes = dict.fromkeys(self.brokers, 0)
-        self._rack = dict(racks)
-        self._racks_matter = len({rack for rack in racks.values() if rack}) < len([r for r in racks.values() if r])
+        names = {broker: racks.get(broker) or broker for broker in {*racks, *chain.from_iterable(self.original)}}
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
+        self._rack = {broker: numbers[name] for broker, name in names.items()}
+        self._racks_matter = len(numbers) < len(names)
+        self._racks = [[self._rack[broker] for broker in replicas] for replicas in self.original]
         self._held: dict[BrokerId, list[Held]] = {broker: [] for broker in self.brokers}
         self._between: dict[tuple[BrokerId, BrokerId], list[Held]] = {}
         for index, replicas in enumerate(self.replicas):
@@ -117,17 +121,16 @@ class ReplicaLayout:
         replicas = self.replicas[index]
         if target in replicas or source not in replicas:
             return False
-        if not self._racks_matter or self._same_rack(source, target):
+        if not self._racks_matter:
             return True
-        return self.in_rack_of(target, replicas) < self.in_rack_of(source, replicas)
+        here, there = self._rack[source], self._rack[target]
+        racks = self._racks[index]
+        return here == there or racks.count(there) < racks.count(here)
 
     def in_rack_of(self, broker: BrokerId, replicas: Iterable[BrokerId]) -> int:
         """How many of these are in this broker's rack; a broker whose rack is unknown is a rack of its own."""
-        return sum(self._same_rack(broker, other) for other in replicas)
-
-    def _same_rack(self, one: BrokerId, other: BrokerId) -> bool:
-        rack = self._rack.get(one, "")
-        return one == other or (rack != "" and rack == self._rack.get(other, ""))
+        rack = self._rack[broker]
+        return sum(self._rack[other] == rack for other in replicas)
 
     def move(self, one: Held, source: BrokerId, target: BrokerId, *, again: bool = False) -> None:
         """The target takes the source's place in the list; `again`: it may be moved once more."""
@@ -144,11 +147,19 @@ class ReplicaLayout:
         """The target takes that place in the list from whoever has it."""
         source, size_bytes = self.replicas[index][position], self.size_bytes[index]
         self.replicas[index][position] = target
+        self._racks[index][position] = self._rack[target]
         self.count[target] += 1
         self.load_bytes[target] += size_bytes
         if source in self.count:
             self.count[source] -= 1
             self.load_bytes[source] -= size_bytes
+
+    def lead(self, index: int, target: BrokerId) -> None:
+        """The target and the first of the list change places."""
+        replicas, racks = self.replicas[index], self._racks[index]
+        place = replicas.index(target)
+        replicas[0], replicas[place] = replicas[place], replicas[0]
+        racks[0], racks[place] = racks[place], racks[0]
 
     def cost_bytes(self, one: Held, source: BrokerId, target: BrokerId) -> int:
         """What more has to be copied when this replica moves; less than 0 where it goes back."""

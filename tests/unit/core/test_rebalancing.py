@@ -200,6 +200,41 @@ def test_racks_never_come_closer_together(
         assert apartness(left, move.replicas) >= min(possible, original)
 
 
+def test_replicas_of_one_partition_that_are_replaced_together_keep_their_racks() -> None:
+    lists = {TopicPartition("t", 0): tuple(racks_of((0, 1, 2)))}
+    plan = remove_brokers(lists, {}, racks_of(range(6), 3), {BrokerId(0), BrokerId(1)})
+    assert [move.replicas for move in plan.moves] == [(3, 4, 2)]
+
+
+@st.composite
+def worn_clusters(draw: st.DrawFn) -> Cluster:
+    """Anything may have happened to them: lists by hand, racks named for some, brokers that are dead."""
+    brokers = draw(st.integers(1, 8))
+    names = draw(st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=brokers, max_size=brokers))
+    ids = st.integers(0, brokers + draw(st.integers(0, 1)) - 1).map(BrokerId)
+    lists = draw(st.lists(st.lists(ids, min_size=1, max_size=4, unique=True).map(tuple), min_size=1, max_size=40))
+    sizes = draw(st.lists(st.integers(0, 1000), min_size=len(lists), max_size=len(lists)))
+    partitions = [TopicPartition(f"t{place % 3}", place // 3) for place in range(len(lists))]
+    return Cluster(
+        {BrokerId(broker): name for broker, name in enumerate(names)},
+        dict(zip(partitions, lists, strict=True)),
+        dict(zip(partitions, sizes, strict=True)),
+    )
+
+
+@given(worn_clusters())
+@settings(max_examples=300, deadline=None)
+def test_a_plan_that_was_carried_out_leaves_nothing_to_plan(before: Cluster) -> None:
+    plan = add_brokers(before.assignments, before.sizes_bytes, before.racks)
+    check_books(before, plan, before.racks)
+    after = before.after(plan)
+    assert add_brokers(after, before.sizes_bytes, before.racks).moves == ()
+    for partition, replicas in after.items():
+        assert apartness(before.racks, replicas) >= apartness(before.racks, before.assignments[partition])
+        dead = [broker for broker in before.assignments[partition] if broker not in before.racks]
+        assert [broker for broker in replicas if broker not in before.racks] == dead
+
+
 def test_a_new_broker_in_a_rack_shares_the_load_of_that_rack() -> None:
     before = cluster(6, [(60, 3)], racks=3)
     plan = add_brokers(before.assignments, {}, racks_of(range(7), 3), [BrokerId(6)])
