@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from tidemark.core.balancing import even_bytes, even_counts, even_leaders
+from tidemark.core.balancing import even_bytes, even_counts, even_heirs, even_leaders
 from tidemark.core.move_request import ANY_LOG_DIR
 from tidemark.core.placement import assign_replicas
 from tidemark.core.replica_layout import ReplicaLayout
@@ -80,6 +80,7 @@ def add_brokers(
         while even_bytes(layout) and even_counts(layout, again=True):
             continue  # what the one moved may have made room, within a rack, for the other
         even_leaders(layout)
+        even_heirs(layout)
     return _plan(layout, racks)
 
 

@@ -154,12 +154,11 @@ class ReplicaLayout:
             self.count[source] -= 1
             self.load_bytes[source] -= size_bytes
 
-    def lead(self, index: int, target: BrokerId) -> None:
-        """The target and the first of the list change places."""
+    def swap(self, index: int, one: int, other: int) -> None:
+        """These places of the list change who has them."""
         replicas, racks = self.replicas[index], self._racks[index]
-        place = replicas.index(target)
-        replicas[0], replicas[place] = replicas[place], replicas[0]
-        racks[0], racks[place] = racks[place], racks[0]
+        replicas[one], replicas[other] = replicas[other], replicas[one]
+        racks[one], racks[other] = racks[other], racks[one]
 
     def cost_bytes(self, one: Held, source: BrokerId, target: BrokerId) -> int:
         """What more has to be copied when this replica moves; less than 0 where it goes back."""

@@ -169,6 +169,16 @@ def test_a_broker_that_is_even_in_replicas_but_heavy_swaps_large_ones_for_small_
     assert plan.moved_bytes == 202
 
 
+def test_a_new_brokers_partitions_are_spread_over_the_others_should_it_fail() -> None:
+    before = cluster(5, [(300, 3)])
+    racks = racks_of(range(6))
+    plan = add_brokers(before.assignments, {}, racks, [BrokerId(5)])
+    lists = before.after(plan).values()
+    heirs = Counter(replicas[1] for replicas in lists if replicas[0] == 5)
+    assert spread(heirs[BrokerId(broker)] for broker in range(5)) <= 2
+    assert all({*move.replicas} - {*before.assignments[move.partition]} == {5} for move in plan.moves)
+
+
 def test_a_new_broker_gets_partitions_of_all_topics_alike() -> None:
     before = cluster(4, [(60, 2), (60, 2), (120, 2)])
     plan = add_brokers(before.assignments, {}, racks_of(range(5)), [BrokerId(4)])
