@@ -8,11 +8,20 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    EpochEntry,
+    ErrorCode,
+    Offset,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
 from tidemark.storage.checkpoint import (
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -21,6 +30,7 @@ from tidemark.storage.checkpoint import (
     Checkpoints,
     read_checkpoints,
 )
+from tidemark.storage.epoch_file import write_epochs
 from tidemark.storage.files import (
     PARTITION_FILE,
     BadFile,
@@ -34,6 +44,8 @@ from tidemark.storage.files import (
     sync_file_system,
 )
 from tidemark.storage.log import Captured, PartitionLog
+from tidemark.storage.recovery import make_segment
+from tidemark.storage.roster import Roster, RosterEntry
 
 META_FILE: Final = "meta.json"
 LOCK_FILE: Final = ".lock"
@@ -64,6 +76,31 @@ class FoundReplica(NamedTuple):
     generation: int
 
 
+class UnmadeDirectory:
+    """A replica of the roster: how it gets a directory, and where its epochs are kept until then."""
+
+    def __init__(self, roster: Roster, found: FoundReplica) -> None:
+        self._roster = roster
+        self._found = found
+
+    def make(self) -> None:
+        """partition.json comes last, so that it is whole when it counts; the roster is left when all is there."""
+        partition, path, identity, generation = self._found
+        assert identity is not None, "the roster says whose it is"
+        path.mkdir(exist_ok=True)
+        make_segment(path, 0)
+        entry = self._roster.get(partition)
+        if entry is not None and entry.epochs:
+            write_epochs(path, entry.epochs)
+        write_identity(path, identity, generation=generation)
+        self._roster.forget(partition)
+
+    def save_epochs(self, entries: Sequence[EpochEntry]) -> None:
+        """In the roster."""
+        assert self._found.identity is not None, "the roster says whose it is"
+        self._roster.put(self._found.partition, RosterEntry(self._found.identity, tuple(entries)))
+
+
 class LogDirectory:
     """A directory that this process holds the lock of.
 
@@ -80,6 +117,10 @@ class LogDirectory:
         self._checkpoint_lock = threading.Lock()
         self.previous = PreviousDirectory(directory_id, _clean_epoch(path), _incarnation(path))
         self.found = list(_found_replicas(path))
+        self.roster = Roster(path)
+        self.roster.forget_shadowed([found.partition for found in self.found])
+        for partition, entry in self.roster.entries.items():
+            self.found.append(FoundReplica(partition, path / str(partition), entry.identity, 0))
         known = [(found.partition, found.identity.incarnation) for found in self.found if found.identity]
         self.checkpoints: Checkpoints = read_checkpoints(path, known)
 

@@ -64,6 +64,8 @@ class PartitionLog(LogReader):
         self._check_usable()
         if not batches:
             return Offset(self._end)
+        if self._unmade is not None:
+            self._make_directory()
         if not stamp and batches[0].envelope.base_offset < self._end:
             self._start_at_spanning_batch(batches[0])
         first = base_offset if stamp else batches[0].envelope.base_offset
@@ -78,6 +80,17 @@ class PartitionLog(LogReader):
             reason = error.strerror if isinstance(error, OSError) else error
             raise TidemarkError(ErrorCode.STORAGE_ERROR, f"append to {self._path.name}: {reason}") from error
         return Offset(self._end)
+
+    def _make_directory(self) -> None:
+        """The first record is coming, or what is like it; the log may have been closed and set aside meanwhile."""
+        with self._files_lock:
+            self._check_usable()
+            if self._unmade is not None:
+                try:
+                    self._unmade.make()
+                except OSError as error:
+                    raise_storage_error(f"make the directory of {self._path.name}", error)
+                self._unmade = None
 
     def _append_group(self, batches: Sequence[Batch], start: int, leader_epoch: int, stamping: bool) -> int:
         """Write the batches from `start` on that go into one segment with one writev; gives the next start."""
@@ -309,6 +322,7 @@ class PartitionLog(LogReader):
             TidemarkError: STORAGE_ERROR; the replica is offline then.
         """
         self._check_usable()
+        self._make_directory()
         try:
             with self._files_lock:
                 self._mark_cut(CutPoint(min(start_offset, self._end), start_offset))
@@ -356,7 +370,10 @@ class PartitionLog(LogReader):
                 self._epochs = LeaderEpochs(entries)
                 self._latest_epoch, self._epochs_behind = self._epochs.latest, False
             try:
-                write_epochs(self._path, entries)
+                if self._unmade is not None:
+                    self._unmade.save_epochs(entries)
+                else:
+                    write_epochs(self._path, entries)
             except OSError as error:
                 raise_storage_error(f"write {EPOCH_FILE} of {self._path.name}", error)
 
@@ -367,6 +384,8 @@ class PartitionLog(LogReader):
             TidemarkError: STORAGE_ERROR, and the whole log directory is offline: a failed sync is never tried again.
         """
         self._check_usable()
+        if self._unmade is not None:
+            return Offset(self._flushed)
         with self._lock:
             cuts, end, names = self._cuts, self._end, self._names_behind
             behind = [segment for segment in self._segments if segment.next_offset > self._flushed]
@@ -481,7 +500,7 @@ class PartitionLog(LogReader):
             OSError: the disk does not answer.
         """
         with self._files_lock:
-            if self._broken:
+            if self._broken or self._unmade is not None:
                 return
             self._segments[-1].seal()
             if self._end > 0 and self._snapshot_at != self._end:

@@ -19,12 +19,13 @@ from tidemark.storage.directory import (
     FoundReplica,
     LogDirectory,
     PreviousDirectory,
+    UnmadeDirectory,
     aside_path,
-    write_identity,
 )
 from tidemark.storage.files import PARTITION_FILE, DescriptorPool, storage_error
 from tidemark.storage.log import PartitionLog
-from tidemark.storage.recovery import Expected, make_segment, recover, segment_offsets
+from tidemark.storage.recovery import Expected, nothing_yet, recover, segment_offsets
+from tidemark.storage.roster import RosterEntry
 from tidemark.storage.segment import Segment
 from tidemark.storage.settings import PRODUCER_ID_EXPIRATION_MS, storage_settings
 
@@ -177,8 +178,13 @@ class LogManager:
         old = directory.logs.pop(key, None)
         if old is not None:
             old.close()
-        recovered = recover(found.path, expected, interval_bytes=settings.index_interval_bytes)
-        log = PartitionLog(found.path, recovered, settings=settings, pool=self._pool, home=directory)
+        unmade = self._unmade(directory, found, expected)
+        if unmade is not None:
+            entry = directory.roster.get(partition)
+            recovered = nothing_yet(found.path, entry.epochs if entry is not None else ())
+        else:
+            recovered = recover(found.path, expected, interval_bytes=settings.index_interval_bytes)
+        log = PartitionLog(found.path, recovered, settings=settings, pool=self._pool, home=directory, unmade=unmade)
         directory.logs[key] = log
         return log, RecoveredLog(
             log_start_offset=log.log_start_offset,
@@ -191,6 +197,16 @@ class LogManager:
             fresh=fresh,
             directory=self._directories.index(directory),
         )
+
+    def _unmade(self, directory: LogDirectory, found: FoundReplica, expected: Expected) -> UnmadeDirectory | None:
+        """Of a replica that has held nothing; one that checkpoints know more of gets a directory, and is damaged."""
+        if directory.roster.get(found.partition) is None:
+            return None
+        unmade = UnmadeDirectory(directory.roster, found)
+        if expected.is_nothing:
+            return unmade
+        unmade.make()
+        return None
 
     def _set_others_aside(self, partition: TopicPartition, identity: ReplicaIdentity) -> KnownDamage | None:
         """Keep only the directory to open; gives the doubt that an unreadable one leaves."""
@@ -222,14 +238,13 @@ class LogManager:
     def _make(
         self, directory: LogDirectory, partition: TopicPartition, identity: ReplicaIdentity, doubt: KnownDamage | None
     ) -> FoundReplica:
-        """A new replica's directory; partition.json is written last, so that it is whole when it counts."""
-        path = directory.path / str(partition)
-        path.mkdir()
-        make_segment(path, 0)
+        """A new replica: a line in the roster; with a doubt to remember, a directory."""
+        found = FoundReplica(partition, directory.path / str(partition), identity, 0)
+        directory.roster.put(partition, RosterEntry(identity))
         if doubt is not None:
-            write_damage(path, doubt)
-        write_identity(path, identity, generation=0)
-        found = FoundReplica(partition, path, identity, 0)
+            found.path.mkdir()
+            write_damage(found.path, doubt)
+            UnmadeDirectory(directory.roster, found).make()
         self._found[partition] = [(directory, found)]
         return found
 
@@ -254,6 +269,8 @@ class LogManager:
             if log is not None:
                 log.close()
             directory.checkpoints.forget(key)
+        if directory.roster.forget(found.partition):
+            return  # it has held nothing
         aside = aside_path(found.path, suffix)
         found.path.rename(aside)
         self._take_aside(aside, suffix)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
-from tidemark.model import ErrorCode, Offset, TidemarkError
+from tidemark.model import EpochEntry, ErrorCode, Offset, TidemarkError
 from tidemark.ports import TimestampOffset
 from tidemark.storage import search
-from tidemark.storage.damage import CUT_FILE
 from tidemark.storage.files import Descriptor, DescriptorPool, monotonic_ms, read_exactly
 from tidemark.storage.index import NO_TIMESTAMP_US
 from tidemark.storage.recovery import Recovered
@@ -39,6 +39,16 @@ class Home(Protocol):
         """A sync failed: the directory goes offline (it is never tried again)."""
 
 
+class Unmade(Protocol):
+    """What stands for the directory of a replica that has held nothing yet."""
+
+    def make(self) -> None:
+        """Make the directory, with an empty segment at offset 0. Raises OSError."""
+
+    def save_epochs(self, entries: Sequence[EpochEntry]) -> None:
+        """Keep the leader epochs that began without a record. Raises OSError."""
+
+
 class LogReader:
     """What a log knows in memory, and reading it: the half of `PartitionLog` that changes nothing.
 
@@ -46,9 +56,18 @@ class LogReader:
     """
 
     def __init__(
-        self, path: Path, recovered: Recovered, *, settings: StorageSettings, pool: DescriptorPool, home: Home
+        self,
+        path: Path,
+        recovered: Recovered,
+        *,
+        settings: StorageSettings,
+        pool: DescriptorPool,
+        home: Home,
+        unmade: Unmade | None = None,
     ) -> None:
         self._path = path
+        self._unmade = unmade
+        """None as soon as there is a directory."""
         self._settings = settings
         self._pool = pool
         self._home = home
@@ -64,7 +83,7 @@ class LogReader:
         self._flushed = recovered.recovery_point
         self._damaged_until = recovered.damage.until if recovered.damage else None
         self._cuts = 0
-        self._cut_pending = (path / CUT_FILE).exists()
+        self._cut_pending = recovered.cut_pending
         self._snapshot_at = self._end
         self._unsnapshotted_bytes = 0
         self._names_behind = True

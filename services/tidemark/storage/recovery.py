@@ -15,7 +15,7 @@ from typing import Final
 
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
-from tidemark.model import LeaderEpoch, Offset, TidemarkError
+from tidemark.model import EpochEntry, LeaderEpoch, Offset, TidemarkError
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import Envelope
 from tidemark.storage.checkpoint import UNKNOWN
@@ -47,6 +47,11 @@ class Expected:
     high_watermark: int = 0
     log_start: int | None = None
 
+    @property
+    def is_nothing(self) -> bool:
+        """Nothing says that the replica ever held anything."""
+        return self.recovery_point <= 0 and self.high_watermark <= 0 and self.log_start in (None, UNKNOWN, 0)
+
     def after(self, cut: CutPoint | None) -> Expected:
         """What is left of it after a cut that no checkpoint knows of yet."""
         if cut is None:
@@ -67,6 +72,8 @@ class Recovered:
     epochs: LeaderEpochs
     producers: ProducerStates
     damage: KnownDamage | None = None
+    cut_pending: bool = False
+    """The directory says of a cut that no checkpoint knows of yet."""
 
     @property
     def log_end(self) -> int:
@@ -87,15 +94,25 @@ def recover(directory: Path, expected: Expected, *, interval_bytes: int) -> Reco
     Raises:
         OSError: the disk does not answer.
     """
-    expected = expected.after(read_cut_point(directory))
+    cut = read_cut_point(directory)
+    expected = expected.after(cut)
     for name in os.listdir(directory):
         if name.endswith(TEMPORARY_SUFFIX):
             (directory / name).unlink()
     try:
-        return _recover(directory, expected, interval_bytes, trusting=True)
+        recovered = _recover(directory, expected, interval_bytes, trusting=True)
     except Damage:
         # A header below the recovery point, met while folding: look at everything.
-        return _recover(directory, expected, interval_bytes, trusting=False)
+        recovered = _recover(directory, expected, interval_bytes, trusting=False)
+    recovered.cut_pending = cut is not None
+    return recovered
+
+
+def nothing_yet(directory: Path, epochs: Sequence[EpochEntry]) -> Recovered:
+    """Of a replica that has no directory: what `recover` would find in a new one."""
+    segment = Segment(directory, 0)
+    segment.index = SegmentIndex()
+    return Recovered([segment], 0, 0, 0, LeaderEpochs(epochs), ProducerStates())
 
 
 def _recover(directory: Path, expected: Expected, interval_bytes: int, *, trusting: bool) -> Recovered:

@@ -395,7 +395,8 @@ def test_a_batch_that_goes_back_in_offset_is_damage_or_cut(path: Path) -> None:
 
 def test_a_replica_killed_while_it_was_made_held_nothing_and_is_not_doubted(path: Path) -> None:
     logs = open_one(path / "young")
-    logs.open(PARTITION, IDENTITY, CONFIGS)
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    log.reset(Offset(0))  # makes its directory
     logs.close()
     (path / "young" / str(PARTITION) / "partition.json").unlink()
     logs = open_one(path / "young")

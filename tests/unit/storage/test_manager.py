@@ -135,10 +135,9 @@ def test_of_two_directories_the_highest_generation_is_opened(path: Path) -> None
 
 def test_deleted_replicas_go_and_strays_go_after_their_grace(path: Path) -> None:
     logs = open_one(path)
-    logs.open(PARTITION, IDENTITY, {})
-    logs.set_aside(PARTITION, "stray")
-    logs.open(PARTITION, IDENTITY, {})
-    logs.set_aside(PARTITION, "delete")
+    for suffix in ("stray", "delete"):
+        lead(logs.open(PARTITION, IDENTITY, {})[0], make_batch(["a"]))
+        logs.set_aside(PARTITION, suffix)
     logs.checkpoint({})
     logs.close()
     assert [entry.name.rsplit("-", 1)[1] for entry in path.iterdir() if entry.is_dir()] == ["stray"]
@@ -151,8 +150,9 @@ def test_deleted_replicas_go_and_strays_go_after_their_grace(path: Path) -> None
 def test_the_longest_topic_name_can_be_set_aside(path: Path) -> None:
     partition = TopicPartition("x" * 249, 99999)
     logs = open_one(path)
-    logs.open(partition, IDENTITY, {})
+    lead(logs.open(partition, IDENTITY, {})[0], make_batch(["a"]))
     logs.set_aside(partition, "stray")
+    assert len([entry for entry in path.iterdir() if entry.is_dir()]) == 1
     logs.close()
     logs = open_one(path)
     assert logs.replicas() == {}

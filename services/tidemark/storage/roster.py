@@ -1,0 +1,147 @@
+"""The roster of a log directory: a replica that has never held anything has a line in it, and no directory of its own.
+
+Making a directory with its files costs a file system about as much as a thousand appends; a topic of many partitions
+pays it for a partition when its first record comes. One append to the roster takes its place: it is there after a
+kill (rule T5), and durable with the next syncfs, as the directory was. A lost line costs nothing but itself: the
+replica is made anew, empty as it was. A directory of the same name always counts more than a line.
+
+Lines end with the CRC-32C of what stands before: "+ topic partition topic_id incarnation epochs" enters a replica or
+replaces its entry (`epochs`: "epoch:start,...", or "-" for none), "- topic partition" takes it out.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tidemark.model import EpochEntry, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
+from tidemark.storage.files import Descriptor, checksum, replace_file
+
+ROSTER_FILE: Final = "empty-replicas"
+
+_VERSION: Final = b"1\n"
+_DEAD_LINES_MIN: Final = 4096
+"""So many lines that count no more are carried along before the file is written anew."""
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+class RosterEntry(NamedTuple):
+    """Whose the replica is, and the epochs that began in it without a record (rule E1)."""
+
+    identity: ReplicaIdentity
+    epochs: tuple[EpochEntry, ...] = ()
+
+
+class Roster:
+    """The file in memory; safe for threads. Everything below raises OSError when the disk does not answer."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / ROSTER_FILE
+        self._lock = threading.Lock()
+        self._descriptor: Descriptor | None = None
+        self._entries: dict[TopicPartition, RosterEntry] = {}
+        self._lines = 0
+        self._torn = False
+        """The last line may be a half one."""
+        if not self._read() or self._has_many_dead_lines():
+            self._rewrite()
+
+    @property
+    def entries(self) -> Mapping[TopicPartition, RosterEntry]:
+        """All of them."""
+        with self._lock:
+            return dict(self._entries)
+
+    def get(self, partition: TopicPartition) -> RosterEntry | None:
+        """The entry of a replica that has held nothing."""
+        return self._entries.get(partition)
+
+    def put(self, partition: TopicPartition, entry: RosterEntry) -> None:
+        """Enter it, or replace its entry; a kill does not undo it."""
+        with self._lock:
+            self._append(_line(partition, entry))
+            self._entries[partition] = entry
+
+    def forget(self, partition: TopicPartition) -> bool:
+        """Take it out; whether it was there."""
+        with self._lock:
+            if partition not in self._entries:
+                return False
+            self._append(_sealed(f"- {partition.topic} {partition.partition}"))
+            del self._entries[partition]
+            return True
+
+    def forget_shadowed(self, directories: Collection[TopicPartition]) -> None:
+        """Of replicas that have a directory: they were killed on the way from the roster."""
+        for partition in directories:
+            self.forget(partition)
+
+    def _append(self, line: bytes) -> None:
+        if self._torn or self._has_many_dead_lines():
+            self._rewrite()
+        if self._descriptor is None:
+            self._descriptor = Descriptor(self._path, os.O_WRONLY | os.O_APPEND)
+        self._torn = True
+        if os.write(self._descriptor.number, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._torn = False
+        self._lines += 1
+
+    def _has_many_dead_lines(self) -> bool:
+        return self._lines > 2 * len(self._entries) + _DEAD_LINES_MIN
+
+    def _read(self) -> bool:
+        """Whether every line is whole."""
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return False
+        *lines, rest = content.removeprefix(_VERSION).split(b"\n") if content.startswith(_VERSION) else [content]
+        whole = content.startswith(_VERSION) and not rest
+        if not whole:
+            _LOGGER.warning("the roster of empty replicas was cut off", extra={"path": str(self._path)})
+        for line in lines:
+            whole = self._take(line) and whole
+        self._lines = len(lines)
+        return whole
+
+    def _take(self, line: bytes) -> bool:
+        body, _, crc = line.rpartition(b" ")
+        if crc != f"{checksum(body):08x}".encode():
+            return False
+        sign, topic, index, *rest = body.decode().split(" ")
+        partition = TopicPartition(topic, int(index))
+        if sign == "-":
+            self._entries.pop(partition, None)
+        else:
+            topic_id, incarnation, epochs = rest
+            self._entries[partition] = RosterEntry(ReplicaIdentity(topic_id, incarnation), _epochs(epochs))
+        return True
+
+    def _rewrite(self) -> None:
+        lines = [_line(partition, entry) for partition, entry in self._entries.items()]
+        replace_file(self._path, _VERSION + b"".join(lines))
+        self._descriptor = None
+        self._torn = False
+        self._lines = len(lines)
+
+
+def _line(partition: TopicPartition, entry: RosterEntry) -> bytes:
+    identity = entry.identity
+    epochs = ",".join(f"{epoch}:{start}" for epoch, start in entry.epochs) or "-"
+    return _sealed(f"+ {partition.topic} {partition.partition} {identity.topic_id} {identity.incarnation} {epochs}")
+
+
+def _sealed(text: str) -> bytes:
+    body = text.encode()
+    return body + f" {checksum(body):08x}\n".encode()
+
+
+def _epochs(text: str) -> tuple[EpochEntry, ...]:
+    pairs: Sequence[list[str]] = [] if text == "-" else [pair.split(":") for pair in text.split(",")]
+    return tuple(EpochEntry(LeaderEpoch(int(epoch)), Offset(int(start))) for epoch, start in pairs)
