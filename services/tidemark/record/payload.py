@@ -34,6 +34,7 @@ __all__ = [
     "from_columns",
     "read_batch",
     "reseal",
+    "row_offsets",
     "with_offsets",
 ]
 
@@ -135,18 +136,20 @@ def with_offsets(batch: Batch) -> pa.RecordBatch:
     """The rows of a batch in OFFSET_SCHEMA: key, value, timestamp, headers and each row's offset in the partition."""
     rows = read_batch(batch)
     envelope = parse_envelope(batch.data)
-    if envelope.is_compacted:
-        offsets = pc.add(rows.column(4).cast(pa.int64()), envelope.base_offset)
-    else:
-        offsets = pc.cumulative_sum(
-            pa.repeat(_ONE, rows.num_rows), start=pa.scalar(envelope.base_offset - 1, pa.int64())
-        )
+    offsets = row_offsets(envelope, rows)
     timestamps = rows.column(2)
     if envelope.has_append_time:
         timestamps = pa.repeat(pa.scalar(envelope.max_timestamp_us, TIMESTAMP_TYPE), rows.num_rows)
     return pa.RecordBatch.from_arrays(
         [rows.column(0), rows.column(1), timestamps, rows.column(3), offsets], schema=OFFSET_SCHEMA
     )
+
+
+def row_offsets(envelope: Envelope, rows: pa.RecordBatch) -> pa.Array[Any]:
+    """Each row's offset in the partition (int64): of a compacted batch by its `offset_delta`, else counted."""
+    if envelope.is_compacted:
+        return pc.add(rows.column(4).cast(pa.int64()), envelope.base_offset)
+    return pc.cumulative_sum(pa.repeat(_ONE, rows.num_rows), start=pa.scalar(envelope.base_offset - 1, pa.int64()))
 
 
 def from_columns(

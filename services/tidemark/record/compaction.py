@@ -1,0 +1,180 @@
+"""Compaction of batches: of each key the latest record stays (rule L1). Pure; works on many batches at a time.
+
+Keys are compared by their real bytes, in Arrow's hash tables, never by a digest alone: two keys that collide cost time,
+not a record. A batch of the result replaces exactly one batch and keeps its base_offset, last_offset_delta,
+leader_epoch, producer fields and max_timestamp; its rows then carry their own `offset_delta`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.record.envelope import ENVELOPE_BYTES, Attributes, Batch, Codec, Envelope, seal
+from tidemark.record.payload import encode_rows, read_batch, row_offsets
+from tidemark.record.schema import COMPACTED_SCHEMA
+
+ENTRY_BYTES: Final = 64
+"""What a key costs beside its own bytes: its offset, and its share of the hash table that it is looked up in."""
+_FULL_SHARE: Final = 0.75
+"""A map filled so far takes no more: from here on each addition would be folded in at the price of the whole map."""
+
+
+class KeyOffsets:
+    """The latest offset of each key among the records added; records without a key are passed over.
+
+    Invariant: `size_bytes` is at most `max_bytes`, unless what was added first alone is larger.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._folded: pa.Table | None = None
+        self._pending: list[pa.Table] = []
+        self._size_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """An estimate of the memory held, the hash table of a look-up included."""
+        return self._size_bytes
+
+    def __len__(self) -> int:
+        """Number of keys."""
+        folded = self._fold()
+        return 0 if folded is None else folded.num_rows
+
+    def add(self, batches: Sequence[Batch], rows: Sequence[pa.RecordBatch]) -> bool:
+        """Take in the rows of these batches, all of them or none; False: they do not fit."""
+        new = _latest(_keys_and_offsets(batches, rows))
+        cost = _cost(new)
+        if self._size_bytes and self._size_bytes + cost > self._max_bytes:
+            self._fold()
+            if self._size_bytes + cost > self._max_bytes:
+                return self._add_folded(new)
+        self._pending.append(new)
+        self._size_bytes += cost
+        return True
+
+    def _add_folded(self, new: pa.Table) -> bool:
+        """What is new may be of keys that are known: fold it in to see."""
+        if self._folded is None or self._size_bytes > _FULL_SHARE * self._max_bytes:
+            return False
+        together = _latest(pa.concat_tables([self._folded, new]))
+        if _cost(together) > self._max_bytes:
+            return False
+        self._folded, self._size_bytes = together, _cost(together)
+        return True
+
+    def _fold(self) -> pa.Table | None:
+        if self._pending:
+            known = [] if self._folded is None else [self._folded]
+            self._folded = _latest(pa.concat_tables([*known, *self._pending]))
+            self._pending = []
+            self._size_bytes = _cost(self._folded)
+        return self._folded
+
+    def of(self, keys: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+        """The latest offset of each key, null where none is known."""
+        folded = self._fold()
+        if folded is None or not folded.num_rows:
+            return pa.chunked_array([pa.nulls(len(keys), pa.int64())])
+        found = pc.index_in(keys, value_set=folded.column(0).chunk(0), skip_nulls=True)
+        return pc.take(folded.column(1), found)
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningRule:
+    """What a cleaning goes by.
+
+    Attributes:
+        end_offset: below it (exclusive) every record has been added to the map.
+        now_s: the time, since 1970.
+        delete_horizon_s: when tombstones that are met for the first time may go.
+        kept: base offsets of the batches that stay even with no record left.
+    """
+
+    end_offset: int
+    now_s: int
+    delete_horizon_s: int
+    kept: Container[int]
+
+
+def compact(batches: Sequence[Batch], latest: KeyOffsets, rule: CleaningRule) -> list[bytes | None]:
+    """What replaces each of the batches: its own bytes, others, or None where nothing of it stays.
+
+    Raises:
+        TidemarkError: as `read_batch`: a batch is damaged.
+    """
+    rows = [read_batch(batch) for batch in batches]
+    read = list(zip(batches, rows, strict=True))
+    offsets = pa.chunked_array([row_offsets(batch.envelope, one) for batch, one in read], pa.int64())
+    keys = pa.chunked_array([one.column(0) for one in rows], pa.binary())
+    outdated: Any = pc.less(offsets, latest.of(keys))
+    stays: Any = pc.invert(pc.fill_null(outdated, fill_value=False)).combine_chunks()
+    result: list[bytes | None] = []
+    start = 0
+    for batch, one in read:
+        count = one.num_rows
+        result.append(_compact_one(batch, one, stays.slice(start, count), rule))
+        start += count
+    return result
+
+
+def _compact_one(batch: Batch, rows: pa.RecordBatch, stays: Any, rule: CleaningRule) -> bytes | None:
+    envelope = batch.envelope
+    if envelope.is_control:
+        return batch.data
+    left: int = stays.true_count
+    if rows.column(1).null_count:
+        tombstones = pc.and_(stays, pc.and_(pc.is_null(rows.column(1)), pc.is_valid(rows.column(0))))
+        if envelope.has_delete_horizon and envelope.delete_horizon_s <= rule.now_s:
+            stays = pc.and_not(stays, tombstones)
+            left = stays.true_count
+        elif not envelope.has_delete_horizon and tombstones.true_count and envelope.next_offset <= rule.end_offset:
+            # what the tombstones cover is gone with this cleaning, so their time begins
+            envelope = envelope._replace(
+                attributes=envelope.attributes | Attributes.DELETE_HORIZON, delete_horizon_s=rule.delete_horizon_s
+            )
+    if left == rows.num_rows:
+        same = envelope is batch.envelope and (left or envelope.base_offset in rule.kept)
+        if same:
+            return batch.data
+        if left:
+            return seal(envelope, memoryview(batch.data)[ENVELOPE_BYTES:])
+    if not left and envelope.base_offset not in rule.kept:
+        return None
+    return _with_rows(envelope, rows, stays)
+
+
+def _with_rows(envelope: Envelope, rows: pa.RecordBatch, stays: Any) -> bytes:
+    """The batch with only some of its rows, which from then on carry their offsets."""
+    if not envelope.is_compacted:
+        deltas = pa.array(range(rows.num_rows), pa.uint32())
+        rows = pa.RecordBatch.from_arrays([*rows.columns, deltas], schema=COMPACTED_SCHEMA)
+    rows = rows.filter(stays)
+    attributes, horizon_s = envelope.attributes | Attributes.COMPACTED, envelope.delete_horizon_s
+    if not rows.column(1).null_count:
+        attributes, horizon_s = attributes & ~Attributes.DELETE_HORIZON, 0
+    kept = envelope._replace(attributes=int(attributes), delete_horizon_s=horizon_s, record_count=rows.num_rows)
+    return seal(kept, encode_rows(rows, Codec(kept.codec)))
+
+
+def _keys_and_offsets(batches: Sequence[Batch], rows: Sequence[pa.RecordBatch]) -> pa.Table:
+    data = [(batch, one) for batch, one in zip(batches, rows, strict=True) if not batch.envelope.is_control]
+    keys = pa.chunked_array([one.column(0) for _, one in data], pa.binary())
+    offsets = pa.chunked_array([row_offsets(batch.envelope, one) for batch, one in data], pa.int64())
+    table = pa.Table.from_arrays([keys, offsets], names=["key", "offset"])
+    return table.filter(pc.is_valid(keys)) if keys.null_count else table
+
+
+def _latest(table: pa.Table) -> pa.Table:
+    """One row for each key, with its largest offset; single chunks."""
+    latest = table.group_by("key", use_threads=False).aggregate([("offset", "max")])
+    return latest.rename_columns(["key", "offset"]).combine_chunks()
+
+
+def _cost(table: pa.Table) -> int:
+    return table.nbytes + ENTRY_BYTES * table.num_rows

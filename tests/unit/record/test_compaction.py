@@ -1,0 +1,171 @@
+"""Compaction of batches against a plain dict: what stays, what goes, and what of a batch never changes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tidemark.record.checks import check_batch
+from tidemark.record.compaction import CleaningRule, KeyOffsets, compact
+from tidemark.record.envelope import Attributes, Batch, Codec, stamped
+from tidemark.record.payload import build_batch, from_columns, read_batch, with_offsets
+
+HORIZON_S = 5_000
+NOW_S = 1_000
+UNTOUCHED = ("leader_epoch", "last_offset_delta", "base_sequence", "producer_id", "producer_epoch", "max_timestamp_us")
+Row = tuple[int, bytes | None, bytes | None]
+
+
+def batch_of(
+    base: int, records: list[tuple[bytes | None, bytes | None]], *, codec: Codec = Codec.NONE, producer_id: int = -1
+) -> Batch:
+    rows = from_columns(
+        [key for key, _ in records],
+        [value for _, value in records],
+        [1_000_000 * (base + number) for number in range(len(records))],
+        [[("n", str(base + number).encode())] if number % 3 else None for number in range(len(records))],
+    )
+    epoch = 7 if producer_id >= 0 else -1
+    data = build_batch(rows, codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=min(epoch, 0))
+    built = check_batch(bytes(data))
+    return stamped(built, base_offset=base, leader_epoch=2)
+
+
+def random_log(rng: random.Random) -> list[Batch]:
+    batches, base = [], rng.randrange(100)
+    keys = [b"", b"\x00", *(b"k%d" % number for number in range(rng.choice((1, 5, 40))))]
+    for _ in range(rng.randrange(1, 12)):
+        records: list[tuple[bytes | None, bytes | None]] = []
+        for _ in range(rng.randrange(1, 20)):
+            key = None if rng.random() < 0.05 else rng.choice(keys)
+            records.append((key, None if rng.random() < 0.2 else b"v%d" % rng.randrange(1 << 30)))
+        batch = batch_of(base, records, codec=rng.choice(list(Codec)), producer_id=rng.choice((-1, 3)))
+        batches.append(batch)
+        base = batch.envelope.next_offset + rng.choice((0, 0, 4))
+    return batches
+
+
+def rows_of(batches: list[Batch]) -> list[Row]:
+    found: list[Row] = []
+    for batch in batches:
+        rows = with_offsets(check_batch(batch.data))
+        columns = (rows.column(name).to_pylist() for name in ("offset", "key", "value"))
+        found += zip(*columns, strict=True)
+    return found
+
+
+def clean(
+    batches: list[Batch], *, end: int, now_s: int = NOW_S, kept: frozenset[int] = frozenset(), each: int = 3
+) -> list[Batch]:
+    latest = KeyOffsets(1 << 30)
+    dirty = [batch for batch in batches if batch.envelope.next_offset <= end]
+    for start in range(0, len(dirty), each):
+        some = dirty[start : start + each]
+        assert latest.add(some, [read_batch(batch) for batch in some])
+    cleaned: list[Batch] = []
+    for start in range(0, len(batches), each):
+        some = batches[start : start + each]
+        rule = CleaningRule(end_offset=end, now_s=now_s, delete_horizon_s=HORIZON_S, kept=kept)
+        cleaned += [check_batch(data) for data in compact(some, latest, rule) if data is not None]
+    return cleaned
+
+
+def expected_rows(batches: list[Batch], end: int) -> list[Row]:
+    latest = {key: offset for offset, key, _ in rows_of(batches) if offset < end and key is not None}
+    return [row for row in rows_of(batches) if row[1] is None or row[0] >= latest.get(row[1], 0)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_latest_record_of_each_key_stays_where_it_was(seed: int) -> None:
+    rng = random.Random(seed)
+    batches = random_log(rng)
+    end = rng.choice(batches).envelope.next_offset
+    kept = frozenset(batch.envelope.base_offset for batch in batches if rng.random() < 0.2)
+
+    cleaned = clean(batches, end=end, kept=kept)
+
+    assert rows_of(cleaned) == expected_rows(batches, end)
+    assert kept <= {batch.envelope.base_offset for batch in cleaned}
+    assert rows_of(clean(cleaned, end=end, kept=kept)) == rows_of(cleaned), "a second cleaning finds nothing"
+    before = {batch.envelope.base_offset: batch for batch in batches}
+    for batch in cleaned:
+        was = before[batch.envelope.base_offset].envelope
+        for name in UNTOUCHED:
+            assert getattr(batch.envelope, name) == getattr(was, name), name
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_headers_and_timestamps_of_what_stays_are_those_of_before(seed: int) -> None:
+    batches = random_log(random.Random(seed))
+    end = batches[-1].envelope.next_offset
+    before = {row["offset"]: row for batch in batches for row in with_offsets(batch).to_pylist()}
+    for batch in clean(batches, end=end):
+        for row in with_offsets(batch).to_pylist():
+            assert row == before[row["offset"]]
+
+
+def test_a_batch_of_which_all_stays_keeps_its_bytes() -> None:
+    batch = batch_of(10, [(b"a", b"1"), (b"b", b"2")])
+    assert clean([batch], end=12)[0].data is batch.data
+
+
+def test_a_tombstone_stays_until_its_horizon_and_then_goes() -> None:
+    log = [batch_of(0, [(b"a", b"1"), (b"b", b"1")]), batch_of(2, [(b"a", None)])]
+    once = clean(log, end=3)
+    assert rows_of(once) == [(1, b"b", b"1"), (2, b"a", None)]
+    assert once[1].envelope.delete_horizon_s == HORIZON_S
+    assert once[1].envelope.has_delete_horizon
+    assert not once[0].envelope.has_delete_horizon
+
+    later = clean(once, end=3, now_s=HORIZON_S - 1)
+    assert [batch.data for batch in later] == [batch.data for batch in once], "the horizon is set once"
+
+    last = clean(once, end=3, now_s=HORIZON_S, kept=frozenset({2}))
+    assert rows_of(last) == [(1, b"b", b"1")]
+    assert last[1].envelope.record_count == 0
+    assert last[1].envelope.attributes == Attributes.COMPACTED
+    assert rows_of(clean(last, end=3, now_s=HORIZON_S)) == [(1, b"b", b"1")]
+
+
+def test_a_tombstone_past_what_was_looked_at_gets_no_horizon() -> None:
+    """What it covers may still be there when its time is over."""
+    log = [batch_of(0, [(b"a", b"1")]), batch_of(1, [(b"a", None)])]
+    cleaned = clean(log, end=1)
+    assert [batch.data for batch in cleaned] == [batch.data for batch in log]
+
+
+def test_a_batch_with_no_record_left_goes_unless_it_is_kept() -> None:
+    log = [batch_of(0, [(b"a", b"1")], producer_id=3), batch_of(1, [(b"a", b"2")], producer_id=3)]
+    assert [batch.envelope.base_offset for batch in clean(log, end=2)] == [1]
+    kept = clean(log, end=2, kept=frozenset({0}))
+    assert [batch.envelope.record_count for batch in kept] == [0, 1]
+    assert kept[0].envelope.producer_id == 3
+    assert kept[0].envelope.next_offset == 1
+
+
+def test_a_map_that_is_full_takes_nothing_more_and_keeps_what_it_has() -> None:
+    some = [batch_of(base, [(b"key-%d" % (base + n), b"") for n in range(10)]) for base in range(0, 1000, 10)]
+    latest = KeyOffsets(20_000)
+    taken = 0
+    for batch in some:
+        if not latest.add([batch], [read_batch(batch)]):
+            break
+        taken += 1
+    assert 0 < taken < len(some)
+    assert len(latest) == 10 * taken
+    assert latest.size_bytes <= 20_000
+
+
+def test_a_map_takes_known_keys_for_ever() -> None:
+    latest = KeyOffsets(20_000)
+    for base in range(0, 5000, 10):
+        batch = batch_of(base, [(b"key-%d" % n, b"") for n in range(10)])
+        assert latest.add([batch], [read_batch(batch)])
+    assert len(latest) == 10
+
+
+def test_a_first_batch_too_large_for_the_map_is_taken_all_the_same() -> None:
+    batch = batch_of(0, [(b"key-%d" % n, b"") for n in range(100)])
+    latest = KeyOffsets(1)
+    assert latest.add([batch], [read_batch(batch)])
+    assert not latest.add([batch], [read_batch(batch)]) or len(latest) == 100
