@@ -113,7 +113,8 @@ def compact(batches: Sequence[Batch], latest: KeyOffsets, rule: CleaningRule) ->
     offsets = pa.chunked_array([row_offsets(batch.envelope, one) for batch, one in read], pa.int64())
     keys = pa.chunked_array([one.column(0) for one in rows], pa.binary())
     outdated: Any = pc.less(offsets, latest.of(keys))
-    stays: Any = pc.invert(pc.fill_null(outdated, fill_value=False)).combine_chunks()
+    stays: Any = pc.invert(outdated.fill_null(False))
+    stays = stays.combine_chunks()
     result: list[bytes | None] = []
     start = 0
     for batch, one in read:
