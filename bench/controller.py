@@ -30,6 +30,7 @@ from pathlib import Path
 
 from tidemark.client import AdminClient
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
+from tidemark.model import ElectionKind
 
 from bench.figures import Figure, report
 from bench.watching import LogLines, scrape, usage, wait_until
@@ -138,6 +139,13 @@ class Arena:
         self.found["idle_cpu_percent"].append(max(shares))
         print(f"idle: {[round(one.rss_mb) for one in after]} MB, {[round(share, 1) for share in shares]} % of a core")
 
+    def lead_evenly(self) -> None:
+        """Every preferred replica leads, as whoever was away leads nothing when it is back."""
+        began_s = time.time()
+        moved = sum(one.changed for one in self.admin.elect_leaders(ElectionKind.PREFERRED))
+        print(f"{moved} leaderships went back to preferred replicas: {time.time() - began_s:.2f} s")
+        self.wait_until_whole()
+
     def kill_broker(self, broker: int) -> None:
         """kill -9, new leaders, and its return."""
         controller = self.active_controller()
@@ -245,7 +253,9 @@ def measure(partitions: int) -> dict[str, list[float]]:
         for number in range(ROUNDS):
             print(f"round {number + 1}, load {os.getloadavg()[0]:.1f}")
             arena.create_and_delete(number)
+            arena.lead_evenly()
             arena.kill_broker(number % BROKERS)
+            arena.lead_evenly()
             arena.shut_down_broker((number + 1) % BROKERS)
             arena.kill_controller()
         arena.idle()
