@@ -246,7 +246,7 @@ def even_heirs(layout: ReplicaLayout) -> None:
     open_lists = [
         index
         for index, replicas in enumerate(layout.replicas)
-        if len(replicas) > 2 and tuple(replicas) != layout.original[index]
+        if len(replicas) > 2 and replicas[1] in layout.count and tuple(replicas) != layout.original[index]
     ]
     moved = True
     while moved:
