@@ -28,7 +28,6 @@ from tidemark.core.inventory import Inventory
 from tidemark.core.messages import (
     LeaderAndIsrCommand,
     PartitionCommand,
-    StoppedReplica,
     StopReplicaCommand,
 )
 from tidemark.core.partition_follower import PartitionFollower
@@ -54,8 +53,6 @@ from tidemark.model import (
     TopicPartition,
 )
 
-_NEVER_AGAIN = LeaderEpoch(1 << 31)
-
 
 class BrokerCore(BrokerQueries):
     """All replicas of one broker."""
@@ -66,8 +63,6 @@ class BrokerCore(BrokerQueries):
         self._controller_epoch = ControllerEpoch(-1)
         self._last_command = (ControllerEpoch(-1), 0)
         self._fences: dict[tuple[TopicPartition, ReplicaIdentity], LeaderEpoch] = {}
-        self._deleted: dict[tuple[TopicPartition, ReplicaIdentity], LeaderEpoch] = {}
-        """In which epoch replicas were deleted here: a late command of an earlier one does not bring them back."""
         self._inventory = Inventory(self._ctx)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             ev.BrokerRegistered: self._on_registered,
@@ -105,7 +100,6 @@ class BrokerCore(BrokerQueries):
         """Rule E5: what was led before is not led again in the same epoch."""
         self._stop_leading_everything()
         self._ctx.broker_epoch = event.broker_epoch
-        self._deleted.clear()  # what was sent before is for another broker epoch
         for partition, (identity, leader_epoch) in event.known_leader_epochs.items():
             self._inventory.found(partition, identity)
             self._raise_fence(partition, identity, leader_epoch)
@@ -206,10 +200,6 @@ class BrokerCore(BrokerQueries):
         if replica is not None and replica.identity != command.identity:
             self._close(replica, "stray")
             replica = None
-        if replica is None and state.leader_epoch < self._deleted.get((partition, command.identity), NO_EPOCH):
-            sentence = f"{partition} was deleted here after leader epoch {state.leader_epoch}"
-            reply.refused.append((partition, TidemarkError(ErrorCode.FENCED_LEADER_EPOCH, sentence)))
-            return
         if replica is None or (replica.failed and replica.waiting is None):
             replica = self._open(partition, command.identity, replica)
         another = state.leader_epoch == replica.leader_epoch and replica.leader not in (NO_LEADER, state.leader)
@@ -346,7 +336,6 @@ class BrokerCore(BrokerQueries):
             replica = self._replicas.get(one.partition)
             if replica is None:
                 if one.delete:
-                    self._note_deleted(one)
                     self._inventory.deleted(one.partition, one.identity)
             elif replica.identity != one.identity:
                 sentence = f"{one.partition} is another incarnation here"
@@ -354,16 +343,8 @@ class BrokerCore(BrokerQueries):
             elif one.leader_epoch != NO_EPOCH and one.leader_epoch < replica.leader_epoch:
                 refused.append((one.partition, self._fenced(replica, one.leader_epoch)))
             else:
-                if one.delete:
-                    self._note_deleted(one)
                 self._close(replica, "delete" if one.delete else None, newer_epoch=one.leader_epoch)
         self._ctx.emit(ReplyToControl(event.request_id, error, tuple(refused)))
-
-    def _note_deleted(self, stopped: StoppedReplica) -> None:
-        """Without an epoch the topic was deleted: nothing of that incarnation is ever made again."""
-        epoch = stopped.leader_epoch if stopped.leader_epoch != NO_EPOCH else _NEVER_AGAIN
-        key = (stopped.partition, stopped.identity)
-        self._deleted[key] = max(epoch, self._deleted.get(key, NO_EPOCH))
 
     # -- logs --------------------------------------------------------------------------------------------------
 
