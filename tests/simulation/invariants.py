@@ -250,7 +250,7 @@ class LogMatch(_OfCommitted):
 
     def at_the_end(self, world: World) -> None:
         for partition in world.partitions:
-            everybody = {tuple(world.values(broker, partition)) for broker in world.machines}
+            everybody = {tuple(world.values(broker, partition)) for broker in world.assigned(partition)}
             self.require(len(everybody) == 1, f"{partition}: replicas differ at peace")
 
 
@@ -408,6 +408,66 @@ class ExactlyOnceAppend(_OfCommitted):
         self._last[partition, lineage, producer] = sequence
 
 
+class ReplicaSet(Invariant):
+    """The replicas of a partition are those it had or those that somebody wanted, both while it is moved (rule M1)."""
+
+    name = "REPLICA-SET"
+
+    def __init__(self) -> None:
+        self._looked_at = -1
+
+    def check(self, world: World, partition: TopicPartition) -> None:
+        topic = world.topic()
+        if self._looked_at == topic.version:
+            return
+        self._looked_at = topic.version
+        self.require(sorted(topic.partitions) == list(range(len(topic.partitions))), f"a hole in {topic}")
+        for index, assigned in topic.partitions.items():
+            asked = world.asked_lists[TopicPartition(topic.topic, index)]
+            removing = topic.removing.get(index, ())
+            target = tuple(broker for broker in assigned if broker not in removing)
+            original = topic.original.get(index, target)
+            self.require(target in asked and original in asked, f"{topic.topic}-{index} has {assigned}: {topic}")
+            self.require(index in topic.original or not removing, f"a move without its original: {topic}")
+
+    def at_the_end(self, world: World) -> None:
+        topic = world.topic()
+        self.require(not topic.original, f"moves for ever: {topic}")
+        for broker, machine in world.machines.items():
+            here = {
+                TopicPartition(topic.topic, one) for one, assigned in topic.partitions.items() if broker in assigned
+            }
+            self.require(set(machine.logs) == here, f"broker {broker} holds {list(machine.logs)} of {topic.partitions}")
+
+
+class ThrottleGone(Invariant):
+    """At peace nothing is throttled (rule M2)."""
+
+    name = "THROTTLE-GONE"
+
+    def at_the_end(self, world: World) -> None:
+        for process in world.brokers.values():
+            for view in process.core.replicas():
+                replica = process.replica(view.partition)
+                throttle = 0 if replica is None or replica.command is None else replica.command.throttle_bytes_per_s
+                self.require(not throttle, f"{view.partition} at {process.broker_id} has {throttle} bytes a second")
+
+
+class Led(Invariant):
+    """At peace a live replica that is in sync leads every partition."""
+
+    name = "LED"
+
+    def at_the_end(self, world: World) -> None:
+        topic = world.topic()
+        for index, assigned in topic.partitions.items():
+            found = world.state(TopicPartition(topic.topic, index))
+            leader = None if found is None else found.state.leader
+            self.require(
+                leader in assigned and leader in world.brokers, f"{topic.topic}-{index} of {assigned}: {found}"
+            )
+
+
 def lineage_of(process: BrokerNode, partition: TopicPartition) -> int | None:
     """The lineage that a replica's log is in line with; None while nobody can say."""
     replica = process.replica(partition)
@@ -439,4 +499,7 @@ def all_invariants() -> list[Invariant]:
         EpochsMonotonic(),
         AckedReadable(committed),
         ExactlyOnceAppend(committed),
+        ReplicaSet(),
+        ThrottleGone(),
+        Led(),
     ]

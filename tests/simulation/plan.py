@@ -41,6 +41,9 @@ class Recipe:
     late_calls: float = 0.05
     lost_replies: float = 0.05
     checkpoint_ms: int = 400
+    brokers: tuple[int, ...] = BROKERS
+    replicas: tuple[int, ...] = BROKERS
+    """Of the topic's partition, at first."""
     files: bool = False
     """The shipping storage on real files; else logs in memory."""
     weights: Mapping[str, int] = field(default_factory=lambda: dict(MIXED))
@@ -81,7 +84,7 @@ def draw(seed: int, recipe: Recipe) -> Plan:
     dice = random.Random(f"plan {recipe.name} {seed}")
     items = []
     for n in range(recipe.produces):
-        to = dice.choice(BROKERS) if dice.random() < 0.15 else -1
+        to = dice.choice(recipe.brokers) if dice.random() < 0.15 else -1
         args = (f"v{n}", dice.choice((1, 1, 2, 3)), dice.choice((-1, -1, 1, 0)), to)
         items.append(Item(START_MS + dice.randrange(recipe.duration_ms), "produce", args))
     for _ in range(recipe.idempotent):
@@ -90,32 +93,30 @@ def draw(seed: int, recipe: Recipe) -> Plan:
     for _ in range(recipe.misfortunes):
         kind = dice.choices(kinds, [recipe.weights[one] for one in kinds])[0]
         at_ms = START_MS + dice.randrange(recipe.duration_ms)
-        items.append(Item(at_ms, kind, _arguments(kind, dice)))
+        items.append(Item(at_ms, kind, _arguments(kind, dice, recipe)))
     return Plan(seed, recipe, tuple(sorted(items, key=lambda item: (item.at_ms, item.kind, item.args))))
 
 
-def _arguments(kind: str, dice: random.Random) -> tuple[int | str, ...]:
+def _arguments(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | str, ...]:
     """-2 for a broker means: whoever leads then; a link from a broker to itself is the next one's."""
-    broker = dice.choice((*BROKERS, -2))
-    other = dice.choice([one for one in (*BROKERS, -2) if one != broker])
+    broker = dice.choice((*recipe.brokers, -2))
+    other = dice.choice([one for one in (*recipe.brokers, -2) if one != broker])
     long_ms = dice.choice((30, 200, 700, 1500, 2500))
+    if kind in ("reassign", "cancel", "drop_moves", "add_partition", "remove_partition"):
+        return _requested(kind, dice, recipe)
     match kind:
-        case "crash" | "power" | "pause" | "slow_disk" | "failed_disk" | "full_disk":
+        case "crash" | "power" | "pause" | "slow_disk" | "failed_disk" | "full_disk" | "shutdown":
             return (broker, long_ms)
         case "crash_all":
             return (dice.choice((20, 300, 900)), dice.choice((20, 300, 900)), dice.choice((20, 300, 900)))
-        case "cut" | "isolate":
-            return (broker, other, long_ms)
+        case "cut" | "isolate" | "break":
+            return (broker, other, long_ms)[: 2 if kind == "break" else 3]
         case "cut_zookeeper" | "cut_controller":
             return (broker, dice.choice(("to", "from", "both")), long_ms)
-        case "elect":
-            return ("preferred",)
-        case "elect_last_known":
-            return ("last_known",)
+        case "elect" | "elect_last_known":
+            return ("preferred" if kind == "elect" else "last_known",)
         case "depose":
             return (dice.choice((700, 1200, 2000)),)
-        case "break":
-            return (broker, other)
         case "controller_crash" | "controller_pause":
             return (dice.choice(CONTROLLERS), long_ms)
         case "settings":
@@ -123,3 +124,21 @@ def _arguments(kind: str, dice: random.Random) -> tuple[int | str, ...]:
         case "lost_answers":
             return (dice.choice((20, 50, 90)), dice.choice((200, 600, 1200)))
     raise AssertionError(f"no such misfortune: {kind}")
+
+
+def _replicas(dice: random.Random, recipe: Recipe) -> str:
+    """As many as a power loss may take, and one more, at least."""
+    count = dice.randint(recipe.min_isr, min(len(recipe.brokers), 3))
+    return ",".join(str(one) for one in dice.sample(recipe.brokers, count))
+
+
+def _requested(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | str, ...]:
+    """What people ask for: see `requests`."""
+    match kind:
+        case "reassign":
+            return (_replicas(dice, recipe), dice.choice((0, 0, 5000)))
+        case "add_partition":
+            return (_replicas(dice, recipe),)
+        case "remove_partition":
+            return (dice.choice((0, 1)),)
+    return ()

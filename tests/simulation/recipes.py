@@ -31,6 +31,32 @@ FILES_HARSH = Recipe(
 FILES_UNCLEAN = Recipe("files-unclean", files=True, unclean=True, min_isr=1, misfortunes=15)
 FILES_GROUP_COMMIT = Recipe("files-group-commit", files=True, group_commit=True, misfortunes=12)
 SETTINGS = Recipe("settings", misfortunes=20, weights={**MIXED_WEIGHTS, "settings": 15})
+_MOVING = {
+    "reassign": 9,
+    "cancel": 3,
+    "drop_moves": 1,
+    "add_partition": 3,
+    "remove_partition": 3,
+    "shutdown": 2,
+    "crash": 3,
+    "power": 1,
+    "pause": 2,
+    "cut": 3,
+    "isolate": 1,
+    "break": 1,
+    "cut_zookeeper": 2,
+    "cut_controller": 3,
+    "depose": 1,
+    "controller_crash": 3,
+    "controller_pause": 1,
+    "lost_answers": 2,
+}
+MOVES = Recipe("moves", brokers=(0, 1, 2, 3), misfortunes=18, weights=_MOVING)
+MOVES_HARSH = replace(
+    MOVES, name="moves-harsh", misfortunes=35, duration_ms=5000, lost_answers=0.15, repeated_calls=0.2, late_calls=0.2
+)
+MOVES_SINGLE = replace(MOVES, name="moves-single", min_isr=1)
+MOVES_FILES = replace(MOVES, name="moves-files", files=True)
 
 RECIPES: Mapping[str, Recipe] = {
     recipe.name: recipe
@@ -48,6 +74,10 @@ RECIPES: Mapping[str, Recipe] = {
         FILES_UNCLEAN,
         FILES_GROUP_COMMIT,
         SETTINGS,
+        MOVES,
+        MOVES_HARSH,
+        MOVES_SINGLE,
+        MOVES_FILES,
     )
 }
 

@@ -1,4 +1,4 @@
-"""A cluster of three brokers and two controllers over a simulated ZooKeeper, and what happens to it."""
+"""A cluster of three or four brokers and two controllers over a simulated ZooKeeper, and what happens to it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from tests.simulation.ensemble import ZOOKEEPER, Ensemble
 from tests.simulation.filed_logs import lose_power_on_files
 from tests.simulation.invariants import InvariantError, all_invariants
 from tests.simulation.network import Network
-from tests.simulation.plan import BROKERS, CONTROLLERS, START_MS, Item, Plan
+from tests.simulation.plan import CONTROLLERS, START_MS, Item, Plan
+from tests.simulation.requests import Requests
 
 PARTITION = TopicPartition("flights", 0)
 IDENTITY = ReplicaIdentity("a" * 32, "b" * 32)
@@ -67,10 +68,13 @@ class World:
         self.network = Network(self.engine)
         self.ensemble = Ensemble(self.engine, self.network)
         self.ensemble.lost_answers = plan.recipe.lost_answers
-        self.machines = {BrokerId(one): Machine(one, self.engine.dice(f"power {one}")) for one in BROKERS}
+        self.machines = {BrokerId(one): Machine(one, self.engine.dice(f"power {one}")) for one in self.recipe.brokers}
         self.brokers: dict[BrokerId, BrokerNode] = {}
         self.controllers: dict[BrokerId, ControllerNode] = {}
         self.partitions = (PARTITION,)
+        """Those that records are written to; others come and go empty."""
+        self.asked_lists = {PARTITION: {tuple(BrokerId(one) for one in self.recipe.replicas)}}
+        """Replicas that somebody wanted a partition to have."""
         self.invariants = all_invariants()
         self.clients = Clients(self)
         self.steps = 0
@@ -80,6 +84,7 @@ class World:
         self._power_losses = 0
         self._offline_after_ms = 0
         self.offline_at_the_end = False
+        self._topic: tuple[int, TopicDescription] | None = None
         self._seen: dict[TopicPartition, tuple[int, VersionedState]] = {}
         self._directory = _memory_directory() if plan.recipe.files else None
         for broker, machine in self.machines.items():
@@ -102,7 +107,7 @@ class World:
         topic = TopicDescription(
             PARTITION.topic,
             IDENTITY.topic_id,
-            {PARTITION.partition: tuple(self.machines)},
+            {PARTITION.partition: tuple(BrokerId(one) for one in self.recipe.replicas)},
             {PARTITION.partition: IDENTITY.incarnation},
             configs=configs,
         )
@@ -133,6 +138,17 @@ class World:
             decoded = VersionedState(codecs.decode_state(paths.state(partition), node.data), node.version)
             known = self._seen[partition] = (node.modified_zxid, decoded)
         return known[1]
+
+    def topic(self) -> TopicDescription:
+        """The topic's node; decoded once for each version."""
+        path = paths.topic(PARTITION.topic)
+        node = self.ensemble.nodes[path]
+        if self._topic is None or self._topic[0] != node.modified_zxid:
+            self._topic = (node.modified_zxid, codecs.decode_topic(path, node.data, PARTITION.topic))
+        return self._topic[1]
+
+    def assigned(self, partition: TopicPartition) -> tuple[BrokerId, ...]:
+        return self.topic().partitions[partition.partition]
 
     def broker_epoch(self, broker: BrokerId) -> int:
         """As /brokers/epochs has it."""
@@ -270,11 +286,14 @@ class World:
         self._offline_after_ms = self.engine.now + PEACE_MS // 2
         while self.engine.now < until_ms:
             self.engine.run(self.engine.now + 250)
-            if (self.caught_up() and self.clients.done()) or self._is_offline():
+            if (self.caught_up() and self.is_settled() and self.clients.done()) or self._is_offline():
                 break
         else:
             ends = {broker: len(self.values(broker, PARTITION)) for broker in self.machines}
-            raise InvariantError(f"LIVENESS: not at peace: {self.state(PARTITION)}, ends {ends}, {self.clients}")
+            asked = [path for path in self.ensemble.nodes if path.startswith("/admin/") and path not in paths.PARENTS]
+            raise InvariantError(
+                f"LIVENESS: not at peace: {self.state(PARTITION)}, ends {ends}, {self.clients}, {self.topic()}, {asked}"
+            )
         if self.offline_at_the_end:
             return
         self.engine.run(self.engine.now + 300)
@@ -299,13 +318,33 @@ class World:
 
     def caught_up(self) -> bool:
         """Everybody is in sync, under what it registered as, with the same log."""
-        found = self.state(PARTITION)
-        if found is None or len(found.state.isr) < len(self.machines):
+        found, assigned = self.state(PARTITION), self.assigned(PARTITION)
+        if found is None or set(found.state.isr_ids) != set(assigned):
             return False
         if not all(self.machines[one.broker_id].keeps_promise_of(one.broker_epoch) for one in found.state.isr):
             return False
         leader = self.values(found.state.leader, PARTITION)
-        return all(self.values(broker, PARTITION) == leader for broker in self.machines)
+        return all(self.values(broker, PARTITION) == leader for broker in assigned)
+
+    def is_settled(self) -> bool:
+        """Nothing that people asked for is under way: no request, no move, no seal; who is assigned is in sync."""
+        topic, nodes = self.topic(), self.ensemble.nodes
+        if paths.MOVES in nodes or topic.original:
+            return False
+        if any(self.ensemble.children(one) for one in (paths.PARTITIONS_ADD, paths.PARTITIONS_REMOVE)):
+            return False
+        for index, assigned in topic.partitions.items():
+            found = self.state(TopicPartition(topic.topic, index))
+            if found is None or set(found.state.isr_ids) != set(assigned) or found.state.sealed:
+                return False
+            leader = self.brokers.get(found.state.leader)
+            if leader is None or leader.leading(TopicPartition(topic.topic, index)) is None:
+                return False
+        return all(
+            set(machine.logs)
+            == {TopicPartition(topic.topic, one) for one in topic.partitions if broker in topic.partitions[one]}
+            for broker, machine in self.machines.items()
+        )
 
     def may_lose_power(self) -> bool:
         """The budget of docs: m-1 machines between two catch-ups, any number where acks wait for the disk."""
@@ -351,6 +390,7 @@ class Misfortunes:
             "controller_pause": self._controller_pause,
             "lost_answers": self._lost_answers,
             "settings": self._settings,
+            **Requests(self._world).actions,
         }
         actions[item.kind](*item.args)
 
@@ -378,7 +418,7 @@ class Misfortunes:
         self._later(down_ms, lambda: world.start_broker(broker))
 
     def _crash_all(self, *down_ms: int) -> None:
-        for broker, delay_ms in zip(BROKERS, down_ms, strict=True):
+        for broker, delay_ms in zip(self._world.machines, (*down_ms, down_ms[0]), strict=False):
             self._crash(broker, delay_ms)
 
     def _pause(self, named: int, for_ms: int) -> None:
@@ -400,7 +440,7 @@ class Misfortunes:
 
     def _pair(self, named: int, other: int) -> tuple[BrokerId, BrokerId]:
         one, two = self._broker(named), self._broker(other)
-        return one, two if one != two else BrokerId((one + 1) % len(BROKERS))
+        return one, two if one != two else BrokerId((one + 1) % len(self._world.machines))
 
     def _cut(self, named: int, other: int, for_ms: int) -> None:
         one, two = self._pair(named, other)
@@ -418,7 +458,10 @@ class Misfortunes:
     def _depose(self, for_ms: int) -> None:
         """Whoever leads is cut off from brokers and controllers, not from its clients and not from ZooKeeper."""
         leader = self._broker(-2)
-        for other in (*(f"b{one}" for one in BROKERS if one != leader), *(f"c{one}" for one in CONTROLLERS)):
+        for other in (
+            *(f"b{one}" for one in self._world.machines if one != leader),
+            *(f"c{one}" for one in CONTROLLERS),
+        ):
             self._cut_from(leader, other, "both", for_ms)
 
     def _break(self, named: int, other: int) -> None:

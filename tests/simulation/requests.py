@@ -1,0 +1,101 @@
+"""What people ask of a simulated cluster: moves, partitions that come and go, brokers that shut down.
+
+Each is asked once, by a process of its own with a session of its own; where it is refused or lost, nobody asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from tidemark.model import BrokerId, Move, TidemarkError, TopicPartition
+from tidemark.zookeeper import paths
+
+from tests.simulation.engine import Node
+
+if TYPE_CHECKING:
+    from tests.simulation.ensemble import SimStore
+    from tests.simulation.world import World
+
+_SHUTDOWN_WAIT_MS = 2000
+"""So long a broker waits to be let go; then it goes all the same."""
+
+
+def replicas_of(text: str) -> tuple[BrokerId, ...]:
+    """ "2,0,1" as a plan has it."""
+    return tuple(BrokerId(int(one)) for one in text.split(","))
+
+
+class Requests:
+    """Carries out what the plan says that people want."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.actions: dict[str, Callable[..., None]] = {
+            "reassign": self._reassign,
+            "cancel": self._cancel,
+            "drop_moves": self._drop_moves,
+            "add_partition": self._add_partition,
+            "remove_partition": self._remove_partition,
+            "shutdown": self._shutdown,
+        }
+
+    def _ask(self, what: str, call: Callable[[SimStore], Awaitable[None]]) -> None:
+        world = self._world
+
+        async def ask() -> None:
+            store = world.ensemble.sim_store(admin, world.session_timeout_ms)
+            try:
+                await store.start()
+                await call(store)
+            except TidemarkError as error:
+                world.tell(f"{what} is not asked for: {error}")
+            admin.alive = False
+
+        admin = Node(world.engine, "admin")
+        admin.spawn(ask())
+
+    def _reassign(self, target: str, throttle_bytes_per_s: int) -> None:
+        world, replicas = self._world, replicas_of(target)
+        partition = world.partitions[0]
+        world.asked_lists[partition].add(replicas)
+        move = Move(partition, replicas, (), throttle_bytes_per_s, request_id=f"at {world.engine.now}")
+        self._ask("the move", lambda store: store.submit_moves([move]))
+
+    def _cancel(self) -> None:
+        self._ask("the cancellation", lambda store: store.cancel_moves([self._world.partitions[0]]))
+
+    def _drop_moves(self) -> None:
+        """Somebody deletes the node by hand."""
+        if paths.MOVES in self._world.ensemble.nodes:
+            self._world.ensemble.commit([lambda tree: tree.delete(paths.MOVES, -1)])
+
+    def _add_partition(self, replicas: str) -> None:
+        world, topic = self._world, self._world.topic()
+        partition = TopicPartition(topic.topic, len(topic.partitions))
+        world.asked_lists.setdefault(partition, set()).add(replicas_of(replicas))
+        self._ask("a partition", lambda store: store.request_partitions({partition: replicas_of(replicas)}))
+
+    def _remove_partition(self, force: int) -> None:
+        topic = self._world.topic()
+        partition = TopicPartition(topic.topic, len(topic.partitions) - 1)
+        if partition not in self._world.partitions:  # that one holds what is counted on
+            self._ask("a removal", lambda store: store.request_partition_removal({partition: bool(force)}))
+
+    def _shutdown(self, named: int, down_ms: int) -> None:
+        world = self._world
+        broker = BrokerId(named) if named >= 0 else max(world.leader(), BrokerId(0))
+        process = world.brokers.get(broker)
+        if process is None:
+            return
+
+        def go() -> None:
+            if world.brokers.get(broker) is process:
+                world.tell(f"broker {broker} shuts down")
+                world.ensemble.close_session(process.store.session.session_id)
+                world.stop_broker(broker)
+                world.engine.after(down_ms, lambda: world.start_broker(broker))
+
+        process.wants_shutdown = True
+        process.may_go = go
+        process.after(_SHUTDOWN_WAIT_MS, go)
