@@ -30,11 +30,12 @@ from tidemark.core.replica_log import ReplicaLog
 from tidemark.core.replication_session import Sending
 from tidemark.model import BrokerId, LeaderEpoch, Offset
 
+from tests.simulation import mutants_of_moves as of_moves
 from tests.simulation.broker_node import BrokerNode
 from tests.simulation.invariants import all_invariants
 from tests.simulation.lives import Failure, live
 from tests.simulation.plan import Plan, Recipe, draw
-from tests.simulation.recipes import GROUP_COMMIT, HARSH, MIXED
+from tests.simulation.recipes import GROUP_COMMIT, HARSH, MIXED, MOVES
 
 Patch = Callable[[Any], None]
 WORLDS_MAX = 150
@@ -401,6 +402,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(elects_uncleanly_on_suspicion, "C6", DEPOSED),
     Mutant(trusts_void_entries, "T2", POWER),
     Mutant(calls_every_registration_clean, "T1", POWER),
+    Mutant(of_moves.settles_in_the_old_epoch, "M1", of_moves.MOVES_AND_CANCELS),
+    Mutant(of_moves.settles_before_all_are_in_sync, "M1", MOVES),
+    Mutant(of_moves.stops_before_it_settles, "M1", MOVES),
+    Mutant(of_moves.a_cancelled_move_drops_whoever_is_in_sync, "M1", of_moves.CANCELS_WHILE_AWAY),
+    Mutant(of_moves.ends_the_node_before_the_isr, "M1", MOVES),
+    Mutant(of_moves.forgets_the_throttle, "M2", MOVES),
+    Mutant(of_moves.keeps_what_was_removed, "M1", MOVES),
+    Mutant(of_moves.obeys_commands_in_any_order, "F4", of_moves.LATE_MOVES),
 )
 
 

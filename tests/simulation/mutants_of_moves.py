@@ -1,0 +1,109 @@
+"""Known ways to get moves of replicas wrong (rules M1, M2, F4), for `mutants`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tidemark.core import moves
+from tidemark.core.broker import BrokerCore
+from tidemark.core.controller_context import ControllerContext
+from tidemark.core.election import Decision
+from tidemark.core.moves import Moves
+from tidemark.model import NO_LEADER, IsrEntry, LeaderAndIsr
+
+from tests.simulation.recipes import MOVES
+
+LATE_MOVES = replace(MOVES, name="late-moves", repeated_calls=0.4, late_calls=0.4)
+MOVES_AND_CANCELS = replace(
+    MOVES,
+    name="moves-and-cancels",
+    weights={"reassign": 8, "cancel": 8, "crash": 3, "cut": 3, "slow_disk": 2, "controller_crash": 1},
+)
+CANCELS_WHILE_AWAY = replace(
+    MOVES, name="cancels-while-away", min_isr=1, weights={"reassign": 4, "cancel": 5, "crash_all": 2, "crash": 6}
+)
+
+
+def _as_if_in_sync(facts: Any, brokers: Any, target: Any) -> Decision | None:
+    isr = tuple(IsrEntry(one, brokers.live[one]) for one in target if one in brokers.live)
+    if not isr:
+        return None
+    epoch = facts.state.leader_epoch + 1
+    state = replace(facts.state, leader=isr[0].broker_id, leader_epoch=epoch, isr=isr, elr=())
+    return Decision(state, {isr[0].broker_id: isr[0].broker_epoch})
+
+
+def settles_in_the_old_epoch(monkeypatch: Any) -> None:
+    """The leader stays in its epoch; what it has under way there takes a removed replica back in."""
+    monkeypatch.setattr(Moves, "_is_fenced", lambda self, record, found: True)
+
+
+def settles_before_all_are_in_sync(monkeypatch: Any) -> None:
+    """Who was added counts as in sync from the first."""
+
+    def settle(facts: Any, brokers: Any, target: Any, min_isr: int, **_: bool) -> Decision | None:
+        return _as_if_in_sync(facts, brokers, target)
+
+    monkeypatch.setattr(moves, "_is_ready", lambda move, state: state.leader != NO_LEADER)
+    monkeypatch.setattr(moves, "settle", settle)
+
+
+def stops_before_it_settles(monkeypatch: Any) -> None:
+    """Replicas are deleted as soon as they are to go, in sync or not."""
+    status = Moves._status
+
+    def next_step(self: Moves, record: Any, facts: Any, brokers: Any) -> Decision | None:
+        found = status(self, record.partition)
+        if found is not None and record.partition not in self._settled and record.state is not None:
+            self._ctx.stop_replicas(record, set(found.removing) - {record.state.leader})
+        return original(self, record, facts, brokers)
+
+    original = Moves.next
+    monkeypatch.setattr(Moves, "next", next_step)
+
+
+def a_cancelled_move_drops_whoever_is_in_sync(monkeypatch: Any) -> None:
+    """To go back nothing is looked at: who was added goes, though nobody else is in sync."""
+
+    def is_ready(move: Any, state: LeaderAndIsr) -> bool:
+        return move.cancelled or ready(move, state)
+
+    def settle(facts: Any, brokers: Any, target: Any, min_isr: int, *, fences: bool) -> Decision | None:
+        return original(facts, brokers, target, min_isr, fences=fences) or _as_if_in_sync(facts, brokers, target)
+
+    ready, original = moves._is_ready, moves.settle
+    monkeypatch.setattr(moves, "_is_ready", is_ready)
+    monkeypatch.setattr(moves, "settle", settle)
+
+
+def ends_the_node_before_the_isr(monkeypatch: Any) -> None:
+    """The topic's node names the target alone from the first."""
+    begin = moves._Draft.begin
+
+    def end(self: Any, index: int, target: Any) -> None:
+        begin(self, index, target)
+        self.end(index, target)
+
+    monkeypatch.setattr(moves._Draft, "begin", end)
+
+
+def forgets_the_throttle(monkeypatch: Any) -> None:
+    """A move ends, its throttle stays."""
+    original = Moves._throttle
+
+    def throttle(self: Moves, partition: Any, bytes_per_s: int) -> None:
+        if bytes_per_s:
+            original(self, partition, bytes_per_s)
+
+    monkeypatch.setattr(Moves, "_throttle", throttle)
+
+
+def keeps_what_was_removed(monkeypatch: Any) -> None:
+    """Nobody is told to stop."""
+    monkeypatch.setattr(ControllerContext, "stop_replicas", lambda self, record, brokers: set())
+
+
+def obeys_commands_in_any_order(monkeypatch: Any) -> None:
+    """A late command brings a stopped replica back."""
+    monkeypatch.setattr(BrokerCore, "_overtaken", lambda self, command: None)
