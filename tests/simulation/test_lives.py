@@ -9,7 +9,7 @@ from tests.simulation.plan import draw
 from tests.simulation.recipes import RECIPES
 from tests.simulation.shrink import shortest_story
 
-WORLDS_PER_RECIPE = 40
+WORLDS_PER_RECIPE = 25
 STEPS_MIN = 500
 
 
