@@ -148,8 +148,9 @@ class PartitionChanges:
         if resumed and topic is None:
             self._finish(REMOVE, name, list(forced))  # it went with its topic
             return
-        if resumed and topic is not None and not set(forced) & set(topic.partitions):
-            self._removals[name] = _Removal(forced, now_ms, gone=True)  # a controller before us came so far
+        missing = set() if topic is None else set(forced) - set(topic.partitions)
+        if resumed and missing:  # a controller before us came so far with these
+            self._removals[name] = _Removal({index: forced[index] for index in missing}, now_ms, gone=True)
             return
         error = self._why_not_removed(name, topic, forced)
         if error is not None:

@@ -379,6 +379,19 @@ def test_the_next_controller_does_not_add_what_the_last_one_was_removing() -> No
     is_whole(world)
 
 
+def test_the_next_controller_deletes_what_the_last_one_has_removed_before_it_removes_more() -> None:
+    world = a_world()
+    world.remove(P2)
+    while not world.waiting(fx.DeletePartitions):
+        world.answer(world.pending.pop(0))
+    world.asked.removed[P1] = False
+    world.fails_over()
+    world.settle()
+    assert partitions(world) == [0]
+    assert not world.asked.refusals
+    is_whole(world)
+
+
 def test_the_next_controller_ends_a_removal_that_went_with_its_topic() -> None:
     world = a_world()
     world.remove(P2)
