@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
-from typing import Final, NamedTuple, Protocol
+from enum import Enum
+from typing import NamedTuple, Protocol
 
+from tidemark.core.config_resource import ConfigResource, VersionedConfigs
 from tidemark.core.events import RecoveredLog
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import (
@@ -193,31 +194,6 @@ class WriteResult(NamedTuple):
 
     outcome: WriteOutcome
     version: int = -1
-
-
-class ConfigKind(StrEnum):
-    """What has settings of its own in ZooKeeper; the value is part of paths."""
-
-    TOPIC = "topics"
-    BROKER = "brokers"
-
-
-CLUSTER_DEFAULT: Final = "default"
-"""Name of the settings of kind BROKER that hold for every broker which has none of its own."""
-
-
-class ConfigResource(NamedTuple):
-    """A topic by its name, a broker by its id, or every broker (`CLUSTER_DEFAULT`)."""
-
-    kind: ConfigKind
-    name: str
-
-
-class VersionedConfigs(NamedTuple):
-    """The explicit settings, and the version of the node they were read at; -1: there is none."""
-
-    configs: Mapping[str, str]
-    version: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource, VersionedConfigs
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import (
-    CLUSTER_DEFAULT,
-    AdminRequest,
-    ConfigKind,
-    ConfigResource,
-    StoreEvent,
-    VersionedConfigs,
-)
+from tidemark.ports import AdminRequest, StoreEvent
 
 from tests.contract.conftest import Cluster, Ear
 from tests.contract.test_metadata_store import topic_of

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tidemark.client import AdminClient
+from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.local.cluster import LocalCluster
-from tidemark.ports import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.runtime.configuration_entries import ConfigSource
 
 from tests.integration.test_cli import Ended, succeeds, tidemark

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from tidemark.client import AdminClient, Producer
+from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigSource
 
 from tests.integration.test_cli import refused, succeeds, tidemark

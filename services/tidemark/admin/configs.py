@@ -13,15 +13,9 @@ from typing import Any, Final
 import grpc
 
 from tidemark.admin.planning import check_configs, check_topic_name
+from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource, VersionedConfigs
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription
-from tidemark.ports import (
-    CLUSTER_DEFAULT,
-    AdminRequest,
-    ConfigKind,
-    ConfigResource,
-    MetadataStore,
-    VersionedConfigs,
-)
+from tidemark.ports import AdminRequest, MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.config_codec import entry_from_proto

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 
+from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.model import TidemarkError
-from tidemark.ports import CLUSTER_DEFAULT, ConfigKind, ConfigResource, MetadataStore, StoreEvent
+from tidemark.ports import MetadataStore, StoreEvent
 from tidemark.runtime.configuration import BrokerSettings
 from tidemark.runtime.configuration_entries import (
     LAG_KEY,

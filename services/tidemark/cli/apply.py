@@ -16,8 +16,8 @@ import typer
 from tidemark.cli.config import change_json, change_lines
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
 from tidemark.cli.output import Output, counted, error_json, print_error, print_json, print_line
+from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.runtime.configuration_entries import ConfigSource
 
 if TYPE_CHECKING:

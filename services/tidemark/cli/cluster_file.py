@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 
 import yaml
 
+from tidemark.core.config_resource import ConfigKind
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import ConfigKind
 from tidemark.runtime.configuration_entries import check_alterable
 
 _TOPIC_KEYS: Final = ("partitions", "replication_factor", "configs", "delete")

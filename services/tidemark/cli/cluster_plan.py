@@ -13,8 +13,8 @@ from typing import Protocol
 
 from tidemark.cli.cluster_file import ClusterFile, Problem, WantedTopic
 from tidemark.core.cluster_state import TopicView
+from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import ConfigKind, ConfigResource
 from tidemark.runtime.configuration_entries import ConfigChange, changes_between
 
 INTERNAL_PREFIX = "__"

@@ -11,7 +11,7 @@ import typer
 
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
 from tidemark.cli.output import Output, print_json, print_line, print_table
-from tidemark.ports import ConfigKind, ConfigResource
+from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry, ConfigSource
 
 config_app = typer.Typer(

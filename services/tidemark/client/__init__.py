@@ -3,9 +3,13 @@
 from tidemark.client.batching import SendHandle, TableHandle
 from tidemark.client.records import ConsumerRecord, PartitionBatch, RecordMetadata, Timestamp
 from tidemark.client.sync import AdminClient, Consumer, Producer
+from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 
 __all__ = [
+    "CLUSTER_DEFAULT",
     "AdminClient",
+    "ConfigKind",
+    "ConfigResource",
     "Consumer",
     "ConsumerRecord",
     "PartitionBatch",

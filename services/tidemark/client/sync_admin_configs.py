@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tidemark.client.aio.admin_configs import ConfigCalls as AsyncConfigCalls
 from tidemark.client.background import BackgroundLoop
-from tidemark.ports import ConfigResource
+from tidemark.core.config_resource import ConfigResource
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry
 
 

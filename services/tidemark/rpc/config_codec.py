@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import ConfigKind, ConfigResource
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry, ConfigSource
 from tidemark.v1 import admin_configs_pb2 as pb
 

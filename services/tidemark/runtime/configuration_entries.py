@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tidemark.core.config_resource import ConfigKind
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import ConfigKind
 from tidemark.runtime.configuration_keys import ConfigKey, Scope, Value, keys_of, unknown_config
 
 LAG_KEY: Final = "replica.lag.time.max.ms"

@@ -7,8 +7,9 @@ from typing import Any
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
+from tidemark.core.config_resource import ConfigKind, ConfigResource, VersionedConfigs
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import AdminRequest, ConfigKind, ConfigResource, VersionedConfigs
+from tidemark.ports import AdminRequest
 from tidemark.zookeeper import codecs, paths, requests
 from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, commit
 from tidemark.zookeeper.session_port import Session

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+from tidemark.core.config_resource import ConfigResource, VersionedConfigs
 from tidemark.model import (
     BrokerEpoch,
     BrokerEpochRecord,
@@ -22,17 +23,7 @@ from tidemark.model import (
     UncleanElection,
     VersionedState,
 )
-from tidemark.ports import (
-    AdminRequest,
-    Clock,
-    ConfigResource,
-    ControllerInfo,
-    ControllerTerm,
-    StateWrite,
-    StoreEvent,
-    VersionedConfigs,
-    WriteResult,
-)
+from tidemark.ports import AdminRequest, Clock, ControllerInfo, ControllerTerm, StateWrite, StoreEvent, WriteResult
 from tidemark.zookeeper import brokers, draining, election, paths, refusals, requested_elections, states, topics
 from tidemark.zookeeper import configs as config_nodes
 from tidemark.zookeeper import moves as move_nodes

@@ -9,8 +9,8 @@ from grpc.aio import ServicerContext
 from tidemark.admin.configs import EVERY_BROKER, Alteration, ConfigAdministration
 from tidemark.admin.configs_servicer import ConfigsServicer
 from tidemark.admin.requests import AnsweredOnce
+from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicDescription
-from tidemark.ports import ConfigKind, ConfigResource
 from tidemark.rpc.config_codec import change_from_proto, resource_to_proto
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigSource

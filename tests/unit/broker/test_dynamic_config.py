@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 from tidemark.broker.dynamic_config import DynamicConfig
-from tidemark.ports import CLUSTER_DEFAULT, ConfigKind, ConfigResource
+from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.runtime.configuration import BrokerSettings, read_settings
 from tidemark.runtime.configuration_entries import ConfigSource
 

@@ -10,8 +10,8 @@ import pytest
 from tidemark.cli import apply as module
 from tidemark.cli.app import app
 from tidemark.core.cluster_state import TopicView
+from tidemark.core.config_resource import ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import ConfigResource
 from tidemark.runtime.configuration_entries import ConfigEntry, absent_broker_entries, cluster_entries
 from typer.testing import CliRunner
 

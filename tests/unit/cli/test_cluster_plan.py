@@ -8,8 +8,8 @@ from dataclasses import replace
 from tidemark.cli.cluster_file import ClusterFile, Problem, parse
 from tidemark.cli.cluster_plan import Action, Step, plan
 from tidemark.core.cluster_state import PartitionView, TopicView
+from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch
-from tidemark.ports import ConfigKind, ConfigResource
 
 FILE = """\
 topics:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import ConfigKind, ConfigResource
 from tidemark.rpc.config_codec import (
     change_from_proto,
     change_to_proto,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tidemark.core.config_resource import ConfigKind
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import ConfigKind
 from tidemark.runtime.configuration import KEYS, BrokerSettings, read_settings
 from tidemark.runtime.configuration_entries import (
     ConfigChange,

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from tidemark.ports import ConfigResource
+from tidemark.core.config_resource import ConfigResource
 from tidemark.rpc.config_codec import change_from_proto, entry_from_proto, resource_to_proto
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry
 from tidemark.v1 import admin_configs_pb2 as pb
