@@ -6,12 +6,11 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from tidemark.client import AdminClient, Producer
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
-from tidemark.local.cluster import LocalCluster, broker_name
+from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigSource
 
@@ -180,9 +179,16 @@ def test_scripts_get_json_and_what_would_change(cluster: LocalCluster, admin: Ad
     assert "replica.lag.time.max.ms" in succeeds(cluster, "config", "describe", "broker", "0")
 
 
-def test_how_many_must_be_in_sync_changes_under_running_brokers(tmp_path: Path) -> None:
-    def acknowledged(cluster: LocalCluster) -> bool:
-        with Producer(cluster.bootstrap, delivery_timeout_ms=1000) as producer:
+@pytest.fixture(scope="module")
+def hurt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster whose processes may be stopped; each test leaves all of them running."""
+    with LocalCluster(tmp_path_factory.mktemp("hurt"), controllers=1) as started:
+        yield started
+
+
+def test_how_many_must_be_in_sync_changes_under_running_brokers(hurt: LocalCluster) -> None:
+    def acknowledged() -> bool:
+        with Producer(hurt.bootstrap, delivery_timeout_ms=1000) as producer:
             try:
                 producer.send("flights", b"x", partition=0).result(15)
             except TidemarkError as error:
@@ -191,10 +197,26 @@ def test_how_many_must_be_in_sync_changes_under_running_brokers(tmp_path: Path) 
                 return False
         return True
 
-    with LocalCluster(tmp_path, controllers=1) as cluster, AdminClient(cluster.admin_address) as admin:
+    with AdminClient(hurt.admin_address) as admin:
         admin.create_topic("flights", partitions=1, replication_factor=3)
-        cluster.terminate(broker_name(2))
+        hurt.terminate(broker_name(2))
         wait_for(lambda: len(admin.describe_topics(["flights"])[0].partitions[0].in_sync_replicas) == 2, "it has left")
         for needed, is_enough in (("3", False), ("2", True), ("3", False), ("1", True)):
             admin.alter_configs(topic_resource("flights"), {"min.insync.replicas": needed})
-            wait_for(lambda is_enough=is_enough: acknowledged(cluster) is is_enough, f"{needed} replicas are wanted")  # type: ignore[misc]
+            wait_for(lambda is_enough=is_enough: acknowledged() is is_enough, f"{needed} replicas are wanted")  # type: ignore[misc]
+    hurt.restart(broker_name(2))
+
+
+def test_what_was_changed_while_no_controller_lived_or_a_broker_was_away_holds_afterwards(hurt: LocalCluster) -> None:
+    with AdminClient(hurt.admin_address) as admin:
+        admin.create_topic("orders", partitions=1, replication_factor=1)
+        leader = broker_name(admin.describe_topics(["orders"])[0].partitions[0].leader)
+        assert accepts(hurt, "orders", 50_000)
+        hurt.kill(controller_name(0))
+        admin.alter_configs(topic_resource("orders"), {"max.message.bytes": "10000"})
+        hurt.restart(controller_name(0))
+        wait_for(lambda: not accepts(hurt, "orders", 50_000), "the next controller tells it")
+        hurt.terminate(leader)
+        admin.alter_configs(topic_resource("orders"), {"max.message.bytes": "100000"})
+        hurt.restart(leader)
+        wait_for(lambda: accepts(hurt, "orders", 50_000), "the broker is told when it is back")
