@@ -65,9 +65,10 @@ class DynamicConfig:
         self._keeper: asyncio.Task[None] | None = None
         store.listen(self._on_store_event)
 
-    def start(self) -> None:
-        """Read, and go on watching."""
-        self._wanted.set()
+    async def start(self) -> None:
+        """Put to use what is set now, if ZooKeeper answers, and go on watching."""
+        if not await self._is_read():
+            self._wanted.set()  # the session may be over; whoever renews it comes after us
         self._keeper = asyncio.create_task(self._keep(), name="dynamic configuration")
         self._keeper.add_done_callback(self._on_end)
 
@@ -92,17 +93,22 @@ class DynamicConfig:
     async def _keep(self) -> None:
         while True:
             await self._wanted.wait()
-            self._wanted.clear()
-            try:
-                cluster = await self._read(_EVERY_BROKER, self._cluster_configs)
-                own = await self._read(self._own, self._own_configs)
-            except TidemarkError as error:
-                _log.warning("settings not read", extra={"why": error.message})
+            if not await self._is_read():
                 self._wanted.set()
                 await asyncio.sleep(_RETRY_S)
-                continue
-            self._cluster_configs, self._own_configs = self._usable(cluster), self._usable(own)
-            self._use({**self._cluster_configs, **self._own_configs})
+
+    async def _is_read(self) -> bool:
+        """Look once, and put to use what is found; False where ZooKeeper does not answer."""
+        self._wanted.clear()
+        try:
+            cluster = await self._read(_EVERY_BROKER, self._cluster_configs)
+            own = await self._read(self._own, self._own_configs)
+        except TidemarkError as error:
+            _log.warning("settings not read", extra={"why": error.message})
+            return False
+        self._cluster_configs, self._own_configs = self._usable(cluster), self._usable(own)
+        self._use({**self._cluster_configs, **self._own_configs})
+        return True
 
     async def _read(self, resource: ConfigResource, before: Mapping[str, str]) -> Mapping[str, str]:
         """What is set; `before` while that cannot be understood: whoever mends it fires the watch."""

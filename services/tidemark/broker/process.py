@@ -92,7 +92,7 @@ class BrokerProcess:
         self._offline.start()
         self._driver.start()
         assert self._registration is not None, "made with the server"
-        self._configs.start()
+        await self._configs.start()
         await self._registration.start()
         self._metrics.show_replicas(self._core)
         await self._server.set_serving(True)

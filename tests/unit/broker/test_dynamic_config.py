@@ -32,7 +32,7 @@ class Broker:
     async def start(self) -> None:
         await self.store.start()
         await self._operator.start()
-        self.configs.start()
+        await self.configs.start()
 
     async def operator_sets(self, resource: ConfigResource, configs: Mapping[str, str]) -> None:
         found = (await self._operator.configs([resource]))[resource]
@@ -74,6 +74,15 @@ async def test_its_own_comes_before_everybodys_and_both_before_what_it_was_start
     assert {entry.key: entry.source for entry in broker.configs.entries()}["replica.lag.time.max.ms"] is (
         ConfigSource.STATIC
     )
+
+
+async def test_what_was_set_before_it_started_holds_when_it_has_started(ensemble: FakeZooKeeper) -> None:
+    broker = Broker(ensemble)
+    await broker.store.start()
+    assert await broker.store.write_configs(EVERY, {"log.level": "error"}, version=-1)
+    await broker.configs.start()
+    assert broker.used.get_nowait().log_level == "error"
+    await broker.configs.stop()
 
 
 async def test_what_nobody_can_use_is_passed_over_and_the_rest_is_used(
