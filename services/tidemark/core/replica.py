@@ -97,12 +97,17 @@ class WaitingCommand(NamedTuple):
     @property
     def may_hold_holes(self) -> bool:
         """Compaction may have left some (rule L1)."""
-        return "compact" in self.configs.get("cleanup.policy", "")
+        return is_compacted(self.configs)
 
     @property
     def group_commit(self) -> bool:
         """Only what is flushed counts for the high watermark (rule R3)."""
         return is_group_commit(self.configs)
+
+
+def is_compacted(configs: Mapping[str, str]) -> bool:
+    """Whether a topic's log may hold holes (rule L1)."""
+    return "compact" in configs.get("cleanup.policy", "")
 
 
 def is_group_commit(configs: Mapping[str, str]) -> bool:
@@ -159,6 +164,8 @@ class Replica:
 
     def take_settings(self, configs: Mapping[str, str]) -> None:
         """The topic's settings, which may have changed within the leader epoch; what is committed stays so."""
+        if isinstance(self.role, PartitionFollower) and is_compacted(configs):
+            self.role.may_hold_holes = True
         if self.log is None or self.log.group_commit == is_group_commit(configs):
             return
         self.log.counts_flushes(is_group_commit(configs))

@@ -1,5 +1,5 @@
-"""A topic's flush.policy that changes within a leader epoch: nothing committed is taken back, nobody is evicted for it
-(rules R3, R7)."""
+"""A topic's settings that change within a leader epoch: nothing committed is taken back, nobody is evicted for it
+(rules R3, R7, L1)."""
 
 from __future__ import annotations
 
@@ -80,3 +80,13 @@ def test_a_follower_goes_on_and_tells_what_it_flushes_from_then_on() -> None:
     flushed(follower, 3)
     (report,) = follower.said().reports
     assert (report.partition, report.log_end_offset, report.flushed_offset) == (P, 3, 3)
+
+
+def test_a_follower_takes_the_holes_of_a_topic_that_is_compacted_from_now_on() -> None:
+    follower = Stage()
+    follower.follows(2)
+    follower.chunk(0, batch(3, epoch=5))
+    follower.appended(3)
+    policy_becomes(follower, {"cleanup.policy": "compact"}, leader=2)
+    follower.chunk(3, batch(1, offset=9, epoch=5))
+    assert follower.one(fx.AppendToLog).batches[0].envelope.base_offset == 9
