@@ -155,7 +155,7 @@ brokers:
         "INVALID_REQUEST",
     ]
     lines = [told.split(f"{file}:")[1].split(":")[0] for told in ended.error.splitlines()]
-    assert lines == ["3", "4", "8", "9", "12"]
+    assert lines == ["3", "4", "8", "10", "12"]
     assert ended.out == ""
     assert sorted(admin.list_topics()) == before
     missing = tidemark(cluster, "apply", "-f", str(tmp_path / "none.yaml"))

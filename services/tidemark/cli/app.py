@@ -1,6 +1,7 @@
 """The `tidemark` command: its commands, and what their ends mean to a shell.
 
-Exit status 0: done. 1: refused or failed, one line on stderr says `error CODE: sentence`. 2: bad usage.
+Exit status 0: done. 1: refused or failed, one line on stderr says `error CODE: sentence`. 2: bad usage, or
+`apply --check` has found a difference.
 """
 
 from __future__ import annotations

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 EXIT_REFUSED: Final = 1
 EXIT_DIFFERENT: Final = 2
 
+_ABOUT: Final = {
+    ErrorCode.INVALID_PARTITIONS: "partitions",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "replication_factor",
+}
+"""Which line of a topic a refusal is about, where that is not a setting's."""
+
 _SIGNS: Final = {"create": "+", "grow": "~", "configure": "~", "delete": "-"}
 
 
@@ -135,7 +141,8 @@ def _refusals(client: Changing, steps: Sequence[Step]) -> list[Problem]:
         try:
             step.run(client, True, "")
         except TidemarkError as error:
-            line = step.lines.get(error.metadata.get("config", ""), step.line)
+            about = error.metadata.get("config") or _ABOUT.get(error.code, "")
+            line = step.lines.get(about, step.line)
             problems.append(Problem(line, error))
     return problems
 

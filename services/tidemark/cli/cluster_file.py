@@ -42,7 +42,7 @@ class WantedTopic:
 
     Attributes:
         configs: exactly these are set.
-        lines: of its settings, by key.
+        lines: of what is said of it, by key, its settings among them.
     """
 
     name: str
@@ -118,12 +118,14 @@ class _Reader:
         lines: dict[str, int] = {}
         delete = False
         for key, at, value in self._mapping(node, f"topic {name}"):
+            lines[key] = at
             if key == "partitions":
                 partitions = self._count(f"partitions of topic {name}", at, value)
             elif key == "replication_factor":
                 replication_factor = self._count(f"replication_factor of topic {name}", at, value)
             elif key == "configs":
-                configs, lines = self._configs(ConfigKind.TOPIC, value, f"configs of topic {name}")
+                configs, of_settings = self._configs(ConfigKind.TOPIC, value, f"configs of topic {name}")
+                lines |= of_settings
             elif key == "delete":
                 delete = self._flag(f"delete of topic {name}", at, value)
             else:

@@ -74,7 +74,7 @@ class Step:
         line: of the file where it is asked for; 0 where nothing in the file asks for it.
         summary: numbers before and after, for people; "" where there are none.
         changes: of settings.
-        lines: of the file, by setting.
+        lines: of the file, by what they say of it.
         run: does it, or only has it checked.
     """
 
@@ -131,17 +131,17 @@ def _impossible(topic: WantedTopic, found: TopicView) -> Problem | None:
     count = len(found.partitions)
     if topic.partitions is not None and topic.partitions < count:
         return Problem(
-            topic.line,
+            topic.lines.get("partitions", topic.line),
             TidemarkError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"topic {topic.name} has {count} partitions and the file says {topic.partitions}: partitions go with "
-                "their records, which this command does not do",
+                f"topic {topic.name} has {count} partitions and the file says {topic.partitions}: partitions would go "
+                "with their records, see tidemark topic remove-partitions",
             ),
         )
     factors = {len(partition.assigned_replicas) for partition in found.partitions.values()}
     if topic.replication_factor is not None and factors - {topic.replication_factor}:
         return Problem(
-            topic.line,
+            topic.lines.get("replication_factor", topic.line),
             TidemarkError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"topic {topic.name} has {', '.join(map(str, sorted(factors)))} replicas of a partition and the file "
@@ -185,7 +185,7 @@ def _changes_of(topic: WantedTopic, found: TopicView) -> list[Step]:
             return client.create_partitions(topic.name, total, validate_only=validate_only, request_id=request_id)
 
         summary = f"{len(found.partitions)} -> {total} partitions"
-        steps.append(Step(Action.GROW, f"topic {topic.name}", topic.line, grow, summary))
+        steps.append(Step(Action.GROW, f"topic {topic.name}", topic.line, grow, summary, lines=topic.lines))
     if topic.configs is not None:
         resource = ConfigResource(ConfigKind.TOPIC, topic.name)
         steps += _configuration(resource, f"topic {topic.name}", topic.line, found.configs, topic.configs, topic.lines)

@@ -32,14 +32,16 @@ def problems_of(text: str) -> list[tuple[int, str]]:
 
 def test_a_file_says_what_shall_be_and_where_it_says_so() -> None:
     configs = {"retention.ms": "86400000", "unclean.leader.election.enable": "true"}
+    said = ("partitions", "replication_factor", "configs", *configs)
+    lines = dict(zip(said, range(4, 9), strict=True))
     found, problems = parse(WHOLE)
     assert problems == []
     assert found == ClusterFile(
         topics={
-            "flights": WantedTopic("flights", 3, 6, 3, configs, dict(zip(configs, (7, 8), strict=True))),
+            "flights": WantedTopic("flights", 3, 6, 3, configs, lines),
             "empty": WantedTopic("empty", 9),
-            "bare": WantedTopic("bare", 10, configs={}),
-            "greetings": WantedTopic("greetings", 11, delete=True),
+            "bare": WantedTopic("bare", 10, configs={}, lines={"configs": 10}),
+            "greetings": WantedTopic("greetings", 11, lines={"delete": 12}, delete=True),
         },
         brokers={
             "default": WantedBroker(

@@ -150,6 +150,6 @@ def test_what_cannot_be_is_told_with_its_line() -> None:
     cluster.topics = {"a": topic_of("a", 3, 1, {}), "b": topic_of("b", 3, 2, {})}
     _, problems = cluster.plan("topics:\n  a:\n    partitions: 2\n  b:\n    replication_factor: 3\n")
     assert [(line, error.code) for line, error in problems] == [
-        (2, ErrorCode.INVALID_PARTITIONS),
-        (4, ErrorCode.INVALID_REPLICATION_FACTOR),
+        (3, ErrorCode.INVALID_PARTITIONS),
+        (5, ErrorCode.INVALID_REPLICATION_FACTOR),
     ]
