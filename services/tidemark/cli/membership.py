@@ -17,7 +17,8 @@ from tidemark.cli.output import Output, counted, print_json, print_line
 from tidemark.cli.plan_view import parse_brokers, plan_json, show_plan
 from tidemark.cli.rates import parse_rate
 from tidemark.cli.reassign import NoWaitOption, ThrottleOption
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.core.move_progress import EndedMove, MoveProgress
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -192,6 +193,7 @@ def remove_brokers(
 def _drain(client: AdminClient, ids: Sequence[int], rate: int, view: MoveView) -> None:
     request_id = uuid.uuid4().hex
     patience_until_s = time.monotonic() + _PATIENCE_S
+    before: dict[TopicPartition, MoveProgress] = {}
     while True:
         try:
             for news in client.remove_brokers(ids, throttle_bytes_per_s=rate, request_id=request_id):
@@ -199,7 +201,10 @@ def _drain(client: AdminClient, ids: Sequence[int], rate: int, view: MoveView) -
                 if news.removed:
                     return
                 if news.planned is None:
-                    view.show(news.moves, [], f"; {counted(news.partitions_left, 'partition')} to go")
+                    now = {moved.partition: moved for moved in news.moves}
+                    ended = [EndedMove(one, before[one].target) for one in sorted(before) if one not in now]
+                    before = now
+                    view.show(news.moves, ended, f"; {counted(news.partitions_left, 'partition')} to go")
         except TidemarkError as error:
             # The service, or ZooKeeper, is away for a while; the same call takes it up.
             if not error.retriable or time.monotonic() > patience_until_s:

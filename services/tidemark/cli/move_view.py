@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -21,6 +22,9 @@ from tidemark.model import Refusal, TopicPartition
 COLUMNS: Final = ("partition", "from", "to", "state", "copied", "rate", "left", "throttle", "waits for")
 _LIVE_COLUMNS: Final = tuple(name for name in COLUMNS if name != "throttle")
 _ROWS_MAX: Final = 20
+_LINES_MAX: Final = 50
+"""With more moves, each gets no line of its own."""
+_REASONS_MAX: Final = 5
 _LINE_EVERY_S: Final = 10.0
 
 
@@ -151,24 +155,32 @@ class MoveView:
         """What is under way now, and what has ended since."""
         if self._silent:
             return
-        for one in ended:
-            self._print(
-                f"{name_of(one.partition)} {'is on' if one.error is None else 'stays on'} {listed(one.replicas)}"
-            )
+        if len(moves) + len(ended) <= _LINES_MAX:
+            for one in ended:
+                verb = "is on" if one.error is None else "stays on"
+                self._print(f"{name_of(one.partition)} {verb} {listed(one.replicas)}")
         if self._live is not None:
             self._live.update(_table(moves, more) if moves or more else "", refresh=True)
             return
+        if len(moves) <= _LINES_MAX:
+            self._show_each(moves)
+        if moves and self._now_s() - self._summed_at_s >= _LINE_EVERY_S:
+            self._summed_at_s = self._now_s()
+            self._print(summary(moves) + more)
+            if len(moves) > _LINES_MAX:
+                reasons = Counter(one.waiting_for for one in moves if one.waiting_for)
+                for why, count in reasons.most_common(_REASONS_MAX):
+                    self._print(f"  {counted(count, 'move')}: {why}")
+
+    def _show_each(self, moves: Sequence[MoveProgress]) -> None:
+        """A line for each move whose state, or what it waits for, is another than before."""
         for moved in moves:
             said = (str(moved.phase), moved.waiting_for)
             if self._said.get(moved.partition) != said:
                 self._said[moved.partition] = said
                 why = f", waits: {moved.waiting_for}" if moved.waiting_for else ""
-                self._print(
-                    f"{name_of(moved.partition)} {listed(moved.original)} -> {listed(moved.target)} {said[0]}{why}"
-                )
-        if moves and self._now_s() - self._summed_at_s >= _LINE_EVERY_S:
-            self._summed_at_s = self._now_s()
-            self._print(summary(moves) + more)
+                where = f"{listed(moved.original)} -> {listed(moved.target)}"
+                self._print(f"{name_of(moved.partition)} {where} {said[0]}{why}")
 
     def _print(self, line: str) -> None:
         if self._live is not None:

@@ -348,3 +348,14 @@ def test_on_a_terminal_the_view_is_a_table_that_names_what_each_waits_for(
     out = capsys.readouterr().out
     for word in ("done:0 is on 2,1", "test:2", "copying", "30% of 1.0 kB", "the moon", "1 move left"):
         assert word in out
+
+
+def test_of_many_moves_only_the_sum_is_told_and_what_they_wait_for(capsys: pytest.CaptureFixture[str]) -> None:
+    several = [moved(TopicPartition("t", index), waiting_for="the moon") for index in range(60)]
+    with MoveView(now_s=lambda: 0.0) as view:
+        view.show(several, [])
+        view.show(several[:59], [EndedMove(TopicPartition("t", 59), TWO_ONE)])
+    assert capsys.readouterr().out.splitlines() == [
+        "60 moves left, 30% of 60.0 kB copied, 6.0 kB/s, about 7 s to go",
+        "  60 moves: the moon",
+    ]
