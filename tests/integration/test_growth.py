@@ -62,6 +62,8 @@ def test_a_broker_is_drained_stays_empty_and_gets_its_share_again(four: LocalClu
     admin.create_topic("later", partitions=6, replication_factor=3)
     admin.create_partitions("later", 9)
     assert held_by(admin, 1) == [], "nothing new is placed on it"
+    assert as_json(four, "cluster", "describe")["draining_brokers"] == [1]
+    assert "drained: broker 1; nothing new is placed there" in succeeds(four, "cluster", "describe")
     succeeds(four, "cluster", "safe-to-restart", "1")
     four.terminate(broker_name(1))
     assert as_json(four, "cluster", "create", "--brokers", "0,2,3")["brokers"] == [0, 2, 3]
@@ -74,6 +76,7 @@ def test_a_broker_is_drained_stays_empty_and_gets_its_share_again(four: LocalClu
     assert held_by(admin, 1) == []
     added = as_json(four, "cluster", "add-brokers", "1", "--yes")
     assert added["begun"] is True
+    assert as_json(four, "cluster", "describe")["draining_brokers"] == []
     assert len(added["ended"]) == len(added["moves"]["partitions"])
     loads = [len(held_by(admin, one)) for one in range(4)]
     assert max(loads) - min(loads) <= 1

@@ -146,6 +146,7 @@ class AdminServicer(
                 under_replicated_count=counts.under_replicated,
                 under_min_isr_count=counts.under_min_isr,
                 offline_count=counts.offline,
+                draining_brokers=await self._topics.draining_brokers(),
             )
 
     async def ElectLeaders(  # noqa: N802 - named by the contract

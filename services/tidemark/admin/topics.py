@@ -12,7 +12,7 @@ from tidemark.admin.planning import TopicRequest, already_exists, check_topic_na
 from tidemark.admin.polling import poll
 from tidemark.admin.views import Counts, count, partitions_of, partitions_without_leader, topic_view
 from tidemark.core.cluster_state import ClusterView, TopicView
-from tidemark.model import NO_LEADER, ErrorCode, TidemarkError, TopicDescription
+from tidemark.model import NO_LEADER, BrokerId, ErrorCode, TidemarkError, TopicDescription
 from tidemark.ports import MetadataStore
 
 _SHOWN_PARTITIONS_MAX = 10
@@ -161,6 +161,10 @@ class TopicAdministration:
                 f"{await self._why_no_leader()}",
                 {"topic": name},
             )
+
+    async def draining_brokers(self) -> list[BrokerId]:
+        """Brokers on which nothing new is placed, sorted."""
+        return sorted(await self._store.draining_brokers())
 
     async def list_topics(self) -> list[str]:
         """All names, sorted."""

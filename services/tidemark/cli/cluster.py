@@ -52,6 +52,7 @@ def describe(bootstrap: BootstrapOption = "", admin: AdminOption = "", output: O
                     for broker in brokers
                 ],
                 **counts,
+                "draining_brokers": list(found.draining_brokers),
             }
         )
         return
@@ -61,4 +62,7 @@ def describe(bootstrap: BootstrapOption = "", admin: AdminOption = "", output: O
         ("broker", "address", "rack", "epoch"),
         [(broker.broker_id, f"{broker.host}:{broker.port}", broker.rack, broker.broker_epoch) for broker in brokers],
     )
+    if found.draining_brokers:
+        listed = ", ".join(str(broker) for broker in found.draining_brokers)
+        print_line(f"drained: broker {listed}; nothing new is placed there until tidemark cluster add-brokers")
     print_table(("topics", "partitions", "under-replicated", "under min ISR", "offline"), [tuple(counts.values())])

@@ -57,7 +57,9 @@ class Client:
         if self.failures:
             raise self.failures.pop()
         brokers = {BrokerId(one): BrokerRegistration(BrokerId(one), "h", 1) for one in self.live}
-        return ClusterDescription(ClusterView("c", BrokerId(100), admin_address="a", brokers=brokers), 0, 0, 0, 0, 0)
+        return ClusterDescription(
+            ClusterView("c", BrokerId(100), admin_address="a", brokers=brokers), 0, 0, 0, 0, 0, (BrokerId(1),)
+        )
 
     def add_brokers(self, brokers: Sequence[int], *, validate_only: bool = False, **_: object) -> PlannedMoves:
         if not validate_only:
@@ -216,3 +218,26 @@ def test_records_are_not_deleted_without_a_question(client: Client) -> None:
     )
     assert removed["removed"] == [2, 3]
     assert client.did == ["delete to 2", "delete to 2 by force"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("cluster", "create"),
+        ("cluster", "add-brokers"),
+        ("cluster", "remove-brokers"),
+        ("cluster", "safe-to-restart"),
+        ("topic", "add-partitions"),
+        ("topic", "remove-partitions"),
+        ("reassign",),
+        ("reassign", "generate"),
+        ("reassign", "execute"),
+        ("reassign", "verify"),
+        ("reassign", "list"),
+        ("reassign", "cancel"),
+    ],
+)
+def test_help_teaches_with_examples(command: tuple[str, ...]) -> None:
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    assert f"tidemark {' '.join(command)}" in result.stdout.partition("Options:")[0]

@@ -14,6 +14,7 @@ from tidemark.client.aio.lifecycle import Lifecycle
 from tidemark.client.cluster import Cluster
 from tidemark.core.cluster_state import ClusterView, TopicView
 from tidemark.model import (
+    BrokerId,
     ElectionKind,
     ElectionOutcome,
     ErrorCode,
@@ -41,6 +42,8 @@ class ClusterDescription(NamedTuple):
     under_replicated_count: int
     under_min_isr_count: int
     offline_count: int
+    draining_brokers: tuple[BrokerId, ...] = ()
+    """On which nothing new is placed: they are being removed, or are."""
 
 
 class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, Lifecycle):
@@ -138,6 +141,7 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, Lifecycle):
             response.under_replicated_count,
             response.under_min_isr_count,
             response.offline_count,
+            tuple(BrokerId(broker) for broker in response.draining_brokers),
         )
 
     async def elect_leaders(
