@@ -119,6 +119,13 @@ def test_partitions_are_added_and_the_empty_ones_removed(four: LocalCluster, adm
     assert refusal.value.code is ErrorCode.NOT_HIGHEST_PARTITION
     assert len(assigned(admin, "grown")) == 4
 
+    for _ in range(2):
+        again = admin.delete_partitions("grown", count=1, force=True, request_id="one-less")
+        assert (again.partitions, len(assigned(admin, "grown"))) == ((3,), 3), "a retry removes no more"
+    with pytest.raises(TidemarkError) as refusal:
+        admin.delete_partitions("grown", count=2, force=True, request_id="one-less")
+    assert refusal.value.code is ErrorCode.REQUEST_ID_REUSED
+    admin.create_partitions("grown", 4)
     admin.create_partitions("grown", 6, assignments=[[3, 0], [0, 3]])
     assert assigned(admin, "grown")[4:] == [[3, 0], [0, 3]]
     with Producer(four.bootstrap) as producer:
