@@ -191,9 +191,10 @@ class ReassignmentAdministration:
                 error = _unknown(partition, topic)
             elif error is None and last is not None and replicas != last.target:
                 listed = ",".join(str(broker) for broker in replicas)
+                what = "had ended before it could be" if last.phase is MovePhase.CANCELLING else "was"
                 error = TidemarkError(
                     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-                    f"the move of {partition} was given up by somebody; its replicas are {listed}",
+                    f"the move of {partition} {what} given up; its replicas are {listed}",
                     _where(partition),
                 )
             ended.append(EndedMove(partition, replicas, error))

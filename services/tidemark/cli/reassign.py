@@ -336,11 +336,14 @@ def cancel_moves(
                     ended += ends
         except KeyboardInterrupt:
             raise interrupted("the cancellation") from None
+    failed = [one.error for one in ended if one.error is not None]
     if output is Output.JSON:
         print_json({"cancelled": [name_of(one) for one in sorted(chosen)], "ended": [ended_json(one) for one in ended]})
     else:
-        verb = "is being given up" if no_wait else "given up"
-        print_line(f"{counted(len(chosen), 'move')} {verb}")
+        given_up = len(chosen) - len(failed)
+        print_line(f"{counted(given_up, 'move')} {'to be ' if no_wait else ''}given up")
+    if failed:
+        raise_all(failed)
 
 
 def read_file(file: Path, throttle: str) -> tuple[list[Move], list[TopicPartition], int]:

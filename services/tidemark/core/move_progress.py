@@ -42,7 +42,7 @@ class MoveProgress:
 
     Attributes:
         original: OAR.
-        target: RAR.
+        target: RAR; of a move that was given up, OAR.
         assigned: AR.
         adding: RAR - OAR.
         removing: OAR - RAR.
@@ -134,7 +134,7 @@ def progress_of(
         moved = MoveProgress(
             partition=move.partition,
             original=under_way.original,
-            target=under_way.target,
+            target=under_way.original if move.cancel else under_way.target,
             assigned=assigned,
             adding=under_way.adding,
             removing=under_way.removing,

@@ -246,6 +246,20 @@ async def test_a_move_that_somebody_else_gives_up_ends_with_an_error(
     assert ended.error.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
+async def test_a_move_that_we_have_given_up_ends_well_where_it_began(
+    cluster: Cluster, moves: ReassignmentAdministration
+) -> None:
+    await under_way(cluster, moves)
+    await moves.alter(MovesQuery(cancel=[T2]), validate_only=False)
+    seen: list[News] = []
+    async for news in moves.watch([T2], interval_s=0.0):
+        seen.append(news)
+        if len(seen) == 1:
+            await end_it(cluster, 1, 2)
+    assert [one.phase for one in seen[0].moves] == [MovePhase.CANCELLING]
+    assert [(one.replicas, one.error) for one in seen[-1].ended] == [(ids(1, 2), None)]
+
+
 async def test_a_move_that_the_controller_refused_ends_with_that_refusal(
     cluster: Cluster, moves: ReassignmentAdministration
 ) -> None:
