@@ -110,6 +110,28 @@ async def test_a_call_without_a_deadline_is_given_one(stub: Any, monkeypatch: py
     assert error.code is ErrorCode.REQUEST_TIMED_OUT
 
 
+async def test_a_network_that_takes_its_time_is_no_refusal(server: GrpcServer) -> None:
+    async def slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass both ways what comes after a fifth of a second: a network far away, or a machine at work."""
+        await asyncio.sleep(0.2)
+        to_server = await asyncio.open_connection("127.0.0.1", server.port)
+        await asyncio.gather(_pass_on(reader, to_server[1]), _pass_on(to_server[0], writer))
+
+    relay = await asyncio.start_server(slowly, "127.0.0.1", 0)
+    port = relay.sockets[0].getsockname()[1]
+    async with relay, open_channel(f"127.0.0.1:{port}") as channel:
+        stub: Any = BrokerServiceStub(channel)
+        answer = await stub.InitProducerId(pb.InitProducerIdRequest(), timeout=5, wait_for_ready=False)
+    assert answer.producer_id == 7
+
+
+async def _pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    while data := await source.read(1 << 16):
+        sink.write(data)
+        await sink.drain()
+    sink.close()
+
+
 async def test_a_port_that_is_taken_is_refused_with_what_to_do(server: GrpcServer) -> None:
     with pytest.raises(TidemarkError, match="taken") as refused:
         make_server("127.0.0.1", server.port, [])

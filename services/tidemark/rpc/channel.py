@@ -15,6 +15,9 @@ LIMITS: tuple[tuple[str, int], ...] = (
 WINDOW: tuple[tuple[str, int], ...] = (("grpc.http2.lookahead_bytes", 4 << 20),)
 """What a receiver lets its peer send ahead. gRPC begins with 64 KiB and raises that slowly: batches would go out in
 pieces, each waiting for the window (measured: four times the throughput of 1 MiB fetches)."""
+_CONNECT_MS: int = 1_000
+"""What an attempt to connect may take, HTTP/2's first frame included, though gRPC names it otherwise: with less than a
+round trip of the network, or a busy machine's moment, every first call to a server that is well would fail."""
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *LIMITS,
     *WINDOW,
@@ -22,7 +25,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", _CONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
