@@ -164,18 +164,20 @@ class BrokerAdministration:
             return
         await self._store.begin_draining(brokers)
         name = request_id or uuid.uuid4().hex
-        while True:
+        empty_looks = 0
+        # Two looks: what was placed by somebody who had not seen the mark yet is there by the second.
+        while empty_looks < 2:
             scene = await self._look()
             left = scene.left_on(brokers)
-            if not left:
-                break
+            empty_looks = 0 if left or await self._is_asked_for_on(brokers) else empty_looks + 1
             if not scene.draining.issuperset(brokers):
                 raise _added_again(brokers)
-            if not scene.busy.issuperset(left):
+            if left and not scene.busy.issuperset(left):
                 await self._ask_for_missing(brokers, scene, throttle_bytes_per_s, name)
-            moves, _ = await self._reassignments.list_moves(left)
+            moves = (await self._reassignments.list_moves(left))[0] if left else ()
             yield RemovalNews(moves, len(left))
-            await asyncio.sleep(interval_s)
+            if empty_looks < 2:
+                await asyncio.sleep(interval_s)
         for broker in brokers:
             await self._store.forget_broker_configs(broker)
         yield RemovalNews(removed=tuple(brokers))
@@ -187,6 +189,11 @@ class BrokerAdministration:
         states = await self._store.states(partitions_of(scene.topics.values()), sync=True)
         epochs = {live: registration.broker_epoch for live, registration in scene.live.items()}
         return obstacles_to_restart(broker, epochs, scene.topics.values(), states, scene.busy)
+
+    async def _is_asked_for_on(self, brokers: Sequence[BrokerId]) -> bool:
+        """Whether a partition is to be added that will have a replica on one of these."""
+        added = (await self._store.partition_requests()).added
+        return any(broker in replicas for replicas in added.values() for broker in brokers)
 
     async def _ask_for_missing(
         self, brokers: Sequence[BrokerId], scene: _Scene, throttle_bytes_per_s: int, request_id: str

@@ -20,6 +20,7 @@ from tidemark.core.move_progress import EndedMove, MoveProgress
 from tidemark.model import Refusal, TopicPartition
 
 COLUMNS: Final = ("partition", "from", "to", "state", "copied", "rate", "left", "throttle", "waits for")
+REPLICA_COLUMNS: Final = ("partition", "broker", "is", "assigned", "state", "holds")
 _LIVE_COLUMNS: Final = tuple(name for name in COLUMNS if name != "throttle")
 _ROWS_MAX: Final = 20
 _LINES_MAX: Final = 50
@@ -51,6 +52,21 @@ def row_of(moved: MoveProgress) -> tuple[str, ...]:
         f"{shown_bytes(moved.throttle_bytes_per_s)}/s" if moved.throttle_bytes_per_s else "none",
         moved.waiting_for or "-",
     )
+
+
+def replica_rows(moved: MoveProgress) -> list[tuple[object, ...]]:
+    """The replicas of a move under `REPLICA_COLUMNS`."""
+    return [
+        (
+            name_of(moved.partition),
+            broker,
+            "added" if broker in moved.adding else "removed" if broker in moved.removing else "kept",
+            "yes" if broker in moved.assigned else "no",
+            state,
+            shown_bytes(moved.sizes_bytes.get(broker)),
+        )
+        for broker, state in sorted(moved.replicas.items())
+    ]
 
 
 def _copied(moved: MoveProgress) -> str:
@@ -160,7 +176,7 @@ class MoveView:
                 verb = "is on" if one.error is None else "stays on"
                 self._print(f"{name_of(one.partition)} {verb} {listed(one.replicas)}")
         if self._live is not None:
-            self._live.update(_table(moves, more) if moves or more else "", refresh=True)
+            self._live.update(_table(moves, more) if moves else more.lstrip(",; "), refresh=True)
             return
         if len(moves) <= _LINES_MAX:
             self._show_each(moves)

@@ -15,12 +15,14 @@ from tidemark.cli.elect import parse_targets
 from tidemark.cli.move_feed import MoveFeed, interrupted, raise_all
 from tidemark.cli.move_view import (
     COLUMNS,
+    REPLICA_COLUMNS,
     MoveView,
     ended_json,
     listed,
     name_of,
     progress_json,
     refusal_json,
+    replica_rows,
     row_of,
 )
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
@@ -254,6 +256,7 @@ def list_moves(
     """Moves that are wanted or under way: how far, how fast, what each waits for; and what was refused lately.
 
     \b
+    Of partitions and topics that are named, each replica is shown too: new, online, offline or non-existent.
     States: queued (not begun), copying, finishing (leader and old replicas are settled), cancelling.
     A node /admin/reassign_partitions that was written by hand and refused is among the refusals, with the reason.
 
@@ -277,6 +280,8 @@ def list_moves(
         return
     if moves:
         print_table(COLUMNS, [row_of(moved) for moved in moves])
+        if targets:
+            print_table(REPLICA_COLUMNS, [row for moved in moves for row in replica_rows(moved)])
     else:
         print_line("no move is wanted or under way")
     if found.refusals:

@@ -165,6 +165,33 @@ async def test_a_removal_that_was_cut_off_is_taken_up_by_the_same_call(
     assert (await remove(brokers, 1))[-1].removed == ids(1), "and once more"
 
 
+async def test_partitions_that_somebody_asked_for_before_the_mark_are_waited_for(
+    cluster: Cluster, brokers: BrokerAdministration
+) -> None:
+    added = TopicPartition("u", 1)
+    await cluster.store.request_partitions({added: ids(3, 0)})
+    looks = 0
+    async for news in brokers.remove(
+        ids(3), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0
+    ):
+        looks += news.plan is None and not news.removed
+        if looks == 5:
+            topic = (await cluster.store.topics(["u"]))["u"]
+            assert cluster.term is not None
+            await cluster.rewrite(
+                replace(
+                    topic,
+                    partitions={**topic.partitions, 1: ids(3, 0)},
+                    incarnations={**topic.incarnations, 1: "u1"},
+                )
+            )
+            await cluster.store.finish_partition_requests(cluster.term, added=[added])
+        await carry_out(cluster)
+    assert looks > 5
+    assert await held_by(cluster, 3) == []
+    assert "u-1" in await held_by(cluster, 0)
+
+
 async def test_a_removal_ends_when_the_broker_is_added_again(cluster: Cluster, brokers: BrokerAdministration) -> None:
     removal = brokers.remove(ids(1), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0)
     await anext(removal)

@@ -276,6 +276,9 @@ def test_the_list_shows_progress_and_what_was_refused(client: Client) -> None:
     shown = run("list").stdout
     for word in ("test:2", "1,2", "2,1", "copying", "30% of 1.0 kB", "100 B/s", "7 s", "500 B/s", "no JSON"):
         assert word in shown
+    named = run("list", "test:2").stdout
+    for word in ("assigned", "kept", "online", "unknown"):
+        assert word in named
     assert run("list", "other").stdout.startswith("no move is wanted or under way\n")
 
 
