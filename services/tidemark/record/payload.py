@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,10 +47,13 @@ _WRITE_OPTIONS: Final = {
 }
 _SCHEMA_BYTES: Final = {len(schema): schema.serialize().size for schema in (SCHEMA, COMPACTED_SCHEMA)}
 """Size of the schema message, by the number of columns."""
-_ONE: Final = pa.scalar(1, pa.int64())
+# Not by pa.scalar and pa.array: those import pandas where it is installed, half a second and 37 MB.
+_ONE: Final = cast(
+    "pa.Int64Scalar", pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer((1).to_bytes(8, "little"))])[0]
+)
 _NULLABLE: Final = (0, 1, 3)
 _EMPTY: Final = pa.py_buffer(b"")
-_NO_ENTRIES: Final = pa.array([], pa.struct([HEADERS_TYPE.key_field, HEADERS_TYPE.item_field]))
+_NO_ENTRIES: Final = pa.nulls(0, pa.struct([HEADERS_TYPE.key_field, HEADERS_TYPE.item_field]))
 
 
 def build_batch(
