@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -118,3 +119,20 @@ def test_the_clock_never_goes_back() -> None:
     times = [clock.now_ms() for _ in range(100)]
     assert times == sorted(times)
     assert clock.wall_us() > 1_700_000_000_000_000
+
+
+async def test_a_service_collects_garbage_rarely_and_gives_that_up_when_it_ends() -> None:
+    before = gc.get_threshold()
+    seen = []
+
+    async def start() -> None:
+        seen.append(gc.get_threshold())
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+
+    async def stop() -> None:
+        seen.append(gc.get_threshold())
+
+    assert await run_until_stopped(start, stop) == EXIT_OK
+    assert seen[0] == seen[1]
+    assert seen[0][0] > 10 * before[0]
+    assert gc.get_threshold() == before
