@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Final
 
 from tidemark.core.controller_effects import Observed
 from tidemark.core.controller_events import ControllerEvent
 from tidemark.runtime.metrics import METRICS, Metrics
 
 _log = logging.getLogger(__name__)
+
+_LINES_MAX: Final = 100
+"""Of one kind and one event: the failure of a broker with thousands of partitions is not told thousands of times."""
 
 
 class ControllerMetrics:
@@ -21,6 +25,7 @@ class ControllerMetrics:
         self._maybe_lost = metrics.counter(
             "controller_records_maybe_lost", "Records that unclean elections may have lost, where that is known"
         )
+        self._to_log: dict[str, list[Observed]] = {}
         self._observed = metrics.counter("controller_observations", "Things observed, by kind", ["kind"])
         self._seconds = metrics.histogram("controller_event_duration_seconds", "Time to decide an event", ["event"])
         self._counts = {
@@ -34,19 +39,26 @@ class ControllerMetrics:
         }
 
     def observed(self, effect: Observed) -> None:
-        """Log and count."""
+        """Count, and log with the event it belongs to."""
         self._observed.labels(effect.kind).inc()
         if effect.kind in ("leader_elected", "unclean_election"):
             self._elections.labels(str(effect.kind == "leader_elected").lower()).inc()
         self._maybe_lost.inc(int(effect.fields.get("records_maybe_lost", 0)))
-        fields = dict(effect.fields)
-        if effect.partition is not None:
-            fields["partition"] = str(effect.partition)
-        _log.info(effect.kind, extra=fields)
+        self._to_log.setdefault(effect.kind, []).append(effect)
 
     def handled(self, event: ControllerEvent, seconds: float) -> None:
-        """An event was decided."""
+        """An event was decided. What it brought about is a line each, or one line where there is much of a kind."""
         self._seconds.labels(type(event).__name__).observe(seconds)
+        if not self._to_log:
+            return
+        to_log, self._to_log = self._to_log, {}
+        for kind, effects in to_log.items():
+            if len(effects) > _LINES_MAX:
+                _log.info(kind, extra={"partitions": len(effects), "first": str(effects[0].partition)})
+                continue
+            for effect in effects:
+                partition = {} if effect.partition is None else {"partition": str(effect.partition)}
+                _log.info(kind, extra={**effect.fields, **partition})
 
     def counts(self, counts: Mapping[str, int]) -> None:
         """Conditions now."""

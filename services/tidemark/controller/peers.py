@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import grpc
 
+from tidemark.core.cluster_state import ClusterView
 from tidemark.core.controller_effects import DescribeReplicas, SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
 from tidemark.core.controller_events import ControlAnswered, ReplicasDescribed
 from tidemark.core.messages import ReplicaDescription
@@ -25,6 +26,7 @@ from tidemark.rpc.control_codec import (
 from tidemark.rpc.metadata_codec import view_to_proto
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
+from tidemark.v1.metadata_pb2 import ClusterMetadata
 
 _log = logging.getLogger(__name__)
 _DEADLINE_S: Final = 10.0
@@ -41,6 +43,7 @@ class BrokerPeers:
         self._controller_id = controller_id
         self._controller_epoch = controller_epoch
         self._brokers: dict[BrokerId, BrokerRegistration] = {}
+        self._last_view: tuple[ClusterView, ClusterMetadata] | None = None
         self._channels: dict[BrokerId, tuple[BrokerRegistration, grpc.aio.Channel]] = {}
 
     def follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
@@ -78,7 +81,9 @@ class BrokerPeers:
     async def send_update_metadata(self, effect: SendUpdateMetadata) -> ControlAnswered:
         """One view or change."""
         header = header_to_proto(self._controller_id, self._controller_epoch, effect.broker_epoch)
-        request = pb.UpdateMetadataRequest(header=header, metadata=view_to_proto(effect.view))
+        if self._last_view is None or self._last_view[0] is not effect.view:
+            self._last_view = (effect.view, view_to_proto(effect.view))  # the same one goes to several
+        request = pb.UpdateMetadataRequest(header=header, metadata=self._last_view[1])
 
         async def send(stub: Any) -> Refused:
             await stub.UpdateMetadata(request, timeout=_DEADLINE_S)

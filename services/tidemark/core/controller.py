@@ -101,8 +101,7 @@ class ControllerCore:
         self._moves.begin(self._changes)
         self._topic_writes.write(now_ms)
         self._deletions.go_on(now_ms)
-        for broker, link in ctx.links.items():
-            ctx.effects += self._teller.tell(broker, link, now_ms)
+        ctx.effects += self._teller.tell_all(now_ms)
         ctx.effects += self._unclean.questions() + self._elections.effects()
         ctx.effects += (*self._moves.effects(), *self._changes.effects())
         self._departures.release()

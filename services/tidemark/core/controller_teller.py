@@ -39,6 +39,14 @@ class ControllerTeller:
         self._ctx = ctx
         self._deleting = deleting
         self._ids = count(1)
+        self._views: dict[tuple[bool, frozenset[TopicPartition], frozenset[str]], ClusterView] = {}
+
+    def tell_all(self, now_ms: int) -> list[ControllerEffect]:
+        """What may go to every broker now. What is shown to several is made once."""
+        self._views = {}
+        effects = [effect for broker, link in self._ctx.links.items() for effect in self.tell(broker, link, now_ms)]
+        self._views = {}
+        return effects
 
     def tell(self, broker: BrokerId, link: BrokerLink, now_ms: int) -> list[ControllerEffect]:
         """What may go to this broker now."""
@@ -140,16 +148,23 @@ class ControllerTeller:
         link.shown = set(later)
         link.needs_all_metadata = link.brokers_changed = False
         link.gone_topics = set()
-        view = ClusterView(
-            cluster_id=self._ctx.config.cluster_id,
-            controller_id=self._ctx.config.controller_id,
-            controller_epoch=self._ctx.config.controller_epoch,
+        key = (everything, link.sent_shown, link.sent_gone)
+        view = self._views.get(key)
+        if view is None:
+            view = self._views[key] = self._cluster_view(*key)
+        return SendUpdateMetadata(broker, request_id, link.broker_epoch, view)
+
+    def _cluster_view(self, everything: bool, shown: frozenset[TopicPartition], gone: frozenset[str]) -> ClusterView:
+        config = self._ctx.config
+        return ClusterView(
+            cluster_id=config.cluster_id,
+            controller_id=config.controller_id,
+            controller_epoch=config.controller_epoch,
             brokers=dict(self._ctx.brokers),
-            topics=self._topic_views(now),
-            deleted_topics=tuple(sorted(link.sent_gone)),
+            topics=self._topic_views(shown),
+            deleted_topics=tuple(sorted(gone)),
             complete=everything,
         )
-        return SendUpdateMetadata(broker, request_id, link.broker_epoch, view)
 
     def _topic_views(self, partitions: Iterable[TopicPartition]) -> dict[str, TopicView]:
         by_topic: defaultdict[str, dict[int, PartitionView]] = defaultdict(dict)

@@ -230,6 +230,8 @@ class Moves:
             return None
         if record.state is None or not _is_ready(found, record.state):
             return None
+        if not found.cancelled and not self._ctx.unwanted.isdisjoint(found.target):
+            return None  # what is about to be let go may be the only replica that answers
         return self._settle(record, found, facts, brokers)
 
     def _settle(
