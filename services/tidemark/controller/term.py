@@ -87,6 +87,8 @@ class ActiveTerm:
             StoreEvent.PARTITION_REQUESTS: topics,
         }
         self._resumed = True
+        self._answered: list[ev.ControllerEvent] = []
+        """Told with the first read that begins after it: one that is under way may still show what was answered."""
         self._effects: dict[type, Callable[[Any], None]] = {
             fx.WriteStates: lambda effect: self._spawn(self._write_states(effect)),
             fx.ReadStates: lambda effect: self._spawn(self._read_states(effect)),
@@ -195,6 +197,7 @@ class ActiveTerm:
 
         Elections and moves are asked for of topics that exist, so that those read afterwards are known.
         """
+        answered = list(self._answered)
         elections = {kind: await self._read_elections(kind) for kind in ElectionKind}
         moves = await self._store.move_requests(watch=True)
         partitions = await self._store.partition_requests(watch=True)
@@ -204,6 +207,9 @@ class ActiveTerm:
         self.submit(ev.DeletionsRequested(deletions))
         for kind, request in elections.items():
             self.submit(ev.ElectionsRequested(kind, request))
+        for event in answered:
+            self._answered.remove(event)
+            self.submit(event)
         self.submit(ev.MovesRequested(moves, self._resumed))
         self.submit(ev.PartitionsRequested(partitions, self._resumed))
         self._resumed = False
@@ -309,14 +315,14 @@ class ActiveTerm:
 
     async def _finish_moves(self, effect: fx.FinishMoves) -> None:
         await self._store.finish_moves(self.term, effect.finished, self._dated(effect.refused))
-        self.submit(ev.MovesFinished(effect.finished))
+        self._answered.append(ev.MovesFinished(effect.finished))
         self.hint(StoreEvent.MOVES)  # what was asked for again meanwhile looked like what is finished
 
     async def _finish_partition_requests(self, effect: fx.FinishPartitionRequests) -> None:
         await self._store.finish_partition_requests(
             self.term, added=effect.added, removed=effect.removed, refused=self._dated(effect.refused)
         )
-        self.submit(ev.PartitionRequestsFinished(effect.added, effect.removed))
+        self._answered.append(ev.PartitionRequestsFinished(effect.added, effect.removed))
         self.hint(StoreEvent.PARTITION_REQUESTS)
 
     def _dated(self, refusals: Sequence[Refusal]) -> list[Refusal]:
