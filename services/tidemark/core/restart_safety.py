@@ -22,6 +22,7 @@ class Obstacle(StrEnum):
     OTHER_BROKER_AWAY = "OTHER_BROKER_AWAY"
     MOVE_UNDER_WAY = "MOVE_UNDER_WAY"
     NOT_IN_SYNC = "NOT_IN_SYNC"
+    OTHER = "OTHER"  # one that a later version knows: its sentence says what
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def obstacles_to_restart(
         states: of all their partitions.
         wanted: moves that are wanted and may not have begun.
     """
-    found: dict[Obstacle, list[TopicPartition]] = {kind: [] for kind in Obstacle}
+    found: dict[Obstacle, list[TopicPartition]] = {kind: [] for kind in Obstacle if kind is not Obstacle.OTHER}
     asked = set(wanted)
     away: set[BrokerId] = set()
     for topic in topics:
@@ -66,7 +67,7 @@ def obstacles_to_restart(
             if index in topic.original or partition in asked:
                 found[Obstacle.MOVE_UNDER_WAY].append(partition)
     obstacles = []
-    for kind in Obstacle:
+    for kind in found:
         concerned = tuple(sorted(found[kind]))
         grave = kind is Obstacle.BROKER_NOT_LIVE and broker not in live
         if concerned or grave or (kind is Obstacle.OTHER_BROKER_AWAY and away):

@@ -72,7 +72,10 @@ def obstacle_to_proto(obstacle: RestartObstacle) -> pb.RestartObstacle:
 
 
 def obstacle_from_proto(message: pb.RestartObstacle) -> RestartObstacle:
-    """A reason not to restart a broker; raises ValueError for one of a later version."""
+    """A reason not to restart a broker; one of a later version is OTHER."""
+    known = message.reason in Obstacle.__members__
     return RestartObstacle(
-        Obstacle(message.reason), message.message, tuple(ref_from_proto(ref) for ref in message.partitions)
+        Obstacle(message.reason) if known else Obstacle.OTHER,
+        message.message,
+        tuple(ref_from_proto(ref) for ref in message.partitions),
     )
