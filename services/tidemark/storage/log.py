@@ -17,11 +17,12 @@ from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.record.envelope import STAMP_BYTES, Batch, stamp
+from tidemark.storage.cleanable import CleanableLog
+from tidemark.storage.cleaner_point import lower_clean_point
 from tidemark.storage.damage import CUT_FILE, CutPoint, forget_damage, read_cut_point, write_cut_point
 from tidemark.storage.epoch_file import EPOCH_FILE, write_epochs
 from tidemark.storage.files import PARTITION_FILE, monotonic_ms, raise_storage_error, sync_directory, sync_file
 from tidemark.storage.index import NO_TIMESTAMP_US
-from tidemark.storage.reader import LogReader
 from tidemark.storage.recovery import envelopes_from, make_segment, segment_offsets
 from tidemark.storage.segment import Damage, Segment, walk
 from tidemark.storage.settings import storage_settings
@@ -41,7 +42,7 @@ class Captured(NamedTuple):
     cuts: int
 
 
-class PartitionLog(LogReader):
+class PartitionLog(CleanableLog):
     """The whole `Log`: appending, cutting and making durable, on top of reading."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
@@ -354,6 +355,7 @@ class PartitionLog(LogReader):
                 cut = CutPoint(min(cut.end_offset, earlier.end_offset), cut.log_start)
         write_cut_point(self._path, cut)
         self._cut_pending = True
+        lower_clean_point(self._path, cut.end_offset)
 
     def _drop_snapshots(self, above: int) -> None:
         for offset in segment_offsets(self._path, SNAPSHOT_SUFFIX):
@@ -407,9 +409,10 @@ class PartitionLog(LogReader):
         try:
             opened = self._pool.get(segment, segment.log_path)
         except FileNotFoundError:
-            if segment in self._segments:
-                raise
-            return  # removed since we looked
+            with self._files_lock:  # whoever removes files holds it until the segments are those that are left
+                if segment in self._segments:
+                    raise
+            return
         os.fdatasync(opened.number)
 
     def _sync_names(self) -> None:

@@ -1,7 +1,8 @@
 """Reading a replica's log: by offset and by time, from any thread, beside the one that writes it.
 
 `_lock` guards what is in memory and is held across a disk access only while an index is loaded. `_cuts` counts the
-beginnings and ends of truncations, which hold `_files_lock` from one to the other: a read that met one is made again.
+beginnings and ends of truncations, `_swaps` those of replacements of cleaned segments; both hold `_files_lock` from one
+to the other. A read that met one is made again.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol, TypeVar
 
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
@@ -25,6 +26,7 @@ from tidemark.storage.segment import Damage, Segment, fit, skip_to
 from tidemark.storage.settings import StorageSettings
 from tidemark.storage.tail import Tail
 
+_T = TypeVar("_T")
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", None)
 
 
@@ -83,6 +85,7 @@ class LogReader:
         self._flushed = recovered.recovery_point
         self._damaged_until = recovered.damage.until if recovered.damage else None
         self._cuts = 0
+        self._swaps = 0
         self._cut_pending = recovered.cut_pending
         self._snapshot_at = self._end
         self._unsnapshotted_bytes = 0
@@ -130,19 +133,27 @@ class LogReader:
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE, STORAGE_ERROR.
         """
+        return self._unmoved(lambda: self._read(offset, end_offset, max_bytes, cached_only), "read from", cached_only)
+
+    def _unmoved(self, look: Callable[[], _T], doing: str, cached_only: bool = False) -> _T | None:
+        """What was found while no file was cut or replaced; else it is looked for again, or None if `cached_only`."""
         while True:
-            cuts = self._cuts
+            moves = self._cuts + self._swaps
             try:
-                data = self._read(offset, end_offset, max_bytes, cached_only)
+                found = look()
             except (OSError, Damage) as error:
                 if cached_only:
                     return None
                 with self._files_lock:
-                    if cuts == self._cuts:
-                        self._refuse(f"read from {self._path.name}", error)
+                    if moves == self._cuts + self._swaps:
+                        self._refuse(f"{doing} {self._path.name}", error)
             else:
-                if cuts == self._cuts:
-                    return data
+                if moves == self._cuts + self._swaps:
+                    return found
+                if cached_only:
+                    return None
+                with self._files_lock:
+                    pass  # it waits for the end of what is under way
 
     def _refuse(self, doing: str, error: Exception) -> NoReturn:
         raise TidemarkError(ErrorCode.STORAGE_ERROR, f"{doing}: {error}") from error
@@ -228,29 +239,24 @@ class LogReader:
             TidemarkError: STORAGE_ERROR.
         """
         limit = min(end_offset, self._end)
-        try:
-            for segment in self._segments:
-                if segment.base_offset >= limit:
-                    break
-                if segment.max_timestamp_us < timestamp_us:
-                    continue
-                descriptor = self._pool.get(segment, segment.log_path)
-                with self._lock:
-                    index = segment.ensure_index(descriptor.number, self._interval_bytes)
-                    number = max(index.before_timestamp(timestamp_us), 0)
-                    start, size = index.positions[number] if len(index) else 0, segment.size_bytes
-                found = search.first_at_or_after(
-                    descriptor.number,
-                    timestamp_us,
-                    start=start,
-                    end=size,
-                    start_offset=self._start,
-                    end_offset=limit,
-                )
-                if found is not None:
-                    return found
-        except (OSError, Damage, TidemarkError) as error:
-            raise TidemarkError(ErrorCode.STORAGE_ERROR, f"search {self._path.name} by time: {error}") from error
+        return self._unmoved(lambda: self._first_at_or_after(timestamp_us, limit), "search by time in")
+
+    def _first_at_or_after(self, timestamp_us: int, limit: int) -> TimestampOffset | None:
+        for segment in self._segments:
+            if segment.base_offset >= limit:
+                break
+            if segment.max_timestamp_us < timestamp_us:
+                continue
+            descriptor = self._pool.get(segment, segment.log_path)
+            with self._lock:
+                index = segment.ensure_index(descriptor.number, self._interval_bytes)
+                number = max(index.before_timestamp(timestamp_us), 0)
+                start, size = index.positions[number] if len(index) else 0, segment.size_bytes
+            found = search.first_at_or_after(
+                descriptor.number, timestamp_us, start=start, end=size, start_offset=self._start, end_offset=limit
+            )
+            if found is not None:
+                return found
         return None
 
     def max_timestamp(self, *, end_offset: Offset) -> TimestampOffset | None:
@@ -260,25 +266,41 @@ class LogReader:
             TidemarkError: STORAGE_ERROR.
         """
         limit = min(end_offset, self._end)
+        return self._unmoved(lambda: self._newest_record(limit), "search by time in")
+
+    def _newest_record(self, limit: int) -> TimestampOffset | None:
         newest = NO_TIMESTAMP_US
-        try:
-            for segment in self._segments:
-                if segment.base_offset >= limit:
-                    break
-                if segment.next_offset <= limit:
-                    newest = max(newest, segment.max_timestamp_us)
-                    continue
-                descriptor = self._pool.get(segment, segment.log_path)
-                with self._lock:
-                    index = segment.ensure_index(descriptor.number, self._interval_bytes)
-                    number = index.floor(limit)
-                    if number >= 0:
-                        newest = max(newest, index.timestamps[number])
-                    start, size = index.positions[number] if number >= 0 else 0, segment.size_bytes
-                newest = max(newest, search.newest_below(descriptor.number, limit, start=start, end=size))
-        except (OSError, Damage) as error:
-            raise TidemarkError(ErrorCode.STORAGE_ERROR, f"search {self._path.name} by time: {error}") from error
-        return None if newest == NO_TIMESTAMP_US else self.offset_for_timestamp(newest, end_offset=Offset(limit))
+        for segment in self._segments:
+            if segment.base_offset >= limit:
+                break
+            if segment.next_offset <= limit:
+                newest = max(newest, segment.max_timestamp_us)
+                continue
+            descriptor = self._pool.get(segment, segment.log_path)
+            with self._lock:
+                index = segment.ensure_index(descriptor.number, self._interval_bytes)
+                number = index.floor(limit)
+                if number >= 0:
+                    newest = max(newest, index.timestamps[number])
+                start, size = index.positions[number] if number >= 0 else 0, segment.size_bytes
+            newest = max(newest, search.newest_below(descriptor.number, limit, start=start, end=size))
+        if newest == NO_TIMESTAMP_US:
+            return None
+        return self._first_at_or_after(newest, limit) or self._newest_left(limit)
+
+    def _newest_left(self, limit: int) -> TimestampOffset | None:
+        """By the rows: compaction took the record that had the time which its batch keeps (rule L1)."""
+        found: TimestampOffset | None = None
+        for segment in self._segments:
+            if segment.base_offset >= limit:
+                break
+            if found is not None and segment.max_timestamp_us <= found.timestamp_us:
+                continue
+            descriptor = self._pool.get(segment, segment.log_path)
+            found = search.newest_record(
+                descriptor.number, found, end=segment.size_bytes, start_offset=self._start, end_offset=limit
+            )
+        return found
 
 
 def _pread(descriptor: int, length: int, position: int, cached_only: bool) -> bytes | None:

@@ -19,6 +19,7 @@ from tidemark.model import EpochEntry, LeaderEpoch, Offset, TidemarkError
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import Envelope
 from tidemark.storage.checkpoint import UNKNOWN
+from tidemark.storage.cleaner_point import CLEANER_FILE, lower_clean_point
 from tidemark.storage.damage import (
     CutPoint,
     KnownDamage,
@@ -35,6 +36,7 @@ from tidemark.storage.files import TEMPORARY_SUFFIX, Descriptor, read_exactly
 from tidemark.storage.index import SegmentIndex, load_index, read_end_mark
 from tidemark.storage.segment import LOG_SUFFIX, OFFSET_DIGITS, Damage, Segment, skip_to, walk
 from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, newest_snapshot
+from tidemark.storage.swap import recover_swaps
 
 _ALL: Final = (1 << 63) - 1
 
@@ -96,15 +98,19 @@ def recover(directory: Path, expected: Expected, *, interval_bytes: int) -> Reco
     """
     cut = read_cut_point(directory)
     expected = expected.after(cut)
-    for name in os.listdir(directory):
+    names = os.listdir(directory)
+    for name in names:
         if name.endswith(TEMPORARY_SUFFIX):
             (directory / name).unlink()
+    recover_swaps(directory, names)
     try:
         recovered = _recover(directory, expected, interval_bytes, trusting=True)
     except Damage:
         # A header below the recovery point, met while folding: look at everything.
         recovered = _recover(directory, expected, interval_bytes, trusting=False)
     recovered.cut_pending = cut is not None
+    if CLEANER_FILE in names:
+        lower_clean_point(directory, recovered.log_end)
     return recovered
 
 

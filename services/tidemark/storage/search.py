@@ -7,13 +7,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.model import Offset
+from tidemark.model import Offset, TidemarkError
 from tidemark.ports import TimestampOffset
 from tidemark.record.checks import check_envelope
 from tidemark.record.payload import with_offsets
 from tidemark.storage.files import read_exactly
 from tidemark.storage.index import NO_TIMESTAMP_US
-from tidemark.storage.segment import walk
+from tidemark.storage.segment import Damage, walk
 
 _OFFSETS: Final = "offset"
 _TIMESTAMPS: Final = "timestamp"
@@ -25,16 +25,14 @@ def first_at_or_after(
     """First record at or after the time among the batches in [start, end), within the offsets given.
 
     Raises:
-        Damage: a header is damaged.
-        TidemarkError: a batch is damaged.
+        Damage: a batch is damaged.
     """
     for position, envelope in walk(descriptor, start, end):
         if envelope.next_offset > end_offset:
             return None
         if envelope.max_timestamp_us < timestamp_us or envelope.next_offset <= start_offset:
             continue
-        batch = check_envelope(read_exactly(descriptor, envelope.batch_length, position))
-        rows = with_offsets(batch)
+        rows = _rows_at(descriptor, position, envelope.batch_length)
         times = pc.cast(rows.column(_TIMESTAMPS), pa.int64())
         wanted = pc.and_(
             pc.greater_equal(times, pa.scalar(timestamp_us)),
@@ -44,6 +42,36 @@ def first_at_or_after(
         if row >= 0:
             return TimestampOffset(times[row].as_py(), Offset(rows.column(_OFFSETS)[row].as_py()))
     return None
+
+
+def newest_record(
+    descriptor: int, found: TimestampOffset | None, *, end: int, start_offset: int, end_offset: int
+) -> TimestampOffset | None:
+    """The first record newer than the one found so far, and than all others in [0, end), within the offsets given.
+
+    Raises:
+        Damage: a batch is damaged.
+    """
+    for position, envelope in walk(descriptor, 0, end):
+        if envelope.next_offset > end_offset:
+            break
+        if envelope.next_offset <= start_offset or (found and envelope.max_timestamp_us <= found.timestamp_us):
+            continue
+        rows = _rows_at(descriptor, position, envelope.batch_length)
+        rows = rows.filter(pc.greater_equal(rows.column(_OFFSETS), pa.scalar(start_offset)))
+        times = pc.cast(rows.column(_TIMESTAMPS), pa.int64())
+        newest = pc.max(times).as_py()
+        if newest is not None and (found is None or newest > found.timestamp_us):
+            row = pc.index(times, newest).as_py()
+            found = TimestampOffset(newest, Offset(rows.column(_OFFSETS)[row].as_py()))
+    return found
+
+
+def _rows_at(descriptor: int, position: int, length: int) -> pa.RecordBatch:
+    try:
+        return with_offsets(check_envelope(read_exactly(descriptor, length, position)))
+    except TidemarkError as error:
+        raise Damage(position, error.message) from error
 
 
 def newest_below(descriptor: int, end_offset: int, *, start: int, end: int) -> int:

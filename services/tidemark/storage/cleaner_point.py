@@ -1,0 +1,42 @@
+"""The cleaner's point of one log: below it (exclusive) every record has been held against all others (rule L1).
+
+`cleaner-offset-checkpoint` lies in the replica's own directory, so that it goes where the log goes. Too low a point
+costs a cleaning; too high a one would let a tombstone go before what it covers. So whoever shortens a log lowers it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tidemark.storage.files import BadFile, pack_lines, read_lines, replace_file
+
+CLEANER_FILE: Final = "cleaner-offset-checkpoint"
+
+
+def read_clean_point(directory: Path) -> int:
+    """The point; 0 where the file is missing or damaged."""
+    try:
+        lines = read_lines(directory / CLEANER_FILE)
+    except BadFile:
+        return 0
+    return int(lines[0]) if lines else 0
+
+
+def write_clean_point(directory: Path, offset: int) -> None:
+    """Replace the file; durable with the next syncfs.
+
+    Raises:
+        OSError: the disk does not answer.
+    """
+    replace_file(directory / CLEANER_FILE, pack_lines([str(offset)]))
+
+
+def lower_clean_point(directory: Path, end_offset: int) -> None:
+    """The log ends there now, or did once: what comes after has not been looked at.
+
+    Raises:
+        OSError: the disk does not answer.
+    """
+    if read_clean_point(directory) > end_offset:
+        write_clean_point(directory, end_offset)
