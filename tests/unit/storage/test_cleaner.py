@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from tidemark.model import Offset
 from tidemark.record.checks import check_batches
@@ -32,7 +34,7 @@ def directory() -> Iterator[Path]:
         yield path
 
 
-def keyed(rows: list[tuple[bytes | None, bytes | None]], *, codec: Codec = Codec.NONE, **producer: int) -> Batch:
+def keyed(rows: list[tuple[bytes | None, bytes | None]], *, codec: Codec = Codec.NONE, **producer: Any) -> Batch:
     columns = from_columns([key for key, _ in rows], [value for _, value in rows], list(range(len(rows))))
     data = bytes(build_batch(columns, codec=codec, **producer))
     return Batch(parse_envelope(data), data)
@@ -294,7 +296,8 @@ def test_offsets_are_found_by_time_in_a_cleaned_log(directory: Path) -> None:
     times: dict[int, int] = {}
     for batch in batches_of(log):
         rows = with_offsets(batch)
-        times |= zip(rows.column("offset").to_pylist(), rows.column("timestamp").cast("int64").to_pylist(), strict=True)
+        in_us = rows.column("timestamp").cast(pa.int64())
+        times |= {int(str(offset)): int(str(at)) for offset, at in zip(rows.column("offset"), in_us, strict=True)}
     for wanted in range(0, 240, 7):
         found = log.offset_for_timestamp(wanted, end_offset=end)
         assert found is not None
