@@ -76,6 +76,11 @@ class BrokerSettings(_ServiceSettings):
     replica_heartbeat_interval_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
     producer_id_expiration_ms: int
+    log_cleaner_enable: bool
+    log_cleaner_backoff_ms: int
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_io_buffer_size: int
+    log_cleaner_io_max_bytes_per_second: int
     num_read_threads: int
     stray_grace_ms: int
     controlled_shutdown_max_wait_ms: int
@@ -118,6 +123,9 @@ class TopicSettings:
     retention_ms: int
     retention_bytes: int
     cleanup_policy: str
+    delete_retention_ms: int
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
     unclean_leader_election_enable: bool
     message_timestamp_type: str
     message_timestamp_before_max_ms: int

@@ -61,6 +61,7 @@ class Kind(StrEnum):
 
     STRING = "string"
     INT = "int"
+    RATIO = "ratio"
     BOOL = "bool"
     CHOICE = "choice"
     ADDRESS = "host:port"
@@ -75,7 +76,7 @@ class Scope(StrEnum):
     TOPIC = "topic"
 
 
-Value = str | int | bool | HostPort | tuple[Path, ...] | None
+Value = str | int | float | bool | HostPort | tuple[Path, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,8 @@ class ConfigKey:
             return "host:port"
         if self.kind is Kind.PATHS:
             return "paths, separated by commas"
+        if self.kind is Kind.RATIO:
+            return "0 to 1"
         if self.kind is Kind.INT:
             top = "" if self.maximum in (_I64_MAX, _I32_MAX) else f" to {self.maximum}"
             return f"{self.minimum}{top or ' and up'}" + (", -1 for no limit" if self.unlimited else "")
@@ -155,13 +158,15 @@ class ConfigKey:
     def _parse(self, text: str) -> Value:
         if self.kind is Kind.INT:
             return self._parse_int(text)
+        if self.kind is Kind.RATIO:
+            return self._parse_ratio(text)
         if self.kind is Kind.BOOL:
             if text.lower() not in ("true", "false"):
                 raise ValueError("want true or false")
             return text.lower() == "true"
         if self.kind is Kind.CHOICE:
             if text not in self.choices:
-                raise ValueError(f"want {' or '.join(self.choices)}" + self._choice_note())
+                raise ValueError(f"want {' or '.join(self.choices)}")
             return text
         if self.kind is Kind.ADDRESS:
             return HostPort.parse(text)
@@ -173,6 +178,15 @@ class ConfigKey:
         if not text:
             raise ValueError("it must not be empty")
         return text
+
+    def _parse_ratio(self, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError("want a number of 0 to 1") from None
+        if not 0 <= value <= 1:
+            raise ValueError("want a number of 0 to 1")
+        return value
 
     def _parse_int(self, text: str) -> int:
         try:
@@ -187,11 +201,6 @@ class ConfigKey:
 
     def _in_unit(self) -> str:
         return f" ({self.unit})" if self.unit else ""
-
-    def _choice_note(self) -> str:
-        if self.name == "cleanup.policy":
-            return "; compaction is not offered"
-        return ""
 
 
 _ALL: Final = ("broker", "controller", "admin")
@@ -313,6 +322,35 @@ _BROKER: Final = (
         "An idempotent producer silent for so long may be forgotten; when it goes on it gets a new id",
         minimum=1000,
     ),
+    ConfigKey("log.cleaner.enable", Kind.BOOL, ("broker",), "true", "Whether the logs of compacted topics are cleaned"),
+    _int("log.cleaner.backoff.ms", ("broker",), 15_000, "ms", "How often it is looked for logs to clean", minimum=10),
+    _int(
+        "log.cleaner.dedupe.buffer.size",
+        ("broker",),
+        128 << 20,
+        "bytes",
+        "Memory for the keys of the logs that are cleaned, of all directories; more keys take more passes",
+        minimum=1 << 20,
+        maximum=1 << 31,
+    ),
+    _int(
+        "log.cleaner.io.buffer.size",
+        ("broker",),
+        32 << 20,
+        "bytes",
+        "How much of a log is read, and compacted, at a time; a few times this is held in memory, per directory",
+        minimum=1 << 16,
+        maximum=1 << 30,
+    ),
+    _int(
+        "log.cleaner.io.max.bytes.per.second",
+        ("broker",),
+        UNLIMITED,
+        "bytes/s",
+        "Reads and writes of the cleaner together, per directory",
+        minimum=1024,
+        unlimited=True,
+    ),
     _int("num.read.threads", ("broker",), 2, "", "Threads that read from disk", minimum=1, maximum=256),
     _int("stray.grace.ms", ("broker",), 3_600_000, "ms", "How long data that is no longer ours is kept"),
     _int(
@@ -410,7 +448,26 @@ _TOPIC: Final = (
         "Oldest segments go beyond this size; not enforced yet, nothing is deleted",
         unlimited=True,
     ),
-    _topic_choice("cleanup.policy", ("delete",), "What becomes of old segments"),
+    _topic_choice(
+        "cleanup.policy",
+        ("delete", "compact", "compact,delete"),
+        "What becomes of old segments: delete: they go by retention; compact: of each key the latest record stays",
+    ),
+    _topic_int(
+        "delete.retention.ms",
+        _DAY_MS,
+        "ms",
+        "How long a compacted topic keeps a record without a value (a tombstone) after what it covers is gone",
+    ),
+    ConfigKey(
+        "min.cleanable.dirty.ratio",
+        Kind.RATIO,
+        ("topic",),
+        "0.5",
+        "A compacted log is cleaned when this share of its bytes has come since the last time",
+        scope=Scope.TOPIC,
+    ),
+    _topic_int("min.compaction.lag.ms", 0, "ms", "A segment with a record younger than this is not compacted yet"),
     ConfigKey(
         "unclean.leader.election.enable",
         Kind.BOOL,

@@ -211,7 +211,10 @@ def test_topic_settings_fill_in_defaults() -> None:
         ({"max.message.bytes": str(9 << 20)}, ErrorCode.INVALID_CONFIG, "to 8388608"),
         ({"flush.policy": "always"}, ErrorCode.INVALID_CONFIG, "want os or group-commit or interval"),
         ({"flush.interval.ms": "0"}, ErrorCode.INVALID_CONFIG, "want 1 to 86400000 (ms)"),
-        ({"cleanup.policy": "compact"}, ErrorCode.INVALID_CONFIG, "compaction is not offered"),
+        ({"cleanup.policy": "squash"}, ErrorCode.INVALID_CONFIG, "want delete or compact or compact,delete"),
+        ({"min.cleanable.dirty.ratio": "1.5"}, ErrorCode.INVALID_CONFIG, "want a number of 0 to 1"),
+        ({"min.cleanable.dirty.ratio": "nan"}, ErrorCode.INVALID_CONFIG, "want a number of 0 to 1"),
+        ({"min.cleanable.dirty.ratio": "half"}, ErrorCode.INVALID_CONFIG, "want a number of 0 to 1"),
         ({"message.timestamp.type": ""}, ErrorCode.INVALID_CONFIG, "want CreateTime or LogAppendTime"),
     ],
 )
