@@ -16,6 +16,7 @@ from tidemark.broker.fetch import FetchService, Waiters
 from tidemark.broker.follower_reads import FollowerReads
 from tidemark.broker.isr_writer import IsrWriter
 from tidemark.broker.lease import Lease
+from tidemark.broker.log_cleaner import LogCleaner
 from tidemark.broker.log_dirs import LogDirs
 from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.metadata_cache import MetadataCache
@@ -89,6 +90,7 @@ class BrokerProcess:
         await self._server.start()
         self._threads.start()
         self._checkpoints.start()
+        self._cleaner.start()
         self._offline.start()
         self._driver.start()
         assert self._registration is not None, "made with the server"
@@ -124,6 +126,7 @@ class BrokerProcess:
         await self._server.stop(self._settings.shutdown_grace_ms / 1000 / 4)
         self._driver.stop()
         self._offline.stop()
+        await self._cleaner.stop()
         await self._checkpoints.stop()
         await asyncio.to_thread(self._threads.stop)
         self._readers.shutdown(wait=True)
@@ -157,6 +160,7 @@ class BrokerProcess:
         self._checkpoints = Checkpoints(
             logs, self._core.high_watermarks, settings.replica_high_watermark_checkpoint_interval_ms
         )
+        self._cleaner = LogCleaner(logs, self._topics, self._core.high_watermarks, settings, METRICS)
 
     def _serve_nothing_yet(self) -> None:
         settings = self._settings

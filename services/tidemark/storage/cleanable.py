@@ -43,10 +43,15 @@ class CleaningView(NamedTuple):
 class CleanableLog(LogReader):
     """A log whose old segments may be replaced by cleaned ones; safe beside appends, reads, truncations and the end."""
 
-    def cleaning_view(self, high_watermark: int) -> CleaningView | None:
-        """What there is to clean; None when the log cannot be used."""
+    @property
+    def cuts(self) -> int:
+        """How often the log was cut; what was known of it before the last one may not hold any more."""
+        return self._cuts
+
+    def cleaning_view(self, high_watermark: int, *, cuts: int | None = None) -> CleaningView | None:
+        """What there is to clean; None when the log cannot be used, or was cut since it had been `cuts` times."""
         with self._files_lock:
-            if self._broken or self._home.failed:
+            if self._broken or self._home.failed or cuts not in (None, self._cuts):
                 return None
             with self._lock:
                 producers = frozenset(self._producers.entries)

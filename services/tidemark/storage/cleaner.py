@@ -98,15 +98,23 @@ def dirt_of(view: CleaningView, settings: CleanerSettings, *, now_us: int) -> Di
 
 
 def clean_log(
-    log: CleanableLog, high_watermark: int, settings: CleanerSettings, *, now_us: int, pace: Pace
+    log: CleanableLog,
+    high_watermark: int,
+    settings: CleanerSettings,
+    *,
+    now_us: int,
+    pace: Pace,
+    cuts: int | None = None,
 ) -> CleaningDone:
     """Clean all that may be cleaned, in as many passes as the map needs; ends early when the log is cut or closed.
+
+    `cuts` is how often the log had been cut when the high watermark was that: after another it holds no more.
 
     Raises:
         TidemarkError: STORAGE_ERROR: the disk does not answer, or a batch is damaged; what was swapped in is whole.
     """
     done = CleaningDone()
-    while (view := log.cleaning_view(high_watermark)) is not None:
+    while (view := log.cleaning_view(high_watermark, cuts=cuts)) is not None:
         dirt = dirt_of(view, settings, now_us=now_us)
         if done.passes and dirt.first_dirty_offset >= dirt.end_offset:
             break

@@ -117,6 +117,10 @@ class LogManager:
         places = self._found.get(partition)
         return self._directories.index(places[0][0]) if places else None
 
+    def logs_in(self, directory: int) -> list[tuple[TopicPartition, PartitionLog]]:
+        """The logs of a directory that are open, by the directory's index."""
+        return [(key[0], log) for key, log in list(self._directories[directory].logs.items())]
+
     def sync(self) -> None:
         """One syncfs for each directory: that it reports no error is part of rule T1.
 
