@@ -113,6 +113,12 @@ class BrokerNode(Node):
         replica = self.replica(partition)
         return replica.log if replica is not None else None
 
+    def throttles(self) -> dict[TopicPartition, int]:
+        """Of those replicas that were told of one."""
+        commands = {view.partition: self.core._replicas[view.partition].command for view in self.core.replicas()}
+        told = {one: command.throttle_bytes_per_s for one, command in commands.items() if command is not None}
+        return {one: throttle for one, throttle in told.items() if throttle}
+
     # -- events and effects ------------------------------------------------------------------------------------------
 
     def feed(self, event: ev.Event) -> None:

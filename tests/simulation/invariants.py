@@ -447,10 +447,8 @@ class ThrottleGone(Invariant):
 
     def at_the_end(self, world: World) -> None:
         for process in world.brokers.values():
-            for view in process.core.replicas():
-                replica = process.replica(view.partition)
-                throttle = 0 if replica is None or replica.command is None else replica.command.throttle_bytes_per_s
-                self.require(not throttle, f"{view.partition} at {process.broker_id} has {throttle} bytes a second")
+            throttles = process.throttles()
+            self.require(not throttles, f"broker {process.broker_id} has {throttles}, in bytes a second")
 
 
 class Led(Invariant):
@@ -485,7 +483,7 @@ def lineage_of(process: BrokerNode, partition: TopicPartition) -> int | None:
 
 
 def all_invariants() -> list[Invariant]:
-    """Fresh ones, for one world; CommittedRead first, since others look at what it gathers."""
+    """Fresh ones, for one world; CommittedRead first, as others look at what it gathers; what peace waits for last."""
     committed = CommittedRead()
     return [
         committed,

@@ -290,6 +290,8 @@ class World:
                 break
         else:
             ends = {broker: len(self.values(broker, PARTITION)) for broker in self.machines}
+            for invariant in self.invariants[-3:]:  # what is not as it was asked for
+                invariant.at_the_end(self)
             asked = [path for path in self.ensemble.nodes if path.startswith("/admin/") and path not in paths.PARENTS]
             raise InvariantError(
                 f"LIVENESS: not at peace: {self.state(PARTITION)}, ends {ends}, {self.clients}, {self.topic()}, {asked}"
@@ -340,6 +342,8 @@ class World:
             leader = self.brokers.get(found.state.leader)
             if leader is None or leader.leading(TopicPartition(topic.topic, index)) is None:
                 return False
+        if any(process.throttles() for process in self.brokers.values()):
+            return False
         return all(
             set(machine.logs)
             == {TopicPartition(topic.topic, one) for one in topic.partitions if broker in topic.partitions[one]}
