@@ -333,7 +333,8 @@ class World:
         topic, nodes = self.topic(), self.ensemble.nodes
         if paths.MOVES in nodes or topic.original:
             return False
-        if any(self.ensemble.children(one) for one in (paths.PARTITIONS_ADD, paths.PARTITIONS_REMOVE)):
+        requests = [f"{parent}/{topic.topic}" for parent in (paths.PARTITIONS_ADD, paths.PARTITIONS_REMOVE)]
+        if any(self.ensemble.children(one) for one in requests):
             return False
         for index, assigned in topic.partitions.items():
             found = self.state(TopicPartition(topic.topic, index))
