@@ -123,6 +123,8 @@ class LogDirectory:
             self.found.append(FoundReplica(partition, path / str(partition), entry.identity, 0))
         known = [(found.partition, found.identity.incarnation) for found in self.found if found.identity]
         self.checkpoints: Checkpoints = read_checkpoints(path, known)
+        for key in self.roster.set_aside.difference(known):
+            self.checkpoints.forget(key)
 
     @classmethod
     def open(cls, path: Path, *, cluster_id: str, broker_id: BrokerId) -> LogDirectory:

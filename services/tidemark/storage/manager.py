@@ -277,6 +277,8 @@ class LogManager:
             return  # it has held nothing
         aside = aside_path(found.path, suffix)
         found.path.rename(aside)
+        if found.identity is not None:
+            directory.roster.was_set_aside(*key)
         self._take_aside(aside, suffix)
 
     def _take_aside(self, path: Path, suffix: str) -> None:

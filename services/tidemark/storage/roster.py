@@ -6,7 +6,8 @@ kill (rule T5), and durable with the next syncfs, as the directory was. A lost l
 replica is made anew, empty as it was. A directory of the same name always counts more than a line.
 
 Lines end with the CRC-32C of what stands before: "+ topic partition topic_id incarnation epochs" enters a replica or
-replaces its entry (`epochs`: "epoch:start,...", or "-" for none), "- topic partition" takes it out.
+replaces its entry (`epochs`: "epoch:start,...", or "-" for none), "- topic partition" takes it out. "x topic partition
+incarnation" says that a replica was set aside, so that what checkpoints of before say of it counts no more.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Roster:
         self._lock = threading.Lock()
         self._descriptor: Descriptor | None = None
         self._entries: dict[TopicPartition, RosterEntry] = {}
+        self.set_aside: set[tuple[TopicPartition, str]] = set()
+        """Partition and incarnation of replicas that were set aside, as the file had it when it was read."""
         self._lines = 0
         self._torn = False
         """The last line may be a half one."""
@@ -75,6 +78,11 @@ class Roster:
             self._append(_sealed(f"- {partition.topic} {partition.partition}"))
             del self._entries[partition]
             return True
+
+    def was_set_aside(self, partition: TopicPartition, incarnation: str) -> None:
+        """A directory was; checkpoints are written later than that."""
+        with self._lock:
+            self._append(_sealed(f"x {partition.topic} {partition.partition} {incarnation}"))
 
     def forget_shadowed(self, directories: Collection[TopicPartition]) -> None:
         """Of replicas that have a directory: they were killed on the way from the roster."""
@@ -118,8 +126,11 @@ class Roster:
         partition = TopicPartition(topic, int(index))
         if sign == "-":
             self._entries.pop(partition, None)
+        elif sign == "x":
+            self.set_aside.add((partition, rest[0]))
         else:
             topic_id, incarnation, epochs = rest
+            self.set_aside.discard((partition, incarnation))
             self._entries[partition] = RosterEntry(ReplicaIdentity(topic_id, incarnation), _epochs(epochs))
         return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -168,6 +169,35 @@ def test_a_recreated_partition_does_not_inherit_checkpoints(path: Path) -> None:
     logs = open_one(path)
     _, recovered = logs.open(PARTITION, IDENTITY._replace(incarnation="incarnation-two"), {})
     assert (recovered.high_watermark, recovered.damaged, recovered.fresh) == (0, None, True)
+    logs.close()
+
+
+@pytest.mark.parametrize("suffix", ["stray", "delete"])
+def test_a_replica_set_aside_before_a_kill_comes_back_empty_and_whole(path: Path, suffix: str) -> None:
+    """A move took it away, the process was killed before the next checkpoint, and another move brings it back."""
+    logs = open_one(path)
+    lead(logs.open(PARTITION, IDENTITY, {})[0], make_batch(["a", "b"]))
+    logs.checkpoint({PARTITION: Offset(2)})
+    logs.set_aside(PARTITION, suffix)
+    logs.close()
+    logs = open_one(path)
+    _, recovered = logs.open(PARTITION, IDENTITY, {})
+    assert (recovered.high_watermark, recovered.damaged, recovered.fresh) == (0, None, True)
+    logs.close()
+
+
+def test_a_replica_that_came_back_and_vanished_is_damaged(path: Path) -> None:
+    logs = open_one(path)
+    for _ in range(2):
+        lead(logs.open(PARTITION, IDENTITY, {})[0], make_batch(["a", "b"]))
+        logs.checkpoint({PARTITION: Offset(2)})
+        if len(list(path.glob("*-stray"))) == 0:
+            logs.set_aside(PARTITION, "stray")
+    logs.close()
+    shutil.rmtree(path / str(PARTITION))
+    logs = open_one(path)
+    _, recovered = logs.open(PARTITION, IDENTITY, {})
+    assert recovered.damaged is not None
     logs.close()
 
 
