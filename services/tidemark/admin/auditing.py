@@ -64,7 +64,7 @@ async def observed(
     except TidemarkError as error:
         outcome = str(error.code)
         raise
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, GeneratorExit):  # the latter: of a stream that its caller has left
         outcome = "CANCELLED"
         raise
     finally:
