@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tidemark.core.move_progress import MovePhase, MoveProgress, with_rate
@@ -18,11 +18,11 @@ _FORGOTTEN_S: Final = 60.0
 _NEW_WEIGHT: Final = 0.5
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Sample:
     of: tuple[MovePhase, tuple[BrokerId, ...]]
     at_s: float
-    bytes_done: int
+    bytes_done: int | None
     grew_at_s: float
     rate_bytes_per_s: float | None = None
 
@@ -51,7 +51,7 @@ class MoveTracker:
         seen = []
         for moved in moves:
             sample, throttle = self._samples.get(moved.partition), moved.throttle_bytes_per_s
-            silent_s = 0.0 if sample is None or moved.bytes_done is None else now_s - sample.grew_at_s
+            silent_s = 0.0 if sample is None else now_s - sample.grew_at_s
             share = used[leaders.get(moved.partition), throttle] / throttle if throttle > 0 else 0.0
             seen.append(with_rate(moved, self._rate(moved), silent_s, throttle_used=share))
         return seen
@@ -61,11 +61,12 @@ class MoveTracker:
         return None if sample is None or moved.phase is not MovePhase.COPYING else sample.rate_bytes_per_s
 
     def _sample(self, moved: MoveProgress, now_s: float) -> None:
-        if moved.bytes_done is None:
-            return
         before, of = self._samples.get(moved.partition), (moved.phase, moved.target)
         if before is None or before.of != of or now_s - before.at_s > _FORGOTTEN_S:
             self._samples[moved.partition] = _Sample(of, now_s, moved.bytes_done, now_s)
+            return
+        if moved.bytes_done is None or before.bytes_done is None:
+            self._samples[moved.partition] = replace(before, at_s=now_s, bytes_done=moved.bytes_done)
             return
         elapsed_s = now_s - before.at_s
         if elapsed_s < LOOKS_APART_S:

@@ -168,8 +168,10 @@ def with_rate(
     if rate_bytes_per_s and moved.bytes_done is not None and moved.bytes_total is not None:
         eta_s = max(0, moved.bytes_total - moved.bytes_done) / rate_bytes_per_s
     why = moved.waiting_for
-    if not why and moved.phase is MovePhase.COPYING:
-        if silent_s >= STALLED_AFTER_S:
+    if not why and moved.phase is MovePhase.QUEUED and silent_s >= STALLED_AFTER_S:
+        why = f"the controller has not begun it for {silent_s:.0f} s: look at its log"
+    elif not why and moved.phase is MovePhase.COPYING:
+        if silent_s >= STALLED_AFTER_S and moved.bytes_done is not None:
             late = [broker for broker, state in moved.replicas.items() if state is ReplicaState.NEW]
             why = f"nothing was copied for {silent_s:.0f} s: look at the log of {_brokers(late)}"
         elif throttle_used >= _AT_THE_THROTTLE:
@@ -243,10 +245,8 @@ def _obstacle(moved: MoveProgress, state: LeaderAndIsr | None, sight: Sight) -> 
         return "nobody leads the partition, so there is nothing to copy from: start its replicas, or see tidemark elect"
     if state.leader not in sight.live:
         return f"its leader, broker {state.leader}, is away: another one will be elected, or start it"
-    if moved.phase is MovePhase.QUEUED:
-        if sight.others_under_way:
-            return "it waits for a free slot: others are copied first"
-        return "the controller has not begun it yet"
+    if moved.phase is MovePhase.QUEUED and sight.others_under_way:
+        return "it waits for a free slot: others are copied first"
     return ""
 
 

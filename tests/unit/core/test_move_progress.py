@@ -48,7 +48,8 @@ def test_a_move_that_is_not_begun_shows_where_it_goes() -> None:
     assert (found.adding, found.removing, found.phase) == (ids(3), ids(2), MovePhase.QUEUED)
     assert found.replicas[BrokerId(3)] is ReplicaState.NON_EXISTENT
     assert (found.bytes_done, found.bytes_total) == (0, 500)
-    assert "not begun it yet" in found.waiting_for
+    assert found.waiting_for == "", "it was asked for just now"
+    assert "has not begun it for 11 s" in with_rate(found, None, 11, throttle_used=0).waiting_for
     behind = progress_of(MOVE, BEFORE, state(1, 1, 2), {}, ALIVE._replace(others_under_way=True))
     assert "free slot" in behind.waiting_for
 
@@ -107,6 +108,8 @@ def test_two_looks_give_a_rate_and_the_time_left() -> None:
 
 
 def test_a_stall_and_a_throttle_are_named() -> None:
+    unknown = progress_of(MOVE, DURING, state(1, 1, 2), {}, ALIVE)
+    assert with_rate(unknown, None, 30, throttle_used=0).waiting_for == "", "nobody told how much was copied"
     assert "nothing was copied for 30 s: look at the log of broker 3" in (
         with_rate(copying(), 0, 30, throttle_used=0).waiting_for
     )
