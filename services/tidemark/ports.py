@@ -304,11 +304,20 @@ class MetadataStore(Protocol):
         Raises CONTROLLER_NOT_ACTIVE when the term's check fails.
         """
 
+    async def write_isrs(self, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
+        """Conditional writes of a leader (rule R9), each also checking i-<incarnation>; as many to a multi as fit, but
+        each stands or fails by itself. One result for each, in order."""
+
+    async def read_isrs(
+        self, asked: Mapping[TopicPartition, ReplicaIdentity]
+    ) -> Mapping[TopicPartition, VersionedState]:
+        """Sync, then read; without those whose node or whose incarnation is gone."""
+
     async def write_isr(self, write: StateWrite) -> WriteResult:
-        """One conditional multi of a leader (rule R9); also checks i-<incarnation>."""
+        """One of `write_isrs`."""
 
     async def read_isr(self, partition: TopicPartition, identity: ReplicaIdentity) -> VersionedState | None:
-        """Sync, then read; None when the node or this incarnation is gone."""
+        """One of `read_isrs`; None when it is gone."""
 
     # elections that people ask for
     async def request_elections(

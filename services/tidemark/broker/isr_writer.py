@@ -11,7 +11,7 @@ import grpc
 
 from tidemark.core.effects import GiveUpLeadership, ReadIsr, ReportIsrChange, ReportLogFailed, WriteIsr
 from tidemark.core.events import Event, IsrRead, IsrWriteFailed, IsrWritten
-from tidemark.model import BrokerEpoch, BrokerId, LeaderEpoch, TidemarkError, TopicPartition
+from tidemark.model import BrokerEpoch, BrokerId, LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import MetadataStore, StateWrite, WriteOutcome
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.refs import ref_to_proto
@@ -26,7 +26,7 @@ _HINT_RETRY_S: Final = 0.5
 
 
 class IsrWriter:
-    """One task for each write or read under way; the core allows one for each partition."""
+    """One task for the writes of a moment, and for the reads; the core allows one of each partition under way."""
 
     def __init__(
         self,
@@ -40,6 +40,8 @@ class IsrWriter:
         self._submit = submit
         self._fail = fail
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writes: list[WriteIsr] = []
+        self._reads: list[ReadIsr] = []
         self._hints: set[TopicPartition] = set()
         self._given_up: dict[TopicPartition, LeaderEpoch] = {}
         self._failed: dict[TopicPartition, LeaderEpoch] = {}
@@ -48,11 +50,15 @@ class IsrWriter:
 
     def write(self, effect: WriteIsr) -> None:
         """Carry out `WriteIsr`."""
-        self._spawn(self._write(effect))
+        self._writes.append(effect)
+        if len(self._writes) == 1:
+            self._spawn(self._write())
 
     def read(self, effect: ReadIsr) -> None:
         """Carry out `ReadIsr`."""
-        self._spawn(self._read(effect))
+        self._reads.append(effect)
+        if len(self._reads) == 1:
+            self._spawn(self._read())
 
     def report(self, effect: ReportIsrChange) -> None:
         """Carry out `ReportIsrChange`: hints of a moment go together."""
@@ -80,30 +86,41 @@ class IsrWriter:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _write(self, effect: WriteIsr) -> None:
-        write = StateWrite(
-            effect.partition, effect.identity, effect.state, effect.expected_version, dict(effect.joining)
-        )
+    async def _write(self) -> None:
+        """What the core has put out since this was spawned goes together: thousands when a broker comes back."""
+        effects, self._writes = self._writes, []
+        writes = [
+            StateWrite(effect.partition, effect.identity, effect.state, effect.expected_version, dict(effect.joining))
+            for effect in effects
+        ]
         try:
-            result = await self._store.write_isr(write)
+            results = await self._store.write_isrs(writes)
         except TidemarkError as error:
-            _log.warning("ISR write unanswered", extra={"partition": str(effect.partition), "why": str(error)})
-            self._submit(IsrWriteFailed(effect.partition, unknown=True))
+            _log.warning("ISR writes unanswered", extra={"count": len(writes), "why": str(error)})
+            for write in writes:
+                self._submit(IsrWriteFailed(write.partition, unknown=True))
             return
-        if result.outcome is WriteOutcome.WRITTEN:
-            self._submit(IsrWritten(effect.partition, result.version))
-        else:
-            self._submit(IsrWriteFailed(effect.partition, unknown=result.outcome is WriteOutcome.UNKNOWN))
+        for write, result in zip(writes, results, strict=True):
+            if result.outcome is WriteOutcome.WRITTEN:
+                self._submit(IsrWritten(write.partition, result.version))
+            else:
+                self._submit(IsrWriteFailed(write.partition, unknown=result.outcome is WriteOutcome.UNKNOWN))
 
-    async def _read(self, effect: ReadIsr) -> None:
+    async def _read(self) -> None:
+        effects, self._reads = self._reads, []
+        asked: dict[TopicPartition, ReplicaIdentity] = {}
+        for effect in effects:
+            if asked.setdefault(effect.partition, effect.identity) != effect.identity:
+                self.read(effect)  # made anew meanwhile: that is another question
         while True:
             try:
-                found = await self._store.read_isr(effect.partition, effect.identity)
+                found = await self._store.read_isrs(asked)
             except TidemarkError as error:
-                _log.warning("ISR read unanswered", extra={"partition": str(effect.partition), "why": str(error)})
+                _log.warning("ISRs unread", extra={"count": len(asked), "why": str(error)})
                 await asyncio.sleep(_REREAD_S)
                 continue
-            self._submit(IsrRead(effect.partition, found))
+            for partition in asked:
+                self._submit(IsrRead(partition, found.get(partition)))
             return
 
     async def _send_hints(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition, VersionedState
 from tidemark.ports import ControllerTerm, StateWrite, WriteOutcome, WriteResult
@@ -12,6 +12,7 @@ from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set
 from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.topics import not_active, term_check
 
+_LEADER_READS_MAX: Final = 100
 _CONFLICT = WriteResult(WriteOutcome.CONFLICT)
 _UNKNOWN = WriteResult(WriteOutcome.UNKNOWN)
 
@@ -26,15 +27,32 @@ async def read(session: Session, partitions: Sequence[TopicPartition]) -> Mappin
     }
 
 
-async def read_one(session: Session, partition: TopicPartition, identity: ReplicaIdentity) -> VersionedState | None:
-    """Sync, then read; None when the node or this incarnation is gone."""
+async def read_for_leader(
+    session: Session, asked: Mapping[TopicPartition, ReplicaIdentity]
+) -> Mapping[TopicPartition, VersionedState]:
+    """Sync, then read; without those whose node or whose incarnation is gone."""
     await session.sync()
-    node_path = paths.state(partition)
-    # Incarnation first: one request is read at one moment, so that both belong together.
-    marker, node = await session.read_many([paths.incarnation(partition, identity.incarnation), node_path])
-    if marker is None or node is None:
-        return None
-    return VersionedState(codecs.decode_state(node_path, node[0]), node[1].version)
+    partitions = list(asked)
+    parts = [partitions[start : start + _LEADER_READS_MAX] for start in range(0, len(partitions), _LEADER_READS_MAX)]
+    found: dict[TopicPartition, VersionedState] = {}
+    for some in await session.gather([_read_part(session, part, asked) for part in parts]):
+        found |= some
+    return found
+
+
+async def _read_part(
+    session: Session, partitions: Sequence[TopicPartition], asked: Mapping[TopicPartition, ReplicaIdentity]
+) -> dict[TopicPartition, VersionedState]:
+    """Incarnation and node in one request, which is read at one moment: both belong together."""
+    wanted = []
+    for partition in partitions:
+        wanted += [paths.incarnation(partition, asked[partition].incarnation), paths.state(partition)]
+    nodes = await session.read_many(wanted)
+    return {
+        partition: VersionedState(codecs.decode_state(paths.state(partition), node[0]), node[1].version)
+        for partition, marker, node in zip(partitions, nodes[::2], nodes[1::2], strict=True)
+        if marker is not None and node is not None
+    }
 
 
 async def write_of_controller(
@@ -75,21 +93,44 @@ async def _write_batch(
     return [WriteResult(WriteOutcome.WRITTEN, versions[_state_path(own)]) for _, own in part]
 
 
-async def write_of_leader(session: Session, write: StateWrite) -> WriteResult:
-    """One multi that also checks the incarnation (rule R9)."""
-    assert write.expected_version >= 0, "a leader changes an ISR, it never creates one"
-    operations: list[Operation] = [
-        Set(paths.state(write.partition), codecs.encode_state(write.state), write.expected_version),
-        Check(paths.incarnation(write.partition, write.identity.incarnation)),
-        *_epoch_checks(write),
+async def write_of_leader(session: Session, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
+    """Conditional writes that also check the incarnation (rule R9), many to a multi; one result for each, in order."""
+    assert all(write.expected_version >= 0 for write in writes), "a leader changes an ISR, it never creates one"
+    items = [
+        (
+            index,
+            [
+                *_operations(write),
+                Check(paths.incarnation(write.partition, write.identity.incarnation)),
+                *_epoch_checks(write),
+            ],
+        )
+        for index, write in enumerate(writes)
     ]
+    results = [_CONFLICT] * len(writes)
+    for written in await session.gather([_write_part(session, part) for part in batches(items)]):
+        for index, result in written.items():
+            results[index] = result
+    return results
+
+
+async def _write_part(session: Session, part: Sequence[tuple[int, Sequence[Operation]]]) -> dict[int, WriteResult]:
+    """A multi is atomic: where one write fails, the others are tried again without it, in halves (rule Z2)."""
+    operations = list(dict.fromkeys(operation for _, own in part for operation in own))
     try:
         answers = await commit(session, operations)
-    except MultiFailed:
-        return _CONFLICT
+    except MultiFailed as failed:
+        culprit = operations[failed.index]
+        left = [(index, own) for index, own in part if culprit not in own]
+        found = {index: _CONFLICT for index, own in part if culprit in own}
+        halves = [half for half in (left[: len(left) // 2], left[len(left) // 2 :]) if half]
+        for some in await session.gather([_write_part(session, half) for half in halves]):
+            found |= some
+        return found
     except TidemarkError as error:
-        return _lost(error, 1)[0]
-    return WriteResult(WriteOutcome.WRITTEN, _version_of(answers[0]))
+        return dict(zip((index for index, _ in part), _lost(error, len(part)), strict=True))
+    versions = {operation: _version_of(answer) for operation, answer in zip(operations, answers, strict=True)}
+    return {index: WriteResult(WriteOutcome.WRITTEN, versions[own[0]]) for index, own in part}
 
 
 def _lost(error: TidemarkError, count: int) -> list[WriteResult]:

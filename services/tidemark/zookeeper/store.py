@@ -174,13 +174,23 @@ class SessionMetadataStore:
         """Multis that check the term; raises CONTROLLER_NOT_ACTIVE when that fails."""
         return await states.write_of_controller(self._session, term, writes)
 
+    async def write_isrs(self, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
+        """Conditional multis of a leader (rule R9)."""
+        return await states.write_of_leader(self._session, writes)
+
+    async def read_isrs(
+        self, asked: Mapping[TopicPartition, ReplicaIdentity]
+    ) -> Mapping[TopicPartition, VersionedState]:
+        """Sync, then read; without those whose node or whose incarnation is gone."""
+        return await states.read_for_leader(self._session, asked)
+
     async def write_isr(self, write: StateWrite) -> WriteResult:
-        """One conditional multi of a leader (rule R9)."""
-        return await states.write_of_leader(self._session, write)
+        """One of `write_isrs`."""
+        return (await self.write_isrs([write]))[0]
 
     async def read_isr(self, partition: TopicPartition, identity: ReplicaIdentity) -> VersionedState | None:
-        """Sync, then read; None when the node or this incarnation is gone."""
-        return await states.read_one(self._session, partition, identity)
+        """One of `read_isrs`."""
+        return (await self.read_isrs({partition: identity})).get(partition)
 
     # elections that people ask for
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -22,7 +22,7 @@ from tidemark.model import (
     TopicPartition,
     VersionedState,
 )
-from tidemark.ports import StateWrite
+from tidemark.ports import StateWrite, WriteResult
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
 
@@ -107,12 +107,37 @@ async def test_the_node_of_a_partition_made_anew_is_none_of_ours(harness: Harnes
 async def test_a_mistake_of_ours_does_not_leave_the_core_waiting(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def stumble(write: StateWrite) -> None:
+    async def stumble(writes: Sequence[StateWrite]) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(harness.store, "write_isr", stumble)
+    monkeypatch.setattr(harness.store, "write_isrs", stumble)
     harness.write()
     for _ in range(5):
         await asyncio.sleep(0)
     assert [type(failure) for failure in harness.failures] == [ZeroDivisionError]
     harness.failures.clear()
+
+
+async def test_the_writes_of_a_moment_go_together(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    write_isrs = harness.store.write_isrs
+
+    async def counted(writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
+        calls.append(len(writes))
+        return await write_isrs(writes)
+
+    monkeypatch.setattr(harness.store, "write_isrs", counted)
+    harness.write()
+    for partition in range(1, 50):
+        harness.writer.write(WriteIsr(TopicPartition("nobody", partition), IDENTITY, WIDER, 0, {}))
+    told = [await harness.event() for _ in range(50)]
+    assert calls == [50]
+    assert told[0] == IsrWritten(PARTITION, 1)
+    assert set(told[1:]) == {IsrWriteFailed(TopicPartition("nobody", number), unknown=False) for number in range(1, 50)}
+
+
+async def test_two_incarnations_of_a_partition_are_two_questions(harness: Harness) -> None:
+    harness.writer.read(ReadIsr(PARTITION, ReplicaIdentity(IDENTITY.topic_id, "b" * 32)))
+    harness.writer.read(ReadIsr(PARTITION, IDENTITY))
+    assert await harness.event() == IsrRead(PARTITION, None)
+    assert await harness.event() == IsrRead(PARTITION, VersionedState(STATE, 0))
