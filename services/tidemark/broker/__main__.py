@@ -9,7 +9,7 @@ from typing import Final
 from tidemark.broker.process import BrokerProcess
 from tidemark.runtime.configuration import BrokerSettings, load_settings
 from tidemark.runtime.logging import configure_logging
-from tidemark.runtime.service import run_until_stopped
+from tidemark.runtime.service import end_process, run_until_stopped
 
 _SWITCH_INTERVAL_S: Final = 0.0005
 """How long the event loop may keep an append thread that has written waiting for the interpreter: a tenth of the
@@ -25,4 +25,4 @@ async def _main() -> int:
 
 if __name__ == "__main__":
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    sys.exit(asyncio.run(_main()))
+    end_process(asyncio.run(_main()))

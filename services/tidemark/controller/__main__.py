@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 
 from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.service import ControllerLoop, ControllerServicer
@@ -15,7 +14,7 @@ from tidemark.runtime.configuration import ControllerSettings, load_settings
 from tidemark.runtime.coordination import start_when_reachable
 from tidemark.runtime.logging import configure_logging
 from tidemark.runtime.metrics import start_metrics_server
-from tidemark.runtime.service import run_until_stopped
+from tidemark.runtime.service import end_process, run_until_stopped
 from tidemark.v1.controller_service_pb2_grpc import add_ControllerServiceServicer_to_server
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
@@ -68,4 +67,4 @@ async def _main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(_main()))
+    end_process(asyncio.run(_main()))

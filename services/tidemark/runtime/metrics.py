@@ -5,6 +5,9 @@ Server-side only: nothing that the client imports may import this module.
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 from collections.abc import Sequence
 from typing import Final
 
@@ -29,6 +32,7 @@ LABEL_SETS_MAX: Final = 1000
 OTHER: Final = "_other"
 
 _PREFIX: Final = "tidemark_"
+_WAKE_S: Final = 0.05
 
 
 class LabelLimit:
@@ -100,7 +104,13 @@ class MetricsServer:
 
     def close(self) -> None:
         """Stop serving; the port is free afterwards."""
-        self._server.shutdown()
+        host, port = self._server.server_address[:2]
+        ending = threading.Thread(target=self._server.shutdown, name="metrics end")
+        ending.start()
+        while ending.is_alive():  # it would look only every half second: whoever connects wakes it
+            with contextlib.suppress(OSError):
+                socket.create_connection((str(host), port), timeout=_WAKE_S).close()
+            ending.join(_WAKE_S)
         self._thread.join()
         self._server.server_close()
 

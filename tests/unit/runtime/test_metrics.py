@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.request
 
 import pytest
@@ -34,3 +35,11 @@ def test_label_values_beyond_the_limit_are_counted_together() -> None:
     ]
     limit.forget("a", "0")
     assert limit.admit("c", "0") == ("c", "0")
+
+
+def test_closing_does_not_wait_until_the_server_looks_again() -> None:
+    servers = [start_metrics_server("127.0.0.1", 0, Metrics()) for _ in range(8)]
+    began_s = time.monotonic()
+    for server in servers:
+        server.close()
+    assert time.monotonic() - began_s < 8 * 0.2

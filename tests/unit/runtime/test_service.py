@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -119,6 +120,13 @@ def test_the_clock_never_goes_back() -> None:
     times = [clock.now_ms() for _ in range(100)]
     assert times == sorted(times)
     assert clock.wall_us() > 1_700_000_000_000_000
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_process_ends_with_its_code_and_all_that_was_printed(code: int) -> None:
+    program = f"from tidemark.runtime.service import end_process; print('said'); end_process({code})"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, b"said\n", b"")
 
 
 async def test_a_service_collects_garbage_rarely_and_gives_that_up_when_it_ends() -> None:
