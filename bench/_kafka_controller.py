@@ -1,0 +1,104 @@
+"""The same of Apache Kafka, as far as its admin client and its processes tell: create, delete, shut down, start again.
+
+The peer is started by the script of `peers`, whose directory holds bN.pid, the processes of the brokers 1, 2 and 3.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.peers import KafkaPeer, confluent_is_there, kafka_peer
+from bench.watching import wait_until
+
+TOPIC_PARTITIONS = 1000
+TIMEOUT_S = 300.0
+SMALL_INDEXES_BYTES = "65536"
+"""Kafka maps each index whole; with its default thousands of replicas do not fit on a disk."""
+
+
+def kafka_figures(partitions: int, rounds: int) -> dict[str, float]:
+    """Medians by the names of our figures; nothing where there is no peer."""
+    os.environ.setdefault("IDX", SMALL_INDEXES_BYTES)
+    with kafka_peer() as peer:
+        if peer is None or not confluent_is_there():
+            return {}
+        admin: Any = importlib.import_module("confluent_kafka.admin").AdminClient(
+            {"bootstrap.servers": os.environ["TIDEMARK_PEER_KAFKA_BOOTSTRAP"]}
+        )
+        run = f"{int(time.time())}"
+        filling = [_create(admin, f"bench-{run}-{index}") for index in range(partitions // TOPIC_PARTITIONS)]
+        print(f"peer: while filling, a topic took {[round(took_s, 2) for took_s in filling]}")
+        found: dict[str, list[float]] = {
+            name: [] for name in ("create_1000_s", "delete_1000_s", "controlled_shutdown_s", "restart_s")
+        }
+        for number in range(rounds):
+            name = f"more-{run}-{number}"
+            found["create_1000_s"].append(_create(admin, name))
+            found["delete_1000_s"].append(_delete(admin, name))
+            shutdown_s, restart_s = _bounce(peer, admin, 1 + (number + 1) % 3)
+            found["controlled_shutdown_s"].append(shutdown_s)
+            found["restart_s"].append(restart_s)
+            print(f"peer: round {number + 1}: { {name: round(values[-1], 2) for name, values in found.items()} }")
+        return {name: statistics.median(values) for name, values in found.items()}
+
+
+def _create(admin: Any, name: str) -> float:
+    """Until every partition has a leader and its ISR."""
+    new_topic = importlib.import_module("confluent_kafka.admin").NewTopic
+    began_s = time.time()
+    topic = new_topic(name, num_partitions=TOPIC_PARTITIONS, replication_factor=2)
+    for future in admin.create_topics([topic], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S).values():
+        future.result()
+    return wait_until("the peer's topic", _is_whole(admin, name), timeout_s=TIMEOUT_S) - began_s
+
+
+def _delete(admin: Any, name: str) -> float:
+    began_s = time.time()
+    for future in admin.delete_topics([name], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S).values():
+        future.result()
+    gone_s = wait_until("the peer's topic to go", lambda: name not in _topics(admin), timeout_s=TIMEOUT_S)
+    return gone_s - began_s
+
+
+def _bounce(peer: KafkaPeer, admin: Any, broker: int) -> tuple[float, float]:
+    """SIGTERM until the process has ended; start until nothing is under-replicated."""
+    pid = int(Path(os.environ["TIDEMARK_PEER_KAFKA_DIR"], f"b{broker}.pid").read_text())
+    began_s = time.time()
+    os.kill(pid, signal.SIGTERM)
+    shutdown_s = wait_until("the peer's end", lambda: not _runs(pid), timeout_s=TIMEOUT_S) - began_s
+    began_s = time.time()
+    peer.call("start", str(broker))
+    restart_s = wait_until("the peer's ISRs", _is_whole(admin, None), timeout_s=TIMEOUT_S, interval_s=0.3) - began_s
+    return shutdown_s, restart_s
+
+
+def _is_whole(admin: Any, name: str | None) -> Callable[[], bool]:
+    def looked() -> bool:
+        topics = [topic for topic in _topics(admin).values() if name in (None, topic.topic)]
+        return bool(topics) and all(
+            partition.leader >= 0 and len(partition.isrs) == len(partition.replicas)
+            for topic in topics
+            for partition in topic.partitions.values()
+        )
+
+    return looked
+
+
+def _topics(admin: Any) -> dict[str, Any]:
+    found: dict[str, Any] = admin.list_topics(timeout=TIMEOUT_S).topics
+    return found
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
