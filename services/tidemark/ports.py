@@ -55,6 +55,13 @@ class TimestampOffset(NamedTuple):
     offset: Offset
 
 
+class RetentionLimits(NamedTuple):
+    """How much of a log is kept; -1 for no limit."""
+
+    retention_ms: int
+    retention_bytes: int
+
+
 class Log(Protocol):
     """One replica's log. Blocking; every call but `read` and `flush` is made by its directory's append thread.
 
@@ -86,6 +93,18 @@ class Log(Protocol):
 
     def reset(self, start_offset: Offset) -> None:
         """Drop everything, start empty there."""
+
+    def trim(self, start_offset: Offset) -> None:
+        """Start there from now on: what lies below may go, whole segments at a time (rule L1)."""
+
+    def may_roll_by_time(self, now_ms: int) -> bool:
+        """Whether the active segment may be older than segment.ms; thread-safe, never blocks."""
+
+    def roll_by_time(self, now_ms: int) -> None:
+        """Roll the active segment if it is older than segment.ms."""
+
+    def expired_until(self, limits: RetentionLimits, *, high_watermark: Offset, now_ms: int) -> Offset:
+        """Where the log may start by these limits, not past the high watermark; thread-safe, never blocks."""
 
     def save_epochs(self, entries: Sequence[EpochEntry]) -> None:
         """Write the leader-epoch-checkpoint."""

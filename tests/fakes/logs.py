@@ -23,7 +23,7 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.ports import TimestampOffset
+from tidemark.ports import RetentionLimits, TimestampOffset
 from tidemark.record.envelope import Batch, stamped
 from tidemark.record.payload import with_offsets
 
@@ -128,6 +128,23 @@ class MemoryLog:
         stored.cut(0)
         stored.start = stored.end = stored.flushed = start_offset
         stored.epochs.clear()
+
+    def trim(self, start_offset: Offset) -> None:
+        self._check_usable()
+        stored = self._stored
+        assert start_offset <= stored.end
+        stored.start = max(stored.start, start_offset)
+        gone = bisect_right(stored.next_offsets, stored.start)
+        del stored.batches[:gone], stored.next_offsets[:gone]
+
+    def may_roll_by_time(self, now_ms: int) -> bool:
+        return False
+
+    def roll_by_time(self, now_ms: int) -> None:
+        """There are no segments in memory."""
+
+    def expired_until(self, limits: RetentionLimits, *, high_watermark: Offset, now_ms: int) -> Offset:
+        return Offset(self._stored.start)
 
     def save_epochs(self, entries: Sequence[EpochEntry]) -> None:
         self._check_usable()

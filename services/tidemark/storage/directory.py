@@ -7,7 +7,9 @@ import logging
 import os
 import re
 import threading
+import time
 import uuid
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -115,6 +117,7 @@ class LogDirectory:
         self.logs: dict[CheckpointKey, PartitionLog] = {}
         self._lock_descriptor: Descriptor | None = lock
         self._checkpoint_lock = threading.Lock()
+        self._to_delete: deque[tuple[float, list[Path]]] = deque()
         self.previous = PreviousDirectory(directory_id, _clean_epoch(path), _incarnation(path))
         self.found = list(_found_replicas(path))
         self.roster = Roster(path)
@@ -166,6 +169,17 @@ class LogDirectory:
         if self.failed is None:
             self.failed = f"the log directory {self.path} is offline: {reason}"
             _LOGGER.error("log directory offline", extra={"directory": str(self.path), "reason": reason})
+
+    def delete_later(self, paths: list[Path], delay_ms: int) -> None:
+        """Files that are no part of a log any more: `due_files` gives them when their time has come."""
+        self._to_delete.append((time.monotonic() + delay_ms / 1000, paths))
+
+    def due_files(self) -> list[Path]:
+        """What is to be deleted now."""
+        now_s = time.monotonic()
+        waiting = [self._to_delete.popleft() for _ in range(len(self._to_delete))]
+        self._to_delete.extend(one for one in waiting if one[0] > now_s)
+        return [path for due_s, paths in waiting if due_s <= now_s for path in paths]
 
     def sync(self) -> None:
         """One syncfs.

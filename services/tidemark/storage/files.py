@@ -22,6 +22,8 @@ import google_crc32c
 from tidemark.model import ErrorCode, TidemarkError
 
 TEMPORARY_SUFFIX: Final = ".tmp"
+DELETED_SUFFIX: Final = ".deleted"
+"""Of a file that is no part of a log any more and goes in a while, or when the log is opened next."""
 PARTITION_FILE: Final = "partition.json"
 """In each replica's directory: whose it is."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)

@@ -24,6 +24,7 @@ from tidemark.storage.epoch_file import EPOCH_FILE, write_epochs
 from tidemark.storage.files import PARTITION_FILE, monotonic_ms, raise_storage_error, sync_directory, sync_file
 from tidemark.storage.index import NO_TIMESTAMP_US
 from tidemark.storage.recovery import envelopes_from, make_segment, segment_offsets
+from tidemark.storage.retention import FrontOfLog
 from tidemark.storage.segment import Damage, Segment, walk
 from tidemark.storage.settings import storage_settings
 from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, newest_snapshot, snapshot_path, write_snapshot
@@ -42,8 +43,8 @@ class Captured(NamedTuple):
     cuts: int
 
 
-class PartitionLog(CleanableLog):
-    """The whole `Log`: appending, cutting and making durable, on top of reading."""
+class PartitionLog(CleanableLog, FrontOfLog):
+    """The whole `Log`: appending, cutting and making durable, on top of reading, cleaning and letting the front go."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
         """As the port says; what is in the log stays as it is."""
@@ -213,6 +214,7 @@ class PartitionLog(CleanableLog):
         assert batch.envelope.next_offset > self._start, "the batch lies below the log start"
         with self._files_lock, self._lock:
             old = self._segments[-1]
+            self._remove_trimmed()
             segment = make_segment(self._path, base)
             self._segments = (segment,)
             self._tail = Tail(base, 0)
@@ -335,6 +337,7 @@ class PartitionLog(CleanableLog):
                     self._start = self._end = self._flushed = start_offset
                     for other in reversed(dropped):
                         other.remove()
+                    self._remove_trimmed()
                     self._segments = (make_segment(self._path, start_offset),)
                     self._tail = Tail(start_offset, 0)
                     self._producers = self._expiring(ProducerStates())
@@ -441,8 +444,8 @@ class PartitionLog(CleanableLog):
 
     @property
     def cut_pending(self) -> bool:
-        """The checkpoints on disk are older than the last cut."""
-        return self._cut_pending
+        """The checkpoints on disk are older than the last cut, or files of the front wait for one."""
+        return self._cut_pending or bool(self._trimmed)
 
     def capture(self) -> Captured | None:
         """Before a syncfs: write what is behind, and say what that syncfs will vouch for; None if unusable.
@@ -486,6 +489,8 @@ class PartitionLog(CleanableLog):
             if self._damaged_until is not None and captured.log_end >= self._damaged_until:
                 forget_damage(self._path)
                 self._damaged_until = None
+            if self._trimmed:
+                self._rename_trimmed(captured.log_start)
 
     def _snapshot(self, end: int, states: ProducerStates) -> None:
         """Write a snapshot and drop what it replaces; those at the starts of segments stay, for truncations."""

@@ -25,6 +25,7 @@ from tidemark.storage.directory import (
 from tidemark.storage.files import PARTITION_FILE, DescriptorPool, storage_error
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.recovery import Expected, nothing_yet, recover, segment_offsets
+from tidemark.storage.retention import delete_files
 from tidemark.storage.roster import RosterEntry
 from tidemark.storage.segment import Segment
 from tidemark.storage.settings import PRODUCER_ID_EXPIRATION_MS, storage_settings
@@ -295,6 +296,7 @@ class LogManager:
         """
         self._on_each(lambda directory: directory.checkpoint(high_watermarks))
         self._sweep_strays()
+        self._sweep_files()
 
     def close_clean(self, broker_epoch: BrokerEpoch, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
         """The end of a clean stop: everything written, one syncfs for each directory, its marker last.
@@ -324,6 +326,12 @@ class LogManager:
                 errors.append(error)
         if errors:
             raise errors[0]
+
+    def _sweep_files(self) -> None:
+        for directory in self._directories:
+            paths = directory.due_files()
+            if paths:
+                self._deleter.submit(delete_files, paths)
 
     def _sweep_strays(self) -> None:
         now_s = time.time()  # against the file system's own clock, which renamed them

@@ -40,6 +40,9 @@ class Home(Protocol):
     def fail(self, reason: str) -> None:
         """A sync failed: the directory goes offline (it is never tried again)."""
 
+    def delete_later(self, paths: list[Path], delay_ms: int) -> None:
+        """Remove these files in a while; readers may still have them open."""
+
 
 class Unmade(Protocol):
     """What stands for the directory of a replica that has held nothing yet."""
@@ -136,16 +139,16 @@ class LogReader:
         return self._unmoved(lambda: self._read(offset, end_offset, max_bytes, cached_only), "read from", cached_only)
 
     def _unmoved(self, look: Callable[[], _T], doing: str, cached_only: bool = False) -> _T | None:
-        """What was found while no file was cut or replaced; else it is looked for again, or None if `cached_only`."""
+        """What was found while no file was cut, replaced or let go; else it is looked for again, or None if `cached_only`."""
         while True:
-            moves = self._cuts + self._swaps
+            moves, start = self._cuts + self._swaps, self._start
             try:
                 found = look()
             except (OSError, Damage) as error:
                 if cached_only:
                     return None
                 with self._files_lock:
-                    if moves == self._cuts + self._swaps:
+                    if moves == self._cuts + self._swaps and start == self._start:
                         self._refuse(f"{doing} {self._path.name}", error)
             else:
                 if moves == self._cuts + self._swaps:

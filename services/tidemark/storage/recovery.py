@@ -32,7 +32,7 @@ from tidemark.storage.damage import (
     write_damage,
 )
 from tidemark.storage.epoch_file import read_epochs, write_epochs
-from tidemark.storage.files import TEMPORARY_SUFFIX, Descriptor, read_exactly
+from tidemark.storage.files import DELETED_SUFFIX, TEMPORARY_SUFFIX, Descriptor, read_exactly
 from tidemark.storage.index import SegmentIndex, load_index, read_end_mark
 from tidemark.storage.segment import LOG_SUFFIX, OFFSET_DIGITS, Damage, Segment, skip_to, walk
 from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, newest_snapshot
@@ -100,7 +100,7 @@ def recover(directory: Path, expected: Expected, *, interval_bytes: int) -> Reco
     expected = expected.after(cut)
     names = os.listdir(directory)
     for name in names:
-        if name.endswith(TEMPORARY_SUFFIX):
+        if name.endswith((TEMPORARY_SUFFIX, DELETED_SUFFIX)):
             (directory / name).unlink()
     recover_swaps(directory, names)
     try:
@@ -166,9 +166,9 @@ def make_segment(directory: Path, base_offset: int) -> Segment:
 def _recover_segments(
     directory: Path, expected: Expected, interval_bytes: int, *, trusting: bool
 ) -> tuple[list[Segment], KnownDamage | None]:
-    bases = segment_offsets(directory)
-    segments: list[Segment] = []
     start = expected.log_start
+    bases = _without_trimmed(directory, segment_offsets(directory), start)
+    segments: list[Segment] = []
     if bases and start is not None and start != UNKNOWN and bases[0] > start:
         damage = _Found(f"the log starts at {bases[0]}, its records from {start} on are missing", start, None, 0)
         return segments, _judge(directory, damage, bases, segments, expected)
@@ -216,6 +216,14 @@ class _Found:
     offset: int
     segment: Segment | None
     position: int
+
+
+def _without_trimmed(directory: Path, bases: list[int], log_start: int | None) -> list[int]:
+    """Segments that lie wholly below the log start were on their way out: a crash may have brought some back."""
+    if log_start is not None:
+        while len(bases) > 1 and bases[1] <= log_start:
+            Segment(directory, bases.pop(0)).remove()
+    return bases
 
 
 def _judge(

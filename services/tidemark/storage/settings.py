@@ -17,6 +17,7 @@ class StorageSettings:
     segment_ms: int = 7 * 24 * 3600 * 1000
     index_interval_bytes: int = 4096
     producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
+    file_delete_delay_ms: int = 60_000
 
 
 def storage_settings(
@@ -29,4 +30,5 @@ def storage_settings(
         segment_ms=int(configs.get("segment.ms", defaults.segment_ms)),
         index_interval_bytes=int(configs.get("index.interval.bytes", defaults.index_interval_bytes)),
         producer_id_expiration_ms=producer_id_expiration_ms,
+        file_delete_delay_ms=int(configs.get("file.delete.delay.ms", defaults.file_delete_delay_ms)),
     )
