@@ -139,7 +139,7 @@ class LogReader:
         return self._unmoved(lambda: self._read(offset, end_offset, max_bytes, cached_only), "read from", cached_only)
 
     def _unmoved(self, look: Callable[[], _T], doing: str, cached_only: bool = False) -> _T | None:
-        """What was found while no file was cut, replaced or let go; else it is looked for again, or None if `cached_only`."""
+        """What was found while no file was cut, replaced or let go; else looked for again, or None if `cached_only`."""
         while True:
             moves, start = self._cuts + self._swaps, self._start
             try:
