@@ -16,22 +16,33 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 from tidemark.broker.flush_threads import FlushThreads
 from tidemark.broker.open_replica import GROUP_COMMIT, OpenReplica
 from tidemark.broker.topics import TopicTable
-from tidemark.core.effects import AppendToLog, CloseLog, OpenLog, ResetLog, SaveEpochs, TruncateLog
+from tidemark.core.effects import AppendToLog, CloseLog, OpenLog, ResetLog, SaveEpochs, TrimLog, TruncateLog
 from tidemark.core.events import Event, LogAppended, LogFailed, LogFlushed, LogOpened, LogTruncated, RecoveredLog
 from tidemark.core.producer_state import ProducerStates
-from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import Log, Logs
 from tidemark.record.envelope import Batch
 
 _log = logging.getLogger(__name__)
 
-LogEffect = OpenLog | CloseLog | AppendToLog | TruncateLog | ResetLog | SaveEpochs
+
+@dataclass(frozen=True, slots=True)
+class RollLog:
+    """Roll the active segment if it is older than segment.ms; changes nothing that the core knows of."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    now_ms: int
+
+
+LogEffect = OpenLog | CloseLog | AppendToLog | TruncateLog | ResetLog | TrimLog | SaveEpochs | RollLog
 _DRAIN_MAX: Final = 64
 _OPENERS: Final = 4
 
@@ -101,6 +112,12 @@ class LogThreads:
         """The open log of a replica, for reads."""
         replica = self._replicas.get(partition)
         return replica.log if replica is not None else None
+
+    def roll_by_time(self, partition: TopicPartition, now_ms: int) -> None:
+        """Have the active segment of an open log rolled if it is old enough."""
+        replica = self._replicas.get(partition)
+        if replica is not None:
+            self.submit(RollLog(partition, replica.identity, now_ms))
 
     def fail_directory(self, directory: int, error: TidemarkError) -> int:
         """It is offline: every open log in it has failed; gives how many had not said so yet."""
@@ -254,7 +271,7 @@ class LogThreads:
                         self._close(effect)
                     elif not replica.failed:
                         _do(replica, effect, done)
-                        if not isinstance(effect, SaveEpochs):
+                        if isinstance(effect, TruncateLog | ResetLog):
                             cut.append(replica)
             except TidemarkError as error:
                 if replica.fail():
@@ -312,6 +329,12 @@ def _do(replica: OpenReplica, effect: LogEffect, done: list[Event]) -> None:
     elif isinstance(effect, ResetLog):
         log.reset(effect.start_offset)
         producers = ProducerStates()
+    elif isinstance(effect, TrimLog):
+        log.trim(effect.start_offset)
+        return
+    elif isinstance(effect, RollLog):
+        log.roll_by_time(effect.now_ms)
+        return
     else:
         assert isinstance(effect, SaveEpochs)
         log.save_epochs(effect.entries)

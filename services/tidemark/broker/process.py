@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tidemark.broker.checkpoints import Checkpoints
 from tidemark.broker.control import BrokerControl
 from tidemark.broker.controlled_shutdown import ControlledShutdown
+from tidemark.broker.delete_records import DeleteRecords
 from tidemark.broker.driver import BrokerDriver, EffectHandler
 from tidemark.broker.dynamic_config import DynamicConfig
 from tidemark.broker.fetch import FetchService, Waiters
@@ -26,6 +27,7 @@ from tidemark.broker.produce import ProduceService
 from tidemark.broker.producer_ids import ProducerIds
 from tidemark.broker.registration import UNREGISTERED, Registration, identity_of
 from tidemark.broker.replica_streams import FollowerStreams, LeaderStreams
+from tidemark.broker.retention import Retention
 from tidemark.broker.service import BrokerService
 from tidemark.broker.topics import TopicTable
 from tidemark.core import effects as ef
@@ -75,6 +77,7 @@ class BrokerProcess:
             self._driver, self._topics, self._metadata, self._offline_directories, self._shutdown.on_ping
         )
         self._produce = ProduceService(self._driver, self._topics, self._metadata, self._lease, clock, self._metrics)
+        self._delete_records = DeleteRecords(self._core, self._driver.submit, self._lease, clock.now_ms)
         self._configs = DynamicConfig(settings, self._store, self._use_settings, self._driver.fail)
         self._clock = clock
         self._logs: LogManager | None = None
@@ -92,6 +95,7 @@ class BrokerProcess:
         self._checkpoints.start()
         self._cleaner.start()
         self._offline.start()
+        self._retention.start()
         self._driver.start()
         assert self._registration is not None, "made with the server"
         await self._configs.start()
@@ -127,6 +131,7 @@ class BrokerProcess:
         self._driver.stop()
         self._offline.stop()
         await self._cleaner.stop()
+        self._retention.stop()
         await self._checkpoints.stop()
         await asyncio.to_thread(self._threads.stop)
         self._readers.shutdown(wait=True)
@@ -157,6 +162,14 @@ class BrokerProcess:
             self._metrics.flush_seconds.observe,
         )
         self._offline = OfflineDirectories(logs, self._threads)
+        self._retention = Retention(
+            self._core,
+            self._threads,
+            self._topics,
+            self._driver.submit,
+            settings.log_retention_check_interval_ms,
+            lambda: self._clock.wall_us() // 1000,
+        )
         self._checkpoints = Checkpoints(
             logs, self._core.high_watermarks, settings.replica_high_watermark_checkpoint_interval_ms
         )
@@ -176,7 +189,15 @@ class BrokerProcess:
             self._readers,
         )
         log_dirs = LogDirs(self._core, self._logs, self._threads)
-        clients = BrokerService(self._metadata, self._produce, fetch, ProducerIds(self._store), log_dirs, self._configs)
+        clients = BrokerService(
+            self._metadata,
+            self._produce,
+            fetch,
+            ProducerIds(self._store),
+            log_dirs,
+            self._configs,
+            self._delete_records,
+        )
         self._server = make_server(
             settings.listeners.host,
             settings.listeners.port,
@@ -208,6 +229,7 @@ class BrokerProcess:
             ef.AppendToLog: log,
             ef.TruncateLog: log,
             ef.ResetLog: log,
+            ef.TrimLog: log,
             ef.SaveEpochs: log,
             ef.ReplyToProduce: self._produce.reply,
             ef.ReplyToControl: self._control.reply,
@@ -223,6 +245,7 @@ class BrokerProcess:
             ef.GiveUpLeadership: self._isr.give_up,
             ef.ReportLogFailed: self._isr.report_failed,
             ef.HighWatermarkAdvanced: self._waiters.on_high_watermark,
+            ef.LowWatermarkMoved: self._delete_records.on_low_watermark,
             ef.LeadershipChanged: self._waiters.on_leadership,
             ef.Observed: self._metrics.observe,
         }

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from tidemark.broker.delete_records import DeleteRecords
 from tidemark.broker.dynamic_config import DynamicConfig
 from tidemark.broker.fetch import FetchService
 from tidemark.broker.log_dirs import LogDirs
@@ -15,7 +16,7 @@ from tidemark.broker.producer_ids import ProducerIds
 from tidemark.rpc.config_codec import entry_to_proto
 from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
 from tidemark.rpc.metadata_codec import view_to_proto
-from tidemark.v1 import admin_configs_pb2
+from tidemark.v1 import admin_configs_pb2, delete_records_pb2
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
 
@@ -31,6 +32,7 @@ class BrokerService(BrokerServiceServicer):
         producer_ids: ProducerIds,
         log_dirs: LogDirs,
         configs: DynamicConfig,
+        delete_records: DeleteRecords,
     ) -> None:
         self._metadata = metadata
         self._produce = produce
@@ -38,6 +40,7 @@ class BrokerService(BrokerServiceServicer):
         self._producer_ids = producer_ids
         self._log_dirs = log_dirs
         self._configs = configs
+        self._delete_records = delete_records
 
     async def GetMetadata(  # noqa: N802
         self, request: pb.GetMetadataRequest, context: Any
@@ -86,6 +89,12 @@ class BrokerService(BrokerServiceServicer):
         contents = await self._log_dirs.describe(*wanted_from_proto(request))
         for response in await asyncio.to_thread(lambda: tuple(contents_to_proto(contents))):
             yield response
+
+    async def DeleteRecords(  # noqa: N802
+        self, request: delete_records_pb2.DeleteRecordsRequest, context: Any
+    ) -> delete_records_pb2.DeleteRecordsResponse:
+        """The front of a partition goes."""
+        return await self._delete_records.delete(request)
 
     async def DescribeBrokerConfigs(  # noqa: N802
         self, request: admin_configs_pb2.DescribeBrokerConfigsRequest, context: Any

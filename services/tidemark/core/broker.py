@@ -74,6 +74,7 @@ class BrokerCore(BrokerQueries):
             ev.LogFlushed: self._on_log_flushed,
             ev.LogTruncated: self._on_log_truncated,
             ev.LogFailed: self._on_log_failed,
+            ev.FrontReleased: self._on_front_released,
             ev.ProduceArrived: self._on_produce,
             ev.ProduceExpired: self._on_produce_expired,
             ev.IsrWritten: self._on_isr_written,
@@ -429,6 +430,27 @@ class BrokerCore(BrokerQueries):
         replica.failed = True
         if replica.leader_epoch != NO_EPOCH:
             self._ctx.emit(ReportLogFailed(event.partition, replica.leader_epoch))
+
+    def _on_front_released(self, event: ev.FrontReleased, now_ms: int) -> None:
+        replica = self._of(event.partition, event.identity)
+        role = replica.role if replica is not None else None
+        if not isinstance(role, PartitionLeader) or role.leader_epoch != event.leader_epoch:
+            return
+        start = min(event.start_offset, role.log.high_watermark)
+        if start > role.log.log_start_offset:
+            role.log.trim(start)
+            self._ctx.observe("log_trimmed", event.partition, log_start_offset=start, leader_epoch=role.leader_epoch)
+            self._streams.front_moved(role)
+
+    def log_starts(
+        self, partition: TopicPartition, leader_epoch: LeaderEpoch
+    ) -> tuple[Offset, Mapping[BrokerId, Offset]] | None:
+        """Where the log starts here and at the followers that fetch from here; None when that leadership is over."""
+        replica = self._replicas.get(partition)
+        role = replica.role if replica is not None else None
+        if not isinstance(role, PartitionLeader) or role.leader_epoch != leader_epoch:
+            return None
+        return role.log.log_start_offset, self._streams.log_starts(role)
 
     # -- clients -----------------------------------------------------------------------------------------------
 

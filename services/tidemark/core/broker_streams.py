@@ -7,7 +7,7 @@ from typing import Any
 
 from tidemark.core import events as ev
 from tidemark.core.broker_context import UNREGISTERED, BrokerContext
-from tidemark.core.effects import DisconnectFollower
+from tidemark.core.effects import DisconnectFollower, LowWatermarkMoved
 from tidemark.core.messages import EpochEnd, EpochQuery, FetchPosition, StopFetch
 from tidemark.core.partition_follower import PartitionFollower
 from tidemark.core.partition_leader import PartitionLeader
@@ -18,6 +18,7 @@ from tidemark.model import (
     BrokerRegistration,
     ErrorCode,
     LeaderEpoch,
+    Offset,
     TidemarkError,
     TopicPartition,
 )
@@ -222,6 +223,9 @@ class BrokerStreams:
             sending = session.sendings.get(report.partition)
             if sending is not None and sending.leader.leader_epoch == report.current_leader_epoch:
                 sending.leader.on_report(session, report, now_ms)
+                if sending.follower_log_start != report.log_start_offset:
+                    sending.follower_log_start = report.log_start_offset
+                    self._ctx.emit(LowWatermarkMoved(report.partition))
 
     def _on_follower_gone(self, event: ev.FollowerGone, now_ms: int) -> None:
         session = self._sessions.get(event.follower)
@@ -291,6 +295,23 @@ class BrokerStreams:
             session.refuse(position.partition, ErrorCode.LOG_DIVERGED, sentence, leader)
         else:
             leader.attach(session, position, now_ms)
+
+    def front_moved(self, leader: PartitionLeader) -> None:
+        """The log start of a partition that is led here is news for its followers (rule L1)."""
+        for session in self._sessions.values():
+            sending = session.sendings.get(leader.log.partition)
+            if sending is not None and sending.leader is leader:
+                session.note_high_watermark(sending)
+
+    def log_starts(self, leader: PartitionLeader) -> dict[BrokerId, Offset]:
+        """What the followers that fetch from a leadership have said of their log starts."""
+        partition = leader.log.partition
+        sendings = {follower: session.sendings.get(partition) for follower, session in self._sessions.items()}
+        return {
+            follower: sending.follower_log_start
+            for follower, sending in sendings.items()
+            if sending is not None and sending.leader is leader
+        }
 
     # -- time --------------------------------------------------------------------------------------------------
 

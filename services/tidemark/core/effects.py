@@ -79,6 +79,15 @@ class ResetLog:
 
 
 @dataclass(frozen=True, slots=True)
+class TrimLog:
+    """Start the log at `start_offset`, at or below its end; no answer. What lies below is gone from now on (L1)."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
 class SaveEpochs:
     """Write the leader-epoch-checkpoint behind (the envelopes carry the truth); no answer."""
 
@@ -223,6 +232,13 @@ class HighWatermarkAdvanced:
 
 
 @dataclass(frozen=True, slots=True)
+class LowWatermarkMoved:
+    """A follower told its leader, this broker, that its log starts elsewhere now: who waits for that looks again."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
 class LeadershipChanged:
     """This replica began or ceased to lead: whoever waits on it looks again."""
 
@@ -247,6 +263,7 @@ Effect = (
     | AppendToLog
     | TruncateLog
     | ResetLog
+    | TrimLog
     | SaveEpochs
     | ReplyToProduce
     | ReplyToControl
@@ -262,6 +279,7 @@ Effect = (
     | GiveUpLeadership
     | ReportLogFailed
     | HighWatermarkAdvanced
+    | LowWatermarkMoved
     | LeadershipChanged
     | Observed
 )

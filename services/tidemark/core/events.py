@@ -131,6 +131,19 @@ class LogFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class FrontReleased:
+    """Retention, or a client that deletes records, needs nothing below `start_offset` any more (rule L1).
+
+    For the leader in that epoch only; never moves the log start past the high watermark, nor back.
+    """
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    leader_epoch: LeaderEpoch
+    start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
 class ProduceArrived:
     """Batches for one partition, already checked byte by byte (record.validation)."""
 
@@ -247,6 +260,7 @@ Event = (
     | LogFlushed
     | LogTruncated
     | LogFailed
+    | FrontReleased
     | ProduceArrived
     | ProduceExpired
     | FollowerMessageArrived

@@ -45,15 +45,17 @@ class FetchPosition(NamedTuple):
     last_epoch: LeaderEpoch
     directory: int
     flushed_offset: Offset = Offset(0)
+    log_start_offset: Offset = Offset(0)
 
 
 class Report(NamedTuple):
-    """Follower: my log end (written) and flushed offsets, exclusive, moved (rule R1)."""
+    """Follower: my log end (written) and flushed offsets, exclusive, moved (rule R1), or my log start did."""
 
     partition: TopicPartition
     current_leader_epoch: LeaderEpoch
     log_end_offset: Offset
     flushed_offset: Offset
+    log_start_offset: Offset = Offset(0)
 
 
 class StopFetch(NamedTuple):

@@ -54,6 +54,7 @@ class PartitionFollower:
         "_chunk_bytes",
         "_ctx",
         "_leader_high_watermark",
+        "_leader_log_start",
         "_pause_ms",
         "_reconciled",
         "_retry_at_ms",
@@ -93,6 +94,7 @@ class PartitionFollower:
         self.ask_again = False
         self._reconciled = False
         self._leader_high_watermark = Offset(0)
+        self._leader_log_start = Offset(0)
         self._pause_ms = PAUSE_MS
         self._retry_at_ms = 0
         self._chunk_bytes: deque[int] = deque()
@@ -173,6 +175,7 @@ class PartitionFollower:
                 log.last_record_epoch,
                 log.directory,
                 log.flushed_offset if log.group_commit else Offset(0),
+                log.log_start_offset,
             )
         )
 
@@ -268,6 +271,7 @@ class PartitionFollower:
             link.give_back(chunk)  # of an older position: it is all there
             return
         self._leader_high_watermark = max(self._leader_high_watermark, chunk.high_watermark)
+        self._leader_log_start = max(self._leader_log_start, chunk.log_start_offset)
         if chunk.batches:
             self._chunk_bytes.append(size_bytes(chunk))
             if self._added:
@@ -319,7 +323,8 @@ class PartitionFollower:
         if self.phase is Phase.FETCHING and self._connected:
             assert self.link is not None
             log = self.log
-            self.link.report(Report(log.partition, self.leader_epoch, log.log_end_offset, log.flushed_offset))
+            ends = log.log_end_offset, log.flushed_offset
+            self.link.report(Report(log.partition, self.leader_epoch, *ends, log.log_start_offset))
 
     def _advance_high_watermark(self) -> None:
         """Rule R2: the lesser of the own log end and the leader's high watermark."""
@@ -328,6 +333,14 @@ class PartitionFollower:
         if moved and log.damaged is not None and log.log_end_offset >= self._leader_high_watermark:
             self._ctx.observe("replica_healed", log.partition, was=log.damaged)
             log.damaged = None
+        if self._leader_log_start > log.log_start_offset < log.high_watermark:
+            self._trim()
+
+    def _trim(self) -> None:
+        """The front goes as it went at the leader, but not past what is known here to be committed (rule L1)."""
+        log = self.log
+        log.trim(min(self._leader_log_start, log.high_watermark))
+        self.report()
 
     # -- refusals ----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from tidemark.core.broker_context import BrokerContext
-from tidemark.core.effects import AppendToLog, HighWatermarkAdvanced, ResetLog, SaveEpochs, TruncateLog
+from tidemark.core.effects import AppendToLog, HighWatermarkAdvanced, ResetLog, SaveEpochs, TrimLog, TruncateLog
 from tidemark.core.events import LogTruncated, RecoveredLog
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates, is_idempotent
@@ -67,6 +67,7 @@ class ReplicaLog:
         self.high_watermark = max(found.log_start_offset, min(found.high_watermark, found.log_end_offset))
         self.recovered_high_watermark = found.high_watermark
         self.epochs = LeaderEpochs(found.epochs)
+        self.epochs.truncate_from_start(found.log_start_offset)
         self.producers = self._expiring(found.producers)
         self.damaged = found.damaged
         self.cutting = False
@@ -185,6 +186,15 @@ class ReplicaLog:
         self.epochs.clear()
         self.high_watermark = start_offset
         self._ctx.emit(ResetLog(self.partition, self.identity, start_offset))
+
+    def trim(self, start_offset: Offset) -> None:
+        """Let go of what lies below `start_offset` (rule L1)."""
+        assert self.log_start_offset < start_offset <= self.high_watermark, "only what is committed may go"
+        assert not self.cutting, "a log is not cut at both ends at once"
+        self.log_start_offset = start_offset
+        self._ctx.emit(TrimLog(self.partition, self.identity, start_offset))
+        if self.epochs.truncate_from_start(start_offset):
+            self.save_epochs()
 
     def truncated(self, event: LogTruncated) -> None:
         """The log was cut."""

@@ -58,6 +58,7 @@ class Sending:
     Invariant: everything below `next_offset` was sent on this stream, or lay in the follower's log before.
 
     Attributes:
+        follower_log_start: where the follower's log starts, as far as it has said.
         reading_since_ms: when the read under way was asked for, None while there is none.
         adding: the follower's replica is being added by a move.
         throttle: what slows it down, None while nothing does (rule M2); `reserved_bytes` of it are for that read.
@@ -66,12 +67,14 @@ class Sending:
     __slots__ = (
         "adding",
         "directory",
+        "follower_log_start",
         "leader",
         "log",
         "next_offset",
         "reading_since_ms",
         "reserved_bytes",
         "sent_high_watermark",
+        "sent_log_start",
         "session",
         "throttle",
     )
@@ -85,6 +88,8 @@ class Sending:
         self.next_offset = next_offset
         self.directory = directory
         self.sent_high_watermark = Offset(-1)
+        self.sent_log_start = Offset(-1)
+        self.follower_log_start = Offset(0)
         self.reading_since_ms: int | None = None
         self.adding = False
         self.throttle: Throttle | None = None
@@ -136,6 +141,7 @@ class FollowerSession:
         """Send a partition from the follower's position on."""
         self.stop(leader.log.partition)
         sending = Sending(self, leader, next_offset=position.fetch_offset, directory=position.directory)
+        sending.follower_log_start = position.log_start_offset
         self.sendings[leader.log.partition] = sending
         self._high_watermark_news[sending] = None
         return sending
@@ -181,7 +187,7 @@ class FollowerSession:
         )
 
     def note_high_watermark(self, sending: Sending) -> None:
-        """It rides on the next chunk; where none follows, the next tick sends it alone."""
+        """It, or the log start, rides on the next chunk; where none follows, the next tick sends it alone."""
         self._high_watermark_news[sending] = None
 
     def on_read_done(self, event: FollowerReadDone) -> None:
@@ -220,6 +226,7 @@ class FollowerSession:
     def _chunk(self, sending: Sending, read: FollowerReadDone | None) -> None:
         log = sending.log
         sending.sent_high_watermark = log.high_watermark
+        sending.sent_log_start = log.log_start_offset
         self._high_watermark_news.pop(sending, None)
         self._chunks.append(
             Chunk(
@@ -260,7 +267,8 @@ class FollowerSession:
     def tick(self, now_ms: int) -> None:
         """High watermarks that no chunk carried, and a heartbeat if there was nothing else for long."""
         for sending in tuple(self._high_watermark_news):
-            if sending.sent_high_watermark != sending.log.high_watermark:
+            log = sending.log
+            if sending.sent_high_watermark != log.high_watermark or sending.sent_log_start != log.log_start_offset:
                 self._chunk(sending, None)
         self._high_watermark_news.clear()
         if now_ms - self.last_sent_ms >= self._ctx.config.replica_heartbeat_interval_ms:

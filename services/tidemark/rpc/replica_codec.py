@@ -56,6 +56,7 @@ class FollowerEnd:
                     last_epoch=position.last_epoch,
                     directory=position.directory,
                     flushed_offset=position.flushed_offset,
+                    log_start_offset=position.log_start_offset,
                 )
                 for position in message.positions
             ],
@@ -65,6 +66,7 @@ class FollowerEnd:
                     current_leader_epoch=report.current_leader_epoch,
                     log_end_offset=report.log_end_offset,
                     flushed_offset=report.flushed_offset,
+                    log_start_offset=report.log_start_offset,
                 )
                 for report in message.reports
                 if report.partition in self._handles
@@ -173,6 +175,7 @@ class LeaderEnd:
                     LeaderEpoch(position.last_epoch),
                     position.directory,
                     Offset(position.flushed_offset),
+                    Offset(position.log_start_offset),
                 )
                 for position in request.positions
             ),
@@ -182,6 +185,7 @@ class LeaderEnd:
                     LeaderEpoch(report.current_leader_epoch),
                     Offset(report.log_end_offset),
                     Offset(report.flushed_offset),
+                    Offset(report.log_start_offset),
                 )
                 for report in request.reports
             ),

@@ -82,6 +82,7 @@ class BrokerSettings(_ServiceSettings):
     log_cleaner_io_buffer_size: int
     log_cleaner_io_max_bytes_per_second: int
     num_read_threads: int
+    log_retention_check_interval_ms: int
     stray_grace_ms: int
     controlled_shutdown_max_wait_ms: int
 
@@ -122,6 +123,7 @@ class TopicSettings:
     index_interval_bytes: int
     retention_ms: int
     retention_bytes: int
+    file_delete_delay_ms: int
     cleanup_policy: str
     delete_retention_ms: int
     min_cleanable_dirty_ratio: float

@@ -352,6 +352,14 @@ _BROKER: Final = (
         unlimited=True,
     ),
     _int("num.read.threads", ("broker",), 2, "", "Threads that read from disk", minimum=1, maximum=256),
+    _int(
+        "log.retention.check.interval.ms",
+        ("broker",),
+        300_000,
+        "ms",
+        "How often leaders look at what retention lets go, and segments are rolled by age while nothing is appended",
+        minimum=10,
+    ),
     _int("stray.grace.ms", ("broker",), 3_600_000, "ms", "How long data that is no longer ours is kept"),
     _int(
         "controlled.shutdown.max.wait.ms",
@@ -438,14 +446,14 @@ _TOPIC: Final = (
         "retention.ms",
         7 * _DAY_MS,
         "ms",
-        "Records older than this may go; not enforced yet, nothing is deleted",
+        "A segment whose newest record is older than this is deleted, once all of it is committed",
         unlimited=True,
     ),
     _topic_int(
         "retention.bytes",
         UNLIMITED,
         "bytes",
-        "Oldest segments go beyond this size; not enforced yet, nothing is deleted",
+        "The oldest segments are deleted while a partition has this much without them; the active one stays",
         unlimited=True,
     ),
     _topic_choice(
@@ -468,6 +476,12 @@ _TOPIC: Final = (
         scope=Scope.TOPIC,
     ),
     _topic_int("min.compaction.lag.ms", 0, "ms", "A segment with a record younger than this is not compacted yet"),
+    _topic_int(
+        "file.delete.delay.ms",
+        60_000,
+        "ms",
+        "How long the files of a deleted segment are kept under another name, for whoever is reading them",
+    ),
     ConfigKey(
         "unclean.leader.election.enable",
         Kind.BOOL,
