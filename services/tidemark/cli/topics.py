@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tidemark.cli.delete_records import delete_records
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin, fits_int32, parse_configs
 from tidemark.cli.output import (
     Output,
@@ -23,6 +24,7 @@ from tidemark.cli.topic_partitions import add_partitions, remove_partitions
 topic_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, list, describe and delete topics.")
 topic_app.command("add-partitions")(add_partitions)
 topic_app.command("remove-partitions")(remove_partitions)
+topic_app.command("delete-records")(delete_records)
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="1 to 249 letters, digits, '.', '_' or '-'.")]
 

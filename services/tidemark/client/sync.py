@@ -19,6 +19,7 @@ from tidemark.client.records import ConsumerRecord, OffsetAndTimestamp, Partitio
 from tidemark.client.sync_admin_brokers import BrokerCalls
 from tidemark.client.sync_admin_configs import ConfigCalls
 from tidemark.client.sync_admin_reassignments import ReassignmentCalls
+from tidemark.client.sync_admin_records import RecordCalls
 from tidemark.core.cluster_state import TopicView
 from tidemark.model import ElectionKind, ElectionOutcome, TopicPartition, UncleanElection
 from tidemark.record.payload import Headers
@@ -213,7 +214,7 @@ class Consumer(_Facade):
             self._records, self._batch = [], None
 
 
-class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, _Facade):
+class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, _Facade):
     """As `tidemark.client.aio.AdminClient`, blocking."""
 
     _client: AsyncAdminClient

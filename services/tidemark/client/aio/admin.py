@@ -10,6 +10,7 @@ import grpc
 from tidemark.client.aio.admin_brokers import BrokerCalls
 from tidemark.client.aio.admin_configs import ConfigCalls
 from tidemark.client.aio.admin_reassignments import ReassignmentCalls
+from tidemark.client.aio.admin_records import RecordCalls
 from tidemark.client.aio.lifecycle import Lifecycle
 from tidemark.client.cluster import Cluster
 from tidemark.core.cluster_state import ClusterView, TopicView
@@ -46,7 +47,7 @@ class ClusterDescription(NamedTuple):
     """On which nothing new is placed: they are being removed, or are."""
 
 
-class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, Lifecycle):
+class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, Lifecycle):
     """Creates, deletes and describes topics, changes settings, moves replicas, adds and removes brokers,
     and holds elections.
 
@@ -143,6 +144,9 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, Lifecycle):
             response.offline_count,
             tuple(BrokerId(broker) for broker in response.draining_brokers),
         )
+
+    async def _brokers(self) -> ClusterView:
+        return (await self.describe_cluster()).view
 
     async def elect_leaders(
         self,
