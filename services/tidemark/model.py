@@ -337,6 +337,7 @@ class ErrorCode(StrEnum):
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
     REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"
     STORAGE_ERROR = "STORAGE_ERROR"
+    DISK_FULL = "DISK_FULL"  # nothing was written; it goes on when there is space
     REPLICA_DAMAGED = "REPLICA_DAMAGED"
     # producers
     OUT_OF_ORDER_SEQUENCE = "OUT_OF_ORDER_SEQUENCE"
@@ -367,6 +368,7 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.STORAGE_ERROR,
+        ErrorCode.DISK_FULL,
         ErrorCode.BROKER_NOT_AVAILABLE,
         ErrorCode.COORDINATION_UNAVAILABLE,
         ErrorCode.CONTROLLER_NOT_ACTIVE,

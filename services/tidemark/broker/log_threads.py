@@ -17,14 +17,24 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Final
 
 from tidemark.broker.flush_threads import FlushThreads
 from tidemark.broker.open_replica import GROUP_COMMIT, OpenReplica
 from tidemark.broker.topics import TopicTable
-from tidemark.core.effects import AppendToLog, CloseLog, OpenLog, ResetLog, SaveEpochs, TrimLog, TruncateLog
-from tidemark.core.events import Event, LogAppended, LogFailed, LogFlushed, LogOpened, LogTruncated, RecoveredLog
+from tidemark.core.effects import AppendToLog, CloseLog, OpenLog, ResetLog, ResumeLog, SaveEpochs, TrimLog, TruncateLog
+from tidemark.core.events import (
+    Event,
+    LogAppended,
+    LogFailed,
+    LogFlushed,
+    LogFull,
+    LogOpened,
+    LogTruncated,
+    RecoveredLog,
+)
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import Log, Logs
@@ -42,9 +52,11 @@ class RollLog:
     now_ms: int
 
 
-LogEffect = OpenLog | CloseLog | AppendToLog | TruncateLog | ResetLog | TrimLog | SaveEpochs | RollLog
+LogEffect = OpenLog | CloseLog | AppendToLog | TruncateLog | ResetLog | TrimLog | ResumeLog | SaveEpochs | RollLog
 _DRAIN_MAX: Final = 64
 _OPENERS: Final = 4
+_SPACE_S: Final = 1.0
+"""So long a cut that found no space waits for some."""
 
 
 _Job = tuple[OpenReplica, LogEffect, float]
@@ -112,6 +124,9 @@ class LogThreads:
         """The open log of a replica, for reads."""
         replica = self._replicas.get(partition)
         return replica.log if replica is not None else None
+
+    def _submit_later(self, effect: LogEffect) -> None:
+        self._loop.call_later(_SPACE_S, self.submit, effect)
 
     def roll_by_time(self, partition: TopicPartition, now_ms: int) -> None:
         """Have the active segment of an open log rolled if it is old enough."""
@@ -260,22 +275,43 @@ class LogThreads:
     ) -> None:
         for appends, group in groupby(effects, key=lambda effect: isinstance(effect, AppendToLog)):
             some = list(group)
-            try:
-                if appends:
-                    if not replica.failed:
-                        _append(replica, some, done)
-                        self._flush.written(replica)
-                    continue
-                for effect in some:
-                    if isinstance(effect, CloseLog):
-                        self._close(effect)
-                    elif not replica.failed:
-                        _do(replica, effect, done)
-                        if isinstance(effect, TruncateLog | ResetLog):
-                            cut.append(replica)
-            except TidemarkError as error:
-                if replica.fail():
-                    done.append(LogFailed(replica.partition, replica.identity, error))
+            if appends:
+                if not replica.failed and not replica.full:
+                    self._attempt(replica, some[0], done, partial(self._append, replica, some, done))
+                continue
+            for effect in some:
+                if isinstance(effect, CloseLog):
+                    self._close(effect)
+                elif not replica.failed:
+                    self._attempt(replica, effect, done, partial(_do, replica, effect, done))
+                    if isinstance(effect, TruncateLog | ResetLog):
+                        cut.append(replica)
+
+    def _append(self, replica: OpenReplica, effects: Sequence[LogEffect], done: list[Event]) -> None:
+        _append(replica, effects, done)
+        self._flush.written(replica)
+
+    def _attempt(self, replica: OpenReplica, effect: LogEffect, done: list[Event], act: Callable[[], None]) -> None:
+        try:
+            act()
+        except TidemarkError as error:
+            full = error.code is ErrorCode.DISK_FULL and self._waits_for_space(replica, effect, error, done)
+            if not full and replica.fail():
+                done.append(LogFailed(replica.partition, replica.identity, error))
+
+    def _waits_for_space(
+        self, replica: OpenReplica, effect: LogEffect, error: TidemarkError, done: list[Event]
+    ) -> bool:
+        """Whether the log is as it was before the effect, so that the replica need not be given up."""
+        if isinstance(effect, AppendToLog):
+            replica.full = True
+            end = replica.log.log_end_offset
+            done.append(LogFull(replica.partition, replica.identity, end, replica.log.truncate(end), error))
+            return True
+        if isinstance(effect, TruncateLog | ResetLog):  # the core waits for its end, and asks for nothing else
+            self._on_loop(self._submit_later, effect)
+            return True
+        return False
 
     def _on_loop(self, call: Callable[..., None], *arguments: object) -> None:
         try:
@@ -331,6 +367,9 @@ def _do(replica: OpenReplica, effect: LogEffect, done: list[Event]) -> None:
         producers = ProducerStates()
     elif isinstance(effect, TrimLog):
         log.trim(effect.start_offset)
+        return
+    elif isinstance(effect, ResumeLog):
+        replica.full = False
         return
     elif isinstance(effect, RollLog):
         log.roll_by_time(effect.now_ms)

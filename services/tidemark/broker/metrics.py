@@ -31,12 +31,21 @@ _LOUD: Final = frozenset(
         "fenced",
         "truncated",
         "log_reset",
+        "disk_has_space",
         "inventory_incomplete",
     }
 )
 """What is told at level info; the rest at debug, unless it is in `_ALARMING`."""
 _ALARMING: Final = frozenset(
-    {"unclean_election", "replica_damaged", "chunk_refused", "log_failed", "report_refused", "leader_disk_lags"}
+    {
+        "unclean_election",
+        "replica_damaged",
+        "chunk_refused",
+        "log_failed",
+        "report_refused",
+        "leader_disk_lags",
+        "disk_full",
+    }
 )
 
 _LINES_A_SECOND: Final = 20

@@ -17,6 +17,7 @@ class OpenReplica:
     Attributes:
         flush_policy, flush_interval_s: of the topic; changed by the event loop only.
         failed: an effect on it or a flush failed; what comes after that is dropped, as the core was told.
+        full: there was no space for an append; what comes is dropped until the core knows. Of the append thread.
         cuts: truncations and resets that were answered; written by the event loop only.
     """
 
@@ -27,6 +28,7 @@ class OpenReplica:
         "failed",
         "flush_interval_s",
         "flush_policy",
+        "full",
         "identity",
         "log",
         "partition",
@@ -49,6 +51,7 @@ class OpenReplica:
         self.flush_policy = flush_policy
         self.flush_interval_s = flush_interval_s
         self.failed = False
+        self.full = False
         self.cuts = 0
         self._first_failure = threading.Lock()
 

@@ -230,6 +230,7 @@ class BrokerProcess:
             ef.TruncateLog: log,
             ef.ResetLog: log,
             ef.TrimLog: log,
+            ef.ResumeLog: log,
             ef.SaveEpochs: log,
             ef.ReplyToProduce: self._produce.reply,
             ef.ReplyToControl: self._control.reply,

@@ -74,6 +74,7 @@ class BrokerCore(BrokerQueries):
             ev.LogFlushed: self._on_log_flushed,
             ev.LogTruncated: self._on_log_truncated,
             ev.LogFailed: self._on_log_failed,
+            ev.LogFull: self._on_log_full,
             ev.FrontReleased: self._on_front_released,
             ev.ProduceArrived: self._on_produce,
             ev.ProduceExpired: self._on_produce_expired,
@@ -430,6 +431,20 @@ class BrokerCore(BrokerQueries):
         replica.failed = True
         if replica.leader_epoch != NO_EPOCH:
             self._ctx.emit(ReportLogFailed(event.partition, replica.leader_epoch))
+
+    def _on_log_full(self, event: ev.LogFull, now_ms: int) -> None:
+        replica = self._of(event.partition, event.identity)
+        if replica is None or replica.log is None:
+            return
+        replica.log.full(event)
+        if isinstance(replica.role, PartitionLeader):
+            replica.role.on_full(event.error)
+        elif replica.role is not None:
+            replica.role.on_full(now_ms)
+        else:
+            if replica.log.epochs.truncate_from_end(event.log_end_offset):
+                replica.log.save_epochs()
+            self._maybe_begin(replica, now_ms)
 
     def _on_front_released(self, event: ev.FrontReleased, now_ms: int) -> None:
         replica = self._of(event.partition, event.identity)

@@ -88,6 +88,14 @@ class TrimLog:
 
 
 @dataclass(frozen=True, slots=True)
+class ResumeLog:
+    """Answer to `LogFull`: appends that come after this one continue from the log end that it told. No answer."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+
+
+@dataclass(frozen=True, slots=True)
 class SaveEpochs:
     """Write the leader-epoch-checkpoint behind (the envelopes carry the truth); no answer."""
 
@@ -264,6 +272,7 @@ Effect = (
     | TruncateLog
     | ResetLog
     | TrimLog
+    | ResumeLog
     | SaveEpochs
     | ReplyToProduce
     | ReplyToControl

@@ -131,6 +131,20 @@ class LogFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class LogFull:
+    """There was no space for an append: it and every one under way after it are not in the log, which stays usable.
+
+    What is appended is dropped until `ResumeLog`. `producers`: of what is in the log.
+    """
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    log_end_offset: Offset
+    producers: ProducerStates
+    error: TidemarkError
+
+
+@dataclass(frozen=True, slots=True)
 class FrontReleased:
     """Retention, or a client that deletes records, needs nothing below `start_offset` any more (rule L1).
 
@@ -260,6 +274,7 @@ Event = (
     | LogFlushed
     | LogTruncated
     | LogFailed
+    | LogFull
     | FrontReleased
     | ProduceArrived
     | ProduceExpired

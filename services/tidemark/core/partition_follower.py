@@ -21,7 +21,7 @@ from tidemark.core.messages import (
     Report,
     StopFetch,
 )
-from tidemark.core.replica_log import ReplicaLog
+from tidemark.core.replica_log import FULL_PAUSE_MS, ReplicaLog
 from tidemark.core.replication_session import LeaderLink, size_bytes
 from tidemark.model import NO_EPOCH, BrokerId, ErrorCode, LeaderEpoch, Offset
 
@@ -317,6 +317,19 @@ class PartitionFollower:
             self.report()
         elif self.phase is Phase.DRAINING and log.quiet:
             self._begin()
+
+    def on_full(self, now_ms: int) -> None:
+        """There was no space for a chunk: it is asked for again in a while; this replica lags meanwhile (rule R7)."""
+        log = self.log
+        if log.epochs.truncate_from_end(log.log_end_offset):
+            log.save_epochs()
+        if self._connected:
+            assert self.link is not None
+            self.link.give_credit(log.directory, sum(self._chunk_bytes))
+        self._chunk_bytes.clear()
+        if self.phase in (Phase.FETCHING, Phase.DRAINING):
+            self._pause(now_ms)
+            self._retry_at_ms = now_ms + FULL_PAUSE_MS
 
     def report(self) -> None:
         """Tell the leader the log end and what is flushed."""

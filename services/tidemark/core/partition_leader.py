@@ -21,7 +21,7 @@ from tidemark.core.effects import (
 from tidemark.core.events import ProduceArrived
 from tidemark.core.isr import Committed, IsrState, PendingExpand
 from tidemark.core.messages import FetchPosition, PartitionCommand, Report
-from tidemark.core.producer_state import is_idempotent
+from tidemark.core.produce_checks import ACKS_ALL, check_request
 from tidemark.core.remote_replica import RemoteReplica
 from tidemark.core.replica_log import ReplicaLog
 from tidemark.core.replication_session import LONG_AGO_MS, FollowerSession, Sending
@@ -37,8 +37,6 @@ from tidemark.model import (
     VersionedState,
 )
 from tidemark.record.envelope import Batch
-
-ACKS_ALL = -1
 
 
 class _Waiting(NamedTuple):
@@ -131,7 +129,7 @@ class PartitionLeader:
     def on_produce(self, event: ProduceArrived) -> None:
         """Check, append, and answer as the acks ask for."""
         try:
-            self._check_acks(event)
+            self._check(event)
             fresh, duplicate = check_sequences(
                 self.log, self.epoch_start_offset, event.batches, self._ctx.now_ms, self._error
             )
@@ -167,25 +165,12 @@ class PartitionLeader:
             self._inbound = ByteRate(now_ms)
         self._inbound.add(sum(batch.envelope.batch_length for batch in batches), now_ms)
 
-    def _check_acks(self, event: ProduceArrived) -> None:
-        state = self.state
-        if state.sealed:
-            raise self._error(ErrorCode.PARTITION_SEALED, "is being removed and takes no more records")
-        if event.acks not in (ACKS_ALL, 0, 1):
-            raise self._error(ErrorCode.INVALID_ACKS, f"cannot be produced to with acks {event.acks}: 0, 1 or -1 (all)")
-        if not event.batches:
-            raise self._error(ErrorCode.INVALID_REQUEST, "was sent no batch")
+    def _check(self, event: ProduceArrived) -> None:
         if event.request_id in self._waiting:
             raise self._error(ErrorCode.INVALID_REQUEST, "is named twice in one request")
-        if event.acks == ACKS_ALL:
-            in_sync = len(isr_rules.surely_in_sync(self._isr))
-            if in_sync < state.min_isr:
-                raise self._error(
-                    ErrorCode.NOT_ENOUGH_REPLICAS,
-                    f"has {in_sync} replicas in sync and needs {state.min_isr} for acks=all",
-                )
-        elif any(is_idempotent(batch.envelope) for batch in event.batches):
-            raise self._error(ErrorCode.INVALID_ACKS, "takes batches of an idempotent producer with acks=all only")
+        in_sync = len(isr_rules.surely_in_sync(self._isr)) if event.acks == ACKS_ALL else 0
+        full = self.log.is_full(self._ctx.now_ms)
+        check_request(event, self.state, in_sync=in_sync, full=full, refuse=self._error)
 
     def on_produce_expired(self, request_id: int) -> None:
         """The client waits no longer; the records stay."""
@@ -213,6 +198,17 @@ class PartitionLeader:
             assert remote.sending is not None
             remote.sending.session.send_more(remote.sending)
         self.maybe_advance_high_watermark()
+
+    def on_full(self, error: TidemarkError) -> None:
+        """What was under way is not in the log, and nobody has seen it: its producers may send it again, best to
+        another in-sync replica that has space."""
+        self._appending.clear()
+        end = self.log.log_end_offset
+        for request_id in [number for number, waiting in self._waiting.items() if waiting.end_offset > end]:
+            del self._waiting[request_id]
+            self._reply(request_id, Offset(-1), error)
+        if self._holding:
+            self._give_up(self._ctx.now_ms)
 
     # -- followers ---------------------------------------------------------------------------------------------
 

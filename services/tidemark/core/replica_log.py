@@ -9,12 +9,23 @@ from __future__ import annotations
 from collections import deque
 
 from tidemark.core.broker_context import BrokerContext
-from tidemark.core.effects import AppendToLog, HighWatermarkAdvanced, ResetLog, SaveEpochs, TrimLog, TruncateLog
-from tidemark.core.events import LogTruncated, RecoveredLog
+from tidemark.core.effects import (
+    AppendToLog,
+    HighWatermarkAdvanced,
+    ResetLog,
+    ResumeLog,
+    SaveEpochs,
+    TrimLog,
+    TruncateLog,
+)
+from tidemark.core.events import LogFull, LogTruncated, RecoveredLog
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates, is_idempotent
 from tidemark.model import NO_EPOCH, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.envelope import Batch
+
+FULL_PAUSE_MS = 1_000
+"""After an append that found no space."""
 
 
 class ReplicaLog:
@@ -30,6 +41,8 @@ class ReplicaLog:
             of the log end for an instant: the flush of an append can be heard of before the append.
         flush_due_since_ms: since when something has been written that is not flushed and no flush was heard of; None
             while there is no such thing, and without `group_commit`.
+        full_until_ms: there was no space for the last append, and the next is not worth a try before; None while there
+            is space as far as is known.
     """
 
     __slots__ = (
@@ -42,6 +55,7 @@ class ReplicaLog:
         "flush_due_since_ms",
         "flushed_offset",
         "flushes_count_since_ms",
+        "full_until_ms",
         "group_commit",
         "high_watermark",
         "identity",
@@ -71,6 +85,7 @@ class ReplicaLog:
         self.producers = self._expiring(found.producers)
         self.damaged = found.damaged
         self.cutting = False
+        self.full_until_ms: int | None = None
         self.group_commit = False
         self.flushes_count_since_ms = 0
         self.flush_due_since_ms: int | None = None
@@ -151,6 +166,24 @@ class ReplicaLog:
         self.log_end_offset = log_end_offset
         if self.flush_due_since_ms is None:
             self._note_flush_due()
+        if self.full_until_ms is not None:
+            self.full_until_ms = None
+            self._ctx.observe("disk_has_space", self.partition, log_end_offset=log_end_offset)
+
+    def is_full(self, now_ms: int) -> bool:
+        """Whether an append is not worth a try yet."""
+        return self.full_until_ms is not None and now_ms < self.full_until_ms
+
+    def full(self, event: LogFull) -> None:
+        """What was under way is not in the log; producers and epochs are those of what is."""
+        assert event.log_end_offset == self.log_end_offset, "appends before the one that failed have been answered"
+        if self.full_until_ms is None:
+            self._ctx.observe("disk_full", self.partition, why=event.error.message)
+        self.full_until_ms = self._ctx.now_ms + FULL_PAUSE_MS
+        self._under_way.clear()
+        self.next_offset = self.log_end_offset
+        self.producers = self._expiring(event.producers)
+        self._ctx.emit(ResumeLog(self.partition, self.identity))
 
     def flushed(self, flushed_offset: Offset) -> None:
         """Everything below is on disk. What was flushed of a log that is being cut may be what is cut off."""

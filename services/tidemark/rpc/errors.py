@@ -44,6 +44,7 @@ _STATUS: dict[ErrorCode, grpc.StatusCode] = {
     ErrorCode.NOT_ENOUGH_REPLICAS: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.STORAGE_ERROR: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.DISK_FULL: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.BROKER_NOT_AVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.COORDINATION_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.CONTROLLER_NOT_ACTIVE: grpc.StatusCode.UNAVAILABLE,

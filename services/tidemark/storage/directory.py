@@ -37,6 +37,7 @@ from tidemark.storage.files import (
     PARTITION_FILE,
     BadFile,
     Descriptor,
+    is_full,
     pack_json,
     pack_lines,
     read_json,
@@ -198,14 +199,16 @@ class LogDirectory:
         """Write the three checkpoints with one syncfs; nothing where nothing has changed.
 
         Raises:
-            TidemarkError: STORAGE_ERROR; the directory is offline.
+            TidemarkError: STORAGE_ERROR; the directory is offline. DISK_FULL: the next one may be written.
         """
         self._check_online()
         with self._checkpoint_lock:
             try:
                 self._checkpoint(high_watermarks)
             except OSError as error:
-                self.fail(f"checkpoint: {error.strerror}")
+                self.checkpoints.changed = True
+                if not is_full(error):
+                    self.fail(f"checkpoint: {error.strerror}")
                 raise storage_error(f"checkpoint the log directory {self.path}", error) from error
 
     def _checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
@@ -224,10 +227,14 @@ class LogDirectory:
         if not changed:
             return
         renames = points.write_temporaries(self.path)
-        sync_file_system(self.path)
-        for temporary, place in renames:
-            temporary.replace(place)
-        sync_directory(self.path)
+        try:
+            sync_file_system(self.path)
+            for temporary, place in renames:
+                temporary.replace(place)
+            sync_directory(self.path)
+        except OSError as error:  # for want of space too: what could not be written back is lost
+            self.fail(f"checkpoint: {error.strerror}")
+            raise
         for log, capture in captured:
             log.checkpointed(capture)
 

@@ -82,7 +82,13 @@ class DescriptorPool:
 def storage_error(doing: str, error: OSError) -> TidemarkError:
     """What the operating system refused, as the refusal the callers know."""
     reason = os.strerror(error.errno) if error.errno else str(error)
-    return TidemarkError(ErrorCode.STORAGE_ERROR, f"{doing}: {reason}")
+    code = ErrorCode.DISK_FULL if is_full(error) else ErrorCode.STORAGE_ERROR
+    return TidemarkError(code, f"{doing}: {reason}")
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether there was no space, or no more than a quota allows: of a write, not of a sync, that is no broken disk."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def raise_storage_error(doing: str, error: OSError) -> NoReturn:
@@ -126,7 +132,11 @@ def write_temporary(path: Path, content: bytes, *, durable: bool = False) -> Pat
     """Write the content beside `path`; the caller renames it there when it may count."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     descriptor = Descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    write_all(descriptor.number, content, 0)
+    try:
+        write_all(descriptor.number, content, 0)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # a full disk needs the space
+        raise
     if durable:
         os.fsync(descriptor.number)
     return temporary

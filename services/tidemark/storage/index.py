@@ -80,7 +80,7 @@ class SegmentIndex:
         """Write the entries that the files lack; `stem` is the path of the segment without its suffix."""
         if self.written == len(self) and self.written:
             return
-        start = self.written
+        start, self.written = self.written, 0  # where a write fails the files are written anew
         _append(stem, INDEX_SUFFIX, _block(self.offsets[start:], self.positions[start:]), anew=start == 0)
         _append(stem, TIME_INDEX_SUFFIX, _block(self.timestamps[start:], self.offsets[start:]), anew=start == 0)
         self.written = len(self)

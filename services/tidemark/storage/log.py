@@ -21,7 +21,15 @@ from tidemark.storage.cleanable import CleanableLog
 from tidemark.storage.cleaner_point import lower_clean_point
 from tidemark.storage.damage import CUT_FILE, CutPoint, forget_damage, read_cut_point, write_cut_point
 from tidemark.storage.epoch_file import EPOCH_FILE, write_epochs
-from tidemark.storage.files import PARTITION_FILE, monotonic_ms, raise_storage_error, sync_directory, sync_file
+from tidemark.storage.files import (
+    PARTITION_FILE,
+    is_full,
+    monotonic_ms,
+    raise_storage_error,
+    storage_error,
+    sync_directory,
+    sync_file,
+)
 from tidemark.storage.index import NO_TIMESTAMP_US
 from tidemark.storage.recovery import envelopes_from, make_segment, segment_offsets
 from tidemark.storage.retention import FrontOfLog
@@ -79,6 +87,9 @@ class PartitionLog(CleanableLog, FrontOfLog):
                 start = self._append_group(batches, start, leader_epoch, stamp)
         except (OSError, Damage) as error:
             self._undo_append(end)
+            if is_full(error) and self._broken is None:
+                sentence = f"append to {self._path.name}: there is no space left in {self._path.parent}"
+                raise TidemarkError(ErrorCode.DISK_FULL, sentence) from error
             reason = error.strerror if isinstance(error, OSError) else error
             raise TidemarkError(ErrorCode.STORAGE_ERROR, f"append to {self._path.name}: {reason}") from error
         return Offset(self._end)
@@ -316,7 +327,15 @@ class PartitionLog(CleanableLog, FrontOfLog):
             self._producers = self._expiring(producers)
             self._epochs.truncate_from_end(Offset(end))
             self._latest_epoch, self._epochs_behind = self._epochs.latest, False
-        write_epochs(self._path, self._epochs.entries)
+        self._write_epochs()
+
+    def _write_epochs(self) -> None:
+        try:
+            write_epochs(self._path, self._epochs.entries)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._epochs_behind = True  # the next checkpoint tries again
 
     def reset(self, start_offset: Offset) -> None:
         """Drop everything, start empty there (rule E3).
@@ -344,7 +363,7 @@ class PartitionLog(CleanableLog, FrontOfLog):
                     self._epochs = LeaderEpochs()
                     self._latest_epoch, self._epochs_behind = -1, False
                     self._names_behind = True
-                write_epochs(self._path, ())
+                self._write_epochs()
                 self._drop_snapshots(-1)
         except OSError as error:
             self._broken = f"reset {self._path.name}: {error}"
@@ -356,7 +375,12 @@ class PartitionLog(CleanableLog, FrontOfLog):
             earlier = read_cut_point(self._path)
             if earlier is not None:
                 cut = CutPoint(min(cut.end_offset, earlier.end_offset), cut.log_start)
-        write_cut_point(self._path, cut)
+        try:
+            write_cut_point(self._path, cut)
+        except OSError as error:
+            if is_full(error):  # nothing is cut yet: it can be tried again
+                raise storage_error(f"cut {self._path.name}", error) from error
+            raise
         self._cut_pending = True
         lower_clean_point(self._path, cut.end_offset)
 
@@ -380,6 +404,9 @@ class PartitionLog(CleanableLog, FrontOfLog):
                 else:
                     write_epochs(self._path, entries)
             except OSError as error:
+                if is_full(error):
+                    self._epochs_behind = self._unmade is None  # the next checkpoint tries again
+                    return
                 raise_storage_error(f"write {EPOCH_FILE} of {self._path.name}", error)
 
     def flush(self) -> Offset:
@@ -468,7 +495,11 @@ class PartitionLog(CleanableLog, FrontOfLog):
                 with self._lock:
                     active.persist()
             if epochs is not None:
-                write_epochs(self._path, epochs)
+                try:
+                    write_epochs(self._path, epochs)
+                except OSError:
+                    self._epochs_behind = True
+                    raise
             if snapshot is not None:
                 self._snapshot(captured.log_end, snapshot)
             return captured

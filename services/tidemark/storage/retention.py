@@ -13,7 +13,7 @@ from typing import Final
 
 from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.ports import RetentionLimits
-from tidemark.storage.files import DELETED_SUFFIX
+from tidemark.storage.files import DELETED_SUFFIX, is_full
 from tidemark.storage.index import INDEX_SUFFIX, NO_TIMESTAMP_US, TIME_INDEX_SUFFIX
 from tidemark.storage.reader import LogReader
 from tidemark.storage.recovery import segment_offsets
@@ -82,9 +82,17 @@ class FrontOfLog(LogReader):
                 first = next(walk(descriptor.number, 0, active.size_bytes))[1]
                 active.first_timestamp_us = first.max_timestamp_us
             if self._of_age(active.first_timestamp_us, now_ms):
-                self._roll()
+                self._roll_if_there_is_space()
         except (OSError, Damage) as error:
             raise TidemarkError(ErrorCode.STORAGE_ERROR, f"roll {self._path.name}: {error}") from error
+
+    def _roll_if_there_is_space(self) -> None:
+        """Else the next time will do."""
+        try:
+            self._roll()
+        except OSError as error:
+            if not is_full(error):
+                raise
 
     def trim(self, start_offset: Offset) -> None:
         """Start at `start_offset` from now on, nowhere below; by the append thread. All of it gone rolls it first.
@@ -97,7 +105,7 @@ class FrontOfLog(LogReader):
         try:
             with self._files_lock:
                 if start_offset == self._end and self._segments[-1].size_bytes:
-                    self._roll()
+                    self._roll_if_there_is_space()
                 self._let_go(start_offset)
         except OSError as error:
             raise TidemarkError(ErrorCode.STORAGE_ERROR, f"trim {self._path.name}: {error}") from error
