@@ -1,0 +1,107 @@
+"""The append threads on a full disk: what finds no space is told once, and nothing is dropped after that (rule R1)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from tidemark.broker import log_threads
+from tidemark.core.effects import AppendToLog, CloseLog, ResumeLog, TruncateLog
+from tidemark.core.events import LogAppended, LogFull, LogTruncated
+from tidemark.core.producer_state import ProducerStates
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError
+from tidemark.record.envelope import Batch
+
+from tests.fakes.logs import MemoryLog, MemoryLogs
+from tests.unit.broker.test_log_threads import BATCH, IDENTITY, PARTITION, Harness
+
+RECORDS = BATCH.envelope.last_offset_delta + 1
+
+
+class Disk:
+    """Whether there is space."""
+
+    full = False
+
+    def check(self) -> None:
+        if self.full:
+            raise TidemarkError(ErrorCode.DISK_FULL, "no space")
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    found = Disk()
+    append, truncate = MemoryLog.append, MemoryLog.truncate
+
+    def checked_append(
+        self: MemoryLog, batches: Sequence[Batch], *, base_offset: Offset, leader_epoch: LeaderEpoch, stamp: bool
+    ) -> Offset:
+        found.check()
+        return append(self, batches, base_offset=base_offset, leader_epoch=leader_epoch, stamp=stamp)
+
+    def checked_truncate(self: MemoryLog, end_offset: Offset) -> ProducerStates:
+        if end_offset < self.log_end_offset:
+            found.check()
+        return truncate(self, end_offset)
+
+    monkeypatch.setattr(MemoryLog, "append", checked_append)
+    monkeypatch.setattr(MemoryLog, "truncate", checked_truncate)
+    monkeypatch.setattr(log_threads, "_SPACE_S", 0.01)
+    return found
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[Harness]:
+    made = Harness(MemoryLogs())
+    made.threads.start()
+    await made.open()
+    made.events.clear()
+    yield made
+    made.threads.stop()
+
+
+def append(base: int) -> AppendToLog:
+    return AppendToLog(PARTITION, IDENTITY, Offset(base), LeaderEpoch(1), (BATCH,), stamp=True)
+
+
+async def test_appends_after_one_that_found_no_space_are_dropped_until_the_core_knows(
+    harness: Harness, disk: Disk
+) -> None:
+    harness.threads.submit(append(0))
+    await harness.wait_for(1)
+    disk.full = True
+    harness.threads.submit(append(RECORDS))
+    await harness.wait_for(2)
+    disk.full = False
+    harness.threads.submit(append(2 * RECORDS))
+    harness.threads.submit(ResumeLog(PARTITION, IDENTITY))
+    harness.threads.submit(append(RECORDS))
+    written, full, again = await harness.wait_for(3)
+    assert isinstance(full, LogFull)
+    assert (full.log_end_offset, full.error.code) == (RECORDS, ErrorCode.DISK_FULL)
+    assert written == LogAppended(PARTITION, IDENTITY, Offset(RECORDS))
+    assert again == LogAppended(PARTITION, IDENTITY, Offset(2 * RECORDS))
+
+
+async def test_a_cut_that_finds_no_space_is_made_when_there_is_some(harness: Harness, disk: Disk) -> None:
+    harness.threads.submit(append(0))
+    await harness.wait_for(1)
+    disk.full = True
+    harness.threads.submit(TruncateLog(PARTITION, IDENTITY, Offset(0)))
+    harness.threads.submit(append(0))
+    await harness.wait_for(2)
+    assert isinstance(harness.events[1], LogFull), "what comes after the cut that failed is told too"
+    disk.full = False
+    await harness.wait_for(3)
+    assert isinstance(harness.events[2], LogTruncated)
+
+
+async def test_a_replica_that_waits_for_space_can_be_closed(harness: Harness, disk: Disk) -> None:
+    harness.threads.submit(append(0))
+    await harness.wait_for(1)
+    disk.full = True
+    harness.threads.submit(TruncateLog(PARTITION, IDENTITY, Offset(0)))
+    harness.threads.submit(CloseLog(PARTITION, IDENTITY, None))
+    disk.full = False
+    await harness.open()
+    assert harness.failures == []

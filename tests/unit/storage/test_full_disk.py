@@ -1,0 +1,182 @@
+"""A log on a full disk: an append is taken back whole, a checkpoint waits, and nothing goes offline (rule T5)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidemark.core.events import RecoveredLog
+from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
+from tidemark.storage import directory as directory_module
+from tidemark.storage.log import PartitionLog
+from tidemark.storage.manager import LogManager
+
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
+
+CONFIGS = {"segment.bytes": "2000", "index.interval.bytes": "500"}
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with memory_directory() as made:
+        yield made
+
+
+class FullDisk:
+    """Write calls find `room_bytes` more while there is any, then ENOSPC or EDQUOT."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room_bytes = 1 << 40
+        self.number = errno.ENOSPC
+        self._pwritev, self._pwrite = os.pwritev, os.pwrite
+        monkeypatch.setattr(os, "pwritev", self._writev)
+        monkeypatch.setattr(os, "pwrite", self._write)
+
+    def _writev(self, descriptor: int, buffers: Sequence[Any], position: int) -> int:
+        return self._write(descriptor, b"".join(buffers), position)
+
+    def _write(self, descriptor: int, data: Any, position: int) -> int:
+        size = min(len(data), self.room_bytes)
+        if size == 0:
+            raise OSError(self.number, os.strerror(self.number))
+        self.room_bytes -= size
+        return self._pwrite(descriptor, memoryview(data)[:size], position)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
+    return FullDisk(monkeypatch)
+
+
+def opened(logs: LogManager) -> tuple[PartitionLog, RecoveredLog]:
+    return logs.open(PARTITION, IDENTITY, CONFIGS)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("room_bytes", [0, 1, 100, 300])
+def test_an_append_without_space_is_taken_back_whole_and_the_next_one_may_succeed(
+    path: Path, disk: FullDisk, room_bytes: int, number: int
+) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    lead(log, make_batch(["kept"], producer_id=7, producer_epoch=0, sequence=0))
+    before = read_all(log)
+    disk.room_bytes, disk.number = room_bytes, number
+    for _ in range(3):
+        with pytest.raises(TidemarkError) as caught:
+            lead(log, make_batch(["lost " * 100], producer_id=7, producer_epoch=0, sequence=1))
+        assert caught.value.code is ErrorCode.DISK_FULL
+        assert (log.log_end_offset, read_all(log), log.broken) == (1, before, None)
+    assert log.truncate(Offset(1)).entries[7].batches[-1].last_sequence == 0
+    disk.room_bytes = 1 << 40
+    assert lead(log, make_batch(["more"] * 5)) == 6
+    logs.close()
+    again, found = opened(open_one(path))
+    assert (found.log_end_offset, found.damaged) == (6, None)
+    read_all(again)
+
+
+def test_a_segment_that_cannot_be_rolled_is_rolled_when_there_is_space(path: Path, disk: FullDisk) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    end = 0
+    for room_bytes in (0, 3, 40, 200, 900, 1 << 40):
+        disk.room_bytes = 1 << 40
+        while log.size_bytes() % 2000 < 1500:
+            end = lead(log, make_batch(["x" * 300]))
+        disk.room_bytes = room_bytes
+        with contextlib.suppress(TidemarkError):
+            end = lead(log, make_batch(["y" * 700]))
+        assert log.log_end_offset == end
+        assert log.broken is None
+    read_all(log)
+    logs.close()
+    disk.room_bytes = 1 << 40
+    again, found = opened(open_one(path))
+    assert (found.log_end_offset, found.damaged) == (end, None)
+    read_all(again)
+
+
+def test_a_checkpoint_without_space_is_written_later_and_leaves_no_half_file(path: Path, disk: FullDisk) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    lead(log, make_batch(["one"]))
+    log.save_epochs((EpochEntry(LeaderEpoch(0), Offset(0)),))
+    disk.room_bytes = 10
+    for _ in range(2):
+        with pytest.raises(TidemarkError) as caught:
+            logs.checkpoint({PARTITION: Offset(1)})
+        assert caught.value.code is ErrorCode.DISK_FULL
+    assert [one.failed for one in logs.directories()] == [None]
+    assert not list(path.rglob("*.tmp"))
+    disk.room_bytes = 1 << 40
+    logs.checkpoint({PARTITION: Offset(1)})
+    logs.close()
+    _, found = opened(open_one(path))
+    assert (found.high_watermark, found.flushed_offset) == (1, 1)
+
+
+def test_epochs_that_cannot_be_written_are_written_with_a_later_checkpoint(path: Path, disk: FullDisk) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    lead(log, make_batch(["one"]))
+    disk.room_bytes = 0
+    log.save_epochs((EpochEntry(LeaderEpoch(0), Offset(0)), EpochEntry(LeaderEpoch(9), Offset(1))))
+    disk.room_bytes = 1 << 40
+    logs.checkpoint({PARTITION: Offset(1)})
+    logs.close()
+    _, found = opened(open_one(path))
+    assert found.epochs[-1] == EpochEntry(LeaderEpoch(9), Offset(1))
+
+
+def test_a_cut_without_space_has_changed_nothing_and_can_be_made_later(path: Path, disk: FullDisk) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    lead(log, make_batch(["one"]), make_batch(["two"]))
+    before = read_all(log)
+    disk.room_bytes = 0
+    for cut in (lambda: log.truncate(Offset(1)), lambda: log.reset(Offset(9))):
+        with pytest.raises(TidemarkError) as caught:
+            cut()
+        assert caught.value.code is ErrorCode.DISK_FULL
+        assert (log.broken, read_all(log)) == (None, before)
+    disk.room_bytes = 1 << 40
+    log.truncate(Offset(1))
+    assert log.log_end_offset == 1
+    log.reset(Offset(9))
+    assert lead(log, make_batch(["nine"])) == 10
+
+
+def test_a_sync_that_finds_no_space_takes_the_directory_offline(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    lead(log, make_batch(["one"]))
+
+    def lost(_: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(directory_module, "sync_file_system", lost)
+    with pytest.raises(TidemarkError):
+        logs.checkpoint({PARTITION: Offset(1)})
+    assert logs.directories()[0].failed is not None
+
+
+def test_the_front_goes_on_a_full_disk_too(path: Path, disk: FullDisk) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    lead(log, *(make_batch(["x" * 300]) for _ in range(12)))
+    disk.room_bytes = 0
+    log.roll_by_time(1 << 50)
+    log.trim(Offset(12))
+    assert (log.log_start_offset, log.log_end_offset) == (12, 12)
+    disk.room_bytes = 1 << 40
+    lead(log, make_batch(["more"]))
+    logs.checkpoint({PARTITION: Offset(13)})
+    logs.close()
+    _, found = opened(open_one(path))
+    assert (found.log_start_offset, found.log_end_offset, found.damaged) == (12, 13, None)
