@@ -448,10 +448,10 @@ def test_the_failure_of_a_broker_with_ten_thousand_partitions_is_decided_and_tol
     assignments = [[(index + shift) % 3 for shift in range(3)] for index in range(count)]
     world.topic("flights", *assignments)
     world.settle()
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     world.down(1)
     world.answer(world.take(fx.WriteStates))
-    taken_s = time.perf_counter() - began_s
+    taken_s = time.process_time() - began_s
     assert all(state.leader != 1 for state, _ in world.states.values())
     assert {one.broker for one in world.waiting(fx.SendLeaderAndIsr)} == {0, 2}
     assert all(isinstance(one, Sends) for one in world.pending)
