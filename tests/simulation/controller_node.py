@@ -67,7 +67,7 @@ _TOPIC_EVENTS = (
 def policy_of(configs: Mapping[str, str]) -> TopicPolicy:
     unclean = configs.get("unclean.leader.election.enable") == "true"
     group_commit = configs.get("flush.policy") == "group-commit"
-    return TopicPolicy(int(configs["min.insync.replicas"]), unclean, group_commit=group_commit)
+    return TopicPolicy(int(configs.get("min.insync.replicas", "1")), unclean, group_commit=group_commit)
 
 
 class Term:

@@ -89,7 +89,9 @@ class MachineLogs:
             self._fail(effect)
             return
         log = self._machine.log(effect.partition, effect.identity)
-        assert log.identity == effect.identity, "another identity's log was set aside before"
+        if log.identity != effect.identity:  # storage sets it aside (rule F4)
+            del self._machine.logs[effect.partition]
+            log = self._machine.log(effect.partition, effect.identity)
         self._open[effect.partition] = (effect.identity, log)
         found = self._recover(effect, log)
         self._answer(ev.LogOpened(effect.partition, effect.identity, found))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 BROKERS = (0, 1, 2)
 CONTROLLERS = (100, 101)
+TOPICS = ("make_topic", "move_topic", "delete_topic")
 START_MS = 400
 """By then the cluster is up."""
 
@@ -102,7 +103,7 @@ def _arguments(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | st
     broker = dice.choice((*recipe.brokers, -2))
     other = dice.choice([one for one in (*recipe.brokers, -2) if one != broker])
     long_ms = dice.choice((30, 200, 700, 1500, 2500))
-    if kind in ("reassign", "cancel", "drop_moves", "add_partition", "remove_partition"):
+    if kind in ("reassign", "cancel", "drop_moves", "add_partition", "remove_partition", *TOPICS):
         return _requested(kind, dice, recipe)
     match kind:
         case "crash" | "power" | "pause" | "slow_disk" | "failed_disk" | "full_disk" | "shutdown":
@@ -137,7 +138,7 @@ def _requested(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | st
     match kind:
         case "reassign":
             return (_replicas(dice, recipe), dice.choice((0, 0, 5000)))
-        case "add_partition":
+        case "add_partition" | "make_topic" | "move_topic":
             return (_replicas(dice, recipe),)
         case "remove_partition":
             return (dice.choice((0, 1)),)

@@ -57,6 +57,7 @@ MOVES_HARSH = replace(
 )
 MOVES_SINGLE = replace(MOVES, name="moves-single", min_isr=1)
 MOVES_FILES = replace(MOVES, name="moves-files", files=True)
+TOPICS = replace(MOVES, name="topics", weights={**_MOVING, "make_topic": 15, "move_topic": 6, "delete_topic": 10})
 
 RECIPES: Mapping[str, Recipe] = {
     recipe.name: recipe
@@ -78,6 +79,7 @@ RECIPES: Mapping[str, Recipe] = {
         MOVES_HARSH,
         MOVES_SINGLE,
         MOVES_FILES,
+        TOPICS,
     )
 }
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from tidemark.model import BrokerId, Move, TidemarkError, TopicPartition
-from tidemark.zookeeper import paths
+from tidemark.model import BrokerId, Move, TidemarkError, TopicDescription, TopicPartition
+from tidemark.zookeeper import codecs, paths
 
 from tests.simulation.engine import Node
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tests.simulation.ensemble import SimStore
     from tests.simulation.world import World
 
+OTHER = TopicPartition("cargo", 0)
+"""Of a topic that comes and goes."""
 _SHUTDOWN_WAIT_MS = 2000
 """So long a broker waits to be let go; then it goes all the same."""
 
@@ -24,6 +26,41 @@ _SHUTDOWN_WAIT_MS = 2000
 def replicas_of(text: str) -> tuple[BrokerId, ...]:
     """ "2,0,1" as a plan has it."""
     return tuple(BrokerId(int(one)) for one in text.split(","))
+
+
+def is_settled(world: World) -> bool:
+    """Nothing that people asked for is under way: no request, no move, no seal; who is assigned is in sync."""
+    nodes = world.ensemble.nodes
+    topics = [_read_topic(world, name) for name in world.ensemble.children(paths.TOPICS)]
+    parents = [f"{one}/{topic.topic}" for one in (paths.PARTITIONS_ADD, paths.PARTITIONS_REMOVE) for topic in topics]
+    assigned = {
+        TopicPartition(topic.topic, index): replicas for topic in topics for index, replicas in topic.partitions.items()
+    }
+    if any(world.waits_for_people(one) for one in assigned) and not world.topic().original:
+        return all(world.waits_for_people(one) or _is_whole(world, one, assigned[one]) for one in assigned)
+    if paths.MOVES in nodes or any(world.ensemble.children(one) for one in (*parents, paths.TOPIC_DELETIONS)):
+        return False
+    if any(topic.original for topic in topics) or not all(_is_whole(world, *one) for one in assigned.items()):
+        return False
+    if any(process.throttles() for process in world.brokers.values()):
+        return False
+    return all(
+        set(machine.logs) == {one for one, replicas in assigned.items() if broker in replicas}
+        for broker, machine in world.machines.items()
+    )
+
+
+def _is_whole(world: World, partition: TopicPartition, assigned: tuple[BrokerId, ...]) -> bool:
+    """Who is assigned is in sync, and one of them leads."""
+    found = world.state(partition)
+    if found is None or set(found.state.isr_ids) != set(assigned) or found.state.sealed:
+        return False
+    leader = world.brokers.get(found.state.leader)
+    return leader is not None and leader.leading(partition) is not None
+
+
+def _read_topic(world: World, name: str) -> TopicDescription:
+    return codecs.decode_topic(paths.topic(name), world.ensemble.nodes[paths.topic(name)].data, name)
 
 
 class Requests:
@@ -37,6 +74,9 @@ class Requests:
             "drop_moves": self._drop_moves,
             "add_partition": self._add_partition,
             "remove_partition": self._remove_partition,
+            "make_topic": self._make_topic,
+            "move_topic": self._move_topic,
+            "delete_topic": self._delete_topic,
             "shutdown": self._shutdown,
         }
 
@@ -81,6 +121,23 @@ class Requests:
         partition = TopicPartition(topic.topic, len(topic.partitions) - 1)
         if partition not in self._world.partitions:  # that one holds what is counted on
             self._ask("a removal", lambda store: store.request_partition_removal({partition: bool(force)}))
+
+    def _make_topic(self, replicas: str) -> None:
+        """One that nobody writes to; it may have been there before, under another id."""
+        number = f"{self._world.engine.now:032x}"
+        configs = {"min.insync.replicas": "1"}
+        topic = TopicDescription(OTHER.topic, number, {0: replicas_of(replicas)}, {0: number}, configs=configs)
+
+        async def create(store: SimStore) -> None:
+            await store.create_topic(topic)
+
+        self._ask("a topic", create)
+
+    def _move_topic(self, target: str) -> None:
+        self._ask("the move", lambda store: store.submit_moves([Move(OTHER, replicas_of(target))]))
+
+    def _delete_topic(self) -> None:
+        self._ask("the deletion", lambda store: store.request_topic_deletion(OTHER.topic))
 
     def _shutdown(self, named: int, down_ms: int) -> None:
         world = self._world

@@ -31,7 +31,7 @@ from tests.simulation.filed_logs import lose_power_on_files
 from tests.simulation.invariants import InvariantError, all_invariants
 from tests.simulation.network import Network
 from tests.simulation.plan import CONTROLLERS, START_MS, Item, Plan
-from tests.simulation.requests import Requests
+from tests.simulation.requests import Requests, is_settled
 
 PARTITION = TopicPartition("flights", 0)
 IDENTITY = ReplicaIdentity("a" * 32, "b" * 32)
@@ -286,7 +286,7 @@ class World:
         self._offline_after_ms = self.engine.now + PEACE_MS // 2
         while self.engine.now < until_ms:
             self.engine.run(self.engine.now + 250)
-            if (self.caught_up() and self.is_settled() and self.clients.done()) or self._is_offline():
+            if (self.caught_up() and is_settled(self) and self.clients.done()) or self._is_offline():
                 break
         else:
             ends = {broker: len(self.values(broker, PARTITION)) for broker in self.machines}
@@ -305,8 +305,15 @@ class World:
 
     def _is_offline(self) -> bool:
         """Rule T4: nobody is left whom the protocol trusts, all live, and only people may choose."""
-        found = self.state(PARTITION)
-        if found is None or found.state.leader >= 0 or self.recipe.unclean or self.engine.now < self._offline_after_ms:
+        if self.engine.now < self._offline_after_ms or not self.waits_for_people(PARTITION):
+            return False
+        self.offline_at_the_end = True
+        return True
+
+    def waits_for_people(self, partition: TopicPartition) -> bool:
+        """Nobody leads it, and nobody who is trusted lives."""
+        found = self.state(partition)
+        if found is None or found.state.leader >= 0 or self.recipe.unclean:
             return False
         records = {one: self.ensemble.nodes.get(paths.broker_epoch(one)) for one in self.machines}
         for entry in found.state.elr:
@@ -315,7 +322,6 @@ class World:
             path = paths.broker_epoch(entry.broker_id)
             if codecs.decode_broker_epoch(path, node.data, node.version).unclean_at <= entry.broker_epoch:
                 return False
-        self.offline_at_the_end = True
         return True
 
     def caught_up(self) -> bool:
@@ -327,29 +333,6 @@ class World:
             return False
         leader = self.values(found.state.leader, PARTITION)
         return all(self.values(broker, PARTITION) == leader for broker in assigned)
-
-    def is_settled(self) -> bool:
-        """Nothing that people asked for is under way: no request, no move, no seal; who is assigned is in sync."""
-        topic, nodes = self.topic(), self.ensemble.nodes
-        if paths.MOVES in nodes or topic.original:
-            return False
-        requests = [f"{parent}/{topic.topic}" for parent in (paths.PARTITIONS_ADD, paths.PARTITIONS_REMOVE)]
-        if any(self.ensemble.children(one) for one in requests):
-            return False
-        for index, assigned in topic.partitions.items():
-            found = self.state(TopicPartition(topic.topic, index))
-            if found is None or set(found.state.isr_ids) != set(assigned) or found.state.sealed:
-                return False
-            leader = self.brokers.get(found.state.leader)
-            if leader is None or leader.leading(TopicPartition(topic.topic, index)) is None:
-                return False
-        if any(process.throttles() for process in self.brokers.values()):
-            return False
-        return all(
-            set(machine.logs)
-            == {TopicPartition(topic.topic, one) for one in topic.partitions if broker in topic.partitions[one]}
-            for broker, machine in self.machines.items()
-        )
 
     def may_lose_power(self) -> bool:
         """The budget of docs: m-1 machines between two catch-ups, any number where acks wait for the disk."""
