@@ -9,7 +9,7 @@ from tests.simulation.plan import draw
 from tests.simulation.recipes import RECIPES
 from tests.simulation.shrink import shortest_story
 
-WORLDS_PER_RECIPE = 25
+WORLDS_PER_RECIPE = 20
 STEPS_MIN = 500
 
 
