@@ -57,6 +57,8 @@ async def observed(
         change: what is changed, by name; the caller may add to it while it works. None: nothing is.
     """
     started_s = time.monotonic()
+    # Asked now: when a stream's caller has left, gRPC has freed the call, and asking ends the process.
+    peer = context.peer()
     outcome = _OUR_OWN_TROUBLE
     try:
         yield
@@ -71,4 +73,4 @@ async def observed(
         _REQUESTS.labels(method, outcome).inc()
         _SECONDS.labels(method).observe(time.monotonic() - started_s)
         if change is not None:
-            _audit.info("%s", method, extra={"peer": context.peer(), "outcome": outcome, **change})
+            _audit.info("%s", method, extra={"peer": peer, "outcome": outcome, **change})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -133,8 +134,9 @@ def _refusing_stream(handler: Any) -> Any:
 
     async def refusing(request: Any, context: Any) -> AsyncIterator[Any]:
         try:
-            async for response in inner(request, context):
-                yield response
+            async with contextlib.aclosing(inner(request, context)) as responses:
+                async for response in responses:
+                    yield response
         except TidemarkError as error:
             await abort_with(context, error)
 

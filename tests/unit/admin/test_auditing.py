@@ -12,13 +12,19 @@ from tidemark.model import ErrorCode, TidemarkError
 
 
 class Context:
+    """As gRPC's, which must not be asked once the call is over."""
+
+    over = False
+
     def peer(self) -> str:
+        assert not self.over, "gRPC would end the process"
         return "ipv4:127.0.0.1:1"
 
 
 async def stream(error: Exception | None = None) -> AsyncIterator[int]:
     context: Any = Context()
     async with observed("Stream", context, {"topic": "t"}):
+        context.over = True
         yield 1
         if error is not None:
             raise error
