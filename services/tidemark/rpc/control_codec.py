@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 
 from tidemark.core.messages import (
@@ -27,6 +28,7 @@ from tidemark.model import (
 from tidemark.rpc import errors
 from tidemark.rpc.metadata_codec import broker_from_proto, broker_to_proto
 from tidemark.rpc.refs import ref_from_proto, ref_to_proto
+from tidemark.rpc.shared import entries_from_proto, ids_from_proto
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1 import record_pb2
 
@@ -212,34 +214,26 @@ def _state_to_proto(command: PartitionCommand) -> pb.PartitionState:
 
 def _state_from_proto(topic_id: str, message: pb.PartitionState) -> PartitionCommand:
     return PartitionCommand(
-        partition=TopicPartition(message.topic, message.partition),
+        partition=TopicPartition(sys.intern(message.topic), message.partition),
         identity=ReplicaIdentity(topic_id, message.incarnation),
-        assigned_replicas=_ids(message.assigned_replicas),
+        assigned_replicas=ids_from_proto(message.assigned_replicas),
         state=LeaderAndIsr(
             leader=BrokerId(message.leader),
             leader_epoch=LeaderEpoch(message.leader_epoch),
-            isr=_entries_from_proto(message.isr),
-            elr=_entries_from_proto(message.elr),
-            last_known=_entries_from_proto(message.last_known),
+            isr=entries_from_proto(message.isr),
+            elr=entries_from_proto(message.elr),
+            last_known=entries_from_proto(message.last_known),
             min_isr=message.min_isr,
             lineage=message.lineage,
             sealed=message.sealed,
             controller_epoch=ControllerEpoch(message.controller_epoch),
         ),
         partition_epoch=message.partition_epoch,
-        adding_replicas=_ids(message.adding_replicas),
-        removing_replicas=_ids(message.removing_replicas),
+        adding_replicas=ids_from_proto(message.adding_replicas),
+        removing_replicas=ids_from_proto(message.removing_replicas),
         throttle_bytes_per_s=message.throttle_bytes_per_s,
     )
 
 
-def _ids(ids: Iterable[int]) -> tuple[BrokerId, ...]:
-    return tuple(BrokerId(broker) for broker in ids)
-
-
 def _entries_to_proto(entries: Iterable[IsrEntry]) -> list[record_pb2.IsrEntry]:
     return [record_pb2.IsrEntry(broker_id=entry.broker_id, broker_epoch=entry.broker_epoch) for entry in entries]
-
-
-def _entries_from_proto(entries: Iterable[record_pb2.IsrEntry]) -> tuple[IsrEntry, ...]:
-    return tuple(IsrEntry(BrokerId(entry.broker_id), BrokerEpoch(entry.broker_epoch)) for entry in entries)

@@ -15,6 +15,7 @@ from tidemark.model import (
     LeaderEpoch,
 )
 from tidemark.rpc import errors
+from tidemark.rpc.shared import ids_from_proto
 from tidemark.v1 import metadata_pb2
 
 
@@ -115,10 +116,10 @@ def _partition_from_proto(message: metadata_pb2.PartitionMetadata) -> PartitionV
         partition=message.partition,
         leader=BrokerId(message.leader),
         leader_epoch=LeaderEpoch(message.leader_epoch),
-        assigned_replicas=tuple(BrokerId(replica) for replica in message.assigned_replicas),
-        in_sync_replicas=tuple(BrokerId(replica) for replica in message.in_sync_replicas),
+        assigned_replicas=ids_from_proto(message.assigned_replicas),
+        in_sync_replicas=ids_from_proto(message.in_sync_replicas),
         incarnation=message.incarnation,
         lineage=message.lineage,
-        eligible_leader_replicas=tuple(BrokerId(replica) for replica in message.eligible_leader_replicas),
+        eligible_leader_replicas=ids_from_proto(message.eligible_leader_replicas),
         partition_epoch=message.partition_epoch,
     )

@@ -1,0 +1,34 @@
+"""Lists of replicas out of messages: thousands of partitions have the same few, and share one tuple of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final, cast
+
+from tidemark.model import BrokerEpoch, BrokerId, IsrEntry
+from tidemark.v1 import record_pb2
+
+_KEPT_MAX: Final = 8192
+
+
+def ids_from_proto(ids: Iterable[int]) -> tuple[BrokerId, ...]:
+    """Broker ids, in their order."""
+    return _shared_ids(tuple(ids))
+
+
+def entries_from_proto(entries: Sequence[record_pb2.IsrEntry]) -> tuple[IsrEntry, ...]:
+    """Members of an ISR or ELR, in their order."""
+    if not entries:
+        return ()
+    return _shared_entries(tuple([(entry.broker_id, entry.broker_epoch) for entry in entries]))
+
+
+@lru_cache(_KEPT_MAX)
+def _shared_ids(ids: tuple[int, ...]) -> tuple[BrokerId, ...]:
+    return cast("tuple[BrokerId, ...]", ids)
+
+
+@lru_cache(_KEPT_MAX)
+def _shared_entries(pairs: tuple[tuple[int, int], ...]) -> tuple[IsrEntry, ...]:
+    return tuple(IsrEntry(BrokerId(broker_id), BrokerEpoch(broker_epoch)) for broker_id, broker_epoch in pairs)
