@@ -17,6 +17,7 @@ from typing import Any
 from bench.peers import KafkaPeer, confluent_is_there, kafka_peer
 from bench.watching import wait_until
 
+BROKERS = 3
 TOPIC_PARTITIONS = 1000
 TIMEOUT_S = 300.0
 SMALL_INDEXES_BYTES = "65536"
@@ -32,6 +33,8 @@ def kafka_figures(partitions: int, rounds: int) -> dict[str, float]:
         admin: Any = importlib.import_module("confluent_kafka.admin").AdminClient(
             {"bootstrap.servers": os.environ["TIDEMARK_PEER_KAFKA_BOOTSTRAP"]}
         )
+        # The first that answers is enough for the script.
+        wait_until("the peer's brokers", lambda: _broker_count(admin) == BROKERS, timeout_s=TIMEOUT_S)
         run = f"{int(time.time())}"
         names = [f"bench-{run}-{index}" for index in range(partitions // TOPIC_PARTITIONS)]
         filling = [_create(admin, name) for name in names]
@@ -43,13 +46,17 @@ def kafka_figures(partitions: int, rounds: int) -> dict[str, float]:
             name = f"more-{run}-{number}"
             found["create_1000_s"].append(_create(admin, name))
             found["delete_1000_s"].append(_delete(admin, name))
-            shutdown_s, restart_s = _bounce(peer, admin, 1 + (number + 1) % 3)
+            shutdown_s, restart_s = _bounce(peer, admin, 1 + (number + 1) % BROKERS)
             found["controlled_shutdown_s"].append(shutdown_s)
             found["restart_s"].append(restart_s)
             print(f"peer: round {number + 1}: { {name: round(values[-1], 2) for name, values in found.items()} }")
-        for name in names:  # the next benchmark finds the directory as it was
-            _delete(admin, name)
+        for name in [name for name in _topics(admin) if name.startswith("bench-")]:
+            _delete(admin, name)  # the next benchmark finds the directory as it was
         return {name: statistics.median(values) for name, values in found.items()}
+
+
+def _broker_count(admin: Any) -> int:
+    return len(admin.list_topics(timeout=TIMEOUT_S).brokers)
 
 
 def _create(admin: Any, name: str) -> float:
