@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -153,14 +154,19 @@ def _compact_one(batch: Batch, rows: pa.RecordBatch, stays: Any, rule: CleaningR
 def _with_rows(envelope: Envelope, rows: pa.RecordBatch, stays: Any) -> bytes:
     """The batch with only some of its rows, which from then on carry their offsets."""
     if not envelope.is_compacted:
-        deltas = pa.array(range(rows.num_rows), pa.uint32())
-        rows = pa.RecordBatch.from_arrays([*rows.columns, deltas], schema=COMPACTED_SCHEMA)
+        rows = pa.RecordBatch.from_arrays([*rows.columns, _counted(rows.num_rows)], schema=COMPACTED_SCHEMA)
     rows = rows.filter(stays)
     attributes, horizon_s = envelope.attributes | Attributes.COMPACTED, envelope.delete_horizon_s
     if not rows.column(1).null_count:
         attributes, horizon_s = attributes & ~Attributes.DELETE_HORIZON, 0
     kept = envelope._replace(attributes=int(attributes), delete_horizon_s=horizon_s, record_count=rows.num_rows)
     return seal(kept, encode_rows(rows, Codec(kept.codec)))
+
+
+@lru_cache(maxsize=64)
+def _counted(count: int) -> pa.Array[Any]:
+    """0, 1, 2, ...: batches of one log tend to be of one size."""
+    return pa.array(range(count), pa.uint32())
 
 
 def _keys_and_offsets(batches: Sequence[Batch], rows: Sequence[pa.RecordBatch]) -> pa.Table:
