@@ -35,6 +35,7 @@ from tidemark.v1 import admin_configs_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
 _ASK_TIMEOUT_S: Final = 3.0
+POLICY_KEY: Final = "cleanup.policy"
 _BROKER_ID_MAX: Final = (1 << 31) - 1
 
 EVERY_BROKER: Final = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
@@ -87,6 +88,7 @@ class ConfigAdministration:
         wanted |= alteration.set_
         if topic is not None:
             _check_topic(topic, alteration.set_, wanted)
+            _check_stays_compacted(found.configs, wanted)
         return ConfigPlan(resource, wanted, found.version, changes_between(found.configs, wanted))
 
     async def carry_out(self, plan: ConfigPlan, receipt: AdminRequest | None) -> bool:
@@ -177,3 +179,14 @@ def _check_topic(topic: TopicDescription, set_: Mapping[str, str], wanted: Mappi
     factor = min((len(replicas) for replicas in staying), default=0)
     judged = {key: value for key, value in wanted.items() if key in set_}
     check_configs(judged, replication_factor=factor)
+
+
+def _check_stays_compacted(before: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """A log that was ever compacted has holes, and replicas take holes only where the policy says so (rule L1)."""
+    if "compact" in before.get(POLICY_KEY, "") and "compact" not in wanted.get(POLICY_KEY, ""):
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG,
+            f"{POLICY_KEY} is {before[POLICY_KEY]}: a compacted topic stays one. Set it to compact,delete to have "
+            "retention too, and min.compaction.lag.ms to a long time to have no more compacted",
+            {"config": POLICY_KEY, "value": wanted.get(POLICY_KEY, "delete")},
+        )

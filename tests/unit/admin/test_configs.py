@@ -110,6 +110,20 @@ async def test_more_in_sync_replicas_than_there_are_replicas_is_refused(store: F
     assert "replication factor" in refused.value.message
 
 
+@pytest.mark.parametrize(
+    "alteration", [{"set_": {"cleanup.policy": "delete"}}, {"deleted": frozenset({"cleanup.policy"})}]
+)
+async def test_a_topic_that_was_ever_compacted_stays_compacted(store: FakeMetadataStore, alteration: Any) -> None:
+    calls = Calls(store)
+    await calls.alter(FLIGHTS, cleanup_policy="compact")
+    with pytest.raises(TidemarkError) as refused:
+        await ConfigAdministration(store).plan(Alteration(FLIGHTS, **alteration))
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert "compact,delete" in refused.value.message
+    changes = await calls.alter(FLIGHTS, cleanup_policy="compact,delete")
+    assert changes == [ConfigChange("cleanup.policy", "compact", "compact,delete")]
+
+
 async def test_replicas_that_are_being_moved_away_do_not_count(store: FakeMetadataStore) -> None:
     three = (BrokerId(0), BrokerId(1), BrokerId(2))
     leaving = {0: (BrokerId(2),)}
