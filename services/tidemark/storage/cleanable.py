@@ -91,7 +91,8 @@ class CleanableLog(LogReader):
         False: the log was cut, closed or has lost one of them since; nothing was changed and `file` is the caller's.
 
         Raises:
-            TidemarkError: STORAGE_ERROR; the replica is offline then, and its next start finishes or undoes this.
+            TidemarkError: STORAGE_ERROR; the directory is offline then, and the next start finishes this. DISK_FULL:
+                nothing was changed.
         """
         with self._files_lock:
             before = self._segments
@@ -101,10 +102,14 @@ class CleanableLog(LogReader):
             past = at + len(sources)
             if before[at:past] != tuple(sources) or past >= len(before):
                 return False
+            try:
+                swap = commit_swap(file)
+            except OSError as error:
+                raise storage_error(f"clean {self._path.name}", error) from error
             with self._lock:
                 self._swaps += 1
             try:
-                finish_swap(commit_swap(file))
+                finish_swap(swap)
             except OSError as error:
                 self._broken = f"replace segments of {self._path.name}: {error}"
                 self._home.fail(self._broken)

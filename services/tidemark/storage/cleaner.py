@@ -20,7 +20,7 @@ from tidemark.record.compaction import CleaningRule, KeyOffsets, compact
 from tidemark.record.envelope import ENVELOPE_BYTES, Batch, Codec, cut, unpack_envelope
 from tidemark.record.payload import read_batch
 from tidemark.storage.cleanable import CleanableLog, CleaningView
-from tidemark.storage.files import Descriptor, read_exactly, write_all
+from tidemark.storage.files import Descriptor, read_exactly, storage_error, write_all
 from tidemark.storage.index import SegmentIndex
 from tidemark.storage.segment import Damage, Segment, checked_header, skip_to, walk
 from tidemark.storage.swap import cleaned_path
@@ -111,7 +111,8 @@ def clean_log(
     `cuts` is how often the log had been cut when the high watermark was that: after another it holds no more.
 
     Raises:
-        TidemarkError: STORAGE_ERROR: the disk does not answer, or a batch is damaged; what was swapped in is whole.
+        TidemarkError: STORAGE_ERROR: the disk does not answer, or a batch is damaged; DISK_FULL. What was swapped in is
+            whole.
     """
     done = CleaningDone()
     while (view := log.cleaning_view(high_watermark, cuts=cuts)) is not None:
@@ -122,7 +123,9 @@ def clean_log(
             reached = _Pass(log, view, dirt, settings, now_us // 1_000_000, pace, done).run()
         except FileNotFoundError:
             break  # a segment has gone meanwhile: the log was cut, shortened or deleted
-        except (OSError, Damage) as error:
+        except OSError as error:
+            raise storage_error(f"clean {view.path.name}", error) from error
+        except Damage as error:
             raise TidemarkError(ErrorCode.STORAGE_ERROR, f"clean {view.path.name}: {error}") from error
         if not reached:
             break

@@ -29,23 +29,23 @@ def cleaned_path(directory: Path, base_offset: int, end_offset: int) -> Path:
 
 
 def commit_swap(cleaned: Path) -> Path:
-    """Step 2, of a file that has been made durable; gives its new path.
+    """Step 2, of a file that has been made durable, but for the sync; gives its new path.
 
     Raises:
-        OSError: the disk does not answer; whether it holds is known to the next start only.
+        OSError: nothing has changed.
     """
     swap = cleaned.with_suffix(SWAP_SUFFIX)
     cleaned.rename(swap)
-    sync_directory(swap.parent)
     return swap
 
 
 def finish_swap(swap: Path) -> None:
-    """Steps 3 and 4, from wherever they were interrupted.
+    """Make step 2 hold, then steps 3 and 4, from wherever they were interrupted.
 
     Raises:
-        OSError: the disk does not answer.
+        OSError: the disk does not answer; the next start goes on from where this ended.
     """
+    sync_directory(swap.parent)
     match = _SWAP_NAME.fullmatch(swap.name)
     assert match is not None, swap.name
     base, end = int(match[1]), int(match[2])
