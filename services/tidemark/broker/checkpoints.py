@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from tidemark.model import Offset, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Logs
 
 _log = logging.getLogger(__name__)
@@ -42,9 +42,13 @@ class Checkpoints:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
+        full = False
         while True:
             await asyncio.sleep(self._interval_s)
             try:
                 await loop.run_in_executor(self._thread, self._logs.checkpoint, self._high_watermarks())
+                full = False
             except TidemarkError as error:
-                _log.error("a checkpoint failed", extra={"why": error.message})
+                if not full:
+                    _log.error("a checkpoint failed", extra={"why": error.message})
+                full = error.code is ErrorCode.DISK_FULL  # the next one tries again, and says nothing new

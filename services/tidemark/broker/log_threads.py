@@ -70,6 +70,7 @@ class LogThreads:
         deliver: called on the event loop with completions, in order.
         fail: called on the event loop when a thread met a mistake of ours.
         observe_append: called on the event loop with the seconds from an append's submission to its completion.
+        note_space: called on the event loop with a directory's index when an append finds it full, or not any more.
         observe_flush: called on the event loop with the seconds that an fdatasync of a log took.
     """
 
@@ -81,6 +82,7 @@ class LogThreads:
         fail: Callable[[BaseException], None],
         observe_append: Callable[[float], None],
         observe_flush: Callable[[float], None],
+        note_space: Callable[[int, bool], None] = lambda directory, has_space: None,
     ) -> None:
         self._logs = logs
         self._topics = topics
@@ -88,6 +90,7 @@ class LogThreads:
         self._fail = fail
         self._observe_append = observe_append
         self._observe_flush = observe_flush
+        self._note_space = note_space
         self._loop = asyncio.get_running_loop()
         self._replicas: dict[TopicPartition, OpenReplica] = {}
         self._held: dict[TopicPartition, deque[LogEffect]] = {}
@@ -289,6 +292,9 @@ class LogThreads:
 
     def _append(self, replica: OpenReplica, effects: Sequence[LogEffect], done: list[Event]) -> None:
         _append(replica, effects, done)
+        if replica.was_full:
+            replica.was_full = False
+            self._on_loop(self._note_space, replica.directory, True)
         self._flush.written(replica)
 
     def _attempt(self, replica: OpenReplica, effect: LogEffect, done: list[Event], act: Callable[[], None]) -> None:
@@ -304,7 +310,8 @@ class LogThreads:
     ) -> bool:
         """Whether the log is as it was before the effect, so that the replica need not be given up."""
         if isinstance(effect, AppendToLog):
-            replica.full = True
+            replica.full = replica.was_full = True
+            self._on_loop(self._note_space, replica.directory, False)
             end = replica.log.log_end_offset
             done.append(LogFull(replica.partition, replica.identity, end, replica.log.truncate(end), error))
             return True

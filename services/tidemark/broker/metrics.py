@@ -31,7 +31,6 @@ _LOUD: Final = frozenset(
         "fenced",
         "truncated",
         "log_reset",
-        "disk_has_space",
         "inventory_incomplete",
     }
 )
@@ -44,7 +43,6 @@ _ALARMING: Final = frozenset(
         "log_failed",
         "report_refused",
         "leader_disk_lags",
-        "disk_full",
     }
 )
 
@@ -88,6 +86,8 @@ class BrokerMetrics:
         self.produce_seconds = metrics.histogram("broker_produce_seconds", "From a produce request to its answer")
         self.append_seconds = metrics.histogram("broker_append_seconds", "From an append's queue to its write(2)")
         self.flush_seconds = metrics.histogram("broker_flush_seconds", "An fdatasync of a log whose topic asks for it")
+        self.offline_log_directories = metrics.gauge("offline_log_directories", "Log directories that have failed")
+        self.full_log_directories = metrics.gauge("full_log_directories", "Log directories that lately had no space")
         self._shrinks = metrics.counter("replica_isr_shrinks", "ISR changes of leaders here that took somebody out")
         self._expands = metrics.counter("replica_isr_expands", "ISR changes of leaders here that took somebody in")
         self._chatter: dict[str, _Chatter] = {}

@@ -18,6 +18,7 @@ class OpenReplica:
         flush_policy, flush_interval_s: of the topic; changed by the event loop only.
         failed: an effect on it or a flush failed; what comes after that is dropped, as the core was told.
         full: there was no space for an append; what comes is dropped until the core knows. Of the append thread.
+        was_full: no append has succeeded since. Of the append thread.
         cuts: truncations and resets that were answered; written by the event loop only.
     """
 
@@ -32,6 +33,7 @@ class OpenReplica:
         "identity",
         "log",
         "partition",
+        "was_full",
     )
 
     def __init__(
@@ -52,6 +54,7 @@ class OpenReplica:
         self.flush_interval_s = flush_interval_s
         self.failed = False
         self.full = False
+        self.was_full = False
         self.cuts = 0
         self._first_failure = threading.Lock()
 

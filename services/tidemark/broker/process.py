@@ -15,6 +15,7 @@ from tidemark.broker.driver import BrokerDriver, EffectHandler
 from tidemark.broker.dynamic_config import DynamicConfig
 from tidemark.broker.fetch import FetchService, Waiters
 from tidemark.broker.follower_reads import FollowerReads
+from tidemark.broker.full_directories import FullDirectories
 from tidemark.broker.isr_writer import IsrWriter
 from tidemark.broker.lease import Lease
 from tidemark.broker.log_cleaner import LogCleaner
@@ -160,8 +161,11 @@ class BrokerProcess:
             self._driver.fail,
             self._metrics.append_seconds.observe,
             self._metrics.flush_seconds.observe,
+            FullDirectories(self._metrics.full_log_directories.set).note,
         )
-        self._offline = OfflineDirectories(logs, self._threads)
+        self._offline = OfflineDirectories(
+            logs, self._threads, self._metrics.offline_log_directories.set, self._driver.fail
+        )
         self._retention = Retention(
             self._core,
             self._threads,

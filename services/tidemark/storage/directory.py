@@ -204,12 +204,23 @@ class LogDirectory:
         self._check_online()
         with self._checkpoint_lock:
             try:
-                self._checkpoint(high_watermarks)
+                try:
+                    self._checkpoint(high_watermarks)
+                except OSError as error:
+                    if not (is_full(error) and self.failed is None and self._make_room()):
+                        raise
+                    self.checkpoints.changed = True
+                    self._checkpoint(high_watermarks)
             except OSError as error:
                 self.checkpoints.changed = True
                 if not is_full(error):
                     self.fail(f"checkpoint: {error.strerror}")
                 raise storage_error(f"checkpoint the log directory {self.path}", error) from error
+
+    def _make_room(self) -> bool:
+        """The space that retention gives back comes after a checkpoint, which needs some itself."""
+        found = [log.make_room() for log in self.logs.values()]
+        return any(found)
 
     def _checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
         captured: list[tuple[PartitionLog, Captured]] = []

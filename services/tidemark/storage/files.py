@@ -91,6 +91,16 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+_BROKEN: Final = frozenset(
+    {errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN, errno.ENOTCONN, errno.ESHUTDOWN}
+)
+
+
+def is_broken(error: BaseException) -> bool:
+    """Whether it says that the disk itself, not one file of it, does not do what it should."""
+    return isinstance(error, OSError) and error.errno in _BROKEN
+
+
 def raise_storage_error(doing: str, error: OSError) -> NoReturn:
     """Raise `storage_error` in place of the OSError."""
     raise storage_error(doing, error) from error

@@ -87,9 +87,9 @@ class PartitionLog(CleanableLog, FrontOfLog):
                 start = self._append_group(batches, start, leader_epoch, stamp)
         except (OSError, Damage) as error:
             self._undo_append(end)
-            if is_full(error) and self._broken is None:
-                sentence = f"append to {self._path.name}: there is no space left in {self._path.parent}"
-                raise TidemarkError(ErrorCode.DISK_FULL, sentence) from error
+            if isinstance(error, OSError) and is_full(error) and self._broken is None:
+                raise storage_error(f"append to {self._path.name} in {self._path.parent}", error) from error
+            self._suspect_disk(error)
             reason = error.strerror if isinstance(error, OSError) else error
             raise TidemarkError(ErrorCode.STORAGE_ERROR, f"append to {self._path.name}: {reason}") from error
         return Offset(self._end)
@@ -259,6 +259,7 @@ class PartitionLog(CleanableLog, FrontOfLog):
             try:
                 self._cut(end_offset)
             except (OSError, Damage) as error:
+                self._suspect_disk(error)
                 self._broken = f"truncate {self._path.name} at {end_offset}: {error}"
                 raise TidemarkError(ErrorCode.STORAGE_ERROR, self._broken) from error
         return self._producers.copy()
@@ -366,6 +367,7 @@ class PartitionLog(CleanableLog, FrontOfLog):
                 self._write_epochs()
                 self._drop_snapshots(-1)
         except OSError as error:
+            self._suspect_disk(error)
             self._broken = f"reset {self._path.name}: {error}"
             raise_storage_error(f"reset {self._path.name}", error)
 

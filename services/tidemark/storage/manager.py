@@ -294,9 +294,11 @@ class LogManager:
         Raises:
             TidemarkError: STORAGE_ERROR; that directory is offline, the others are written.
         """
-        self._on_each(lambda directory: directory.checkpoint(high_watermarks))
-        self._sweep_strays()
-        self._sweep_files()
+        try:
+            self._on_each(lambda directory: directory.checkpoint(high_watermarks))
+        finally:  # a full disk needs it most
+            self._sweep_strays()
+            self._sweep_files()
 
     def close_clean(self, broker_epoch: BrokerEpoch, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
         """The end of a clean stop: everything written, one syncfs for each directory, its marker last.

@@ -19,7 +19,7 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.model import EpochEntry, ErrorCode, Offset, TidemarkError
 from tidemark.ports import TimestampOffset
 from tidemark.storage import search
-from tidemark.storage.files import Descriptor, DescriptorPool, monotonic_ms, read_exactly
+from tidemark.storage.files import Descriptor, DescriptorPool, is_broken, monotonic_ms, read_exactly
 from tidemark.storage.index import NO_TIMESTAMP_US
 from tidemark.storage.recovery import Recovered
 from tidemark.storage.segment import Damage, Segment, fit, skip_to
@@ -158,7 +158,13 @@ class LogReader:
                 with self._files_lock:
                     pass  # it waits for the end of what is under way
 
+    def _suspect_disk(self, error: Exception) -> None:
+        """An I/O error or a file system gone read-only: the directory goes offline as a whole."""
+        if is_broken(error):
+            self._home.fail(f"{self._path.name}: {error}")
+
     def _refuse(self, doing: str, error: Exception) -> NoReturn:
+        self._suspect_disk(error)
         raise TidemarkError(ErrorCode.STORAGE_ERROR, f"{doing}: {error}") from error
 
     def _read(self, offset: int, end_offset: int, max_bytes: int, cached_only: bool) -> bytes | None:

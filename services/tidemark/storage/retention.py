@@ -84,6 +84,7 @@ class FrontOfLog(LogReader):
             if self._of_age(active.first_timestamp_us, now_ms):
                 self._roll_if_there_is_space()
         except (OSError, Damage) as error:
+            self._suspect_disk(error)
             raise TidemarkError(ErrorCode.STORAGE_ERROR, f"roll {self._path.name}: {error}") from error
 
     def _roll_if_there_is_space(self) -> None:
@@ -108,6 +109,7 @@ class FrontOfLog(LogReader):
                     self._roll_if_there_is_space()
                 self._let_go(start_offset)
         except OSError as error:
+            self._suspect_disk(error)
             raise TidemarkError(ErrorCode.STORAGE_ERROR, f"trim {self._path.name}: {error}") from error
 
     def _let_go(self, start_offset: int) -> None:
@@ -118,6 +120,13 @@ class FrontOfLog(LogReader):
                 count += 1
             self._trimmed = (*self._trimmed, *self._segments[:count])
             self._segments = self._segments[count:]
+
+    def make_room(self) -> bool:
+        """Remove the indexes of what waits for a checkpoint to go; whether there were any."""
+        with self._files_lock:
+            for segment in self._trimmed:
+                segment.remove_indexes()
+            return bool(self._trimmed)
 
     def _rename_trimmed(self, log_start: int) -> None:
         """A checkpoint on disk says that the log starts there: what lies below may go; under `_files_lock`."""

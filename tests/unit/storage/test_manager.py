@@ -232,7 +232,7 @@ def test_a_failed_append_leaves_nothing_behind(path: Path, monkeypatch: pytest.M
     with pytest.raises(TidemarkError) as caught:
         lead(log, *(make_batch(["b" * 300]) for _ in range(9)))
     assert caught.value.code is ErrorCode.DISK_FULL
-    assert "no space left" in caught.value.message
+    assert "No space left" in caught.value.message
     monkeypatch.undo()
     assert (log.log_end_offset, read_all(log)) == (1, before)
     lead(log, make_batch(["c"]))
