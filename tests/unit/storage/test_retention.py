@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,9 +40,9 @@ def opened(logs: LogManager, **configs: str) -> tuple[PartitionLog, RecoveredLog
     return logs.open(PARTITION, IDENTITY, {**CONFIGS, **configs})
 
 
-def filled(logs: LogManager, batches: int = 20) -> PartitionLog:
+def filled(logs: LogManager, batches: int = 20, **configs: str) -> PartitionLog:
     """Ten records a batch, one second from batch to batch, several segments."""
-    log, _ = opened(logs)
+    log, _ = opened(logs, **configs)
     for number in range(batches):
         lead(log, make_batch([f"v{number}"] * 10, timestamp_us=number * SECOND_US, producer_id=7, producer_epoch=0,
                              sequence=number * 10))  # fmt: skip
@@ -175,11 +176,14 @@ def test_a_reset_and_a_cut_after_a_trim_leave_no_file_of_the_old_log(path: Path)
 
 def test_a_reader_that_began_before_the_files_went_is_not_hurt(path: Path) -> None:
     logs = open_one(path)
-    log = filled(logs)
+    log = filled(logs, **{"file.delete.delay.ms": "60000"})
     held = log._segments[0]
+    before = held.log_path.read_bytes()
     log.trim(Offset(200))
     logs.checkpoint({PARTITION: Offset(200)})
     assert held.log_path.name.endswith(".deleted")
+    assert os.pread(log._pool.get(held, held.log_path).number, len(before) + 1, 0) == before
+    logs.close()
 
 
 def test_an_idle_segment_rolls_when_it_is_old_enough_after_a_restart_too(path: Path) -> None:
