@@ -163,7 +163,7 @@ class Arena:
                 lambda: self.became_leader(survivors) >= before + led,
                 timeout_s=TIMEOUT_S,
             )
-        noticed_s = min(lines.times_s("broker_suspected", broker=broker))
+        noticed_s = min(lines.times_s("heartbeat broke", broker=broker))  # "broker_suspected" is told with the decision
         print(
             f"broker {broker} killed, which led {led:.0f}: detected after {noticed_s - killed_s:.3f} s, "
             f"the last leader at work {done_s - noticed_s:.3f} s later"
