@@ -1,0 +1,162 @@
+"""The cleaner of a broker: which logs it takes and in which order, its bound, its end, and what befalls one log."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from tidemark.broker.log_cleaner import LogCleaner, Stopped, Throttle
+from tidemark.broker.topics import TopicTable
+from tidemark.model import Offset, ReplicaIdentity, TopicPartition
+from tidemark.runtime.configuration import BrokerSettings, read_settings
+from tidemark.runtime.metrics import Metrics
+from tidemark.storage.log import PartitionLog
+from tidemark.storage.manager import LogManager
+
+from tests.unit.storage.batches import memory_directory, open_one
+from tests.unit.storage.test_cleaner import fill, latest_of, rows_of
+
+COMPACT = {"cleanup.policy": "compact", "segment.bytes": "4096", "min.cleanable.dirty.ratio": "0.1"}
+
+
+class World:
+    """Open logs of some topics, and a cleaner; every record is below the high watermark unless `marks` says less."""
+
+    def __init__(self, path: Path, topics: Mapping[str, Mapping[str, str]]) -> None:
+        self.logs: LogManager = open_one(path)
+        self.table = TopicTable()
+        self.table.update(topics)
+        self.opened: dict[str, PartitionLog] = {}
+        for topic, configs in topics.items():
+            identity = ReplicaIdentity(topic, topic)
+            self.opened[topic] = self.logs.open(TopicPartition(topic, 0), identity, configs)[0]
+        self.marks: dict[TopicPartition, Offset] = {}
+        self.metrics = Metrics()
+        settings = read_settings(
+            BrokerSettings,
+            ["--broker.id", "1", "--log.dirs", str(path), "--zookeeper.connect", "zk:2181", "--listeners", "h:9092"],
+            {},
+        )
+        self.cleaner = LogCleaner(self.logs, self.table, lambda: self.marks, settings, self.metrics)
+
+    def fill(self, topic: str, batches: int) -> None:
+        log = self.opened[topic]
+        fill(log, random.Random(topic), batches, keys=5)
+        self.marks[TopicPartition(topic, 0)] = log.log_end_offset
+
+    def round(self) -> None:
+        self.cleaner._clean_all(0, self.cleaner._jobs(0))
+
+    def metric(self, name: str) -> float:
+        return self.metrics.registry.get_sample_value(f"tidemark_broker_log_cleaner_{name}") or 0.0
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with memory_directory() as directory:
+        yield directory
+
+
+def test_a_round_cleans_the_compacted_logs_that_are_dirty_and_no_other(path: Path) -> None:
+    world = World(path, {"prices": COMPACT, "clicks": {"segment.bytes": "4096"}, "quiet": COMPACT})
+    world.fill("prices", 80)
+    world.fill("clicks", 80)
+    prices, clicks = rows_of(world.opened["prices"]), rows_of(world.opened["clicks"])
+    world.round()
+    assert world.metric("runs_total") == 1
+    assert len(rows_of(world.opened["prices"])) < len(prices)
+    assert rows_of(world.opened["clicks"]) == clicks
+    assert world.metric("freed_bytes_total") > 0
+    world.round()
+    assert world.metric("runs_total") == 1, "nothing is dirty any more"
+    assert world.metrics.registry.get_sample_value(
+        "tidemark_broker_log_cleaner_dirty_ratio_max", {"directory": "0"}
+    ) == pytest.approx(0.0)
+    world.logs.close()
+
+
+def test_nothing_past_the_high_watermark_is_cleaned(path: Path) -> None:
+    world = World(path, {"prices": COMPACT})
+    world.fill("prices", 80)
+    before = rows_of(world.opened["prices"])
+    world.marks[TopicPartition("prices", 0)] = Offset(0)
+    world.round()
+    assert rows_of(world.opened["prices"]) == before
+    world.marks = {}
+    world.round()
+    assert rows_of(world.opened["prices"]) == before
+    world.logs.close()
+
+
+def test_a_high_watermark_of_before_a_cut_counts_for_nothing(path: Path) -> None:
+    world = World(path, {"prices": COMPACT})
+    world.fill("prices", 80)
+    log = world.opened["prices"]
+    jobs = world.cleaner._jobs(0)
+    log.truncate(Offset(5))
+    world.fill("prices", 80)
+    before = rows_of(log)
+    world.cleaner._clean_all(0, jobs)
+    assert rows_of(log) == before
+    world.round()
+    assert set(latest_of(before, below=before[-1][0] + 1)) <= set(rows_of(log)) < set(before)
+    world.logs.close()
+
+
+def test_a_log_that_cannot_be_cleaned_holds_up_no_other(path: Path) -> None:
+    world = World(path, {"broken": COMPACT, "prices": COMPACT})
+    world.fill("broken", 80)
+    world.fill("prices", 80)
+    damaged = path / "broken-0" / f"{0:020d}.log"
+    content = bytearray(damaged.read_bytes())
+    content[200] ^= 1
+    damaged.write_bytes(content)
+    world.round()
+    assert world.metric("failures_total") == 1
+    assert world.metric("runs_total") == 1
+    assert damaged.read_bytes() == content
+    world.logs.close()
+
+
+def test_a_stop_ends_a_cleaning_between_two_reads_and_leaves_no_trace(path: Path) -> None:
+    world = World(path, {"prices": COMPACT})
+    world.fill("prices", 80)
+    before = rows_of(world.opened["prices"])
+    jobs = world.cleaner._jobs(0)
+    world.cleaner._stopping.set()
+    world.cleaner._clean(0, jobs[0])
+    assert rows_of(world.opened["prices"]) == before
+    assert world.metric("runs_total") == world.metric("failures_total") == 0
+    assert not list(path.rglob("*.cleaned"))
+    world.logs.close()
+
+
+class Clock:
+    """Time that passes only while somebody waits."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def wait(self, timeout_s: float) -> bool:
+        self.now_s += timeout_s
+        return False
+
+
+def test_no_more_bytes_go_through_than_allowed_after_the_first_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, stopping = Clock(), threading.Event()
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(stopping, "wait", clock.wait)
+    throttle = Throttle(1000, stopping)
+    for _ in range(100):
+        throttle(100)
+    assert clock.now_s == pytest.approx(100 + 10 - 1)
+    stopping.set()
+    with pytest.raises(Stopped):
+        Throttle(-1, stopping)(1)
