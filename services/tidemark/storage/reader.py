@@ -332,5 +332,5 @@ def _pread(descriptor: int, length: int, position: int, cached_only: bool) -> by
             return None
     data = read_exactly(descriptor, length, position)
     if len(data) != length:
-        raise OSError(errno.EIO, f"the file ends {length - len(data)} bytes before the log")
+        raise OSError(errno.ENODATA, f"the file ends {length - len(data)} bytes before the log")
     return data

@@ -1,0 +1,143 @@
+"""Disks that fail under appends, full, with I/O errors, read-only; among real processes (rules R6, R7)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.client import AdminClient, Producer
+from tidemark.local.cluster import LocalCluster, broker_name
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc.log_dirs import LogDirectoryContent, describe_log_dirs
+
+HOOK = """
+import os
+real, broken = os.pwritev, os.environ["BROKEN_DISK"]
+
+def pwritev(descriptor, buffers, position):
+    path = os.readlink(f"/proc/self/fd/{descriptor}")
+    try:
+        lines = open(broken).read().splitlines()
+    except FileNotFoundError:
+        lines = []
+    for line in lines:
+        number, place = line.split(" ", 1)
+        if path.startswith(place):
+            raise OSError(int(number), os.strerror(int(number)))
+    return real(descriptor, buffers, position)
+
+os.pwritev = pwritev
+"""
+DEADLINE_S = 30.0
+PARTITIONS = 4
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """The file that names the directories that fail, and how, once it is there."""
+    return tmp_path / "broken"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, broken: Path) -> Iterator[LocalCluster]:
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(HOOK)
+    path = os.pathsep.join([str(hook), *filter(None, [os.environ.get("PYTHONPATH")])])
+    disks = {broker_name(0): {"log.dirs": f"{tmp_path / 'disk-a'},{tmp_path / 'disk-b'}"}}
+    environment = {"PYTHONPATH": path, "BROKEN_DISK": str(broken)}
+    with LocalCluster(
+        tmp_path / "cluster", brokers=2, controllers=1, settings=disks, environment=environment
+    ) as started:
+        yield started
+
+
+def disks(cluster: LocalCluster) -> list[LogDirectoryContent]:
+    return list(asyncio.run(describe_log_dirs(cluster.address(broker_name(0)))))
+
+
+def led(disk: LogDirectoryContent) -> list[TopicPartition]:
+    return sorted(replica.partition for replica in disk.replicas if replica.leader)
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not true():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.1)
+
+
+def metric(cluster: LocalCluster, name: str) -> float:
+    with urllib.request.urlopen(f"http://{cluster.metrics_address(broker_name(0))}/metrics") as response:
+        lines = response.read().decode().splitlines()
+    return float(next(line.split(" ")[1] for line in lines if line.startswith(f"tidemark_{name} ")))
+
+
+def two_disks(cluster: LocalCluster, admin: AdminClient, topic: str, *, replicas: int) -> list[LogDirectoryContent]:
+    """Give broker 0's disks, when it leads partitions of the topic in both."""
+    configs = {"min.insync.replicas": "1"}
+    admin.create_topic(topic, partitions=PARTITIONS * 2, replication_factor=replicas, configs=configs)
+    wait_until(lambda: all(led(disk) for disk in disks(cluster)), "broker 0 leads in both of its directories")
+    return disks(cluster)
+
+
+def refusal(producer: Producer, partition: TopicPartition) -> TidemarkError:
+    with pytest.raises(TidemarkError) as caught:
+        producer.send(partition.topic, b"record", partition=partition.partition).result(DEADLINE_S)
+    return caught.value
+
+
+def test_a_full_directory_refuses_the_other_goes_on_and_space_is_enough_to_go_on(
+    cluster: LocalCluster, broken: Path
+) -> None:
+    with AdminClient(cluster.admin_address) as admin:
+        bad, good = two_disks(cluster, admin, "alone", replicas=1)
+        with Producer(cluster.bootstrap, delivery_timeout_ms=2_000) as producer:
+            for one in (*led(bad), *led(good)):
+                producer.send("alone", b"before", partition=one.partition).result(DEADLINE_S)
+            broken.write_text(f"{errno.ENOSPC} {bad.path}\n")
+            assert refusal(producer, led(bad)[0]).code in (ErrorCode.DISK_FULL, ErrorCode.REQUEST_TIMED_OUT)
+            for one in led(good):
+                producer.send("alone", b"meanwhile", partition=one.partition).result(DEADLINE_S)
+        assert metric(cluster, "full_log_directories") == 1
+        assert [disk.error for disk in disks(cluster)] == [None, None], "a full disk is not a broken one"
+        broken.unlink()
+        with Producer(cluster.bootstrap) as producer:
+            for one in led(bad):
+                told = producer.send("alone", b"after", partition=one.partition).result(DEADLINE_S)
+                assert told.offset == 1, "nothing of what was refused is in the log"
+        wait_until(lambda: metric(cluster, "full_log_directories") == 0, "the gauge goes back")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
+def test_a_directory_that_cannot_be_written_goes_offline_with_its_leaders_and_the_last_takes_the_broker(
+    cluster: LocalCluster, broken: Path, number: int
+) -> None:
+    with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
+        bad, good = two_disks(cluster, admin, "safe", replicas=2)
+        assert metric(cluster, "offline_log_directories") == 0
+        broken.write_text(f"{number} {bad.path}\n")
+        everything = [TopicPartition("safe", index) for index in range(2 * PARTITIONS)]
+        for one in everything:
+            producer.send("safe", b"record", partition=one.partition).result(DEADLINE_S)
+
+        def leaders() -> dict[int, int]:
+            return {index: one.leader for index, one in admin.describe_topics(["safe"])[0].partitions.items()}
+
+        wait_until(lambda: all(leaders()[one.partition] == 1 for one in led(bad)), "its leaders are elsewhere")
+        assert all(leaders()[one.partition] == 0 for one in led(good)), "the other directory's stay"
+        assert metric(cluster, "offline_log_directories") == 1
+        states = {disk.path: disk.error for disk in disks(cluster)}
+        assert states[good.path] is None
+        assert (states[bad.path] or TidemarkError(ErrorCode.INTERNAL, "")).code is ErrorCode.STORAGE_ERROR
+        broken.write_text(f"{number} {bad.path}\n{number} {good.path}\n")
+        for one in everything:
+            producer.send("safe", b"record", partition=one.partition).result(DEADLINE_S)
+        wait_until(lambda: not cluster.process(broker_name(0)).running, "a broker without a directory leaves")
+        wait_until(lambda: set(leaders().values()) == {1}, "and the other one leads everything")
