@@ -2,8 +2,8 @@
 
 `broker_failure_s`: a broker is killed with -9: from its detection by the controller until every partition that it led
     has a leader at work.
-`controller_failover_s`: the active controller is killed with -9: from the end of its session in ZooKeeper until its
-    successor has read everything, decided, and every broker has answered what it was told.
+`controller_failover_s`: the active controller is killed with -9: from its successor's election, which the end of its
+    session in ZooKeeper brings at once, until that has read everything, decided, and every broker has answered.
 `controlled_shutdown_s`: SIGTERM to a broker until its process has ended.
 `restart_s`: from its start until no partition is under-replicated.
 `create_1000_s`, `delete_1000_s`: a topic of 1,000 partitions, until every leader is at work, until its nodes are gone;
