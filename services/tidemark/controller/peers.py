@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
 
-from tidemark.core.cluster_state import ClusterView
+from tidemark.core.cluster_state import TopicView
 from tidemark.core.controller_effects import DescribeReplicas, SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
 from tidemark.core.controller_events import ControlAnswered, ReplicasDescribed
 from tidemark.core.messages import ReplicaDescription
@@ -23,10 +24,10 @@ from tidemark.rpc.control_codec import (
     refusals_from_proto,
     stop_replica_to_proto,
 )
-from tidemark.rpc.metadata_codec import view_to_proto
+from tidemark.rpc.metadata_codec import topic_to_proto, view_to_proto
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
-from tidemark.v1.metadata_pb2 import ClusterMetadata
+from tidemark.v1.metadata_pb2 import TopicMetadata
 
 _log = logging.getLogger(__name__)
 _DEADLINE_S: Final = 10.0
@@ -43,7 +44,7 @@ class BrokerPeers:
         self._controller_id = controller_id
         self._controller_epoch = controller_epoch
         self._brokers: dict[BrokerId, BrokerRegistration] = {}
-        self._last_view: tuple[ClusterView, ClusterMetadata] | None = None
+        self._last_topics: tuple[Mapping[str, TopicView], list[TopicMetadata]] | None = None
         self._channels: dict[BrokerId, tuple[BrokerRegistration, grpc.aio.Channel]] = {}
 
     def follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
@@ -81,9 +82,12 @@ class BrokerPeers:
     async def send_update_metadata(self, effect: SendUpdateMetadata) -> ControlAnswered:
         """One view or change."""
         header = header_to_proto(self._controller_id, self._controller_epoch, effect.broker_epoch)
-        if self._last_view is None or self._last_view[0] is not effect.view:
-            self._last_view = (effect.view, view_to_proto(effect.view))  # the same one goes to several
-        request = pb.UpdateMetadataRequest(header=header, metadata=self._last_view[1])
+        if self._last_topics is None or self._last_topics[0] is not effect.view.topics:
+            # The same ones go to several brokers.
+            self._last_topics = (effect.view.topics, [topic_to_proto(one) for one in effect.view.topics.values()])
+        metadata = view_to_proto(replace(effect.view, topics={}))
+        metadata.topics.extend(self._last_topics[1])
+        request = pb.UpdateMetadataRequest(header=header, metadata=metadata)
 
         async def send(stub: Any) -> Refused:
             await stub.UpdateMetadata(request, timeout=_DEADLINE_S)

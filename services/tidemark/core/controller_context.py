@@ -30,6 +30,7 @@ class ControllerContext:
         on_broker: partitions assigned to a broker.
         dirty: partitions to be compared with what should be.
         rewritten: topics whose node may have to be written anew.
+        shown_version: rises with everything that is shown to brokers as metadata.
         unwanted: brokers that are suspected or leaving: nobody is elected there who need not be.
     """
 
@@ -44,6 +45,7 @@ class ControllerContext:
         self.dirty: set[TopicPartition] = set()
         self.rewritten: set[str] = set()
         self.unwanted: frozenset[BrokerId] = frozenset()
+        self.shown_version = 0
         self.effects: list[ControllerEffect] = []
 
     def emit(self, effect: ControllerEffect) -> None:
@@ -79,11 +81,13 @@ class ControllerContext:
 
     def mark_shown(self, record: PartitionRecord) -> None:
         """To be told to everybody as metadata."""
+        self.shown_version += 1
         for link in self.links.values():
             link.shown.add(record.partition)
 
     def assign(self, record: PartitionRecord, assigned: tuple[BrokerId, ...]) -> None:
         """These are its replicas from now on."""
+        self.shown_version += 1
         for broker in record.assigned:
             self.on_broker[broker].discard(record.partition)
             if broker not in assigned and broker in self.links:

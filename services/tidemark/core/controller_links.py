@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidemark.core.cluster_state import TopicView
 from tidemark.core.messages import StoppedReplica
 from tidemark.model import BrokerEpoch, TopicPartition
 
@@ -42,6 +44,21 @@ class Lane:
         self.failures += 1
 
 
+Topics = Mapping[str, TopicView]
+
+
+@dataclass(slots=True)
+class FirstView:
+    """Every partition there is, told in parts to brokers that know nothing yet. `parts`: as they were made, by start.
+
+    Invariant: a broker begins with it only while nothing has changed since `version` of what is shown.
+    """
+
+    partitions: tuple[TopicPartition, ...]
+    version: int
+    parts: dict[int, Topics] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class BrokerLink:
     """What one broker epoch has to be told. A new epoch gets a new link, which begins with everything."""
@@ -62,7 +79,9 @@ class BrokerLink:
     stopping: dict[TopicPartition, StoppedReplica] = field(default_factory=dict)
     sent_partitions: frozenset[TopicPartition] = frozenset()
     sent_all_leadership: bool = False
-    sent_shown: frozenset[TopicPartition] = frozenset()
+    first_view: FirstView | None = None
+    first_at: int = 0
+    sent_shown: Collection[TopicPartition] = ()
     sent_gone: frozenset[str] = frozenset()
     sent_all_metadata: bool = False
     sent_stops: frozenset[TopicPartition] = frozenset()
@@ -81,7 +100,7 @@ class BrokerLink:
 
     def metadata_failed(self, now_ms: int) -> None:
         """What was under way is to be told again."""
-        self.shown |= self.sent_shown
+        self.shown.update(self.sent_shown)
         self.gone_topics |= self.sent_gone
         self.needs_all_metadata |= self.sent_all_metadata
         self.brokers_changed = True

@@ -15,7 +15,7 @@ from tidemark.core.controller_effects import (
     SendStopReplica,
     SendUpdateMetadata,
 )
-from tidemark.core.controller_links import BrokerLink
+from tidemark.core.controller_links import BrokerLink, FirstView, Topics
 from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand, StopReplicaCommand
 from tidemark.core.partition_record import PartitionRecord
 from tidemark.model import (
@@ -39,13 +39,14 @@ class ControllerTeller:
         self._ctx = ctx
         self._deleting = deleting
         self._ids = count(1)
-        self._views: dict[tuple[bool, frozenset[TopicPartition], frozenset[str]], ClusterView] = {}
+        self._first_view: FirstView | None = None
+        self._changes: dict[frozenset[TopicPartition], Topics] = {}
 
     def tell_all(self, now_ms: int) -> list[ControllerEffect]:
         """What may go to every broker now. What is shown to several is made once."""
-        self._views = {}
+        self._changes = {}
         effects = [effect for broker, link in self._ctx.links.items() for effect in self.tell(broker, link, now_ms)]
-        self._views = {}
+        self._changes = {}
         return effects
 
     def tell(self, broker: BrokerId, link: BrokerLink, now_ms: int) -> list[ControllerEffect]:
@@ -57,7 +58,7 @@ class ControllerTeller:
             # Never side by side: a LeaderAndIsr that is overtaken would bring the replica back.
             effects.append(self._stops(broker, link, now_ms))
         if link.metadata.is_free(now_ms) and (
-            link.needs_all_metadata or link.shown or link.gone_topics or link.brokers_changed
+            link.needs_all_metadata or link.first_view or link.shown or link.gone_topics or link.brokers_changed
         ):
             effects.append(self._metadata(broker, link))
         return effects
@@ -136,37 +137,63 @@ class ControllerTeller:
         return SendStopReplica(broker, request_id, command)
 
     def _metadata(self, broker: BrokerId, link: BrokerLink) -> ControllerEffect:
-        """Everything at first; then what changed. A very large first view goes in parts, the rest as changes."""
+        """Everything at first, in parts where it is much; then what changed, also since the first part."""
         everything = link.needs_all_metadata
-        wanted = list(self._ctx.records) if everything else list(link.shown)
-        now, later = wanted[:METADATA_PARTITIONS_MAX], wanted[METADATA_PARTITIONS_MAX:]
+        if everything:
+            link.first_view, link.first_at = self._begin_first_view(), 0
         request_id = next(self._ids)
         link.metadata.request_id = request_id
         link.sent_all_metadata = everything
-        link.sent_shown = frozenset(now)
         link.sent_gone = frozenset() if everything else frozenset(link.gone_topics)
-        link.shown = set(later)
         link.needs_all_metadata = link.brokers_changed = False
         link.gone_topics = set()
-        key = (everything, link.sent_shown, link.sent_gone)
-        view = self._views.get(key)
-        if view is None:
-            view = self._views[key] = self._cluster_view(*key)
-        return SendUpdateMetadata(broker, request_id, link.broker_epoch, view)
-
-    def _cluster_view(self, everything: bool, shown: frozenset[TopicPartition], gone: frozenset[str]) -> ClusterView:
+        if everything:
+            link.shown = set()
+        topics = self._next_of_first_view(link) if link.first_view is not None else self._changed(link)
         config = self._ctx.config
-        return ClusterView(
+        view = ClusterView(
             cluster_id=config.cluster_id,
             controller_id=config.controller_id,
             controller_epoch=config.controller_epoch,
             brokers=dict(self._ctx.brokers),
-            topics=self._topic_views(shown),
-            deleted_topics=tuple(sorted(gone)),
+            topics=topics,
+            deleted_topics=tuple(sorted(link.sent_gone)),
             complete=everything,
         )
+        return SendUpdateMetadata(broker, request_id, link.broker_epoch, view)
 
-    def _topic_views(self, partitions: Iterable[TopicPartition]) -> dict[str, TopicView]:
+    def _begin_first_view(self) -> FirstView:
+        """Shared by all who begin while nothing changes; what changes later each of them is told besides."""
+        version = self._ctx.shown_version
+        if self._first_view is None or self._first_view.version != version:
+            self._first_view = FirstView(tuple(self._ctx.records), version)
+        return self._first_view
+
+    def _next_of_first_view(self, link: BrokerLink) -> Topics:
+        assert link.first_view is not None
+        first, at = link.first_view, link.first_at
+        link.first_at = at + METADATA_PARTITIONS_MAX
+        link.sent_shown = first.partitions[at : link.first_at]
+        if link.first_at >= len(first.partitions):
+            link.first_view = None
+        topics = first.parts.get(at)
+        if topics is None:
+            topics = first.parts[at] = self._topic_views(link.sent_shown)
+        if not any(one.first_view for one in self._ctx.links.values()):
+            self._first_view = None
+        return topics
+
+    def _changed(self, link: BrokerLink) -> Topics:
+        wanted = list(link.shown)
+        now = frozenset(wanted[:METADATA_PARTITIONS_MAX])
+        link.sent_shown = now
+        link.shown = set(wanted[METADATA_PARTITIONS_MAX:])
+        topics = self._changes.get(now)
+        if topics is None:
+            topics = self._changes[now] = self._topic_views(now)
+        return topics
+
+    def _topic_views(self, partitions: Iterable[TopicPartition]) -> Topics:
         by_topic: defaultdict[str, dict[int, PartitionView]] = defaultdict(dict)
         for partition in partitions:
             record = self._ctx.records.get(partition)

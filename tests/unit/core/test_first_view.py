@@ -1,0 +1,91 @@
+"""A broker that knows nothing is told everything in parts, and what changes meanwhile besides (rule C3)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tidemark.core import controller_effects as fx
+from tidemark.core import controller_events as ev
+from tidemark.model import BrokerId, TopicPartition
+
+from tests.unit.core.controller_world import World
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.core.controller_teller.METADATA_PARTITIONS_MAX", 3)
+
+
+def shown(world: World, broker: int) -> dict[TopicPartition, tuple[int, int, tuple[int, ...]]]:
+    return {
+        TopicPartition(name, index): (one.leader, one.leader_epoch, one.in_sync_replicas)
+        for name, topic in world.brokers[BrokerId(broker)].view.topics.items()
+        for index, one in topic.partitions.items()
+    }
+
+
+def true(world: World) -> dict[TopicPartition, tuple[int, int, tuple[int, ...]]]:
+    return {
+        partition: (found.state.leader, found.state.leader_epoch, found.state.isr_ids)
+        for partition, found in world.states.items()
+    }
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_everybody_knows_everything_whatever_happens_between_the_parts(seed: int) -> None:
+    chance = random.Random(seed)
+    world = World()
+    for broker in range(3):
+        world.register(broker)
+    for name in ("a", "b"):
+        world.make_topic(name, *[(0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (1, 0, 2)], m="1")
+    world.elected()
+    made = 0
+    for _ in range(120):
+        what = chance.random()
+        if what < 0.75 and world.pending:
+            effect = world.pending.pop(0)
+            told = isinstance(effect, fx.SendUpdateMetadata)
+            if told and chance.random() < 0.2:
+                world.fail(effect)
+            else:
+                world.answer(effect)
+        elif what < 0.85:
+            partition = chance.choice(sorted(world.states) or [TopicPartition("a", 0)])
+            if partition in world.states and world.states[partition].state.leader >= 0:
+                keep = {world.states[partition].state.leader, *chance.sample(range(3), 2)}
+                world.leader_writes(partition, *sorted(keep))
+                world.happens(ev.IsrChangesReported((partition,)))
+        elif what < 0.9:
+            world.down(chance.randrange(3)) if len(world.brokers) == 3 else world.up(
+                *({0, 1, 2} - {int(one) for one in world.brokers})
+            )
+        elif what < 0.95 and made < 3:
+            made += 1
+            world.topic(f"made-{made}", (0, 1), (1, 2))
+        else:
+            world.passes(500)
+    world.up(*({0, 1, 2} - {int(one) for one in world.brokers}))
+    for _ in range(30):
+        world.settle()
+        world.passes(3000)
+    world.settle()
+    for broker in range(3):
+        assert shown(world, broker) == true(world), broker
+        assert set(world.brokers[BrokerId(broker)].view.brokers) == {0, 1, 2}
+
+
+def test_what_several_brokers_are_shown_is_made_once() -> None:
+    world = World()
+    for broker in range(3):
+        world.register(broker)
+    world.make_topic("a", *[(0, 1, 2)] * 8, m="1")
+    world.elected()
+    parts = []
+    while world.pending:
+        effect = world.pending.pop(0)
+        if isinstance(effect, fx.SendUpdateMetadata):
+            parts.append(effect.view.topics)
+        world.answer(effect)
+    assert len({id(one) for one in parts if one}) < len([one for one in parts if one])
