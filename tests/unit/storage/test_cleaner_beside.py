@@ -13,6 +13,7 @@ import pytest
 from tidemark.model import Offset
 from tidemark.record.checks import check_batches
 from tidemark.record.payload import with_offsets
+from tidemark.storage.files import Descriptor
 
 from tests.unit.storage.batches import lead, memory_directory
 from tests.unit.storage.test_cleaner import clean, cleanable_end, keyed, latest_of, opened, rows_of
@@ -84,4 +85,33 @@ def test_whatever_is_under_way_while_segments_are_swapped_goes_on(directory: Pat
     clean(log)
     assert rows_of(log) == latest_of(before, below=cleanable_end(log, int(log.log_end_offset)))
     assert log.flush() == log.log_end_offset
+    logs.close()
+
+
+def test_a_read_that_meets_a_swap_is_made_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at the old segment and the opening of its file, another file has taken that name."""
+    logs, log = opened(directory)
+    for number in range(60):
+        records: list[tuple[bytes | None, bytes | None]] = [(b"same", b"x" * 50), (b"%d" % number, b"y" * 150)]
+        lead(log, keyed(records))
+    end = log.log_end_offset
+    segments = log.cleaning_view(int(end)).segments  # type: ignore[union-attr]
+    asked = Offset(segments[1].next_offset - 1)
+    get, swapped = log._pool.get, threading.Event()
+
+    def get_after_a_swap(key: object, path: Path) -> Descriptor:
+        if key is segments[1] and not swapped.is_set():
+            swapped.set()
+            clean(log)
+        return get(key, path)
+
+    def look() -> int:
+        data = log.read(asked, end_offset=end, max_bytes=1)
+        assert data
+        return check_batches(data)[0].envelope.base_offset
+
+    monkeypatch.setattr(log._pool, "get", get_after_a_swap)
+    found = look()
+    assert swapped.is_set()
+    assert found == look()
     logs.close()
