@@ -130,13 +130,13 @@ def _compact_one(batch: Batch, rows: pa.RecordBatch, stays: Any, rule: CleaningR
     if envelope.is_control:
         return batch.data
     left: int = stays.true_count
-    if rows.column(1).null_count:
+    if rows.column(1).null_count and envelope.next_offset <= rule.end_offset:
+        # what the tombstones here cover is gone with this cleaning, whoever has set their horizon
         tombstones = pc.and_(stays, pc.and_(pc.is_null(rows.column(1)), pc.is_valid(rows.column(0))))
         if envelope.has_delete_horizon and envelope.delete_horizon_s <= rule.now_s:
             stays = pc.and_not(stays, tombstones)
             left = stays.true_count
-        elif not envelope.has_delete_horizon and tombstones.true_count and envelope.next_offset <= rule.end_offset:
-            # what the tombstones cover is gone with this cleaning, so their time begins
+        elif not envelope.has_delete_horizon and tombstones.true_count:
             envelope = envelope._replace(
                 attributes=envelope.attributes | Attributes.DELETE_HORIZON, delete_horizon_s=rule.delete_horizon_s
             )

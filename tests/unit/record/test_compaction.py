@@ -134,6 +134,15 @@ def test_a_tombstone_past_what_was_looked_at_gets_no_horizon() -> None:
     assert [batch.data for batch in cleaned] == [batch.data for batch in log]
 
 
+def test_a_tombstone_past_what_was_looked_at_stays_though_its_horizon_has_passed() -> None:
+    """A follower gets batches that its leader has cleaned, and may still hold what they cover."""
+    tombstone = clean([batch_of(1, [(b"a", None)])], end=2)[0]
+    assert tombstone.envelope.has_delete_horizon
+    log = [batch_of(0, [(b"a", b"1")]), tombstone]
+    assert rows_of(clean(log, end=1, now_s=HORIZON_S)) == rows_of(log)
+    assert rows_of(clean(log, end=2, now_s=HORIZON_S)) == []
+
+
 def test_a_batch_with_no_record_left_goes_unless_it_is_kept() -> None:
     log = [batch_of(0, [(b"a", b"1")], producer_id=3), batch_of(1, [(b"a", b"2")], producer_id=3)]
     assert [batch.envelope.base_offset for batch in clean(log, end=2)] == [1]
