@@ -51,8 +51,9 @@ class Departures:
     def _is_needed(self, broker: BrokerId) -> bool:
         """Whether something about its partitions is still to be decided, written, or told to the others."""
         ctx = self._ctx
+        for other, link in ctx.links.items():
+            waits = link.needs_all_leadership or link.partitions or link.leadership.request_id
+            if waits and other not in ctx.unwanted:
+                return True
         partitions = ctx.on_broker[broker]
-        if not partitions.isdisjoint(ctx.dirty) or any(ctx.records[one].busy for one in partitions):
-            return True
-        others = (link for other, link in ctx.links.items() if other not in ctx.unwanted)
-        return any(link.needs_all_leadership or link.partitions or link.leadership.request_id for link in others)
+        return not partitions.isdisjoint(ctx.dirty) or any(ctx.records[one].busy for one in partitions)
