@@ -173,6 +173,7 @@ class BrokerProcess:
             self._driver.submit,
             settings.log_retention_check_interval_ms,
             lambda: self._clock.wall_us() // 1000,
+            self._driver.fail,
         )
         self._checkpoints = Checkpoints(
             logs, self._core.high_watermarks, settings.replica_high_watermark_checkpoint_interval_ms

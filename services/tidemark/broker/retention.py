@@ -45,6 +45,7 @@ class Retention:
     Args:
         interval_ms: how long from one look to the next.
         wall_ms: the clock that records are dated by.
+        fail: called with a mistake of ours: without retention disks fill.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Retention:
         submit: Callable[[Event], None],
         interval_ms: int,
         wall_ms: Callable[[], int],
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._core = core
         self._threads = threads
@@ -62,6 +64,7 @@ class Retention:
         self._submit = submit
         self._interval_ms = interval_ms
         self._wall_ms = wall_ms
+        self._fail = fail
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -96,7 +99,11 @@ class Retention:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._interval_ms / 1000)
-            await self.look()
+            try:
+                await self.look()
+            except Exception as error:  # noqa: BLE001 - handed on
+                self._fail(error)
+                return
 
 
 def limits_of(settings: TopicSettings) -> RetentionLimits | None:
