@@ -295,9 +295,12 @@ class MetadataStore(Protocol):
 
     # topics
     async def topics(
-        self, names: Sequence[str] | None = None, *, watch: bool = False
+        self, names: Sequence[str] | None = None, *, watch: bool = False, unreadable: set[str] | None = None
     ) -> Mapping[str, TopicDescription]:
-        """Those of `names` that exist (None: all), configs included, pipelined."""
+        """Those of `names` that exist (None: all), configs included, pipelined.
+
+        Of all, those whose nodes cannot be understood are left out, and added to `unreadable`.
+        """
 
     async def create_topic(self, topic: TopicDescription) -> TopicDescription:
         """One multi guarded by absence: the topic node and /config/topics/<t>; raises TOPIC_ALREADY_EXISTS."""
@@ -313,9 +316,16 @@ class MetadataStore(Protocol):
 
     # partition states
     async def states(
-        self, partitions: Sequence[TopicPartition], *, sync: bool = False
+        self,
+        partitions: Sequence[TopicPartition],
+        *,
+        sync: bool = False,
+        unreadable: set[TopicPartition] | None = None,
     ) -> Mapping[TopicPartition, VersionedState]:
-        """Those that exist, pipelined; `sync` first where asked."""
+        """Those that exist, pipelined; `sync` first where asked.
+
+        One whose node cannot be understood is left out, and added to `unreadable`.
+        """
 
     async def write_states(self, term: ControllerTerm, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
         """Multis of up to 500 operations and 512 KiB, each checking the term; one result for each write, in order.

@@ -435,7 +435,7 @@ async def test_a_leader_of_an_earlier_incarnation_neither_writes_nor_reads(clust
     assert await store.read_isr(TopicPartition("nobody", 0), ReplicaIdentity("x", "y")) is None
 
 
-async def test_a_malformed_node_is_an_error_that_names_its_path(cluster: Cluster) -> None:
+async def test_a_malformed_state_is_left_out_told_apart_and_an_error_to_its_leader(cluster: Cluster) -> None:
     store = await cluster.store()
     topic = await store.create_topic(topic_of())
     term = await elected(store)
@@ -443,8 +443,12 @@ async def test_a_malformed_node_is_an_error_that_names_its_path(cluster: Cluster
     path = "/brokers/topics/flights/0/leaderAndISR"
     for broken in (b"", b"\xff", b"[]", b'{"leader":1}', b'{"leader":"x","leader_epoch":1,"isr":[]}'):
         await cluster.corrupt(path, broken)
+        unreadable: set[TopicPartition] = set()
+        assert await store.states([TopicPartition("flights", 0)], unreadable=unreadable) == {}
+        assert unreadable == {TopicPartition("flights", 0)}
+        assert await store.states([TopicPartition("flights", 0)]) == {}
         with pytest.raises(TidemarkError) as refusal:
-            await store.states([TopicPartition("flights", 0)])
+            await store.read_isr(TopicPartition("flights", 0), write_of(topic, 0, -1).identity)
         assert code_of(refusal) is ErrorCode.INTERNAL
         assert refusal.value.metadata["path"] == path
 

@@ -27,6 +27,7 @@ from tidemark.model import (
     ErrorCode,
     Refusal,
     TidemarkError,
+    TopicPartition,
 )
 from tidemark.ports import Clock, ControllerTerm, MetadataStore, StateWrite, StoreEvent, WriteOutcome
 from tidemark.runtime.configuration import ControllerSettings, topic_settings
@@ -113,11 +114,15 @@ class ActiveTerm:
         """Rule C3: read everything, watches armed first, and decide."""
         brokers = await self._store.live_brokers(watch=True)
         epochs = await self._store.broker_epochs()
-        topics = await self._store.topics(watch=True)
+        bad_topics: set[str] = set()
+        bad_states: set[TopicPartition] = set()
+        topics = await self._store.topics(watch=True, unreadable=bad_topics)
         deletions = await self._store.requested_deletions(watch=True)
-        states = await self._store.states(partitions_of(topics.values()), sync=True)
+        states = await self._store.states(partitions_of(topics.values()), sync=True, unreadable=bad_states)
         self._follow(brokers)
-        self.submit(ev.Elected(brokers, epochs, topics, states, deletions))
+        self.submit(
+            ev.Elected(brokers, epochs, topics, states, deletions, frozenset(bad_topics), frozenset(bad_states))
+        )
         self._spawn(self._ticking())
         self._started = True
         for event in self._early | {StoreEvent.ELECTIONS}:
@@ -201,9 +206,10 @@ class ActiveTerm:
         elections = {kind: await self._read_elections(kind) for kind in ElectionKind}
         moves = await self._store.move_requests(watch=True)
         partitions = await self._store.partition_requests(watch=True)
-        topics = await self._store.topics(watch=True)
+        unreadable: set[str] = set()
+        topics = await self._store.topics(watch=True, unreadable=unreadable)
         deletions = await self._store.requested_deletions(watch=True)
-        self.submit(ev.TopicsChanged(topics))
+        self.submit(ev.TopicsChanged(topics, frozenset(unreadable)))
         self.submit(ev.DeletionsRequested(deletions))
         for kind, request in elections.items():
             self.submit(ev.ElectionsRequested(kind, request))
@@ -259,7 +265,7 @@ class ActiveTerm:
     async def _read_states(self, effect: fx.ReadStates) -> None:
         while True:
             try:
-                found = await self._store.states(effect.partitions, sync=True)
+                found = await self._store.states(effect.partitions, sync=True, unreadable=set())
             except TidemarkError as error:
                 _log.warning("states not read", extra={"count": len(effect.partitions), "why": str(error)})
                 await asyncio.sleep(_REREAD_S)

@@ -44,6 +44,8 @@ from tidemark.model import (
 )
 
 _MULTI_WRITES: Final = 250
+_LOOK_AGAIN_MS: Final = 2_000
+"""At nodes that could not be understood."""
 
 
 class ControllerCore:
@@ -62,6 +64,7 @@ class ControllerCore:
         self._elections = RequestedElections()
         self._balance = LeaderBalance(ctx)
         self._offline_count: int | None = None
+        self._look_again_ms = 0
         self._teller = ControllerTeller(ctx, self._deletions)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             ev.Elected: self._on_elected,
@@ -134,7 +137,10 @@ class ControllerCore:
         ctx = self._ctx
         self._suspicions = Suspicions(session_timeout_ms=ctx.config.session_timeout_ms, elected_ms=now_ms)
         self._learn_brokers(event.brokers, event.broker_epochs)
-        self._learn_topics(event.topics)
+        ctx.unreadable_states = event.unreadable_states
+        for partition in event.unreadable_states:
+            ctx.observe("node_unreadable", partition)
+        self._learn_topics(event.topics, event.unreadable_topics)
         for partition, found in event.states.items():
             record = ctx.records.get(partition)
             if record is not None:
@@ -177,7 +183,7 @@ class ControllerCore:
                 link.brokers_changed = True
 
     def _on_topics_changed(self, event: ev.TopicsChanged, now_ms: int) -> None:
-        self._learn_topics(event.topics)
+        self._learn_topics(event.topics, event.unreadable)
 
     def _on_topic_written(self, event: ev.TopicWritten, now_ms: int) -> None:
         self._topic_writes.answered(event.topic, event.written is not None, now_ms)
@@ -187,12 +193,17 @@ class ControllerCore:
                 written = replace(written, configs=known.configs, configs_zxid=known.configs_zxid)
             self._learn_topic(written)
 
-    def _learn_topics(self, topics: Mapping[str, TopicDescription]) -> None:
-        """All there are. One that is gone without having been deleted by us was deleted by the controller before us."""
+    def _learn_topics(self, topics: Mapping[str, TopicDescription], unreadable: frozenset[str]) -> None:
+        """All there are. One that is gone without having been deleted by us was deleted by the controller before us;
+        one that cannot be understood any more stays as it was known."""
+        for name in unreadable - self._ctx.unreadable_topics:
+            self._ctx.observe("node_unreadable", None, topic=name)
+        self._ctx.unreadable_topics = unreadable
         for topic in topics.values():
             self._learn_topic(topic)
         self._deletions.forget_ids({topic.topic_id for topic in topics.values()})
-        for name in [name for name in self._ctx.topics if name not in topics and name not in self._deletions]:
+        kept = {*topics, *unreadable}
+        for name in [name for name in self._ctx.topics if name not in kept and name not in self._deletions]:
             self._forget_topic(name)
 
     def _learn_topic(self, topic: TopicDescription) -> None:
@@ -283,6 +294,8 @@ class ControllerCore:
                 self._elections.unknown(partition)
                 self._moves.unknown(partition)
                 continue
+            if record.state is None and partition in ctx.unreadable_states:
+                continue  # it is looked at again every now and then
             self._moves.look(record)
             if record.busy or now_ms < record.not_before_ms:
                 waiting.add(partition)
@@ -526,6 +539,9 @@ class ControllerCore:
         self._ctx.dirty |= self._unclean.due(now_ms) | self._elections.due(now_ms)
         self._changes.due(now_ms)
         self._balance.due(now_ms)
+        if self._ctx.unreadable_states and now_ms >= self._look_again_ms:
+            self._look_again_ms = now_ms + _LOOK_AGAIN_MS
+            self._read_again([one for one in self._ctx.unreadable_states if self._ctx.is_hidden(one)])
 
 
 def _moves_alike(known: TopicDescription | None, topic: TopicDescription, index: int) -> bool:

@@ -46,6 +46,8 @@ class ControllerContext:
         self.rewritten: set[str] = set()
         self.unwanted: frozenset[BrokerId] = frozenset()
         self.shown_version = 0
+        self.unreadable_topics: frozenset[str] = frozenset()
+        self.unreadable_states: frozenset[TopicPartition] = frozenset()
         self.effects: list[ControllerEffect] = []
 
     def emit(self, effect: ControllerEffect) -> None:
@@ -55,6 +57,15 @@ class ControllerContext:
     def observe(self, kind: str, partition: TopicPartition | None, **fields: str | int) -> None:
         """For log and metric."""
         self.effects.append(Observed(kind, partition, fields))
+
+    def knows_everything(self) -> bool:
+        """Whether a replica that is not named is surely nobody's: every node could be understood."""
+        return not self.unreadable_topics and not any(map(self.is_hidden, self.unreadable_states))
+
+    def is_hidden(self, partition: TopicPartition) -> bool:
+        """Whether its state was never understood."""
+        record = self.records.get(partition)
+        return record is not None and record.state is None
 
     def live_epochs(self) -> dict[BrokerId, BrokerEpoch]:
         """Of every registered broker."""

@@ -33,6 +33,9 @@ class Elected:
     topics: Mapping[str, TopicDescription]
     states: Mapping[TopicPartition, VersionedState]
     deletions: frozenset[str]
+    unreadable_topics: frozenset[str] = frozenset()
+    unreadable_states: frozenset[TopicPartition] = frozenset()
+    """Whose nodes exist and cannot be understood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +48,10 @@ class BrokersChanged:
 
 @dataclass(frozen=True, slots=True)
 class TopicsChanged:
-    """/brokers/topics as it is now, all of it."""
+    """/brokers/topics as it is now, all of it but what cannot be understood."""
 
     topics: Mapping[str, TopicDescription]
+    unreadable: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

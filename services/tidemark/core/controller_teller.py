@@ -74,6 +74,7 @@ class ControllerTeller:
         ]
         if link.needs_all_leadership and any(record.writing or record.doubtful for record in records):
             return []  # what is being decided is told with the rest, in a moment
+        complete = link.needs_all_leadership and self._ctx.knows_everything()
         commands = tuple(self._command(record) for record in records if record.state is not None)
         parts = [
             commands[start : start + PART_PARTITIONS_MAX]
@@ -94,7 +95,7 @@ class ControllerTeller:
                     partitions=part,
                     brokers=tuple(self._ctx.brokers.values()),
                     suspected=self._ctx.unwanted,
-                    complete=link.needs_all_leadership and index == len(parts) - 1,
+                    complete=complete and index == len(parts) - 1,
                     part=index,
                     sequence=_sequence(now_ms, request_id),
                     topic_configs={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -16,7 +17,9 @@ from tidemark.model import (
 )
 from tidemark.zookeeper import codecs, paths
 from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit
-from tidemark.zookeeper.session_port import Session
+from tidemark.zookeeper.session_port import NodeRead, Session
+
+_log = logging.getLogger(__name__)
 
 WAIT_MS_MIN: Final = 30_000
 """At least so long a registration waits for the session of the same disks on another boot."""
@@ -119,22 +122,33 @@ async def live(session: Session, watch: Callable[[Any], None] | None) -> Mapping
     """/brokers/ids; the watch also fires when a broker bounces, as that deletes a child and creates one."""
     ids = _ids(await session.children(paths.BROKERS, watch))
     nodes = await session.read_many([paths.broker(broker_id) for broker_id in ids])
-    return {
-        broker_id: codecs.decode_registration(paths.broker(broker_id), node[0], broker_id)
-        for broker_id, node in zip(ids, nodes, strict=True)
-        if node is not None
-    }
+    found = {}
+    for broker_id, node in zip(ids, nodes, strict=True):
+        if node is None:
+            continue
+        try:
+            found[broker_id] = codecs.decode_registration(paths.broker(broker_id), node[0], broker_id)
+        except TidemarkError as error:
+            _log.error("broker skipped: its node cannot be read", extra={"broker": broker_id, "why": error.message})
+    return found
 
 
 async def epochs(session: Session) -> Mapping[BrokerId, BrokerEpochRecord]:
     """/brokers/epochs."""
     ids = _ids(await session.children(paths.BROKER_EPOCHS))
     nodes = await session.read_many([paths.broker_epoch(broker_id) for broker_id in ids])
-    return {
-        broker_id: codecs.decode_broker_epoch(paths.broker_epoch(broker_id), node[0], node[1].version)
-        for broker_id, node in zip(ids, nodes, strict=True)
-        if node is not None
-    }
+    return {broker_id: _epoch(broker_id, node) for broker_id, node in zip(ids, nodes, strict=True) if node is not None}
+
+
+def _epoch(broker_id: BrokerId, node: NodeRead) -> BrokerEpochRecord:
+    """Where the node cannot be understood nothing of before its present registration is trusted (rule T2)."""
+    data, stat = node
+    try:
+        return codecs.decode_broker_epoch(paths.broker_epoch(broker_id), data, stat.version)
+    except TidemarkError as error:
+        _log.error("broker not trusted: its node cannot be read", extra={"broker": broker_id, "why": error.message})
+        epoch = BrokerEpoch(stat.version)
+        return BrokerEpochRecord(epoch, unclean_at=epoch, lost_at=epoch)
 
 
 def _ids(names: list[str]) -> list[BrokerId]:

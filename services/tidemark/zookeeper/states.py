@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -13,18 +14,30 @@ from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.topics import not_active, term_check
 
 _LEADER_READS_MAX: Final = 100
+_log = logging.getLogger(__name__)
+
 _CONFLICT = WriteResult(WriteOutcome.CONFLICT)
 _UNKNOWN = WriteResult(WriteOutcome.UNKNOWN)
 
 
-async def read(session: Session, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, VersionedState]:
-    """Those that exist."""
+async def read(
+    session: Session, partitions: Sequence[TopicPartition], unreadable: set[TopicPartition] | None
+) -> Mapping[TopicPartition, VersionedState]:
+    """Those that exist; what cannot be understood is logged, left out and added to `unreadable`."""
     nodes = await session.read_many([paths.state(partition) for partition in partitions])
-    return {
-        partition: VersionedState(codecs.decode_state(paths.state(partition), node[0]), node[1].version)
-        for partition, node in zip(partitions, nodes, strict=True)
-        if node is not None
-    }
+    found = {}
+    for partition, node in zip(partitions, nodes, strict=True):
+        if node is None:
+            continue
+        try:
+            state = codecs.decode_state(paths.state(partition), node[0])
+        except TidemarkError as error:
+            _log.error("state skipped: its node cannot be read", extra={"why": error.message})
+            if unreadable is not None:
+                unreadable.add(partition)
+            continue
+        found[partition] = VersionedState(state, node[1].version)
+    return found
 
 
 async def read_for_leader(

@@ -138,10 +138,10 @@ class SessionMetadataStore:
     # topics
 
     async def topics(
-        self, names: Sequence[str] | None = None, *, watch: bool = False
+        self, names: Sequence[str] | None = None, *, watch: bool = False, unreadable: set[str] | None = None
     ) -> Mapping[str, TopicDescription]:
         """Those of `names` that exist (None: all), configs included, pipelined."""
-        return await topics.read(self._session, names, self._watch(StoreEvent.TOPICS, watch))
+        return await topics.read(self._session, names, self._watch(StoreEvent.TOPICS, watch), unreadable)
 
     async def create_topic(self, topic: TopicDescription) -> TopicDescription:
         """One multi guarded by absence; raises TOPIC_ALREADY_EXISTS."""
@@ -163,12 +163,16 @@ class SessionMetadataStore:
     # partition states
 
     async def states(
-        self, partitions: Sequence[TopicPartition], *, sync: bool = False
+        self,
+        partitions: Sequence[TopicPartition],
+        *,
+        sync: bool = False,
+        unreadable: set[TopicPartition] | None = None,
     ) -> Mapping[TopicPartition, VersionedState]:
         """Those that exist, pipelined; `sync` first where asked."""
         if sync:
             await self._session.sync()
-        return await states.read(self._session, partitions)
+        return await states.read(self._session, partitions, unreadable)
 
     async def write_states(self, term: ControllerTerm, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
         """Multis that check the term; raises CONTROLLER_NOT_ACTIVE when that fails."""

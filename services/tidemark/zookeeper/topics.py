@@ -46,11 +46,15 @@ def not_active(term: ControllerTerm) -> TidemarkError:
 
 
 async def read(
-    session: Session, names: Sequence[str] | None, watch: Callable[[Any], None] | None
+    session: Session,
+    names: Sequence[str] | None,
+    watch: Callable[[Any], None] | None,
+    unreadable: set[str] | None = None,
 ) -> Mapping[str, TopicDescription]:
     """Those of `names` that exist, with their configs; `watch` on the list, and on every one read.
 
-    When all are asked for, one that cannot be read is logged and left out: it must not stop the work on the others.
+    When all are asked for, one that cannot be read is logged, left out and added to `unreadable`: it must not stop the
+    work on the others.
     """
     everything = names is None
     if names is None or watch is not None:
@@ -74,6 +78,8 @@ async def read(
             if not everything:
                 raise
             _log.error("topic skipped: its node cannot be read", extra={"topic": name, "why": error.message})
+            if unreadable is not None:
+                unreadable.add(name)
             continue
         found[name] = replace(
             topic,

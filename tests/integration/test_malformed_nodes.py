@@ -1,0 +1,76 @@
+"""Nodes that somebody has broken by hand: the controller reports them, skips them, and goes on, also a new one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from tidemark.client import AdminClient, Consumer, Producer
+from tidemark.local.cluster import LocalCluster, controller_name
+from tidemark.model import TidemarkError
+
+BROKEN = (b"", b"\xff", b"[]", b'{"version":1}', b'{"version":9,"partitions":{"0":["x"]}}')
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("malformed"), brokers=2, controllers=2) as started:
+        yield started
+
+
+def wait_for(done: Callable[[], bool], what: str) -> None:
+    until_s = time.monotonic() + WAIT_S
+    while True:
+        try:
+            if done():
+                return
+        except TidemarkError:
+            pass
+        assert time.monotonic() < until_s, what
+        time.sleep(0.1)
+
+
+def in_sync(admin: AdminClient) -> bool:
+    topics = admin.describe_topics(["whole", "state", "node", "settings"])
+    return all(len(topic.partitions[0].in_sync_replicas) == 2 for topic in topics)
+
+
+def test_whatever_lies_in_a_node_the_controller_and_the_next_one_go_on_and_no_replica_is_lost(
+    mine: LocalCluster, tmp_path: Path
+) -> None:
+    zookeeper = KazooClient(mine.zookeeper.connect)
+    zookeeper.start()
+    with AdminClient(mine.admin_address) as admin:
+        for name in ("whole", "state", "node", "settings"):
+            admin.create_topic(name, partitions=1, replication_factor=2, configs={"min.insync.replicas": "1"})
+        with Producer(mine.bootstrap) as producer:
+            for name in ("whole", "state", "node", "settings"):
+                producer.send(name, b"kept").result()
+        paths = ("/brokers/topics/state/0/leaderAndISR", "/brokers/topics/node", "/config/topics/settings")
+        before = {path: zookeeper.get(path)[0] for path in paths}
+        for number, data in enumerate(BROKEN):
+            for path in paths:
+                zookeeper.set(path, data)
+            zookeeper.create("/admin/reassign_partitions", data)
+            admin.create_topic(f"made-{number}", partitions=2, replication_factor=2)
+            wait_for(lambda: zookeeper.exists("/admin/reassign_partitions") is None, "a bad node of moves goes")
+        assert admin.list_partition_reassignments().refusals
+
+        active = controller_name(admin.describe_cluster().view.controller_id - 100)
+        mine.kill(active)
+        admin.create_topic("by-the-next-one", partitions=2, replication_factor=2)
+        mine.restart(active)
+        mine.restart("broker-0")
+        for path, data in before.items():
+            zookeeper.set(path, data)
+        wait_for(lambda: in_sync(admin), "in sync again")
+    zookeeper.stop()
+    zookeeper.close()
+    with Consumer(mine.bootstrap) as consumer:
+        for name in ("whole", "state", "node", "settings"):
+            consumer.assign(name, start="earliest")
+            assert next(iter(consumer)).value == b"kept", name

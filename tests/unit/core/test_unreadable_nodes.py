@@ -1,0 +1,78 @@
+"""Nodes that nobody can understand: the controller goes on, and nothing is taken for abandoned because of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemark.core import controller_effects as fx
+from tidemark.core import controller_events as ev
+from tidemark.model import BrokerId, TopicPartition
+
+from tests.unit.core.controller_world import World
+
+
+def a_world() -> World:
+    world = World()
+    for broker in range(3):
+        world.register(broker)
+    world.make_topic("good", (0, 1, 2), m="1")
+    world.make_topic("bad", (0, 1, 2), m="1")
+    return world
+
+
+def elected(world: World, **unreadable: frozenset[str] | frozenset[TopicPartition]) -> None:
+    topics = {name: one for name, one in world.topics.items() if name not in unreadable.get("unreadable_topics", ())}
+    states = {one: found for one, found in world.states.items() if one not in unreadable.get("unreadable_states", ())}
+    elected = ev.Elected(world.registrations(), dict(world.epochs), topics, states, frozenset())
+    world.happens(replace(elected, **unreadable))  # type: ignore[arg-type]
+    for effect in [one for one in world.pending if isinstance(one, fx.WriteStates)]:
+        world.pending.remove(effect)
+        world.answer(effect)
+
+
+def complete(world: World) -> list[bool]:
+    return [
+        command.complete
+        for effect in world.pending
+        if isinstance(effect, fx.SendLeaderAndIsr)
+        for command in effect.commands
+    ]
+
+
+def test_brokers_set_nothing_aside_while_a_topic_cannot_be_understood() -> None:
+    world = a_world()
+    elected(world, unreadable_topics=frozenset({"bad"}))
+    assert complete(world) == [False] * 3
+    assert [one.fields["topic"] for one in world.observed if one.kind == "node_unreadable"] == ["bad"]
+    assert world.state("good").leader == 0, "the others are led"
+
+
+def test_brokers_set_nothing_aside_while_a_state_cannot_be_understood() -> None:
+    world = a_world()
+    world.elected()
+    world.settle()
+    bad = TopicPartition("bad", 0)
+    world.core = type(world.core)(world.core._ctx.config, world.core._policy_of)
+    elected(world, unreadable_states=frozenset({bad}))
+    assert complete(world)
+    assert not any(complete(world))
+
+
+def test_with_every_node_understood_the_commands_name_everything() -> None:
+    world = a_world()
+    elected(world)
+    assert complete(world) == [True] * 3
+
+
+def test_a_topic_that_cannot_be_understood_any_more_stays_as_it_was() -> None:
+    world = a_world()
+    world.elected()
+    world.settle()
+    good = {name: one for name, one in world.topics.items() if name == "good"}
+    world.happens(ev.TopicsChanged(good, frozenset({"bad"})))
+    world.settle()
+    assert "bad" in world.brokers[BrokerId(0)].view.topics
+    assert world.core.counts()["partitions"] == 2
+    world.happens(ev.TopicsChanged(good))
+    world.settle()
+    assert "bad" not in world.brokers[BrokerId(0)].view.topics, "now it is gone"
