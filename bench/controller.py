@@ -12,6 +12,9 @@
 `simulated_200k_decide_s`, `simulated_200k_rss_mb`: the controller's core alone; see `_controller_core`.
 
 Apache Kafka goes before us where there is one, with what `_kafka_controller` can see of it.
+ISR changes run beside the three that end a process: a fourth broker, which has replicas of one more topic, has just
+answered again after a silence that took it out of their ISRs, and is taken in again.
+
 `--partitions N` (10,000), `--no-simulation`; ROUNDS of each, medians.
 """
 
@@ -39,12 +42,20 @@ from bench.watching import LogLines, scrape, usage, wait_until
 
 BROKERS = 3
 TOPIC_PARTITIONS = 1000
+BESIDE = 3
+"""The broker whose replicas leave ISRs and come back."""
+BESIDE_PARTITIONS = 400
+LAG_MS = 1500
+SILENCE_S = 2.0
+"""Beyond `LAG_MS`, so that leaders change ISRs, and short of a missed heartbeat, so that nobody is suspected: with two
+of four suspected the controller would rather doubt itself (rule C6)."""
 ROUNDS = 3
 TIMEOUT_S = 120.0
 IDLE_S = 20.0
 SETTLE_S = 3.0
 CONFIGS = {"min.insync.replicas": "1"}
 """Kafka's default for both: the ISR that is left can go on alone."""
+SETTINGS = {"broker": {"replica.lag.time.max.ms": str(LAG_MS)}}
 OBSERVED = "tidemark_replica_observed_total"
 UNDER_REPLICATED = "tidemark_replica_under_replicated"
 LEADING = "tidemark_replica_leader_count"
@@ -65,7 +76,7 @@ class Arena:
 
     def live(self) -> list[int]:
         """Ids of the brokers whose process lives."""
-        return [broker for broker in range(BROKERS) if self.cluster.process(broker_name(broker)).running]
+        return [broker for broker in range(BROKERS + 1) if self.cluster.process(broker_name(broker)).running]
 
     def gauge(self, broker: int, name: str) -> float:
         """A gauge of a broker; -1 when it does not answer."""
@@ -80,10 +91,23 @@ class Arena:
         """Every partition is led, and every one has all its replicas in sync."""
         told = [
             scrape(self.cluster.metrics_address(broker_name(broker)), UNDER_REPLICATED, LEADING)
-            for broker in range(BROKERS)
+            for broker in self.live()
         ]
         leading = sum(one.get((LEADING, ()), 0.0) for one in told)
         return leading == partitions and not any(one.get((UNDER_REPLICATED, ()), 1.0) for one in told)
+
+    def start_beside(self) -> None:
+        """The fourth broker and a topic that it has replicas of."""
+        self.cluster.restart(broker_name(BESIDE))
+        self.admin.create_topic("beside", partitions=BESIDE_PARTITIONS, replication_factor=3, configs=CONFIGS)
+        self.partitions += BESIDE_PARTITIONS
+        self.wait_until_whole()
+
+    def change_isrs(self) -> None:
+        """Replicas have left their ISRs, and begin to come back when this returns."""
+        self.cluster.pause(broker_name(BESIDE))
+        time.sleep(SILENCE_S)
+        self.cluster.resume(broker_name(BESIDE))
 
     def wait_until_whole(self, partitions: int | None = None) -> float:
         """The wall-clock time at which it was."""
@@ -156,6 +180,7 @@ class Arena:
         led = self.gauge(broker, LEADING)
         before = self.became_leader(survivors)
         with self.phases(controller):
+            self.change_isrs()
             killed_s = time.time()
             self.cluster.kill(broker_name(broker))
             done_s = wait_until(
@@ -190,6 +215,7 @@ class Arena:
         """SIGTERM, then its return."""
         controller = self.active_controller()
         with self.phases(controller):
+            self.change_isrs()
             began_s = time.time()
             self.cluster.terminate(broker_name(broker), timeout_s=TIMEOUT_S)
             took_s = time.time() - began_s
@@ -205,6 +231,7 @@ class Arena:
         address = self.cluster.metrics_address(new)
         answers = (DECIDED, ("ControlAnswered",))
         before = scrape(address, DECIDED).get(answers, 0.0)
+        self.change_isrs()
         self.cluster.kill(old)
         # Every broker answers LeaderAndIsr and UpdateMetadata.
         done_s = wait_until(
@@ -248,15 +275,18 @@ def measure(partitions: int) -> dict[str, list[float]]:
     """Every figure, as often as there are rounds."""
     with (
         tempfile.TemporaryDirectory(prefix="tidemark-bench-") as directory,
-        LocalCluster(Path(directory), brokers=BROKERS) as cluster,
+        LocalCluster(Path(directory), brokers=BROKERS + 1, settings=SETTINGS) as cluster,
         AdminClient(cluster.admin_address, timeout_s=TIMEOUT_S) as admin,
     ):
         arena = Arena(cluster, admin, partitions)
+        cluster.terminate(broker_name(BESIDE))
         arena.fill()
         arena.idle()
         for number in range(ROUNDS):
-            print(f"round {number + 1}, load {os.getloadavg()[0]:.1f}")
             arena.create_and_delete(number)
+        arena.start_beside()
+        for number in range(ROUNDS):
+            print(f"round {number + 1}, load {os.getloadavg()[0]:.1f}")
             arena.lead_evenly()
             arena.kill_broker(number % BROKERS)
             arena.lead_evenly()

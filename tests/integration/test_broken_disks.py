@@ -132,7 +132,7 @@ def test_a_directory_that_cannot_be_written_goes_offline_with_its_leaders_and_th
 
         wait_until(lambda: all(leaders()[one.partition] == 1 for one in led(bad)), "its leaders are elsewhere")
         assert all(leaders()[one.partition] == 0 for one in led(good)), "the other directory's stay"
-        assert metric(cluster, "offline_log_directories") == 1
+        wait_until(lambda: metric(cluster, "offline_log_directories") == 1, "the directory is known to be offline")
         states = {disk.path: disk.error for disk in disks(cluster)}
         assert states[good.path] is None
         assert (states[bad.path] or TidemarkError(ErrorCode.INTERNAL, "")).code is ErrorCode.STORAGE_ERROR
