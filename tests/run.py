@@ -40,6 +40,11 @@ def _pytest(*directories: str) -> tuple[str, ...]:
     return (_PYTHON, "-m", "pytest", "-q", "--color=no", *directories)
 
 
+def _pytest_on_every_core(*directories: str) -> tuple[str, ...]:
+    """For tests that only compute: those that start processes or measure time need the machine for themselves."""
+    return (*_pytest(*directories), "--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
+
+
 _LINT = (
     (str(_BIN / "ruff"), "check", "--quiet"),
     (str(_BIN / "ruff"), "format", "--check", "--quiet"),
@@ -48,8 +53,8 @@ _LINT = (
 _PARTS = (
     Part("lint", _LINT, 60),
     Part("types", ((_PYTHON, "-m", "mypy"),), 180),
-    Part("unit", (_pytest("tests/unit"),), 240),
-    Part("simulation", (_pytest("tests/simulation", "tests/exploration"),), 300),
+    Part("unit", (_pytest_on_every_core("tests/unit"),), 240),
+    Part("simulation", (_pytest_on_every_core("tests/simulation", "tests/exploration"),), 300),
     Part("contract", (_pytest("tests/contract"),), 240),
     Part("integration", (_pytest("tests/integration"),), 480),
     Part("chaos", (_pytest("tests/chaos"),), 300),
@@ -63,6 +68,8 @@ def main(names: list[str]) -> int:
     if unknown:
         sys.stderr.write(f"no such part: {', '.join(unknown)}; there are {', '.join(part.name for part in _PARTS)}\n")
         return 2
+    # Started in the background we may have had interrupts ignored; tests that interrupt a command would wait in vain.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     wanted = [part for part in _PARTS if (part.name in names) or (not names and _exists(part))]
     started_s = time.monotonic()
     outcomes = []
