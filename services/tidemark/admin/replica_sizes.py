@@ -52,7 +52,7 @@ class FromBrokers:
             replica.partition: replica
             for directory in directories
             for replica in directory.replicas
-            if not replica.offline and replica.partition in wanted
+            if not replica.offline and not replica.future and replica.partition in wanted
         }
 
 

@@ -11,6 +11,7 @@ from tidemark.broker.checkpoints import Checkpoints
 from tidemark.broker.control import BrokerControl
 from tidemark.broker.controlled_shutdown import ControlledShutdown
 from tidemark.broker.delete_records import DeleteRecords
+from tidemark.broker.dir_moves import DirMoves
 from tidemark.broker.driver import BrokerDriver, EffectHandler
 from tidemark.broker.dynamic_config import DynamicConfig
 from tidemark.broker.fetch import FetchService, Waiters
@@ -166,6 +167,7 @@ class BrokerProcess:
         self._offline = OfflineDirectories(
             logs, self._threads, self._metrics.offline_log_directories.set, self._driver.fail
         )
+        self._dir_moves = DirMoves(self._core, logs, METRICS)
         self._retention = Retention(
             self._core,
             self._threads,
@@ -202,6 +204,7 @@ class BrokerProcess:
             log_dirs,
             self._configs,
             self._delete_records,
+            self._dir_moves,
         )
         self._server = make_server(
             settings.listeners.host,

@@ -7,16 +7,18 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from tidemark.broker.delete_records import DeleteRecords
+from tidemark.broker.dir_moves import DirMoves
 from tidemark.broker.dynamic_config import DynamicConfig
 from tidemark.broker.fetch import FetchService
 from tidemark.broker.log_dirs import LogDirs
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.produce import ProduceService
 from tidemark.broker.producer_ids import ProducerIds
+from tidemark.rpc.alter_log_dirs_codec import alterations_from_proto, results_to_proto
 from tidemark.rpc.config_codec import entry_to_proto
 from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
 from tidemark.rpc.metadata_codec import view_to_proto
-from tidemark.v1 import admin_configs_pb2, delete_records_pb2
+from tidemark.v1 import admin_configs_pb2, alter_log_dirs_pb2, delete_records_pb2
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
 
@@ -33,6 +35,7 @@ class BrokerService(BrokerServiceServicer):
         log_dirs: LogDirs,
         configs: DynamicConfig,
         delete_records: DeleteRecords,
+        dir_moves: DirMoves,
     ) -> None:
         self._metadata = metadata
         self._produce = produce
@@ -41,6 +44,7 @@ class BrokerService(BrokerServiceServicer):
         self._log_dirs = log_dirs
         self._configs = configs
         self._delete_records = delete_records
+        self._dir_moves = dir_moves
 
     async def GetMetadata(  # noqa: N802
         self, request: pb.GetMetadataRequest, context: Any
@@ -89,6 +93,12 @@ class BrokerService(BrokerServiceServicer):
         contents = await self._log_dirs.describe(*wanted_from_proto(request))
         for response in await asyncio.to_thread(lambda: tuple(contents_to_proto(contents))):
             yield response
+
+    async def AlterReplicaLogDirs(  # noqa: N802
+        self, request: alter_log_dirs_pb2.AlterReplicaLogDirsRequest, context: Any
+    ) -> alter_log_dirs_pb2.AlterReplicaLogDirsResponse:
+        """Replicas go into other directories."""
+        return results_to_proto(await self._dir_moves.alter(alterations_from_proto(request)))
 
     async def DeleteRecords(  # noqa: N802
         self, request: delete_records_pb2.DeleteRecordsRequest, context: Any

@@ -31,6 +31,8 @@ class ReplicaOnDisk:
         size_bytes: of all segments; -1 where its log failed, and then the offsets are 0.
         offset_lag: of a follower, records below its leader's high watermark, as last heard, that it lacks.
         bytes_in_per_s: of a leader, what producers append.
+        future: a copy of the replica, which lies in another directory, on its way into this one (rule M3);
+            `offset_lag` is what it lacks of that one.
     """
 
     partition: TopicPartition
@@ -43,6 +45,7 @@ class ReplicaOnDisk:
     offset_lag: int
     bytes_in_per_s: float
     offline: bool
+    future: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,7 @@ def _replica_to_proto(replica: ReplicaOnDisk) -> pb.LogDirReplica:
         offset_lag=replica.offset_lag,
         bytes_in_per_s=replica.bytes_in_per_s,
         offline=replica.offline,
+        future=replica.future,
     )
 
 
@@ -169,4 +173,5 @@ def _replica_from_proto(message: pb.LogDirReplica) -> ReplicaOnDisk:
         offset_lag=message.offset_lag,
         bytes_in_per_s=message.bytes_in_per_s,
         offline=message.offline,
+        future=message.future,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import threading
 import time
@@ -93,6 +94,7 @@ class LogManager:
         self._deleter = ThreadPoolExecutor(1, thread_name_prefix="log-deleter")
         self._found: dict[TopicPartition, list[tuple[LogDirectory, FoundReplica]]] = {}
         self._strays: list[Path] = []
+        self._preferred: dict[TopicPartition, LogDirectory] = {}
         for directory in self._directories:
             for found in directory.found:
                 self._found.setdefault(found.partition, []).append((directory, found))
@@ -117,6 +119,23 @@ class LogManager:
         """Index of the directory that holds a replica, whether or not it can be used; None: none does."""
         places = self._found.get(partition)
         return self._directories.index(places[0][0]) if places else None
+
+    def directory_named(self, name: str) -> int | None:
+        """Index of the directory with this path or uuid; None: there is none."""
+        path = os.path.realpath(name)
+        for index, directory in enumerate(self._directories):
+            if name == directory.directory_id or path == os.path.realpath(directory.path):
+                return index
+        return None
+
+    def prefer(self, partition: TopicPartition, directory: int | None) -> None:
+        """Where a replica of it is made, should it have to be; None: wherever there is most room. Not remembered by
+        the next start."""
+        with self._lock:
+            if directory is None:
+                self._preferred.pop(partition, None)
+            else:
+                self._preferred[partition] = self._directories[directory]
 
     def logs_in(self, directory: int) -> list[tuple[TopicPartition, PartitionLog]]:
         """The logs of a directory that are open, by the directory's index."""
@@ -171,7 +190,7 @@ class LogManager:
             if places:
                 directory, found = places[0]
             else:
-                directory = self._emptiest()
+                directory = self._place_for(partition)
                 found = self._make(directory, partition, identity, doubt)
         if directory.failed:
             raise TidemarkError(ErrorCode.STORAGE_ERROR, directory.failed)
@@ -230,6 +249,16 @@ class LogManager:
         else:
             self._found[partition] = [keep]
         return doubt
+
+    def _place_for(self, partition: TopicPartition) -> LogDirectory:
+        """The directory that was asked for, if it is online."""
+        preferred = self._preferred.pop(partition, None)
+        if preferred is None or preferred.failed is None:
+            return preferred or self._emptiest()
+        _LOGGER.warning(
+            "made in another directory than was asked for", extra={"partition": str(partition), "why": preferred.failed}
+        )
+        return self._emptiest()
 
     def _emptiest(self) -> LogDirectory:
         online = [directory for directory in self._directories if directory.failed is None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from tidemark.model import ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.rpc.channel import SPLIT_BYTES
@@ -43,6 +45,13 @@ def test_an_offline_directory_says_why() -> None:
     assert found.error is not None
     assert (found.error.code, found.error.message) == (ErrorCode.STORAGE_ERROR, "input/output error")
     assert (found.directory_id, found.path, found.total_bytes, found.free_bytes) == ("a", "/data/a", 1000, 500)
+
+
+def test_a_copy_on_its_way_in_is_told_apart() -> None:
+    (replica,) = replicas(1)
+    (message,) = contents_to_proto((directory("a", (replica, dataclasses.replace(replica, future=True))),))
+    found = content_from_proto(message.log_dirs[0])
+    assert [one.future for one in found.replicas] == [False, True]
 
 
 def test_no_message_of_replicas_with_the_longest_names_comes_near_the_limit() -> None:
