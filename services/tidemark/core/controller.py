@@ -21,6 +21,7 @@ from tidemark.core.controller_teller import ControllerTeller
 from tidemark.core.departures import Departures
 from tidemark.core.election import BrokerFacts, Decision, decide
 from tidemark.core.leader_balance import LeaderBalance
+from tidemark.core.move_directories import DIRECTORY_REFUSALS
 from tidemark.core.moves import Moves
 from tidemark.core.partition_changes import PartitionChanges
 from tidemark.core.partition_record import PartitionRecord, TopicPolicy
@@ -487,6 +488,8 @@ class ControllerCore:
         elif error.code is ErrorCode.STORAGE_ERROR:
             record.offline |= {IsrEntry(broker, link.broker_epoch)}
             self._ctx.dirty.add(partition)
+        elif error.code in DIRECTORY_REFUSALS:
+            self._moves.directory_refused(broker, partition, error)
         elif record.state.leader != broker:
             return
         elif error.code is ErrorCode.FENCED_LEADER_EPOCH and record.refused(error):

@@ -75,7 +75,7 @@ class ControllerTeller:
         if link.needs_all_leadership and any(record.writing or record.doubtful for record in records):
             return []  # what is being decided is told with the rest, in a moment
         complete = link.needs_all_leadership and self._ctx.knows_everything()
-        commands = tuple(self._command(record) for record in records if record.state is not None)
+        commands = tuple(self._command(record, broker) for record in records if record.state is not None)
         parts = [
             commands[start : start + PART_PARTITIONS_MAX]
             for start in range(0, max(len(commands), 1), PART_PARTITIONS_MAX)
@@ -109,7 +109,7 @@ class ControllerTeller:
         link.partitions = set()
         return [effect]
 
-    def _command(self, record: PartitionRecord) -> PartitionCommand:
+    def _command(self, record: PartitionRecord, broker: BrokerId) -> PartitionCommand:
         assert record.state is not None
         topic = self._ctx.topics[record.partition.topic]
         return PartitionCommand(
@@ -121,6 +121,7 @@ class ControllerTeller:
             adding_replicas=topic.adding.get(record.partition.partition, ()),
             removing_replicas=topic.removing.get(record.partition.partition, ()),
             throttle_bytes_per_s=record.throttle_bytes_per_s,
+            log_dir=record.log_dirs.get(broker, ""),
         )
 
     def _stops(self, broker: BrokerId, link: BrokerLink, now_ms: int) -> ControllerEffect:

@@ -136,7 +136,10 @@ class LeaderMessage:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCommand:
-    """One partition of a LeaderAndIsr command: its node, its version, its replicas."""
+    """One partition of a LeaderAndIsr command: its node, its version, its replicas.
+
+    `log_dir`: path or uuid of the directory that the told broker shall hold its replica in; "": any (rule M3).
+    """
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -146,6 +149,7 @@ class PartitionCommand:
     adding_replicas: tuple[BrokerId, ...] = ()
     removing_replicas: tuple[BrokerId, ...] = ()
     throttle_bytes_per_s: int = 0
+    log_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True)

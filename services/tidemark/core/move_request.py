@@ -95,6 +95,15 @@ def check_moves(
     return errors
 
 
+def named_directories(move: Move) -> dict[BrokerId, str]:
+    """The directory, by path or uuid, of each replica of the target that is not to lie just anywhere."""
+    return {
+        broker: directory
+        for broker, directory in zip(move.replicas, move.log_dirs, strict=False)
+        if directory != ANY_LOG_DIR
+    }
+
+
 # -- the document ----------------------------------------------------------------------------------------------
 
 
@@ -252,7 +261,7 @@ def _log_dirs_mismatch(move: Move) -> TidemarkError:
     return TidemarkError(
         ErrorCode.LOG_DIRS_MISMATCH,
         f"the move of {move.partition} has {len(move.log_dirs)} log_dirs for {len(move.replicas)} replicas; "
-        f'give "{ANY_LOG_DIR}" once for each replica, or leave log_dirs out',
+        f'give one for each replica, "{ANY_LOG_DIR}" where the broker shall choose, or leave log_dirs out',
         _facts(move.partition),
     )
 
@@ -274,13 +283,13 @@ def _check_target(move: Move) -> None:
             f"the move of {partition} names broker {_ids(twice)} more than once; a broker holds one replica of it",
             {**_facts(partition), "brokers": _ids(twice)},
         )
-    chosen = [directory for directory in move.log_dirs if directory != ANY_LOG_DIR]
-    if chosen:
+    unnamed = [broker for broker, directory in zip(replicas, move.log_dirs, strict=False) if not directory.strip()]
+    if unnamed:
         raise TidemarkError(
             ErrorCode.LOG_DIR_NOT_FOUND,
-            f"the move of {partition} asks for log directory {_shown(chosen[0])}, but moves choose the directory "
-            f'themselves; give "{ANY_LOG_DIR}"',
-            _facts(partition),
+            f"the move of {partition} names no log directory for broker {_ids(unnamed)}; give the path or the uuid of "
+            f'one that tidemark log-dirs describe shows, or "{ANY_LOG_DIR}"',
+            {**_facts(partition), "brokers": _ids(unnamed)},
         )
 
 

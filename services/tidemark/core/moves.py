@@ -22,7 +22,8 @@ from tidemark.core import controller_events as ev
 from tidemark.core.controller_context import ControllerContext
 from tidemark.core.controller_effects import FinishMoves
 from tidemark.core.election import BrokerFacts, Decision, PartitionFacts, settle
-from tidemark.core.move_request import check_moves
+from tidemark.core.move_directories import MoveDirectories, directory_refusal
+from tidemark.core.move_request import check_moves, named_directories
 from tidemark.core.partition_record import PartitionRecord
 from tidemark.core.reassignment import MoveStatus, status
 from tidemark.model import (
@@ -70,6 +71,7 @@ class Moves:
         self._finished: list[Move] = []
         self._refused: list[Refusal] = []
         self._look = False
+        self._directories = MoveDirectories(ctx)
 
     # -- what is asked for -------------------------------------------------------------------------------------
 
@@ -90,6 +92,7 @@ class Moves:
                 self._beginning.discard(partition)
                 self._ctx.dirty.add(partition)
                 self._throttle(partition, 0 if entry is None else entry.throttle_bytes_per_s)
+                self._direct(partition)
 
     def _throttle(self, partition: TopicPartition, bytes_per_s: int) -> None:
         record = self._ctx.records.get(partition)
@@ -97,6 +100,21 @@ class Moves:
             record.throttle_bytes_per_s = bytes_per_s
             if partition in self._active or not bytes_per_s:
                 self._ctx.mark_changed(record)
+
+    def _direct(self, partition: TopicPartition) -> None:
+        """Directories count from the first step on (rule M3), or at once where the replicas stay."""
+        record, entry = self._ctx.records.get(partition), self._wanted.get(partition)
+        if record is None:
+            self._directories.forget(partition)
+        else:
+            begun = entry is not None and (partition in self._active or self._is_done(entry))
+            self._directories.want(record, entry if begun else None)
+
+    def directory_refused(self, broker: BrokerId, partition: TopicPartition, error: TidemarkError) -> None:
+        """A broker has adopted the partition but cannot hold it where it was told to: people hear of it once."""
+        entry = self._wanted.get(partition)
+        if entry is not None and self._directories.is_news(broker, partition):
+            self._refuse(Refusal(REASSIGN, partition, directory_refusal(broker, error), entry.request_id))
 
     def _checked(self, moves: Iterable[Move], *, resumed: bool) -> list[tuple[Move, TidemarkError]]:
         """Those refused. What a controller before this one has found, or begun, is not looked at as if it were new."""
@@ -108,7 +126,7 @@ class Moves:
             if found is not None:
                 if not move.cancel and found.target != move.replicas and not resumed:
                     refused.append((move, _in_progress(move.partition, found)))
-            elif not move.cancel and not self._is_done(move):
+            elif not move.cancel and not (self._is_done(move) and not named_directories(move)):
                 new.append(move)
         errors = check_moves(new, ctx.topics, set(ctx.brokers), ())
         for move in new:
@@ -135,6 +153,7 @@ class Moves:
         self._finishing.add(move)
         self._finished.append(move)
         self._throttle(move.partition, 0)
+        self._direct(move.partition)
 
     def effects(self) -> Iterator[FinishMoves]:
         """What goes out of the node."""
@@ -154,6 +173,7 @@ class Moves:
             if partition not in self._active:
                 self._active.add(partition)
                 self._ctx.observe("move_begun", partition, to=str(list(topic.partitions[index])))
+                self._direct(partition)
         ended = [one for one in self._active if one.topic == name and one.partition not in topic.original]
         for partition in ended:
             self._forget(partition)
@@ -214,7 +234,9 @@ class Moves:
             return None
         if found is None:
             if entry is not None and (entry.cancel or self._is_done(entry)):
-                self._finish(entry)
+                self._direct(partition)
+                if entry.cancel or self._directories.are_told(record):
+                    self._finish(entry)
             elif entry is not None and partition not in self._beginning:
                 self._queued[partition] = None
                 self._look = True
@@ -316,11 +338,12 @@ class Moves:
 
     def told(self, partitions: Iterable[TopicPartition]) -> None:
         """Brokers have taken in commands about these."""
-        self._ctx.dirty |= self._settled.keys() & set(partitions)
+        partitions = set(partitions)
+        self._ctx.dirty |= (self._settled.keys() & partitions) | self._directories.told(partitions)
 
     def brokers_changed(self) -> None:
         """Whoever was waited for may be gone, or back."""
-        self._ctx.dirty.update(self._settled)
+        self._ctx.dirty.update(self._settled, self._directories.waiting())
         self._look = True
 
     # -- the topic's node --------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidemark.core.controller_events import LeadershipGivenUp, ReplicaFailed
@@ -52,6 +52,7 @@ class PartitionRecord:
         given_up_ms: when a leader last asked to be relieved: a partition is not passed round among slow disks.
         replication_factor: replicas it shall have; of the original ones during a move (rule R4).
         throttle_bytes_per_s: of its move (rule M2).
+        log_dirs: where these brokers shall hold it, while its move says so (rule M3).
         damaged: as in `PartitionFacts`, until a decision that took it in (`damage_decided`) is written.
     """
 
@@ -75,6 +76,7 @@ class PartitionRecord:
     offline: frozenset[IsrEntry] = frozenset()
     replication_factor: int = 0
     throttle_bytes_per_s: int = 0
+    log_dirs: Mapping[BrokerId, str] = field(default_factory=dict)
     damaged: frozenset[IsrEntry] = frozenset()
     damage_decided: frozenset[IsrEntry] = frozenset()
 

@@ -209,6 +209,7 @@ def _state_to_proto(command: PartitionCommand) -> pb.PartitionState:
         adding_replicas=command.adding_replicas,
         removing_replicas=command.removing_replicas,
         throttle_bytes_per_s=command.throttle_bytes_per_s,
+        log_dir=command.log_dir,
     )
 
 
@@ -232,6 +233,7 @@ def _state_from_proto(topic_id: str, message: pb.PartitionState) -> PartitionCom
         adding_replicas=ids_from_proto(message.adding_replicas),
         removing_replicas=ids_from_proto(message.removing_replicas),
         throttle_bytes_per_s=message.throttle_bytes_per_s,
+        log_dir=message.log_dir,
     )
 
 

@@ -195,7 +195,7 @@ def test_whatever_json_holds_it_is_a_move_or_an_error(anything: object) -> None:
 
 
 def test_a_move_that_can_be_made_is_not_refused() -> None:
-    assert codes(move(replicas=(2, 3)), move(partition=1, log_dirs=("any", "any"))) == {}
+    assert codes(move(replicas=(2, 3)), move(partition=1, log_dirs=("any", "/data/1"))) == {}
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_move_that_can_be_made_is_not_refused() -> None:
         (move(replicas=(), log_dirs=("any",)), ErrorCode.LOG_DIRS_MISMATCH),
         (move(replicas=()), ErrorCode.EMPTY_REPLICAS),
         (move(replicas=(1, 2, 1)), ErrorCode.DUPLICATE_REPLICA),
-        (move(log_dirs=("any", "/data/1")), ErrorCode.LOG_DIR_NOT_FOUND),
+        (move(log_dirs=("any", " ")), ErrorCode.LOG_DIR_NOT_FOUND),
         (move(topic="payments"), ErrorCode.UNKNOWN_TOPIC),
         (move(partition=2), ErrorCode.UNKNOWN_PARTITION),
         (move(replicas=(1, 8, 9)), ErrorCode.BROKER_NOT_AVAILABLE),

@@ -248,7 +248,7 @@ def test_going_back_does_not_drop_the_only_replica_that_is_in_sync() -> None:
         ((4, 4), {}, ErrorCode.DUPLICATE_REPLICA),
         ((4, 99), {}, ErrorCode.BROKER_NOT_AVAILABLE),
         ((4, 5), {"log_dirs": ("any",)}, ErrorCode.LOG_DIRS_MISMATCH),
-        ((4,), {"log_dirs": ("/data",)}, ErrorCode.LOG_DIR_NOT_FOUND),
+        ((4,), {"log_dirs": ("",)}, ErrorCode.LOG_DIR_NOT_FOUND),
     ],
 )
 def test_a_bad_entry_is_refused_by_its_code_and_changes_nothing(
