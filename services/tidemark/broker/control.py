@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import grpc
 
@@ -14,7 +14,7 @@ from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.topics import TopicTable
 from tidemark.core.effects import ReplyToControl
 from tidemark.core.events import Event, LeaderAndIsrArrived, StopReplicaArrived
-from tidemark.core.messages import ReplicaDescription
+from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription
 from tidemark.model import BrokerEpoch, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.control_codec import (
     descriptions_to_proto,
@@ -29,6 +29,17 @@ from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceServicer
 
 _log = logging.getLogger(__name__)
+
+
+class WantedDirectories(Protocol):
+    """Holds replicas in the log directories that moves name (rule M3)."""
+
+    def want(self, partition: TopicPartition, log_dir: str) -> None:
+        """A replica that is made is made there, one that lies elsewhere is moved there; returns when that is noted.
+
+        Raises:
+            TidemarkError: LOG_DIR_NOT_FOUND, LOG_DIR_OFFLINE, REPLICA_OFFLINE; nothing is changed then.
+        """
 
 
 class _HeartbeatStream(NamedTuple):
@@ -54,6 +65,7 @@ class BrokerControl(BrokerControlServiceServicer):
         metadata: MetadataCache,
         offline_directories: Callable[[], tuple[str, ...]],
         on_ping: Callable[[bool], None],
+        directories: WantedDirectories | None = None,
     ) -> None:
         self.broker_epoch = BrokerEpoch(-1)
         self.wants_shutdown = False
@@ -62,6 +74,7 @@ class BrokerControl(BrokerControlServiceServicer):
         self._metadata = metadata
         self._offline_directories = offline_directories
         self._on_ping = on_ping
+        self._directories = directories
         self._controller_epoch = ControllerEpoch(-1)
         self._waiting: dict[int, asyncio.Future[ReplyToControl]] = {}
         self._next_id = 0
@@ -96,8 +109,23 @@ class BrokerControl(BrokerControlServiceServicer):
         self._check(request.header)
         command = leader_and_isr_from_proto(request)
         self._topics.update(command.topic_configs)
+        elsewhere = self._want_directories(command)
         reply = await self._ask(lambda request_id: LeaderAndIsrArrived(request_id, command))
-        return pb.LeaderAndIsrResponse(errors=refusals_to_proto(reply.refused))
+        refused = {partition for partition, _ in reply.refused}
+        unplaced = [one for one in elsewhere if one[0] not in refused]
+        return pb.LeaderAndIsrResponse(errors=refusals_to_proto([*reply.refused, *unplaced]))
+
+    def _want_directories(self, command: LeaderAndIsrCommand) -> list[tuple[TopicPartition, TidemarkError]]:
+        """Before the core opens or makes a replica (rule M3). Gives those that will lie elsewhere: they are adopted all
+        the same."""
+        elsewhere = []
+        for one in command.partitions:
+            if one.log_dir and self._directories is not None:
+                try:
+                    self._directories.want(one.partition, one.log_dir)
+                except TidemarkError as error:
+                    elsewhere.append((one.partition, error))
+        return elsewhere
 
     async def StopReplica(  # noqa: N802
         self, request: pb.StopReplicaRequest, context: Any

@@ -16,7 +16,9 @@ from tidemark.core.move_request import named_directories
 from tidemark.core.partition_record import PartitionRecord
 from tidemark.model import BrokerId, ErrorCode, Move, TidemarkError, TopicPartition
 
-DIRECTORY_REFUSALS: Final = frozenset((ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.LOG_DIR_OFFLINE))
+DIRECTORY_REFUSALS: Final = frozenset(
+    (ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.LOG_DIR_OFFLINE, ErrorCode.REPLICA_OFFLINE)
+)
 """What a broker answers that has adopted a partition but cannot hold it where it was told to."""
 
 

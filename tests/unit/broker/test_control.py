@@ -1,0 +1,89 @@
+"""What the controller tells a broker about log directories: known before the core opens anything (rules M1, M3)."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from tidemark.broker.control import BrokerControl
+from tidemark.broker.driver import BrokerDriver
+from tidemark.broker.metadata_cache import MetadataCache
+from tidemark.broker.topics import TopicTable
+from tidemark.core.effects import ReplyToControl
+from tidemark.core.events import LeaderAndIsrArrived
+from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    ErrorCode,
+    LeaderAndIsr,
+    LeaderEpoch,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
+from tidemark.rpc.control_codec import leader_and_isr_to_proto, refusals_from_proto
+
+EPOCH = BrokerEpoch(3)
+
+
+class Core:
+    """Takes commands in; remembers in which order things came, and answers with what it was told to refuse."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.refuses: tuple[tuple[TopicPartition, TidemarkError], ...] = ()
+        self.without: frozenset[str] = frozenset()
+        self.control = BrokerControl(
+            cast(BrokerDriver, self), TopicTable(), MetadataCache(""), tuple, lambda may_shut_down: None, self
+        )
+        self.control.broker_epoch = EPOCH
+
+    def submit(self, event: Any) -> None:
+        """As the driver of the core."""
+        assert isinstance(event, LeaderAndIsrArrived)
+        self.order += [f"adopt {one.partition}" for one in event.command.partitions]
+        self.control.reply(ReplyToControl(event.request_id, None, self.refuses))
+
+    def want(self, partition: TopicPartition, log_dir: str) -> None:
+        """As whoever moves replicas between directories."""
+        if log_dir in self.without:
+            raise TidemarkError(ErrorCode.LOG_DIR_NOT_FOUND, f"there is no {log_dir}")
+        self.order.append(f"hold {partition} in {log_dir}")
+
+    async def told(self, **log_dirs: str) -> dict[str, ErrorCode]:
+        """By partition of topic "t", named p0, p1...; gives the refusals."""
+        command = LeaderAndIsrCommand(
+            BrokerId(9),
+            ControllerEpoch(1),
+            EPOCH,
+            tuple(_command(int(name[1:]), log_dir) for name, log_dir in log_dirs.items()),
+        )
+        answer = await self.control.LeaderAndIsr(leader_and_isr_to_proto(command), None)
+        return {f"p{one.partition}": error.code for one, error in refusals_from_proto(answer.errors)}
+
+
+def _command(index: int, log_dir: str) -> PartitionCommand:
+    state = LeaderAndIsr(BrokerId(1), LeaderEpoch(0), (), (), (), 1, 0, False, ControllerEpoch(1))
+    identity = ReplicaIdentity("id", "incarnation")
+    return PartitionCommand(TopicPartition("t", index), identity, (BrokerId(1),), state, 0, log_dir=log_dir)
+
+
+async def test_directories_are_known_before_replicas_are_made() -> None:
+    core = Core()
+    assert await core.told(p0="", p1="/data/1") == {}
+    assert core.order == ["hold t-1 in /data/1", "adopt t-0", "adopt t-1"]
+
+
+async def test_a_directory_that_is_not_there_is_said_and_the_partition_adopted_all_the_same() -> None:
+    core = Core()
+    core.without = frozenset({"/none"})
+    assert await core.told(p0="/none", p1="/data/1") == {"p0": ErrorCode.LOG_DIR_NOT_FOUND}
+    assert core.order == ["hold t-1 in /data/1", "adopt t-0", "adopt t-1"]
+
+
+async def test_what_the_core_refuses_is_refused_once() -> None:
+    core = Core()
+    core.without = frozenset({"/none"})
+    core.refuses = ((TopicPartition("t", 0), TidemarkError(ErrorCode.STORAGE_ERROR, "its disk is gone")),)
+    assert await core.told(p0="/none") == {"p0": ErrorCode.STORAGE_ERROR}
