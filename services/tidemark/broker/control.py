@@ -56,6 +56,7 @@ class BrokerControl(BrokerControlServiceServicer):
     Attributes:
         broker_epoch: ours; -1 while we are not registered, and then every command is refused.
         wants_shutdown: said with each heartbeat from the beginning of a graceful stop on.
+        directories: there as soon as the logs are, which is before any command is believed.
     """
 
     def __init__(
@@ -65,16 +66,15 @@ class BrokerControl(BrokerControlServiceServicer):
         metadata: MetadataCache,
         offline_directories: Callable[[], tuple[str, ...]],
         on_ping: Callable[[bool], None],
-        directories: WantedDirectories | None = None,
     ) -> None:
         self.broker_epoch = BrokerEpoch(-1)
         self.wants_shutdown = False
+        self.directories: WantedDirectories | None = None
         self._driver = driver
         self._topics = topics
         self._metadata = metadata
         self._offline_directories = offline_directories
         self._on_ping = on_ping
-        self._directories = directories
         self._controller_epoch = ControllerEpoch(-1)
         self._waiting: dict[int, asyncio.Future[ReplyToControl]] = {}
         self._next_id = 0
@@ -120,9 +120,9 @@ class BrokerControl(BrokerControlServiceServicer):
         the same."""
         elsewhere = []
         for one in command.partitions:
-            if one.log_dir and self._directories is not None:
+            if one.log_dir and self.directories is not None:
                 try:
-                    self._directories.want(one.partition, one.log_dir)
+                    self.directories.want(one.partition, one.log_dir)
                 except TidemarkError as error:
                     elsewhere.append((one.partition, error))
         return elsewhere

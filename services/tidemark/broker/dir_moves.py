@@ -35,15 +35,18 @@ class DirMoves:
     def want(self, partition: TopicPartition, log_dir: str) -> None:
         """The controller wants the replica in this directory, a path or a uuid; again is fine.
 
-        One that is not there yet is made there; one that lies elsewhere moves. A directory that cannot be used is
-        reported and nothing else: the replica matters more than where it lies.
+        One that is not there yet is made there; one that lies elsewhere moves. Where the directory cannot be used
+        nothing is changed: the replica matters more than where it lies.
+
+        Raises:
+            TidemarkError: LOG_DIR_NOT_FOUND, LOG_DIR_OFFLINE.
         """
         try:
             directory = self._directory(log_dir)
         except TidemarkError as error:
             self._refused.inc()
             _log.error("log directory not usable", extra={"partition": str(partition), "why": error.message})
-            return
+            raise
         self._note(partition, _Wish(directory, 0))
 
     async def alter(self, request: AlterLogDirs) -> tuple[Alteration, ...]:

@@ -168,6 +168,7 @@ class BrokerProcess:
             logs, self._threads, self._metrics.offline_log_directories.set, self._driver.fail
         )
         self._dir_moves = DirMoves(self._core, logs, METRICS)
+        self._control.directories = self._dir_moves
         self._retention = Retention(
             self._core,
             self._threads,

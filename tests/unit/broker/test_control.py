@@ -35,9 +35,10 @@ class Core:
         self.refuses: tuple[tuple[TopicPartition, TidemarkError], ...] = ()
         self.without: frozenset[str] = frozenset()
         self.control = BrokerControl(
-            cast(BrokerDriver, self), TopicTable(), MetadataCache(""), tuple, lambda may_shut_down: None, self
+            cast(BrokerDriver, self), TopicTable(), MetadataCache(""), tuple, lambda may_shut_down: None
         )
         self.control.broker_epoch = EPOCH
+        self.control.directories = self
 
     def submit(self, event: Any) -> None:
         """As the driver of the core."""
