@@ -16,7 +16,6 @@ from typing import Final
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import EpochEntry, LeaderEpoch, Offset, TidemarkError
-from tidemark.record.checks import check_batch
 from tidemark.record.envelope import Envelope
 from tidemark.storage.checkpoint import UNKNOWN
 from tidemark.storage.cleaner_point import CLEANER_FILE, lower_clean_point
@@ -34,6 +33,7 @@ from tidemark.storage.damage import (
 from tidemark.storage.epoch_file import read_epochs, write_epochs
 from tidemark.storage.files import DELETED_SUFFIX, TEMPORARY_SUFFIX, Descriptor, read_exactly
 from tidemark.storage.index import SegmentIndex, load_index, read_end_mark
+from tidemark.storage.scan import check_at, checked_batches
 from tidemark.storage.segment import LOG_SUFFIX, OFFSET_DIGITS, Damage, Segment, skip_to, walk
 from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, newest_snapshot
 from tidemark.storage.swap import recover_swaps
@@ -276,16 +276,12 @@ def _scan(segment: Segment, descriptor: int, size: int, recovery_point: int, int
         segment.size_bytes = index.positions[number]
         segment.next_offset = index.offsets[number]
         segment.max_timestamp_us = index.timestamps[number]
-    before = -1
-    epoch = -1
-    for position, envelope in walk(descriptor, segment.size_bytes, size):
+    before, epoch = -1, -1
+    for position, envelope, checked in _batches_from(descriptor, segment.size_bytes, size, recovery_point):
         if envelope.base_offset < segment.next_offset or envelope.leader_epoch < epoch:
             raise Damage(position, f"the batch at {envelope.base_offset} goes back in offset or epoch")
-        checked = envelope.base_offset >= recovery_point
-        if checked:
-            _check(descriptor, position, envelope.batch_length, position)
-        elif envelope.base_offset > segment.next_offset and before >= 0:
-            _check(descriptor, before, position - before, position)
+        if envelope.base_offset > segment.next_offset and before >= 0:
+            _check_whole(descriptor, before, position)
         segment.note(
             base_offset=envelope.base_offset,
             next_offset=envelope.next_offset,
@@ -293,14 +289,30 @@ def _scan(segment: Segment, descriptor: int, size: int, recovery_point: int, int
             timestamp_us=envelope.max_timestamp_us,
             interval_bytes=interval_bytes,
         )
-        before, epoch = position, envelope.leader_epoch
+        before, epoch = -1 if checked else position, envelope.leader_epoch
 
 
-def _check(descriptor: int, start: int, length: int, position: int) -> None:
+def _batches_from(
+    descriptor: int, start: int, end: int, recovery_point: int
+) -> Iterator[tuple[int, Envelope, bool]]:
+    """(position, envelope, whether all of it was checked) of each batch; those below the recovery point need not be."""
+    for position, envelope in walk(descriptor, start, end):
+        if envelope.base_offset >= recovery_point:
+            start = position
+            break
+        yield position, envelope, False
+    else:
+        return
+    for position, envelope in checked_batches(descriptor, start, end):
+        yield position, envelope, True
+
+
+def _check_whole(descriptor: int, start: int, end: int) -> None:
+    """A hole follows the batch: its length of offsets may be damaged. What is noted of it stays, so it ends there."""
     try:
-        check_batch(read_exactly(descriptor, length, start))
-    except TidemarkError as error:
-        raise Damage(position, error.message) from error
+        check_at(read_exactly(descriptor, end - start, start), 0, position=start, end=end)
+    except Damage as found:
+        raise Damage(end, found.reason) from found
 
 
 def _starts_at(descriptor: int, position: int, size: int, offset: int) -> bool:
