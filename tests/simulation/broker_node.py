@@ -90,6 +90,7 @@ class BrokerNode(Node):
             fx.SendToFollower: lambda effect: self._send(False, self.inbound.get(effect.follower), effect.message),
             fx.DisconnectFollower: self._disconnect_follower,
             fx.HighWatermarkAdvanced: lambda effect: None,
+            fx.LowWatermarkMoved: lambda effect: None,
             fx.LeadershipChanged: lambda effect: None,
             fx.Observed: self._observed,
             **self.logs.handlers,

@@ -11,8 +11,8 @@ from tidemark.core import events as ev
 from tidemark.model import NO_EPOCH, BrokerId, ErrorCode, Offset, TidemarkError
 from tidemark.record.envelope import Batch
 
-from tests.simulation.disk import make_batch, make_real_batch, value_of
 from tests.simulation.invariants import InvariantError
+from tests.simulation.records import make_batch, make_real_batch, values_of
 
 if TYPE_CHECKING:
     from tests.simulation.broker_node import BrokerNode
@@ -129,7 +129,7 @@ class Clients:
             return
         self._request_id += 1
         request_id, partition = self._request_id, self.world.partitions[0]
-        self._requests[request_id] = _Request(process, f"{value_of(batch)}.0", acks, then)
+        self._requests[request_id] = _Request(process, str(values_of(batch)[0]), acks, then)
         arrived = ev.ProduceArrived(request_id, partition, "", NO_EPOCH, acks, (batch,))
         engine.after(self.dice.randrange(0, 5), lambda: process.run(lambda: process.feed(arrived)))
         process.after(_DEADLINE_MS, lambda: process.feed(ev.ProduceExpired(request_id, partition)))

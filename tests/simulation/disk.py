@@ -13,51 +13,25 @@ from tidemark.core.events import RecoveredLog
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import EpochEntry, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
-from tidemark.record.envelope import Batch, Envelope, parse_envelope, stamped
-from tidemark.record.payload import build_batch, from_columns
+from tidemark.record.envelope import Batch
 
-
-def make_batch(value: str, *, records: int = 1, sequence: int = -1, producer_id: int = -1) -> Batch:
-    """An unstamped batch; `value` stands for its payload."""
-    producer_epoch = 0 if producer_id >= 0 else -1
-    envelope = Envelope(0, -1, 0, 100, 0, 1, 0, 0, records, records - 1, sequence, 0, producer_id, producer_epoch, 0)
-    return Batch(envelope, value.encode())
-
-
-_VALUES: dict[int, str] = {}
-"""Of real batches, by the CRC of what no stamp changes."""
-
-
-def make_real_batch(value: str, *, records: int = 1, sequence: int = -1, producer_id: int = -1) -> Batch:
-    """As `make_batch`, as the bytes that a producer sends."""
-    rows = from_columns(keys=None, values=[value.encode()] * records, timestamps_us=range(records))
-    epoch = 0 if producer_id >= 0 else -1
-    data = bytes(build_batch(rows, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))
-    batch = Batch(parse_envelope(data), data)
-    _VALUES[batch.envelope.crc] = value
-    return batch
-
-
-def value_of(batch: Batch) -> str:
-    """What a batch stands for."""
-    return _VALUES[batch.envelope.crc] if batch.envelope.crc else batch.data.decode()
-
-
-def stamp_at(batch: Batch, base_offset: int, leader_epoch: LeaderEpoch) -> Batch:
-    """As a leader's append does it."""
-    if batch.envelope.crc:
-        return stamped(batch, base_offset=base_offset, leader_epoch=leader_epoch)
-    return Batch(batch.envelope._replace(base_offset=base_offset, leader_epoch=leader_epoch), batch.data)
+from tests.simulation.records import Values, stamp_at, values_of
 
 
 @dataclass
 class StoredLog:
-    """One replica's log; offsets are exclusive ends. `values` has one entry for each record."""
+    """One replica's log; offsets are exclusive ends.
+
+    Invariant: `values` has one entry for each offset up to the end. What lies below `start` may still be there, and
+    is what a start finds that knows of no later one than `durable_start`.
+    """
 
     identity: ReplicaIdentity
     batches: list[Batch] = field(default_factory=list)
-    values: list[str] = field(default_factory=list)
+    values: Values = field(default_factory=list)
     start: int = 0
+    durable_start: int = 0
+    clean_point: int = 0
     flushed: int = 0
     epochs: tuple[EpochEntry, ...] = ()
     high_watermark: int = 0
@@ -66,33 +40,45 @@ class StoredLog:
 
     @property
     def end(self) -> int:
-        return self.start + len(self.values)
+        return len(self.values)
 
     def append(self, batches: tuple[Batch, ...], leader_epoch: LeaderEpoch, *, stamp: bool) -> None:
         for batch in batches:
             written = batch
             if stamp:
                 written = stamp_at(batch, self.end, leader_epoch)
-            assert written.envelope.base_offset == self.end, "logs have no gaps"
+            base = written.envelope.base_offset
+            if base < self.end:
+                assert not self.batches, "only an empty log takes a batch that spans its start"
+                assert self.start == self.end < written.envelope.next_offset, "it spans the start"
+                del self.values[base:]
+            self.values.extend([None] * (base - self.end))
             self.batches.append(written)
-            value = value_of(batch)
-            self.values.extend(f"{value}.{n}" for n in range(batch.envelope.last_offset_delta + 1))
+            self.values.extend(values_of(written))
 
     def truncate(self, end: int) -> None:
         self.cuts += 1
         while self.batches and self.batches[-1].envelope.next_offset > end:
-            self.batches.pop()
-        kept = self.batches[-1].envelope.next_offset if self.batches else self.start
-        del self.values[kept - self.start :]
+            end = min(end, self.batches.pop().envelope.base_offset)
+        del self.values[end:]
+        self.start = min(self.start, self.end)
+        self.durable_start = min(self.durable_start, self.end)
+        self.clean_point = min(self.clean_point, self.end)
         self.flushed = min(self.flushed, self.end)
         self.high_watermark = min(self.high_watermark, self.end)
 
     def reset(self, start: int) -> None:
         self.cuts += 1
         self.batches.clear()
-        self.values.clear()
-        self.start = self.flushed = self.high_watermark = start
+        self.values = [None] * start
+        self.start = self.durable_start = self.flushed = self.high_watermark = start
+        self.clean_point = min(self.clean_point, start)
         self.epochs = ()
+
+    def trim(self, start: int) -> None:
+        """It starts there from now on; of what lies below, nothing is missed before a checkpoint."""
+        assert start <= self.end, f"a log that ends at {self.end} cannot start at {start}"
+        self.start = max(self.start, start)
 
     def read(self, offset: int, end_offset: int, max_bytes: int) -> tuple[Batch, ...]:
         found: list[Batch] = []
@@ -114,9 +100,11 @@ class StoredLog:
 
     def recovered(self) -> RecoveredLog:
         """As storage opens it: the batches carry the truth about epochs, the checkpoint what lies past their end."""
+        self.start = self.durable_start
         epochs = LeaderEpochs()
         for batch in self.batches:
-            epochs.assign(LeaderEpoch(batch.envelope.leader_epoch), Offset(batch.envelope.base_offset))
+            base = max(batch.envelope.base_offset, self.start)
+            epochs.assign(LeaderEpoch(batch.envelope.leader_epoch), Offset(base))
         for entry in self.epochs:
             if entry.start_offset == self.end:
                 epochs.assign(entry.leader_epoch, entry.start_offset)
@@ -151,7 +139,7 @@ class Machine:
         """An operation failed: the directory is offline until the process starts anew."""
         self.failing = False
         self.full = False
-        """Appends are refused, and nothing else."""
+        """There is no space for an append."""
         self.lost = False
         """Records went with the power, and no process has registered since."""
         self.lost_at_epoch = -1
@@ -179,6 +167,7 @@ class Machine:
         self.boot += 1
         lost = 0
         for log in self.logs.values():
+            log.start = log.durable_start  # what a checkpoint has not written down is forgotten
             kept = self._dice.randint(log.flushed, log.end)
             before, high_watermark = log.end, log.high_watermark
             log.truncate(kept)

@@ -5,23 +5,27 @@ The logs in memory stay the truth that invariants look at; every answer the core
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
 from tidemark.core.producer_state import ProducerStates
-from tidemark.model import BrokerId, Offset, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch, split_batches
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.manager import LogManager, open_logs
 from tidemark.storage.segment import Segment
 
-from tests.simulation.disk import Machine, StoredLog, value_of
+from tests.simulation.disk import Machine, StoredLog
 from tests.simulation.invariants import InvariantError
 from tests.simulation.machine_logs import MachineLogs
+from tests.simulation.records import values_of
 
 if TYPE_CHECKING:
     from tests.simulation.broker_node import BrokerNode
@@ -54,6 +58,7 @@ class FiledLogs(MachineLogs):
     def _recover(self, effect: fx.OpenLog, log: StoredLog) -> ev.RecoveredLog:
         model = log.recovered()
         self._files[effect.partition], real = self._manager.open(effect.partition, effect.identity, self._configs)
+        self._same("the recovered start", real.log_start_offset, model.log_start_offset)
         self._same("the recovered end", real.log_end_offset, model.log_end_offset)
         self._same("the recovered high watermark", real.high_watermark, model.high_watermark)
         self._same("the recovered epochs", real.epochs, model.epochs)
@@ -68,6 +73,35 @@ class FiledLogs(MachineLogs):
                 batches, base_offset=effect.base_offset, leader_epoch=effect.leader_epoch, stamp=effect.stamp
             )
             self._same("the end after an append", end, log.end)
+
+    def _find_no_space(self, log: StoredLog, effect: fx.AppendToLog) -> ProducerStates:
+        """Half of what is written lands on the disk before it is full."""
+        file = self._files[effect.partition]
+        written = 0
+
+        def write(descriptor: int, buffers: list[bytes | memoryview], total: int, position: int) -> None:
+            nonlocal written
+            written = os.pwrite(descriptor, b"".join(buffers)[: total // 2], position)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with mock.patch.object(file, "_write", write):
+            try:
+                file.append(
+                    effect.batches, base_offset=effect.base_offset, leader_epoch=effect.leader_epoch, stamp=effect.stamp
+                )
+            except TidemarkError as error:
+                self._same("what a full disk is called", error.code, ErrorCode.DISK_FULL)
+        assert written, "something landed on the disk"
+        real, model = file.truncate(file.log_end_offset), super()._find_no_space(log, effect)
+        self._same("the end after an append that found no space", file.log_end_offset, log.end)
+        self._same("the producers after an append that found no space", _producers(real), _producers(model))
+        return real
+
+    def _trim(self, log: StoredLog, effect: fx.TrimLog) -> None:
+        super()._trim(log, effect)
+        file = self._files[effect.partition]
+        file.trim(effect.start_offset)
+        self._same("the start after a trim", file.log_start_offset, log.start)
 
     def _cut(self, log: StoredLog, effect: fx.TruncateLog) -> ProducerStates:
         model = super()._cut(log, effect)
@@ -127,8 +161,8 @@ def lose_power_on_files(machine: Machine, dice: random.Random) -> None:
             file.truncate(kept_bytes + (dice.randrange(min(lost_bytes, 300)) if lost_bytes > 0 else 0))
 
 
-def _named(batch: Batch) -> tuple[str, int, int]:
-    return value_of(batch), batch.envelope.base_offset, batch.envelope.leader_epoch
+def _named(batch: Batch) -> tuple[tuple[str | None, ...], int, int]:
+    return values_of(batch), batch.envelope.base_offset, batch.envelope.leader_epoch
 
 
 def _producers(states: ProducerStates) -> str:

@@ -33,6 +33,8 @@ class MachineLogs:
         self.has_failed = False
         """An effect was refused: that replica is offline until the process starts anew or somebody else leads."""
         self._flushing: set[TopicPartition] = set()
+        self._full: set[TopicPartition] = set()
+        """Found no space; what is appended is dropped until the core has heard of it."""
         self._group_commit = node.world.recipe.group_commit
         self.handlers: dict[type, Callable[[Any], None]] = {
             fx.OpenLog: lambda effect: self._work(effect, self._do_open),
@@ -40,6 +42,8 @@ class MachineLogs:
             fx.AppendToLog: self._append,
             fx.TruncateLog: lambda effect: self._work(effect, self._do_truncate),
             fx.ResetLog: lambda effect: self._work(effect, self._do_reset),
+            fx.TrimLog: lambda effect: self._work(effect, self._do_trim),
+            fx.ResumeLog: lambda effect: self._work(effect, self._do_resume),
             fx.SaveEpochs: lambda effect: self._work(effect, self._do_save_epochs),
             fx.ReadForFollower: self._read,
         }
@@ -92,6 +96,7 @@ class MachineLogs:
         if log.identity != effect.identity:  # storage sets it aside (rule F4)
             del self._machine.logs[effect.partition]
             log = self._machine.log(effect.partition, effect.identity)
+        self._full.discard(effect.partition)
         self._open[effect.partition] = (effect.identity, log)
         found = self._recover(effect, log)
         self._answer(ev.LogOpened(effect.partition, effect.identity, found))
@@ -113,10 +118,16 @@ class MachineLogs:
     def _do_append(self, effect: fx.AppendToLog) -> None:
         self._pending.popleft()
         log = self._opened(effect)
-        if log is None:
+        if log is None or effect.partition in self._full:
             return
-        if self._refuses or self._machine.full:
+        if self._refuses:
             self._fail(effect)
+            return
+        if self._machine.full:
+            self._full.add(effect.partition)
+            producers = self._find_no_space(log, effect)
+            error = TidemarkError(ErrorCode.DISK_FULL, "the simulated disk is full")
+            self._answer(ev.LogFull(effect.partition, effect.identity, Offset(log.end), producers, error))
             return
         assert effect.base_offset == log.end, f"appends continue the log: {effect.base_offset} after {log.end}"
         self._write(log, effect, effect.batches)
@@ -160,6 +171,14 @@ class MachineLogs:
         if log is not None:
             self._answer_cut(effect, log, self._cut(log, effect))
 
+    def _do_trim(self, effect: fx.TrimLog) -> None:
+        log = self._opened(effect)
+        if log is not None:
+            self._trim(log, effect)
+
+    def _do_resume(self, effect: fx.ResumeLog) -> None:
+        self._full.discard(effect.partition)
+
     def _do_reset(self, effect: fx.ResetLog) -> None:
         log = self._opened(effect)
         if log is not None:
@@ -188,6 +207,13 @@ class MachineLogs:
 
     def _write(self, log: StoredLog, effect: fx.AppendToLog, batches: tuple[Batch, ...]) -> None:
         log.append(batches, effect.leader_epoch, stamp=effect.stamp)
+
+    def _find_no_space(self, log: StoredLog, effect: fx.AppendToLog) -> ProducerStates:
+        """Nothing of the append is in the log."""
+        return log.producers()
+
+    def _trim(self, log: StoredLog, effect: fx.TrimLog) -> None:
+        log.trim(effect.start_offset)
 
     def _cut(self, log: StoredLog, effect: fx.TruncateLog) -> ProducerStates:
         log.truncate(effect.end_offset)
@@ -221,3 +247,4 @@ class MachineLogs:
             log = self._machine.logs.get(partition)
             if log is not None:
                 log.high_watermark = min(high_watermark, log.end)
+                log.durable_start = log.start

@@ -1,0 +1,121 @@
+"""What worlds write: a record is a word like "v7.1", and word for word it is known everywhere what key it has.
+
+Batches in memory carry words instead of bytes; real ones carry them in a header of each record, so that a cleaned batch
+says which of its records are left.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tidemark.model import LeaderEpoch
+from tidemark.record.envelope import Attributes, Batch, Envelope, parse_envelope, stamped
+from tidemark.record.payload import build_batch, from_columns, read_batch, row_offsets
+
+Values = list[str | None]
+"""By offset; None where there is no record: below the log's start, or where the cleaner has been."""
+KEYS = 4
+_TOMBSTONE_EVERY = 3
+_WORD = "word"
+
+
+@lru_cache(maxsize=1 << 14)
+def key_of(value: str) -> str:
+    """The key of a record."""
+    name, _, number = value.rpartition(".")
+    return f"k{(_number(name) + int(number)) % KEYS}"
+
+
+@lru_cache(maxsize=1 << 14)
+def is_tombstone(value: str) -> bool:
+    """Whether a record deletes its key."""
+    name, _, number = value.rpartition(".")
+    return (_number(name) + 2 * int(number)) % _TOMBSTONE_EVERY == 0
+
+
+def _number(name: str) -> int:
+    """Of "v7" 7, of "p5:3" 3."""
+    return int(name.rpartition(":")[2].lstrip("v"))
+
+
+def make_batch(
+    value: str, *, records: int = 1, sequence: int = -1, producer_id: int = -1, at_us: int = 0
+) -> Batch:
+    """An unstamped batch; `value` stands for its payload."""
+    producer_epoch = 0 if producer_id >= 0 else -1
+    envelope = Envelope(0, -1, 0, 100, 0, 1, 0, 0, records, records - 1, sequence, at_us, producer_id, producer_epoch, 0)
+    return Batch(envelope, value.encode())
+
+
+def make_real_batch(
+    value: str, *, records: int = 1, sequence: int = -1, producer_id: int = -1, at_us: int = 0
+) -> Batch:
+    """As `make_batch`, as the bytes that a producer sends."""
+    words = [f"{value}.{n}" for n in range(records)]
+    rows = from_columns(
+        keys=[key_of(word).encode() for word in words],
+        values=[None if is_tombstone(word) else word.encode() for word in words],
+        timestamps_us=[at_us] * records,
+        headers=[{_WORD: word.encode()} for word in words],
+    )
+    epoch = 0 if producer_id >= 0 else -1
+    data = bytes(build_batch(rows, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))
+    return Batch(parse_envelope(data), data)
+
+
+def is_real(batch: Batch) -> bool:
+    """Whether it is bytes as they go over the wire."""
+    return batch.envelope.crc != 0
+
+
+_REAL: dict[int, tuple[str | None, ...]] = {}
+"""What is in real batches, by the CRC of what no stamp changes."""
+
+
+def values_of(batch: Batch) -> tuple[str | None, ...]:
+    """The records of a batch, one entry for each offset."""
+    envelope = batch.envelope
+    if not is_real(batch):
+        return _in_memory(batch.data.decode(), envelope.last_offset_delta + 1)
+    found = _REAL.get(envelope.crc)
+    if found is None:
+        rows = read_batch(batch)
+        values: Values = [None] * (envelope.last_offset_delta + 1)
+        offsets = row_offsets(envelope, rows).to_pylist()
+        for offset, headers in zip(offsets, rows.column(3).to_pylist(), strict=True):
+            values[offset - envelope.base_offset] = headers[0][1].decode()
+        if len(_REAL) > 1 << 14:
+            _REAL.clear()
+        found = _REAL[envelope.crc] = tuple(values)
+    return found
+
+
+@lru_cache(maxsize=1 << 14)
+def _in_memory(data: str, count: int) -> tuple[str | None, ...]:
+    name, compacted, left = data.partition("|")
+    kept = {int(one) for one in left.split(",") if one} if compacted else range(count)
+    return tuple(f"{name}.{n}" if n in kept else None for n in range(count))
+
+
+def without(batch: Batch, gone: set[int]) -> Batch:
+    """A batch in memory as the cleaner leaves it: without the records at these deltas."""
+    name = batch.data.decode().partition("|")[0]
+    left = [n for n, value in enumerate(values_of(batch)) if value is not None and n not in gone]
+    envelope = batch.envelope._replace(
+        record_count=len(left), attributes=batch.envelope.attributes | Attributes.COMPACTED
+    )
+    return Batch(envelope, f"{name}|{','.join(map(str, left))}".encode())
+
+
+def stamp_at(batch: Batch, base_offset: int, leader_epoch: LeaderEpoch) -> Batch:
+    """As a leader's append does it."""
+    if is_real(batch):
+        return stamped(batch, base_offset=base_offset, leader_epoch=leader_epoch)
+    return Batch(batch.envelope._replace(base_offset=base_offset, leader_epoch=leader_epoch), batch.data)
+
+
+def agree(one: Values, other: Values) -> bool:
+    """Wherever both have a record it is the same."""
+    return one == other or all(
+        mine == yours or mine is None or yours is None for mine, yours in zip(one, other, strict=False)
+    )
