@@ -123,12 +123,16 @@ class Cluster:
 
     def stub(self, address: str) -> BrokerServiceAsyncStub:
         """The broker at an address."""
+        return cast("BrokerServiceAsyncStub", BrokerServiceStub(self.channel(address)))
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """The one connection to an address; raises SHUTTING_DOWN."""
         if self._closed:
             raise TidemarkError(ErrorCode.SHUTTING_DOWN, "this client is closed")
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = open_channel(address)
-        return cast("BrokerServiceAsyncStub", BrokerServiceStub(channel))
+        return channel
 
     def used(self, address: str) -> None:
         """Somebody talked to that broker: what the choice of the watched one goes by."""

@@ -30,6 +30,10 @@ class Cursor:
         high_watermark: the largest told in this lineage, -1 before the first.
         error: why nothing more comes, until the next seek.
         retry_s: on time.monotonic(), before which the same leader is left alone.
+        processed: `position` when the application last asked for more: it is done with what lies before it.
+        processed_epoch: leader epoch of the record before `processed`, -1 when it is not known.
+        paused: nothing of it is given, because the application said so.
+        withheld: nothing of it is given, because it is being given back to its group.
     """
 
     def __init__(self, partition: TopicPartition, position: int, *, topic_id: str, incarnation: str) -> None:
@@ -48,6 +52,10 @@ class Cursor:
         self._position_epoch: int = NO_EPOCH
         self._bad_reads = 0
         self._lineage = 0
+        self.processed = position
+        self.processed_epoch: int = NO_EPOCH
+        self.paused = False
+        self.withheld = False
 
     def seek(self, offset: int) -> None:
         """Go on at an offset, inclusive."""
@@ -57,6 +65,16 @@ class Cursor:
         self.error = None
         self._bad_reads = 0
         self.forget_buffer()
+        self.settle()
+
+    def settle(self) -> None:
+        """The application is done with all that it was given."""
+        self.processed, self.processed_epoch = self.position, self._position_epoch
+
+    @property
+    def position_epoch(self) -> int:
+        """Leader epoch of the record before `position`, -1 when it is not known."""
+        return self._position_epoch
 
     def saw_high_watermark(self, high_watermark: int, lineage: int) -> int:
         """The largest seen in that lineage: an end smaller than it is an old leader's (rule E6)."""
@@ -91,8 +109,13 @@ class Cursor:
 
     @property
     def has_rows(self) -> bool:
-        """Whether something is buffered, or an error is to be raised."""
-        return bool(self._batches) or self.error is not None
+        """Whether something that may be given is buffered, or an error is to be raised."""
+        return self.gives and (bool(self._batches) or self.error is not None)
+
+    @property
+    def gives(self) -> bool:
+        """Whether the application may have what is buffered."""
+        return not self.paused and not self.withheld
 
     def next_rows(self) -> pa.RecordBatch | None:
         """The next buffered rows at or after `position`, in record.schema.OFFSET_SCHEMA; None: nothing is buffered.

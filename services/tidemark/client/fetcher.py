@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -58,8 +59,17 @@ class _LeaderLoop:
 class Fetcher:
     """Lives on one event loop, as its cursors do."""
 
-    def __init__(self, cluster: Cluster, settings: ConsumerSettings) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ConsumerSettings,
+        *,
+        on_out_of_range: Callable[[Cursor, TidemarkError], bool] = lambda cursor, error: False,
+    ) -> None:
         self.cursors: dict[TopicPartition, Cursor] = {}
+        self.suspended = False
+        """Nothing is given: the partitions may be somebody else's."""
+        self._on_out_of_range = on_out_of_range
         self._cluster = cluster
         self._settings = settings
         self._leaders: dict[str, _LeaderLoop] = {}
@@ -88,13 +98,22 @@ class Fetcher:
         """Return when something arrived, at the latest after `timeout_s`."""
         self.look_again()  # what was passed over made room too
         self._arrived.clear()
-        if self._stopped or any(cursor.has_rows for cursor in self.cursors.values()):
+        if self._stopped or self.has_rows:
             return
         try:
             async with asyncio.timeout(timeout_s):
                 await self._arrived.wait()
         except TimeoutError:
             return
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the application can be given something, or told."""
+        return not self.suspended and any(cursor.has_rows for cursor in self.cursors.values())
+
+    def wake(self) -> None:
+        """Who waits for rows looks again."""
+        self._arrived.set()
 
     def look_again(self) -> None:
         """There is room again, or a pause is over: leaders may be asked."""
@@ -202,15 +221,21 @@ class Fetcher:
         for partition, cursor in self.cursors.items():
             if partition not in loop.partitions or cursor.error is not None or cursor.retry_s > now_s or not room:
                 continue
+            if not cursor.gives:
+                continue
             leader = self._cluster.leader(partition)
             if leader is not None and cursor.buffered_bytes < self._settings.max_partition_bytes:
                 asked.append(_Asked(cursor, cursor.generation, leader))
         return asked
 
+    def _may_ask(self, partition: TopicPartition) -> bool:
+        cursor = self.cursors.get(partition)
+        return cursor is not None and cursor.gives
+
     async def _fetch(self, address: str, loop: _LeaderLoop, asked: list[_Asked]) -> None:
         """One fetch, which may be broken off."""
         settings = self._settings
-        all_asked = len(asked) == len(loop.partitions)
+        all_asked = len(asked) == sum(self._may_ask(partition) for partition in loop.partitions)
         max_wait_ms = settings.fetch_max_wait_ms if all_asked else min(_SHORT_WAIT_MS, settings.fetch_max_wait_ms)
         request = pb.FetchRequest(
             max_wait_ms=max_wait_ms,
@@ -256,6 +281,8 @@ class Fetcher:
     def _take(self, cursor: Cursor, result: pb.PartitionFetchResult) -> None:
         if result.HasField("error"):
             error = errors.from_proto(result.error)
+            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._on_out_of_range(cursor, error):
+                return
             if not error.retriable and error.code not in MISPLACED:
                 self._end(cursor, error)
                 return

@@ -10,6 +10,7 @@ from tidemark.record.envelope import Codec
 
 _ACKS: Final = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+_OUT_OF_RANGE: Final = ("fail", "earliest", "latest")
 IN_FLIGHT_MAX: Final = 5
 """More of one producer's batches a partition does not remember (rule P1)."""
 
@@ -82,6 +83,7 @@ class ConsumerSettings:
     max_partition_bytes: int
     read_ahead_bytes: int
     request_timeout_ms: int
+    out_of_range: str
 
 
 def consumer_settings(
@@ -91,6 +93,7 @@ def consumer_settings(
     max_partition_bytes: int = 2 << 20,
     read_ahead_bytes: int = 32 << 20,
     request_timeout_ms: int = 30_000,
+    out_of_range: str = "fail",
 ) -> ConsumerSettings:
     """Check; raises INVALID_CONFIG.
 
@@ -100,7 +103,13 @@ def consumer_settings(
         max_partition_bytes: soft limit of one partition's part in it, and of what is read ahead of it.
         read_ahead_bytes: above so much nothing more is asked for; fetches under way may still add to it.
         request_timeout_ms: of a lookup with its retries; of a fetch beyond its wait.
+        out_of_range: what to do when records were deleted before they were read: "fail" raises OFFSET_OUT_OF_RANGE,
+            "earliest" goes on with the first there is, "latest" with those to come; both say how many were missed.
     """
+    if out_of_range not in _OUT_OF_RANGE:
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG, f"out_of_range is {out_of_range!r}: want {', '.join(_OUT_OF_RANGE)}"
+        )
     bounds = (
         ("fetch_max_wait_ms", fetch_max_wait_ms, 0, 30_000),
         ("max_bytes", max_bytes, 1, 7 << 20),
@@ -111,4 +120,6 @@ def consumer_settings(
     for name, value, smallest, largest in bounds:
         if not smallest <= value <= largest:
             raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{name} is {value}: want {smallest} to {largest}")
-    return ConsumerSettings(fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms)
+    return ConsumerSettings(
+        fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms, out_of_range
+    )

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import partial
+from types import TracebackType
 from typing import Any
 
 import grpc
 
+from tidemark.client.aio.group_reader import GroupReader, HandOver
 from tidemark.client.aio.lifecycle import Lifecycle
 from tidemark.client.backoff import Backoff
 from tidemark.client.cluster import Cluster, unknown_partition
 from tidemark.client.cursor import Cursor
 from tidemark.client.fetcher import MISPLACED, Fetcher
+from tidemark.client.group_settings import GROUP_SETTINGS, group_settings
 from tidemark.client.records import (
     ConsumerRecord,
     OffsetAndTimestamp,
@@ -29,12 +33,14 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.v1 import broker_service_pb2 as pb
 
+_log = logging.getLogger("tidemark.client")
+
 Start = str | int | Timestamp
 """Where to begin: "earliest", "latest", an offset, or a Timestamp (the end, when no record is so young)."""
 
 
 class Consumer(Lifecycle):
-    """Reads partitions that it is told to read; offsets are the caller's to keep.
+    """Reads partitions that it is told to read, or that its group gives it.
 
     Records of one partition come in order, each once; partitions take turns. A partition whose leader fails is read
     on from the next one. OFFSET_OUT_OF_RANGE, LOG_TRUNCATED and UNKNOWN_TOPIC_ID are raised, again and again, until
@@ -42,19 +48,35 @@ class Consumer(Lifecycle):
 
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        group: id of the consumer group: `subscribe` shares topics with its other members, `commit` remembers how far it
+            has read; None: offsets are the caller's to keep.
         settings: as `client.settings.consumer_settings`: fetch_max_wait_ms, max_bytes, max_partition_bytes,
-            read_ahead_bytes, request_timeout_ms.
+            read_ahead_bytes, request_timeout_ms, out_of_range; with a group, as `client.group_settings` too:
+            instance_id, assignor, client_id, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms,
+            offset_reset.
 
     async with Consumer("127.0.0.1:9192") as consumer:
         await consumer.assign("greetings")
         async for record in consumer:
             ...
+
+    async with Consumer("127.0.0.1:9192", group="readers") as consumer:
+        await consumer.subscribe(["greetings"])
+        async for record in consumer:
+            ...  # when the next one is asked for, this one is done with, and committed within seconds
     """
 
-    def __init__(self, bootstrap: str | None = None, **settings: Any) -> None:
+    def __init__(self, bootstrap: str | None = None, *, group: str | None = None, **settings: Any) -> None:
+        for_group = {name: settings.pop(name) for name in GROUP_SETTINGS if name in settings} if group else {}
+        self.group_settings = None if group is None else group_settings(group, **for_group)
         self.settings = consumer_settings(**settings)
         self.cluster = Cluster(bootstrap)
+        self._group: GroupReader | None = None
         self._started: Fetcher | None = None
+        self._held: Cursor | None = None
+        """What the application was given last is of this one."""
+        self._failed = False
+        self._resets: set[asyncio.Task[None]] = set()
         self._records: list[ConsumerRecord] = []
         """Of the batch that is being iterated, from the last to the next."""
         self._reading: tuple[Cursor, int] | None = None
@@ -62,11 +84,27 @@ class Consumer(Lifecycle):
     async def start(self) -> None:
         """Reach the cluster; raises BROKER_NOT_AVAILABLE with the cause of each address."""
         await self.cluster.start()
-        self._started = Fetcher(self.cluster, self.settings)
+        self._started = Fetcher(self.cluster, self.settings, on_out_of_range=self._on_out_of_range)
         self._started.start()
+        if self.group_settings is not None:
+            self._group = GroupReader(self.cluster, self._started, self.group_settings, self.starts)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._failed = error is not None  # then the application may not be done with what it was given last
+        await self.close()
 
     async def close(self) -> None:
-        """Stop fetching; whoever waits for records is told."""
+        """Stop fetching; whoever waits for records is told. A member leaves its group, after a last commit."""
+        if not self._failed:
+            self._done_with_last()
+        group, self._group = self._group, None
+        if group is not None:
+            await group.stop()
+        for task in self._resets:
+            task.cancel()
+        await asyncio.gather(*self._resets, return_exceptions=True)
         fetcher, self._started = self._started, None
         if fetcher is not None:
             await fetcher.stop()
@@ -90,6 +128,8 @@ class Consumer(Lifecycle):
                 be looked up in time.
         """
         fetcher = self._fetcher
+        if self._group is not None and self._group.is_member:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, "subscribe or assign: the group gives this consumer its own")
         view = await self.cluster.topic(topic, timeout_s=self.settings.request_timeout_ms / 1000)
         indexes = sorted(view.partitions if partitions is None else set(partitions))
         for index in indexes:
@@ -107,6 +147,61 @@ class Consumer(Lifecycle):
             assigned.append(where)
         return assigned
 
+    async def subscribe(
+        self,
+        topics: Iterable[str],
+        *,
+        on_assigned: HandOver | None = None,
+        on_revoked: HandOver | None = None,
+        on_lost: HandOver | None = None,
+    ) -> None:
+        """Share topics with the other members of the group; partitions come and go from now on.
+
+        Args:
+            topics: what to read; none: leave the group. A topic that does not exist yet is read from when it does.
+            on_assigned: awaited with partitions that came, before the first record of them.
+            on_revoked: awaited with partitions that go, when the application is done with what it was given of them and
+                before that is committed and others read on.
+            on_lost: the same for partitions that others may be reading by now, as this member was silent for too long.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST without a group, or beside `assign`. What forbids the group comes with the
+                next read: INCONSISTENT_GROUP_PROTOCOL, UNSUPPORTED_ASSIGNOR, GROUP_FULL, FENCED_INSTANCE_ID.
+        """
+        group = self.reading_group
+        if self._fetcher.cursors and not group.is_member:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, "subscribe or assign: this consumer has partitions assigned")
+        self._done_with_last()
+        await group.subscribe(topics, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
+
+    async def commit(self, offsets: Mapping[TopicPartition | tuple[str, int], int] | None = None) -> None:
+        """Have the group remember offsets (the next to read); None: of everything that was given.
+
+        Raises:
+            TidemarkError: FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER when others may be reading these partitions by now,
+                PARTITION_NOT_ASSIGNED, UNKNOWN_TOPIC, OFFSET_METADATA_TOO_LARGE; REQUEST_TIMED_OUT.
+        """
+        wanted = None if offsets is None else {as_partition(where): offset for where, offset in offsets.items()}
+        await self.reading_group.commit(wanted, timeout_s=self.settings.request_timeout_ms / 1000)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, int]:
+        """What the group remembers of these (None: of all), without those it has read nothing of."""
+        wanted = None if partitions is None else [as_partition(where) for where in partitions]
+        found = await self.reading_group.fetch(wanted, timeout_s=self.settings.request_timeout_ms / 1000)
+        return {where: one.offset for where, one in found.items() if one.offset >= 0}
+
+    @property
+    def reading_group(self) -> GroupReader:
+        """The group; raises INVALID_REQUEST without one."""
+        self._fetcher  # noqa: B018 - raises when closed
+        if self._group is None:
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST, "this consumer has no group: give it one, Consumer(group=...)"
+            )
+        return self._group
+
     def unassign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these no more."""
         for where in map(as_partition, partitions):
@@ -114,6 +209,18 @@ class Consumer(Lifecycle):
             if cursor is not None:
                 cursor.seek(cursor.position)
         self._fetcher.regroup()
+
+    def pause(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Give nothing of these until `resume`; their positions stay."""
+        for where in partitions:
+            self._cursor_of(where).paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Give them again."""
+        for where in partitions:
+            self._cursor_of(where).paused = False
+        self._fetcher.look_again()
+        self._fetcher.wake()
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -160,11 +267,14 @@ class Consumer(Lifecycle):
         """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
+            self._done_with_last()
             found = self._take_batch()
             if found is not None:
                 return found
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
             if left_s is not None and left_s <= 0:
+                if self._group is not None:
+                    self._group.gave(None)
                 return None
             await self._fetcher.wait_for_rows(left_s)
 
@@ -180,15 +290,30 @@ class Consumer(Lifecycle):
 
     async def __anext__(self) -> ConsumerRecord:
         while True:
+            self._done_with_last()
             record = self._take_record()
             if record is not None:
                 return record
             await self._fetcher.wait_for_rows(None)
 
+    def _done_with_last(self) -> None:
+        """The application asks for more, so it is done with what it has."""
+        if self._held is not None:
+            self._held.settle()
+            self._held = None
+        if self._group is not None:
+            self._group.asked()
+
     def _next_rows(self) -> tuple[Cursor, Any] | None:
         """Rows of the first partition that has some, or its error; it then stands behind the others."""
         cursors = self._fetcher.cursors
+        if self._group is not None and self._group.error is not None:
+            raise self._group.error
+        if self._fetcher.suspended:
+            return None
         for where, cursor in list(cursors.items()):
+            if not cursor.gives:
+                continue
             if cursor.has_rows:
                 cursors[where] = cursors.pop(where)
             rows = cursor.next_rows()
@@ -204,23 +329,30 @@ class Consumer(Lifecycle):
             return None
         cursor, rows = found
         cursor.passed()
+        self._gave(cursor)
         self._fetcher.look_again()
         return PartitionBatch(*cursor.partition, rows)
 
+    def _gave(self, cursor: Cursor) -> None:
+        self._held = cursor
+        if self._group is not None:
+            self._group.gave(cursor.partition)
+
     def _take_record(self) -> ConsumerRecord | None:
         fetcher = self._fetcher
-        if self._reading is None or self._reading != (self._reading[0], self._reading[0].generation):
+        reading = self._reading
+        if reading is None or reading[0].generation != reading[1] or not reading[0].gives or fetcher.suspended:
             found = self._next_rows()
             if found is None:
                 self._reading = None
                 return None
-            cursor, rows = found
-            self._reading = cursor, cursor.generation
-            self._records = records_of(*cursor.partition, rows)
+            reading = self._reading = found[0], found[0].generation
+            self._records = records_of(*found[0].partition, found[1])
             self._records.reverse()
-        cursor = self._reading[0]
+        cursor = reading[0]
         record = self._records.pop()
         cursor.advance(record.offset + 1)
+        self._gave(cursor)
         if not self._records:
             self._reading = None
             cursor.passed()
@@ -239,6 +371,42 @@ class Consumer(Lifecycle):
     def _cursor(self, view: TopicView, where: TopicPartition, offset: int) -> Cursor:
         incarnation = view.partitions[where.partition].incarnation
         return Cursor(where, offset, topic_id=view.topic_id, incarnation=incarnation)
+
+    def _on_out_of_range(self, cursor: Cursor, error: TidemarkError) -> bool:
+        """Whether it goes on elsewhere."""
+        if self.settings.out_of_range == "fail":
+            return False
+        task = asyncio.ensure_future(self._reset(cursor, error))
+        self._resets.add(task)
+        task.add_done_callback(self._resets.discard)
+        cursor.retry_s = time.monotonic() + self.settings.request_timeout_ms / 1000
+        return True
+
+    async def _reset(self, cursor: Cursor, error: TidemarkError) -> None:
+        generation = cursor.generation
+        try:
+            offset = await self._offset_of(cursor.partition, self.settings.out_of_range)
+        except TidemarkError as failure:
+            if cursor.generation == generation:
+                cursor.error = failure
+                self._fetcher.wake()
+            return
+        if cursor.generation == generation and offset > cursor.position:
+            missed = offset - cursor.position
+            _log.warning("%s: %d offsets were deleted before they were read: %s", cursor.partition, missed, error)
+            cursor.seek(offset)
+            self._fetcher.moved(cursor)
+        else:
+            cursor.retry_s = 0.0
+            self._fetcher.look_again()
+
+    async def starts(self, where: TopicPartition, start: Start) -> Cursor:
+        """A cursor at a start."""
+        offset = await self._offset_of(where, start)
+        view = await self.cluster.topic(where.topic, timeout_s=self.settings.request_timeout_ms / 1000)
+        if where.partition not in view.partitions:
+            raise unknown_partition(where, len(view.partitions))
+        return self._cursor(view, where, offset)
 
     async def _offset_of(self, where: TopicPartition, start: Start) -> int:
         if isinstance(start, int):

@@ -1,0 +1,108 @@
+"""Calls to the coordinator of a consumer group, wherever it is at the moment (docs/groups.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+import grpc
+
+from tidemark.client.backoff import Backoff
+from tidemark.client.cluster import Cluster
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc import errors
+from tidemark.v1 import group_service_pb2 as pb
+from tidemark.v1.group_service_pb2_grpc import GroupServiceStub
+
+R = TypeVar("R")
+
+_FIND_TIMEOUT_S: Final = 2.0
+_CALL_TIMEOUT_S: Final = 5.0
+_MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.SHUTTING_DOWN})
+_NOT_HERE: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH})
+"""Retriable, but by who knows of a newer epoch."""
+
+
+class Coordinator:
+    """Finds the coordinator of one group, keeps to it while it answers, and looks for the next one when it does not."""
+
+    def __init__(self, cluster: Cluster, group: str) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._address: str | None = None
+
+    async def call(
+        self, method: Callable[[Any], Callable[..., Any]], request: Any, *, timeout_s: float, wait_s: float = 0.0
+    ) -> Any:
+        """Have the coordinator answer, trying again what may go away.
+
+        Args:
+            method: of a stub, e.g. `lambda stub: stub.GroupHeartbeat`.
+            timeout_s: for all attempts together.
+            wait_s: how long the coordinator may hold its answer back.
+
+        Raises:
+            TidemarkError: what it refuses with; REQUEST_TIMED_OUT, naming the last cause, when the time is over.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        backoff = Backoff(max_s=1.0)
+        while True:
+            left_s = deadline_s - time.monotonic()
+            try:
+                address = self._address or await self._find(left_s)
+                self._cluster.used(address)
+                attempt_s = max(0.05, min(left_s, _CALL_TIMEOUT_S + wait_s))
+                return await _answer(method(group_stub(self._cluster, address))(request, timeout=attempt_s), address)
+            except TidemarkError as error:
+                if not error.retriable or error.code in _NOT_HERE:
+                    raise
+                self._note(error)
+                pause_s = backoff.next_s()
+                if deadline_s - time.monotonic() <= pause_s:
+                    raise TidemarkError(
+                        ErrorCode.REQUEST_TIMED_OUT,
+                        f"group {self._group}: no answer within {timeout_s:g} s; the last cause: {error}",
+                    ) from error
+                await asyncio.sleep(pause_s)
+
+    def _note(self, error: TidemarkError) -> None:
+        """It may be elsewhere now; one that is asked and knows where says so."""
+        host, port = error.metadata.get("host", ""), error.metadata.get("port", "")
+        if error.code is ErrorCode.NOT_COORDINATOR and host and port and f"{host}:{port}" != self._address:
+            self._address = f"{host}:{port}"
+        elif error.code in _MOVED or error.code is ErrorCode.REQUEST_TIMED_OUT:
+            self._address = None
+
+    async def _find(self, left_s: float) -> str:
+        """Ask broker after broker; raises COORDINATOR_NOT_AVAILABLE when none knows, and what forbids the group."""
+        refusal: TidemarkError | None = None
+        for address in self._cluster.addresses():
+            call = group_stub(self._cluster, address).FindCoordinator(
+                pb.FindCoordinatorRequest(group_ids=[self._group]), timeout=max(0.05, min(left_s, _FIND_TIMEOUT_S))
+            )
+            try:
+                found = (await _answer(call, address)).coordinators[0]
+            except TidemarkError as error:
+                refusal = error
+                continue
+            if not found.HasField("error"):
+                self._address = f"{found.host}:{found.port}"
+                return self._address
+            refusal = errors.from_proto(found.error)
+            if not refusal.retriable:
+                raise refusal
+        raise refusal or TidemarkError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker is known")
+
+
+def group_stub(cluster: Cluster, address: str) -> Any:
+    """The group service of the broker at an address."""
+    return cast("Any", GroupServiceStub(cluster.channel(address)))
+
+
+async def _answer(call: Any, address: str) -> Any:
+    try:
+        return await call
+    except grpc.aio.AioRpcError as failure:
+        raise errors.from_rpc_error(failure, address=address) from None
