@@ -1,0 +1,1 @@
+"""Consumer groups, pure: who reads what, how far, and how partitions go from hand to hand (docs/groups.md)."""

@@ -1,0 +1,25 @@
+"""Range: of each topic every member gets one run of partitions, and of topics with as many partitions the same run.
+
+For joins of topics that are partitioned alike. The first members of the order get one more where it does not divide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tidemark.core.groups.assignors.plan import Plan, Subscriber, partitions_of, subscribers_by_topic
+from tidemark.core.groups.state import GroupPartition, TopicFacts
+
+
+def assign_range(members: Sequence[Subscriber], topics: Mapping[str, TopicFacts]) -> Plan:
+    """See the module."""
+    plan: list[list[GroupPartition]] = [[] for _ in members]
+    for topic, subscribers in subscribers_by_topic(members, topics).items():
+        partitions = partitions_of(topic, topics[topic])
+        size, more = divmod(len(partitions), len(subscribers))
+        first = 0
+        for place, index in enumerate(subscribers):
+            end = first + size + (place < more)
+            plan[index].extend(partitions[first:end])
+            first = end
+    return {member.member_id: frozenset(mine) for member, mine in zip(members, plan, strict=True)}

@@ -1,0 +1,181 @@
+"""Offsets of a group: who may commit, what is forgotten when (docs/groups.md, steps G7 and G9)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from tidemark.core.groups.group import Group, facts_of
+from tidemark.core.groups.membership import Situation, check_member
+from tidemark.core.groups.state import (
+    AWAY,
+    AssignedKey,
+    Committed,
+    GroupKey,
+    GroupPartition,
+    OffsetKey,
+)
+from tidemark.core.groups.transaction import Transaction
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+
+Refusals = dict[TopicPartition, TidemarkError]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Offsets to remember, of partitions that exist.
+
+    Attributes:
+        member_id: "" for a consumer that chose its partitions by hand.
+        member_epoch: -1 without a member.
+    """
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str
+    offsets: Mapping[TopicPartition, Committed]
+
+
+def check_committer(group: Group, member_id: str, member_epoch: int, instance_id: str) -> None:
+    """Whether a member, or somebody who is none, may commit and fetch.
+
+    Raises:
+        TidemarkError: INCONSISTENT_GROUP_PROTOCOL, FENCED_INSTANCE_ID, UNKNOWN_MEMBER, STALE_MEMBER_EPOCH,
+            FENCED_MEMBER_EPOCH.
+    """
+    if not member_id:
+        if group.specs:
+            raise TidemarkError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"the group {group.group_id!r} has members that share its partitions: a consumer that chose its own "
+                "cannot commit to it; choose another group id, or stop the members first",
+                {"protocol": facts_of(group).protocol},
+            )
+        return
+    holding = check_member(group, member_id, instance_id)
+    if member_epoch == holding.epoch and holding.epoch != AWAY:
+        return
+    if member_epoch < holding.epoch:
+        raise TidemarkError(
+            ErrorCode.STALE_MEMBER_EPOCH,
+            f"the member {member_id!r} is in epoch {holding.epoch} and asked in {member_epoch}: take in the answer to "
+            "its next heartbeat, then ask again for what it still has",
+            {"member_epoch": str(holding.epoch)},
+        )
+    raise TidemarkError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"the member {member_id!r} of the group {group.group_id!r} is in epoch {holding.epoch}, not in "
+        f"{member_epoch}: give up all partitions and join again",
+        {"member_epoch": str(holding.epoch)},
+    )
+
+
+def commit(transaction: Transaction, asked: Commit, now: Situation) -> Refusals:
+    """Remember offsets, beside those that are refused: too much metadata, or another member reads the partition.
+
+    Raises:
+        TidemarkError: as `check_committer`.
+    """
+    group = transaction.group
+    check_committer(group, asked.member_id, asked.member_epoch, asked.instance_id)
+    refused: Refusals = {}
+    for partition, committed in asked.offsets.items():
+        error = _refusal(group, asked.member_id, partition, committed, now)
+        if error is not None:
+            refused[partition] = error
+        else:
+            transaction.put(OffsetKey(group.group_id, partition.topic, partition.partition), committed)
+    return refused
+
+
+def check_empty(group: Group, what: str) -> None:
+    """Raises GROUP_NOT_EMPTY while the group has members."""
+    if group.specs:
+        raise TidemarkError(
+            ErrorCode.GROUP_NOT_EMPTY,
+            f"the group {group.group_id!r} has {len(group.specs)} members: {what} only when all are stopped",
+            {"members": str(len(group.specs))},
+        )
+
+
+def forget_group(transaction: Transaction) -> None:
+    """A group without members goes, with its offsets."""
+    group = transaction.group
+    for topic, partition in tuple(group.offsets):
+        transaction.put(OffsetKey(group.group_id, topic, partition), None)
+    _forget_shell(transaction)
+
+
+def forget_offsets(transaction: Transaction, partitions: Collection[TopicPartition]) -> Refusals:
+    """Offsets of topics that nobody reads go."""
+    group = transaction.group
+    refused: Refusals = {}
+    for partition in partitions:
+        if group.subscribes(partition.topic):
+            refused[partition] = TidemarkError(
+                ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+                f"members of the group {group.group_id!r} read {partition.topic}: stop them first",
+            )
+        elif partition in group.offsets:
+            transaction.put(OffsetKey(group.group_id, partition.topic, partition.partition), None)
+    return refused
+
+
+def expire(transaction: Transaction, now: Situation) -> None:
+    """What nobody has used for `offsets.retention.minutes` goes; so does what belongs to topics that are gone.
+
+    An offset ages from its commit, in a group without members from the time its last one left at the earliest. A group
+    with neither members nor offsets ages likewise.
+    """
+    group = transaction.group
+    facts = facts_of(group)
+    horizon_ms = now.wall_ms - now.settings.offsets_retention_ms
+    idle = not group.specs and facts.empty_since_ms <= horizon_ms
+    for partition, committed in tuple(group.offsets.items()):
+        unused = idle or (bool(group.specs) and not group.subscribes(partition.topic))
+        if (unused and committed.committed_at_ms <= horizon_ms) or _is_orphan(partition, committed, now):
+            transaction.put(OffsetKey(group.group_id, partition.topic, partition.partition), None)
+    if idle and not group.offsets:
+        _forget_shell(transaction)
+
+
+def _forget_shell(transaction: Transaction) -> None:
+    group = transaction.group
+    if group.facts is not None:
+        transaction.put(AssignedKey(group.group_id), None)
+        transaction.put(GroupKey(group.group_id), None)
+
+
+_ORPHAN_AFTER_MS = 60_000
+"""What a broker was told of topics may be older than a commit by a moment."""
+
+
+def _is_orphan(partition: TopicPartition, committed: Committed, now: Situation) -> bool:
+    """Whether its topic was deleted, perhaps made anew, since."""
+    if now.topics is None or now.wall_ms - committed.committed_at_ms < _ORPHAN_AFTER_MS:
+        return False
+    facts = now.topics.get(partition.topic)
+    return facts is None or facts.topic_id != committed.topic_id
+
+
+def _refusal(
+    group: Group, member_id: str, partition: TopicPartition, committed: Committed, now: Situation
+) -> TidemarkError | None:
+    limit_bytes = now.settings.metadata_bytes_max
+    if len(committed.metadata.encode("utf-8", "surrogatepass")) > limit_bytes:
+        return TidemarkError(
+            ErrorCode.OFFSET_METADATA_TOO_LARGE,
+            f"{partition}: metadata of a commit has at most {limit_bytes} bytes (offset.metadata.max.bytes)",
+        )
+    if committed.offset < 0:
+        return TidemarkError(ErrorCode.INVALID_REQUEST, f"{partition}: {committed.offset} is no offset")
+    owner = group.owner(GroupPartition(partition.topic, committed.topic_id, partition.partition))
+    if owner is not None and owner != member_id:
+        return TidemarkError(
+            ErrorCode.PARTITION_NOT_ASSIGNED,
+            f"{partition} is read by the member {owner!r} of the group {group.group_id!r} now: what was read of it "
+            "here since its revocation is read again there",
+            {"member_id": owner},
+        )
+    return None

@@ -1,0 +1,248 @@
+"""Members of a group against its coordinator: answers get lost, members die, coordinators are replaced, topics grow.
+
+Each member behaves as docs/groups.md asks of clients; what it reads is `reading`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
+from tidemark.core.groups.group import Group
+from tidemark.core.groups.membership import Heartbeat, HeartbeatAnswer, Situation
+from tidemark.core.groups.records import decode, encode
+from tidemark.core.groups.settings import GroupSettings
+from tidemark.core.groups.state import GroupPartition, MemberState, TopicFacts
+from tidemark.model import ErrorCode, TidemarkError
+
+GROUP = "g"
+SESSION_MS = 1000
+_REJOIN = (ErrorCode.UNKNOWN_MEMBER, ErrorCode.FENCED_MEMBER_EPOCH)
+
+
+@dataclass
+class Member:
+    """A client.
+
+    Attributes:
+        whole: its next heartbeat says everything, as after an answer that was lost.
+        heard_ms: when it sent the last heartbeat that was answered.
+        revoke_by_ms: after an assignment, until when a heartbeat must be answered that says what it has now.
+    """
+
+    member_id: str
+    topics: tuple[str, ...]
+    instance_id: str = ""
+    epoch: int = 0
+    reading: set[GroupPartition] = field(default_factory=set)
+    to_give_up: set[GroupPartition] = field(default_factory=set)
+    to_take: set[GroupPartition] = field(default_factory=set)
+    whole: bool = True
+    said: frozenset[GroupPartition] | None = None
+    heard_ms: int = 0
+    revoke_by_ms: int | None = None
+
+    def drop_everything(self) -> None:
+        """Fenced, or silent for too long: it reads nothing and joins again."""
+        self.epoch, self.whole, self.revoke_by_ms = 0, True, None
+        self.reading, self.to_give_up, self.to_take = set(), set(), set()
+
+
+class GroupWorld:
+    """One group. `log` is what the topic holds."""
+
+    def __init__(self, topics: dict[str, TopicFacts], **settings: object) -> None:
+        self.topics = topics
+        self.settings = GroupSettings(session_timeout_ms=SESSION_MS)._replace(**settings)  # type: ignore[arg-type]
+        self.now_ms = 0
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.coordinator = GroupCoordinator()
+        self.members: dict[str, Member] = {}
+        self.next_number = 0
+
+    @property
+    def situation(self) -> Situation:
+        return Situation(self.topics, self.settings, self.now_ms, 1_000_000_000 + self.now_ms)
+
+    @property
+    def group(self) -> Group:
+        return self.coordinator.group(GROUP)
+
+    def write(self, outcome: Outcome[object]) -> None:
+        """The records are in the log."""
+        self.log.extend(encode(change) for change in outcome.changes)
+
+    def fail_over(self, *, compacted: bool = False) -> None:
+        """Another coordinator takes over."""
+        if compacted:
+            last = dict(reversed(item) for item in ((index, key) for index, (key, _) in enumerate(self.log)))
+            self.log = [record for index, record in enumerate(self.log) if last[record[0]] == index]
+        changes = [decode(key, value) for key, value in self.log]
+        self.coordinator = GroupCoordinator.replay([one for one in changes if one is not None], self.now_ms)
+
+    def add(self, *topics: str, instance_id: str = "") -> Member:
+        """A member that will join."""
+        self.next_number += 1
+        member = Member(f"m{self.next_number}", topics, instance_id, heard_ms=self.now_ms)
+        self.members[member.member_id] = member
+        return member
+
+    def beat(self, member: Member, *, answer_lost: bool = False, write_lost: bool = False) -> HeartbeatAnswer | None:
+        """A heartbeat, and what the member makes of the answer; None where there was none or it was refused."""
+        sent_ms = self.now_ms
+        owned = frozenset(member.reading)
+        tells = member.whole or owned != member.said
+        request = Heartbeat(
+            GROUP,
+            member.member_id,
+            member.epoch,
+            instance_id=member.instance_id,
+            rebalance_timeout_ms=SESSION_MS,
+            topics=member.topics if member.whole else None,
+            owned=owned if tells else None,
+        )
+        try:
+            outcome = self.coordinator.heartbeat(request, self.situation)
+        except TidemarkError as error:
+            if error.code in _REJOIN:
+                member.drop_everything()
+            return None
+        if write_lost:
+            member.whole = True
+            self.fail_over()
+            return None
+        self.write(outcome)
+        if answer_lost:
+            member.whole = True
+            return None
+        answer = outcome.answer
+        heard_before_ms, member.revoke_by_ms = member.heard_ms, None
+        member.heard_ms, member.epoch, member.said, member.whole = sent_ms, answer.member_epoch, owned, False
+        if answer.assignment is not None:
+            member.to_give_up = member.reading - answer.assignment
+            member.to_take = set(answer.assignment - member.reading)
+            member.said, member.revoke_by_ms = None, heard_before_ms + SESSION_MS
+        self.follow(member)
+        return answer
+
+    def follow(self, member: Member) -> None:
+        """Give up first, then take over."""
+        member.reading -= member.to_give_up
+        member.reading |= member.to_take
+        member.to_give_up, member.to_take = set(), set()
+        self.check_nobody_reads_what_another_reads()
+
+    def leave(self, member: Member, epoch: int = -1) -> None:
+        """It stops reading, then says so."""
+        member.reading = set()
+        request = Heartbeat(GROUP, member.member_id, epoch, instance_id=member.instance_id)
+        with contextlib.suppress(TidemarkError):  # it was out already
+            self.write(self.coordinator.heartbeat(request, self.situation))
+        del self.members[member.member_id]
+
+    def kill(self, member: Member) -> None:
+        """It is gone without a word."""
+        del self.members[member.member_id]
+
+    def advance(self, ms: int) -> None:
+        """Time goes on; who was not heard for a session gives up by itself."""
+        self.now_ms += ms
+        for member in self.members.values():
+            revokes_too_long = member.revoke_by_ms is not None and self.now_ms >= member.revoke_by_ms
+            if revokes_too_long or self.now_ms - member.heard_ms >= SESSION_MS:
+                member.drop_everything()
+        self.write(self.coordinator.remove_overdue(self.situation))
+        self.check_nobody_reads_what_another_reads()
+
+    def settle(self, rounds: int = 30) -> None:
+        """Everybody beats until nothing changes, and everything has its reader."""
+        self.write(self.coordinator.take_in_topics(self.situation))
+        for _ in range(rounds):
+            self.advance(SESSION_MS // 10)
+            for member in tuple(self.members.values()):
+                self.beat(member)
+        self.check_everything_is_read()
+
+    def check_nobody_reads_what_another_reads(self) -> None:
+        readers: dict[GroupPartition, str] = {}
+        for member in self.members.values():
+            for partition in member.reading:
+                other = readers.setdefault(partition, member.member_id)
+                assert other == member.member_id, f"{partition} is read by {other} and {member.member_id}"
+
+    def check_everything_is_read(self) -> None:
+        if not self.members:
+            return
+        read = {partition for member in self.members.values() for partition in member.reading}
+        wanted = {topic for member in self.members.values() for topic in member.topics} & self.topics.keys()
+        assert read == {
+            GroupPartition(topic, self.topics[topic].topic_id, index)
+            for topic in wanted
+            for index in range(self.topics[topic].partition_count)
+        }
+        for member_id, member in self.members.items():
+            assert self.group.holding(member_id).state is MemberState.STABLE
+            assert member.reading == self.group.target(member_id)
+
+    def check_replay(self) -> None:
+        """The log, replayed, gives what the coordinator has."""
+        before = _values(self.coordinator)
+        changes = [decode(key, value) for key, value in self.log]
+        replayed = GroupCoordinator.replay([one for one in changes if one is not None], self.now_ms)
+        assert _values(replayed) == before
+
+
+def _values(coordinator: GroupCoordinator) -> dict[object, object]:
+    return {(type(change.key), change.key): change.value for group in coordinator.groups for change in group.values()}
+
+
+def random_steps(world: GroupWorld, dice: random.Random) -> list[tuple[int, Callable[[], object]]]:
+    """(weight, step) of what may happen next."""
+    members = list(world.members.values())
+    steps: list[tuple[int, Callable[[], object]]] = [
+        (1, lambda: world.fail_over(compacted=dice.random() < 0.5)),
+        (3, lambda: world.advance(dice.choice((10, 100, 100, 700)))),
+        (1, lambda: world.write(world.coordinator.take_in_topics(world.situation))),
+        (1, lambda: _change_topics(world, dice)),
+    ]
+    if len(members) < 6:
+        topics = tuple(sorted(dice.sample(["a", "b", "c"], dice.randint(1, 3))))
+        steps.append((3, lambda: world.add(*topics, instance_id=dice.choice(("", "", f"i{world.next_number}")))))
+    if members:
+        one = dice.choice(members)
+        steps += [
+            (12, lambda: world.beat(one)),
+            (2, lambda: world.beat(one, answer_lost=True)),
+            (1, lambda: world.beat(one, write_lost=True)),
+            (1, lambda: world.leave(one)),
+            (1, lambda: world.kill(one)),
+            (1, lambda: _subscribe(one, dice)),
+            (1, lambda: _bounce(world, one)),
+        ]
+    return steps
+
+
+def _change_topics(world: GroupWorld, dice: random.Random) -> None:
+    topic = dice.choice(("a", "b", "c"))
+    facts = world.topics.get(topic)
+    if facts is None:
+        world.topics[topic] = TopicFacts(f"{topic}-{world.now_ms}", dice.randint(1, 8))
+    elif dice.random() < 0.3:
+        del world.topics[topic]
+    else:
+        world.topics[topic] = facts._replace(partition_count=facts.partition_count + 1)
+
+
+def _subscribe(member: Member, dice: random.Random) -> None:
+    member.topics = tuple(sorted(dice.sample(["a", "b", "c"], dice.randint(1, 3))))
+    member.whole = True
+
+
+def _bounce(world: GroupWorld, member: Member) -> None:
+    """A static member goes and comes back under another member id."""
+    if member.instance_id:
+        world.leave(member, epoch=-2)
+        world.add(*member.topics, instance_id=member.instance_id)
