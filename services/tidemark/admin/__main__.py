@@ -10,6 +10,7 @@ import sys
 from tidemark.admin.brokers import BrokerAdministration
 from tidemark.admin.configs import ConfigAdministration
 from tidemark.admin.elections import ElectionAdministration
+from tidemark.admin.log_dirs import DisksOfBrokers, LogDirAdministration
 from tidemark.admin.partitions import PartitionAdministration
 from tidemark.admin.reassignments import ReassignmentAdministration
 from tidemark.admin.replica_sizes import FromBrokers
@@ -44,7 +45,8 @@ async def serve(settings: AdminSettings) -> int:
     )
     elections = ElectionAdministration(store, Survey(ThroughController(store)))
     sizes = FromBrokers()
-    reassignments = ReassignmentAdministration(store, sizes)
+    log_dirs = LogDirAdministration(store, DisksOfBrokers())
+    reassignments = ReassignmentAdministration(store, sizes, log_dirs=log_dirs)
     servicer = AdminServicer(
         topics,
         elections,
@@ -53,6 +55,7 @@ async def serve(settings: AdminSettings) -> int:
         reassignments=reassignments,
         partitions=PartitionAdministration(store, placing),
         brokers=BrokerAdministration(store, reassignments, sizes),
+        log_dirs=log_dirs,
         request_timeout_ms=settings.admin_request_timeout_ms,
     )
     service = Service(admin_service_pb2_grpc.add_AdminServiceServicer_to_server, servicer, SERVICE_NAME)

@@ -11,12 +11,12 @@ import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tidemark.admin.move_tracker import LOOKS_APART_S, MoveTracker
 from tidemark.admin.replica_sizes import OnBrokers, ReplicaSizes, inbound_bytes_per_s, sizes_of
 from tidemark.core.move_progress import EndedMove, MoveOutcome, MovePhase, MoveProgress, Sight, progress_of
-from tidemark.core.move_request import check_moves
+from tidemark.core.move_request import check_moves, named_directories
 from tidemark.core.reassignment import status
 from tidemark.model import (
     NO_LEADER,
@@ -87,6 +87,15 @@ class _Scene(NamedTuple):
         return self.states[partition].state.leader if partition in self.states else NO_LEADER
 
 
+class LogDirs(Protocol):
+    """Knows the log directories of brokers."""
+
+    async def check_moves(
+        self, moves: Sequence[Move], live: Mapping[BrokerId, BrokerRegistration]
+    ) -> Mapping[TopicPartition, TidemarkError]:
+        """Why brokers cannot hold replicas where these moves say."""
+
+
 def interval_of(interval_ms: int) -> float:
     """Seconds between news, of what a request says; 0 is the default."""
     return max(_INTERVAL_S_MIN, interval_ms / 1000) if interval_ms else _INTERVAL_S
@@ -100,6 +109,7 @@ class ReassignmentAdministration:
         sizes: asks brokers what they hold.
         tracker: remembers the last look.
         pause: for so many seconds.
+        log_dirs: asks brokers for theirs; None: moves that name directories are not checked for them.
     """
 
     def __init__(
@@ -108,11 +118,13 @@ class ReassignmentAdministration:
         sizes: ReplicaSizes,
         tracker: MoveTracker | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        log_dirs: LogDirs | None = None,
     ) -> None:
         self._store = store
         self._sizes = sizes
         self._tracker = tracker or MoveTracker()
         self._pause = pause
+        self._log_dirs = log_dirs
 
     async def alter(self, query: MovesQuery, *, validate_only: bool) -> Answer:
         """Check all, then write what is wanted; nothing where any is refused, unless partial is allowed.
@@ -128,6 +140,9 @@ class ReassignmentAdministration:
         ]
         scene = await self._look([move.partition for move in moves] + list(query.cancel))
         refused = self._refuse(moves, query, scene)
+        if self._log_dirs is not None:
+            placed = [move for move in moves if move.partition not in refused and named_directories(move)]
+            refused |= await self._log_dirs.check_moves(placed, scene.live)
         inbound = _inbound(moves, scene)
         refused |= _refuse_throttle(moves, query.throttle_bytes_per_s, inbound, scene)
         if not validate_only and (query.allow_partial or not refused):
@@ -283,7 +298,7 @@ class ReassignmentAdministration:
             move
             for move in moves
             if move.partition not in refused
-            and (scene.assigned(move.partition) != move.replicas or any(one != "any" for one in move.log_dirs))
+            and (scene.assigned(move.partition) != move.replicas or named_directories(move))
         ]
         if begun:
             await self._store.submit_moves(begun)

@@ -12,6 +12,8 @@ from tidemark.admin.brokers_servicer import BrokerCalls
 from tidemark.admin.configs import ConfigAdministration
 from tidemark.admin.configs_servicer import ConfigsServicer
 from tidemark.admin.elections import ElectionAdministration, ElectionQuery
+from tidemark.admin.log_dirs import LogDirAdministration
+from tidemark.admin.log_dirs_servicer import LogDirCalls
 from tidemark.admin.partitions import PartitionAdministration
 from tidemark.admin.partitions_servicer import PartitionCalls
 from tidemark.admin.planning import TopicRequest, new_topic_id
@@ -30,7 +32,12 @@ SERVICE_NAME: Final = "tidemark.v1.AdminService"
 
 
 class AdminServicer(
-    ConfigsServicer, ReassignmentCalls, PartitionCalls, BrokerCalls, admin_service_pb2_grpc.AdminServiceServicer
+    ConfigsServicer,
+    ReassignmentCalls,
+    PartitionCalls,
+    BrokerCalls,
+    LogDirCalls,
+    admin_service_pb2_grpc.AdminServiceServicer,
 ):
     """Refusals are raised; the server makes status of them.
 
@@ -42,6 +49,7 @@ class AdminServicer(
         reassignments: does that on moves of replicas.
         partitions: does that on the number of a topic's partitions.
         brokers: does that on brokers.
+        log_dirs: does that on log directories.
         request_timeout_ms: admin.request.timeout.ms; the caller's deadline counts where it is shorter.
     """
 
@@ -55,6 +63,7 @@ class AdminServicer(
         reassignments: ReassignmentAdministration,
         partitions: PartitionAdministration,
         brokers: BrokerAdministration,
+        log_dirs: LogDirAdministration,
         request_timeout_ms: int,
     ) -> None:
         super().__init__(request_timeout_ms=request_timeout_ms)
@@ -65,6 +74,7 @@ class AdminServicer(
         self._reassignments = reassignments
         self._partitions = partitions
         self._brokers = brokers
+        self._log_dirs = log_dirs
 
     async def CreateTopic(  # noqa: N802 - named by the contract
         self, request: pb.CreateTopicRequest, context: ServicerContext[Any, Any]

@@ -1,0 +1,230 @@
+"""Log directories of all brokers, replicas moved between those of one, and whether those that moves name are there.
+
+Each broker answers for itself (rule M3): all are asked at once, and one that does not answer hides no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import grpc
+
+from tidemark.admin.planning import check_topic_name
+from tidemark.core.move_request import named_directories
+from tidemark.model import (
+    BrokerId,
+    BrokerRegistration,
+    ErrorCode,
+    Move,
+    TidemarkError,
+    TopicDescription,
+    TopicPartition,
+)
+from tidemark.ports import MetadataStore
+from tidemark.rpc import errors
+from tidemark.rpc.alter_log_dirs_codec import Alteration, AlterLogDirs, alterations_to_proto, results_from_proto
+from tidemark.rpc.broker_log_dirs import BrokerLogDirs, PlacedReplica, ReplicaPlace
+from tidemark.rpc.channel import open_channel
+from tidemark.rpc.log_dirs import LogDirectoryContent, describe_log_dirs
+from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+
+_DESCRIBE_DEADLINE_S: Final = 10.0
+_ALTER_DEADLINE_S: Final = 5.0
+_REPLICAS_A_CALL: Final = 2_000
+
+Brokers = Mapping[BrokerId, BrokerRegistration]
+
+
+class Disks(Protocol):
+    """Asks one broker; raises TidemarkError where it does not answer."""
+
+    async def describe(
+        self, broker: BrokerRegistration, topics: Collection[str], partitions: Collection[TopicPartition]
+    ) -> tuple[LogDirectoryContent, ...]:
+        """Its directories, with the replicas of these topics and partitions; neither: with all."""
+
+    async def alter(self, broker: BrokerRegistration, wanted: AlterLogDirs) -> Sequence[Alteration]:
+        """Have replicas moved into directories; one answer for each."""
+
+
+class DisksOfBrokers:
+    """Asks the brokers themselves."""
+
+    async def describe(
+        self, broker: BrokerRegistration, topics: Collection[str], partitions: Collection[TopicPartition]
+    ) -> tuple[LogDirectoryContent, ...]:
+        """One call, answered by a stream."""
+        address = f"{broker.host}:{broker.port}"
+        return await describe_log_dirs(address, topics=topics, partitions=partitions, deadline_s=_DESCRIBE_DEADLINE_S)
+
+    async def alter(self, broker: BrokerRegistration, wanted: AlterLogDirs) -> Sequence[Alteration]:
+        """One call."""
+        try:
+            async with open_channel(f"{broker.host}:{broker.port}") as channel:
+                stub: Any = BrokerServiceStub(channel)
+                response = await stub.AlterReplicaLogDirs(alterations_to_proto(wanted), timeout=_ALTER_DEADLINE_S)
+        except grpc.RpcError as error:
+            raise errors.from_rpc_error(error, address=f"broker {broker.broker_id}") from None
+        return results_from_proto(response)
+
+
+class LogDirAdministration:
+    """The calls of the admin service that are about log directories.
+
+    Args:
+        store: started.
+        disks: asks brokers.
+    """
+
+    def __init__(self, store: MetadataStore, disks: Disks) -> None:
+        self._store = store
+        self._disks = disks
+
+    async def describe(
+        self,
+        brokers: Collection[BrokerId],
+        topics: Collection[str] = (),
+        partitions: Collection[TopicPartition] = (),
+    ) -> list[BrokerLogDirs]:
+        """The log directories of these brokers (none: of all that live), by broker; one that says nothing says why.
+
+        Raises:
+            TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC, COORDINATION_UNAVAILABLE.
+        """
+        named = sorted({*topics, *(partition.topic for partition in partitions)})
+        for topic in named:
+            check_topic_name(topic)
+        live, known = await asyncio.gather(self._store.live_brokers(), self._store.topics(named))
+        for topic in named:
+            if topic not in known:
+                raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {topic}", {"topic": topic})
+        asked = sorted(set(brokers) or live)
+        return list(await asyncio.gather(*(self._describe(one, live, topics, partitions) for one in asked)))
+
+    async def _describe(
+        self, broker: BrokerId, live: Brokers, topics: Collection[str], partitions: Collection[TopicPartition]
+    ) -> BrokerLogDirs:
+        try:
+            if broker not in live:
+                raise not_live(broker)
+            return BrokerLogDirs(broker, await self._disks.describe(live[broker], topics, partitions))
+        except TidemarkError as error:
+            return BrokerLogDirs(broker, error=error)
+
+    async def alter(
+        self, places: Sequence[ReplicaPlace], *, throttle_bytes_per_s: int, validate_only: bool
+    ) -> list[PlacedReplica]:
+        """Have replicas moved into other directories of their brokers, in the order asked for; each for itself.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST, COORDINATION_UNAVAILABLE; all else is said of each replica.
+        """
+        _check(places, throttle_bytes_per_s)
+        names = sorted({place.partition.topic for place in places})
+        live, topics = await asyncio.gather(self._store.live_brokers(), self._store.topics(names))
+        found: dict[tuple[BrokerId, TopicPartition], TidemarkError | None] = {}
+        for place in places:
+            found[place[:2]] = _obstacle(place, topics)
+        fine = [place for place in places if found[place[:2]] is None]
+        found |= await self._ask(fine, live, throttle_bytes_per_s, validate_only=validate_only)
+        return [PlacedReplica(place.broker_id, place.partition, found[place[:2]]) for place in places]
+
+    async def check_moves(self, moves: Sequence[Move], live: Brokers) -> dict[TopicPartition, TidemarkError]:
+        """Why brokers cannot hold replicas where these moves say, as they say themselves; of each the first."""
+        places = [
+            ReplicaPlace(broker, move.partition, directory)
+            for move in moves
+            if not move.cancel
+            for broker, directory in named_directories(move).items()
+        ]
+        found = await self._ask(places, live, 0, validate_only=True)
+        refused: dict[TopicPartition, TidemarkError] = {}
+        for place in places:
+            error = found[place[:2]]
+            if error is not None:
+                refused.setdefault(place.partition, error)
+        return refused
+
+    async def _ask(
+        self, places: Sequence[ReplicaPlace], live: Brokers, throttle_bytes_per_s: int, *, validate_only: bool
+    ) -> dict[tuple[BrokerId, TopicPartition], TidemarkError | None]:
+        by_broker: defaultdict[BrokerId, list[tuple[TopicPartition, str]]] = defaultdict(list)
+        for place in places:
+            by_broker[place.broker_id].append((place.partition, place.log_dir))
+        wanted = {
+            broker: AlterLogDirs(tuple(replicas), throttle_bytes_per_s, validate_only)
+            for broker, replicas in by_broker.items()
+        }
+        answers = await asyncio.gather(*(self._ask_one(broker, live, wanted[broker]) for broker in wanted))
+        return {key: error for answer in answers for key, error in answer.items()}
+
+    async def _ask_one(
+        self, broker: BrokerId, live: Brokers, wanted: AlterLogDirs
+    ) -> dict[tuple[BrokerId, TopicPartition], TidemarkError | None]:
+        told: dict[tuple[BrokerId, TopicPartition], TidemarkError | None] = {}
+        for start in range(0, len(wanted.replicas), _REPLICAS_A_CALL):
+            some = wanted.replicas[start : start + _REPLICAS_A_CALL]
+            part = AlterLogDirs(some, wanted.throttle_bytes_per_s, wanted.validate_only)
+            try:
+                if broker not in live:
+                    raise not_live(broker)
+                answers = await self._disks.alter(live[broker], part)
+                told |= {(broker, partition): _of(broker, partition, error) for partition, error in answers}
+            except TidemarkError as error:
+                told |= {(broker, partition): _of(broker, partition, error) for partition, _ in some}
+        return told
+
+
+def _check(places: Sequence[ReplicaPlace], throttle_bytes_per_s: int) -> None:
+    if not places:
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "name replicas to move, each with its broker and a directory")
+    if throttle_bytes_per_s < 0:
+        sentence = f"a throttle of {throttle_bytes_per_s} bytes/s is less than 0, which means what brokers are set to"
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+    if len({place[:2] for place in places}) < len(places):
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "a replica is named more than once; name one directory for it")
+
+
+def _obstacle(place: ReplicaPlace, topics: Mapping[str, TopicDescription]) -> TidemarkError | None:
+    """What is wrong with what is asked for, before its broker is asked."""
+    partition, broker = place.partition, place.broker_id
+    where = {"topic": partition.topic, "partition": str(partition.partition)}
+    topic = topics.get(partition.topic)
+    if topic is None:
+        return TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {partition.topic}", where)
+    replicas = topic.partitions.get(partition.partition)
+    if replicas is None:
+        sentence = f"{partition.topic} has no partition {partition.partition}: it has {len(topic.partitions)}, from 0"
+        return TidemarkError(ErrorCode.UNKNOWN_PARTITION, sentence, where)
+    if broker not in replicas:
+        listed = ", ".join(str(one) for one in replicas)
+        return TidemarkError(
+            ErrorCode.NOT_A_REPLICA,
+            f"broker {broker} holds no replica of {partition}, whose replicas are on {listed}: name one of these, or "
+            "move one there with tidemark reassign, which takes log_dirs",
+            {**where, "broker": str(broker)},
+        )
+    if not place.log_dir:
+        sentence = f"no directory is named for {partition} on broker {broker}: give its path or uuid"
+        return TidemarkError(ErrorCode.LOG_DIR_NOT_FOUND, sentence, {**where, "broker": str(broker)})
+    return None
+
+
+def not_live(broker: BrokerId) -> TidemarkError:
+    """It is not registered now."""
+    return TidemarkError(
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        f"broker {broker} is not live: start it, or name another",
+        {"broker": str(broker)},
+    )
+
+
+def _of(broker: BrokerId, partition: TopicPartition, error: TidemarkError | None) -> TidemarkError | None:
+    """With the replica it is about."""
+    if error is None:
+        return None
+    facts = {"topic": partition.topic, "partition": str(partition.partition), "broker": str(broker)}
+    return TidemarkError(error.code, f"{partition} on broker {broker}: {error.message}", {**error.metadata, **facts})
