@@ -14,6 +14,7 @@ import grpc
 
 from tidemark.admin.planning import check_topic_name
 from tidemark.core.move_request import named_directories
+from tidemark.core.replica_place import PlacedReplica, ReplicaPlace
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,
@@ -26,7 +27,7 @@ from tidemark.model import (
 from tidemark.ports import MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.alter_log_dirs_codec import Alteration, AlterLogDirs, alterations_to_proto, results_from_proto
-from tidemark.rpc.broker_log_dirs import BrokerLogDirs, PlacedReplica, ReplicaPlace
+from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.log_dirs import LogDirectoryContent, describe_log_dirs
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub

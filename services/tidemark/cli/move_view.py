@@ -39,12 +39,16 @@ def listed(brokers: Iterable[int]) -> str:
     return ",".join(str(broker) for broker in brokers) or "none"
 
 
-def row_of(moved: MoveProgress) -> tuple[str, ...]:
-    """A move under `COLUMNS`."""
+def between_brokers(moved: MoveProgress) -> tuple[str, str]:
+    """From where to where a move goes."""
+    return listed(moved.original), listed(moved.target)
+
+
+def row_of(moved: MoveProgress, ends: Callable[[MoveProgress], tuple[str, str]] = between_brokers) -> tuple[str, ...]:
+    """A move under `COLUMNS`; `ends`: from where to where."""
     return (
         name_of(moved.partition),
-        listed(moved.original),
-        listed(moved.target),
+        *ends(moved),
         str(moved.phase),
         _copied(moved),
         "-" if moved.rate_bytes_per_s is None else f"{shown_bytes(moved.rate_bytes_per_s)}/s",
@@ -146,14 +150,22 @@ class MoveView:
     Args:
         silent: for scripts, who are told at the end.
         now_s: a monotonic clock.
+        ends: from where to where a move goes, as it is shown.
     """
 
-    def __init__(self, *, silent: bool = False, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        silent: bool = False,
+        now_s: Callable[[], float] = time.monotonic,
+        ends: Callable[[MoveProgress], tuple[str, str]] = between_brokers,
+    ) -> None:
         self._silent = silent
         self._now_s = now_s
+        self._ends = ends
         self._live: Live | None = None
         self._stack = ExitStack()
-        self._said: dict[TopicPartition, tuple[str, str]] = {}
+        self._said: dict[tuple[TopicPartition, tuple[int, ...]], tuple[str, str]] = {}
         self._summed_at_s = -_LINE_EVERY_S
 
     def __enter__(self) -> Self:
@@ -174,31 +186,35 @@ class MoveView:
         if len(moves) + len(ended) <= _LINES_MAX:
             for one in ended:
                 verb = "is on" if one.error is None else "stays on"
-                self._print(f"{name_of(one.partition)} {verb} {listed(one.replicas)}")
+                self.say(f"{name_of(one.partition)} {verb} {listed(one.replicas)}")
         if self._live is not None:
-            self._live.update(_table(moves, more) if moves else more.lstrip(",; "), refresh=True)
+            self._live.update(_table(moves, more, self._ends) if moves else more.lstrip(",; "), refresh=True)
             return
         if len(moves) <= _LINES_MAX:
             self._show_each(moves)
         if moves and self._now_s() - self._summed_at_s >= _LINE_EVERY_S:
             self._summed_at_s = self._now_s()
-            self._print(summary(moves) + more)
+            self.say(summary(moves) + more)
             if len(moves) > _LINES_MAX:
                 reasons = Counter(one.waiting_for for one in moves if one.waiting_for)
                 for why, count in reasons.most_common(_REASONS_MAX):
-                    self._print(f"  {counted(count, 'move')}: {why}")
+                    self.say(f"  {counted(count, 'move')}: {why}")
 
     def _show_each(self, moves: Sequence[MoveProgress]) -> None:
         """A line for each move whose state, or what it waits for, is another than before."""
         for moved in moves:
             said = (str(moved.phase), moved.waiting_for)
-            if self._said.get(moved.partition) != said:
-                self._said[moved.partition] = said
+            which = (moved.partition, moved.target)
+            if self._said.get(which) != said:
+                self._said[which] = said
                 why = f", waits: {moved.waiting_for}" if moved.waiting_for else ""
-                where = f"{listed(moved.original)} -> {listed(moved.target)}"
-                self._print(f"{name_of(moved.partition)} {where} {said[0]}{why}")
+                where = " -> ".join(self._ends(moved))
+                self.say(f"{name_of(moved.partition)} {where} {said[0]}{why}")
 
-    def _print(self, line: str) -> None:
+    def say(self, line: str) -> None:
+        """A line above the table; nothing where `silent`."""
+        if self._silent:
+            return
         if self._live is not None:
             self._live.console.print(line, soft_wrap=True)
         else:
@@ -206,13 +222,13 @@ class MoveView:
             sys.stdout.flush()
 
 
-def _table(moves: Sequence[MoveProgress], more: str) -> Table:
+def _table(moves: Sequence[MoveProgress], more: str, ends: Callable[[MoveProgress], tuple[str, str]]) -> Table:
     shown = sorted(moves, key=lambda one: (one.phase == "queued", one.partition))[:_ROWS_MAX]
     hidden = f", {len(moves) - len(shown)} not shown" if len(shown) < len(moves) else ""
     table = Table(caption=summary(moves) + more + hidden, caption_justify="left")
     for name in _LIVE_COLUMNS:
         table.add_column(name, no_wrap=name != COLUMNS[-1], overflow="fold")
     for moved in shown:
-        cells = dict(zip(COLUMNS, row_of(moved), strict=True))
+        cells = dict(zip(COLUMNS, row_of(moved, ends), strict=True))
         table.add_row(*(cells[name] for name in _LIVE_COLUMNS))
     return table

@@ -4,6 +4,7 @@ from tidemark.client.batching import SendHandle, TableHandle
 from tidemark.client.records import ConsumerRecord, PartitionBatch, RecordMetadata, Timestamp
 from tidemark.client.sync import AdminClient, Consumer, Producer
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
+from tidemark.core.replica_place import ReplicaPlace
 
 __all__ = [
     "CLUSTER_DEFAULT",
@@ -15,6 +16,7 @@ __all__ = [
     "PartitionBatch",
     "Producer",
     "RecordMetadata",
+    "ReplicaPlace",
     "SendHandle",
     "TableHandle",
     "Timestamp",

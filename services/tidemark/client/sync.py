@@ -18,6 +18,7 @@ from tidemark.client.batching import SendHandle, TableHandle
 from tidemark.client.records import ConsumerRecord, OffsetAndTimestamp, PartitionBatch, as_partition, records_of
 from tidemark.client.sync_admin_brokers import BrokerCalls
 from tidemark.client.sync_admin_configs import ConfigCalls
+from tidemark.client.sync_admin_log_dirs import LogDirCalls
 from tidemark.client.sync_admin_reassignments import ReassignmentCalls
 from tidemark.client.sync_admin_records import RecordCalls
 from tidemark.core.cluster_state import TopicView
@@ -214,7 +215,7 @@ class Consumer(_Facade):
             self._records, self._batch = [], None
 
 
-class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, _Facade):
+class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogDirCalls, _Facade):
     """As `tidemark.client.aio.AdminClient`, blocking."""
 
     _client: AsyncAdminClient

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from tidemark.model import BrokerId, TidemarkError, TopicPartition
+from tidemark.core.replica_place import PlacedReplica, ReplicaPlace
+from tidemark.model import BrokerId, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.log_dirs import LogDirectoryContent, content_from_proto, contents_to_proto
 from tidemark.rpc.refs import ref_from_proto, ref_to_proto
@@ -19,22 +19,6 @@ class BrokerLogDirs:
 
     broker_id: BrokerId
     log_dirs: tuple[LogDirectoryContent, ...] = ()
-    error: TidemarkError | None = None
-
-
-class ReplicaPlace(NamedTuple):
-    """A replica, and the directory of its broker that it shall lie in, by path or uuid."""
-
-    broker_id: BrokerId
-    partition: TopicPartition
-    log_dir: str
-
-
-class PlacedReplica(NamedTuple):
-    """What became of one: noted, or why nothing was changed for it."""
-
-    broker_id: BrokerId
-    partition: TopicPartition
     error: TidemarkError | None = None
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 import pytest
 from tidemark.admin.log_dirs import LogDirAdministration
 from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration
+from tidemark.core.replica_place import ReplicaPlace
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,
@@ -18,7 +19,7 @@ from tidemark.model import (
     TopicPartition,
 )
 from tidemark.rpc.alter_log_dirs_codec import Alteration, AlterLogDirs
-from tidemark.rpc.broker_log_dirs import BrokerLogDirs, BrokersFromProto, ReplicaPlace, broker_to_proto
+from tidemark.rpc.broker_log_dirs import BrokerLogDirs, BrokersFromProto, broker_to_proto
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 
 from tests.unit.admin.moving import Cluster, Sizes, ids

@@ -9,6 +9,7 @@ import grpc
 
 from tidemark.client.aio.admin_brokers import BrokerCalls
 from tidemark.client.aio.admin_configs import ConfigCalls
+from tidemark.client.aio.admin_log_dirs import LogDirCalls
 from tidemark.client.aio.admin_reassignments import ReassignmentCalls
 from tidemark.client.aio.admin_records import RecordCalls
 from tidemark.client.aio.lifecycle import Lifecycle
@@ -47,9 +48,9 @@ class ClusterDescription(NamedTuple):
     """On which nothing new is placed: they are being removed, or are."""
 
 
-class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, Lifecycle):
-    """Creates, deletes and describes topics, changes settings, moves replicas, adds and removes brokers,
-    and holds elections.
+class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogDirCalls, Lifecycle):
+    """Creates, deletes and describes topics, changes settings, moves replicas between brokers and between
+    directories, adds and removes brokers, and holds elections.
 
     Args:
         admin: host:port of the admin service; None: asked of the brokers.
