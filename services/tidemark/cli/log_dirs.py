@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidemark.cli.elect import parse_targets
-from tidemark.cli.move_feed import EXIT_INTERRUPTED, raise_all
+from tidemark.cli.move_directories import copying_goes_on, found_json
+from tidemark.cli.move_feed import raise_all
 from tidemark.cli.move_view import MoveView, name_of
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin, fits_int32
 from tidemark.cli.output import Output, error_json, print_json, print_line, print_table
@@ -147,8 +148,7 @@ def move(
                 with MoveView(silent=output is Output.JSON, ends=follower.ends) as view:
                     ((found, error),) = follower.follow([place], view)
             except KeyboardInterrupt:
-                typer.echo("the copying goes on; tidemark log-dirs describe --replicas shows how far it is", err=True)
-                raise typer.Exit(EXIT_INTERRUPTED) from None
+                raise copying_goes_on() from None
     if output is Output.JSON:
         print_json({**found_json(found), "noted": not dry_run, "error": None if error is None else error_json(error)})
     elif not wait or dry_run:
@@ -164,21 +164,6 @@ def _noted(found: FoundReplica, *, dry_run: bool) -> str:
     if dry_run:
         return f"{name} {placed(found)} would be moved into {found.target}"
     return f"{name} {placed(found)} is moved into {found.target}; tidemark log-dirs describe --replicas shows how far"
-
-
-def found_json(found: FoundReplica) -> Mapping[str, object]:
-    """A replica and where it is wanted, for scripts; null is unknown."""
-    return {
-        "topic": found.place.partition.topic,
-        "partition": found.place.partition.partition,
-        "broker_id": found.place.broker_id,
-        "wanted_log_dir": found.target,
-        "log_dir": found.log_dir or None,
-        "state": str(found.state),
-        "bytes_done": found.bytes_done,
-        "bytes_total": found.bytes_total,
-        "why": None if found.why is None else error_json(found.why),
-    }
 
 
 def _by_path(broker: BrokerLogDirs) -> Sequence[LogDirectoryContent]:

@@ -17,10 +17,11 @@ from rich.table import Table
 from tidemark.cli.output import counted, error_json, print_line
 from tidemark.cli.rates import shown_bytes, shown_duration
 from tidemark.core.move_progress import EndedMove, MoveProgress
+from tidemark.core.move_request import ANY_LOG_DIR
 from tidemark.model import Refusal, TopicPartition
 
 COLUMNS: Final = ("partition", "from", "to", "state", "copied", "rate", "left", "throttle", "waits for")
-REPLICA_COLUMNS: Final = ("partition", "broker", "is", "assigned", "state", "holds")
+REPLICA_COLUMNS: Final = ("partition", "broker", "is", "assigned", "state", "holds", "directory")
 _LIVE_COLUMNS: Final = tuple(name for name in COLUMNS if name != "throttle")
 _ROWS_MAX: Final = 20
 _LINES_MAX: Final = 50
@@ -68,6 +69,7 @@ def replica_rows(moved: MoveProgress) -> list[tuple[object, ...]]:
             "yes" if broker in moved.assigned else "no",
             state,
             shown_bytes(moved.sizes_bytes.get(broker)),
+            moved.log_dirs.get(broker, ANY_LOG_DIR),
         )
         for broker, state in sorted(moved.replicas.items())
     ]
@@ -104,6 +106,7 @@ def progress_json(moved: MoveProgress) -> Mapping[str, object]:
         "throttle_bytes_per_s": moved.throttle_bytes_per_s,
         "waiting_for": moved.waiting_for,
         "request_id": moved.request_id,
+        "log_dirs": [moved.log_dirs.get(broker, ANY_LOG_DIR) for broker in moved.target],
     }
 
 

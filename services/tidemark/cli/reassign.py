@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -12,6 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidemark.cli.elect import parse_targets
+from tidemark.cli.move_directories import (
+    Present,
+    back,
+    copying_goes_on,
+    directories_state,
+    follow_directories,
+    found_json,
+    present_directories,
+    print_places,
+)
 from tidemark.cli.move_feed import MoveFeed, interrupted, raise_all
 from tidemark.cli.move_view import (
     COLUMNS,
@@ -29,11 +41,13 @@ from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, con
 from tidemark.cli.output import Output, counted, error_json, print_json, print_line, print_table
 from tidemark.cli.plan_view import cost_of, parse_brokers, plan_json
 from tidemark.cli.rates import parse_rate
+from tidemark.cli.replica_places import FoundReplica, look, places_of
 from tidemark.core.move_progress import EndedMove, MoveOutcome
-from tidemark.core.move_request import format_moves, parse_moves
+from tidemark.core.move_request import ANY_LOG_DIR, format_moves, named_directories, parse_moves
 from tidemark.model import ErrorCode, Move, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
+    from tidemark.client import AdminClient
     from tidemark.core.cluster_state import TopicView
 
 _LOOK: Final = "tidemark reassign list shows how far they are"
@@ -92,6 +106,7 @@ def generate(
     \b
     stdout has the proposal alone, in the form that execute takes; what it costs is on stderr.
     Nothing is spared: to move as little as possible see tidemark cluster add-brokers and remove-brokers.
+    log_dirs is "any" throughout: put in the log directory that a replica shall lie in where that matters.
 
     \b
     Examples:
@@ -108,7 +123,8 @@ def generate(
     if output is Output.JSON:
         print_json(plan_json(planned))
         return
-    print_line(format_moves(planned.plan.moves).rstrip("\n"))
+    moves = [replace(move, log_dirs=(ANY_LOG_DIR,) * len(move.replicas)) for move in planned.plan.moves]
+    print_line(format_moves(moves).rstrip("\n"))
     typer.echo(f"{cost_of(planned)}; execute it with tidemark reassign execute, which prints the way back", err=True)
 
 
@@ -128,8 +144,10 @@ def execute(
     The file, for partition 2 of the topic test, with broker 2 as its preferred leader:
       {"version": 1,
        "partitions": [{"topic": "test", "partition": 2, "replicas": [2, 1], "log_dirs": ["any", "any"]}]}
-    log_dirs may be left out. Before anything begins, the present assignment is printed in the same form: keep it, and
-    execute it to go back. Nothing is begun if any move is refused.
+    log_dirs may be left out. Instead of "any" it names the log directory that a replica shall lie in on its broker, by
+    path or uuid (tidemark log-dirs describe); a replica that stays on its broker is copied from one to the other.
+    Before anything begins, the present assignment is printed in the same form: keep it, and execute it to go back.
+    Nothing is begun if any move is refused.
 
     \b
     Ctrl-C ends the waiting, not the moves. A throttle below what producers write to these partitions is refused: such
@@ -148,8 +166,9 @@ def execute(
             moves, cancel=cancel, throttle_bytes_per_s=rate, validate_only=True, request_id=request_id
         )
         refused = [outcome.error for outcome in checked.outcomes if outcome.error is not None]
+        present = {} if refused else present_directories(client, moves, checked.outcomes)
         if output is Output.TEXT and (dry_run or not refused):
-            _show_plan(checked.outcomes, moves, rollback=not dry_run)
+            _show_plan(checked.outcomes, moves, None if dry_run else present)
         if dry_run and output is Output.JSON:
             print_json({"moves": [_outcome_json(one, moves) for one in checked.outcomes], "begun": False})
         if refused:
@@ -160,17 +179,20 @@ def execute(
             answer = client.alter_partition_reassignments(cancel=cancel, request_id=request_id)
             raise_all_of(answer.outcomes)
         before = {one.partition: one.before for one in checked.outcomes}
-        missing = [move for move in moves if before[move.partition] != move.replicas]
+        missing = [move for move in moves if before[move.partition] != move.replicas or named_directories(move)]
         feed = MoveFeed(client, missing, rate, request_id)
         ended = _carry_out(feed, len(missing), output, no_wait=no_wait)
+        placed = [] if no_wait else _place(client, missing, ended, output)
     failed = [one.error for one in ended if one.error is not None]
+    misplaced = [error for _, error in placed if error is not None]
     if output is Output.JSON:
         print_json(
             {
                 "begun": bool(missing),
                 "request_id": request_id,
                 "ended": [ended_json(one) for one in ended],
-                "rollback": _document(_rollback(checked.outcomes)),
+                "directories": [found_json(found) for found, _ in placed],
+                "rollback": json.loads(format_moves(back(checked.outcomes, present))),
             }
         )
     else:
@@ -178,8 +200,19 @@ def execute(
             print_line(f"{counted(len(moves) - len(missing), 'partition')} had these replicas already")
         done = f"{counted(len(ended) - len(failed), 'move')} done"
         print_line(f"{counted(len(missing), 'move')} begun; {_LOOK}" if no_wait else done)
-    if failed:
-        raise_all(failed)
+    if failed or misplaced:
+        raise_all([*failed, *misplaced])
+
+
+def _place(
+    client: AdminClient, moves: Sequence[Move], ended: Sequence[EndedMove], output: Output
+) -> list[tuple[FoundReplica, TidemarkError | None]]:
+    """Moves end when brokers have been told the directories; what they still copy between these is followed here."""
+    failed = {one.partition for one in ended if one.error is not None}
+    try:
+        return follow_directories(client, moves, failed, silent=output is Output.JSON)
+    except KeyboardInterrupt:
+        raise copying_goes_on() from None
 
 
 def _carry_out(feed: MoveFeed, count: int, output: Output, *, no_wait: bool) -> list[EndedMove]:
@@ -203,7 +236,12 @@ def _carry_out(feed: MoveFeed, count: int, output: Output, *, no_wait: bool) -> 
 def verify(
     file: FileArgument, bootstrap: BootstrapOption = "", admin: AdminOption = "", output: OutputOption = Output.TEXT
 ) -> None:
-    """Tell whether every partition of a file has the replicas that it says; exit status 0 if so, else 1.
+    """Tell whether every partition of a file has the replicas that it says, and each replica for which the file names a
+    log directory lies there; exit status 0 if so, else 1.
+
+    \b
+    Of each such replica: there, copying (how far), elsewhere (why, where that is known), or unknown, when its broker
+    does not answer.
 
     \b
     Examples:
@@ -214,6 +252,8 @@ def verify(
     with connect_admin(bootstrap, admin) as client:
         under_way = {one.partition: one for one in client.list_partition_reassignments().moves}
         topics = {view.topic: view for view in client.describe_topics(sorted({move.partition.topic for move in moves}))}
+        known = [move for move in moves if _replicas(topics.get(move.partition.topic), move.partition.partition)]
+        places = look(client, places_of(known))
     rows = []
     for move in sorted(moves, key=lambda one: one.partition):
         replicas = _replicas(topics.get(move.partition.topic), move.partition.partition)
@@ -221,7 +261,8 @@ def verify(
         state = "gone" if not replicas else "done" if replicas == move.replicas else "different"
         if progress is not None:
             state = str(progress.phase) if progress.target == move.replicas else "moved elsewhere"
-        rows.append((move, replicas, state))
+        found = [one for one in places if one.place.partition == move.partition]
+        rows.append((move, replicas, directories_state(found) if state == "done" else state, found))
     if output is Output.JSON:
         print_json(
             [
@@ -231,16 +272,18 @@ def verify(
                     "wanted_replicas": list(move.replicas),
                     "replicas": list(replicas),
                     "state": state,
+                    "log_dirs": [found_json(one) for one in found],
                 }
-                for move, replicas, state in rows
+                for move, replicas, state, found in rows
             ]
         )
     else:
         print_table(
             ("partition", "wanted", "replicas", "state"),
-            [(name_of(move.partition), listed(move.replicas), listed(now), state) for move, now, state in rows],
+            [(name_of(move.partition), listed(move.replicas), listed(now), state) for move, now, state, _ in rows],
         )
-    if any(state != "done" for _, _, state in rows):
+        print_places(places)
+    if any(state != "done" for _, _, state, _ in rows):
         raise typer.Exit(1)
 
 
@@ -403,32 +446,19 @@ def _replicas(topic: TopicView | None, index: int) -> tuple[int, ...]:
     return tuple(topic.partitions[index].assigned_replicas)
 
 
-def _rollback(outcomes: Sequence[MoveOutcome]) -> list[Move]:
-    return [Move(one.partition, one.before) for one in outcomes if one.before and not one.cancelled]
-
-
-def _document(moves: Sequence[Move]) -> Mapping[str, object]:
-    return {
-        "version": 1,
-        "partitions": [
-            {"topic": move.partition.topic, "partition": move.partition.partition, "replicas": list(move.replicas)}
-            for move in moves
-        ],
-    }
-
-
-def _show_plan(outcomes: Sequence[MoveOutcome], moves: Sequence[Move], *, rollback: bool) -> None:
-    targets = {move.partition: move.replicas for move in moves}
-    if rollback:
+def _show_plan(outcomes: Sequence[MoveOutcome], moves: Sequence[Move], rollback: Present | None) -> None:
+    """What would move; with `rollback`, the directories that replicas lie in now, also the way back."""
+    targets = {move.partition: move for move in moves}
+    if rollback is not None:
         print_line("the present assignment; keep it, and execute it to go back:")
-        print_line(format_moves(_rollback(outcomes)).rstrip("\n"))
+        print_line(format_moves(back(outcomes, rollback)).rstrip("\n"))
     print_table(
         ("partition", "from", "to"),
         [
             (
                 name_of(one.partition),
                 listed(one.before),
-                "as before its move" if one.cancelled else listed(targets[one.partition]),
+                "as before its move" if one.cancelled else _to(targets[one.partition]),
             )
             for one in outcomes
             if one.error is None
@@ -436,13 +466,20 @@ def _show_plan(outcomes: Sequence[MoveOutcome], moves: Sequence[Move], *, rollba
     )
 
 
+def _to(move: Move) -> str:
+    named = named_directories(move)
+    directories = "".join(f"; on {broker} in {named[broker]}" for broker in move.replicas if broker in named)
+    return listed(move.replicas) + directories
+
+
 def _outcome_json(outcome: MoveOutcome, moves: Sequence[Move]) -> Mapping[str, object]:
-    target = next((move.replicas for move in moves if move.partition == outcome.partition), ())
+    move = next((move for move in moves if move.partition == outcome.partition), None)
     return {
         "topic": outcome.partition.topic,
         "partition": outcome.partition.partition,
         "replicas_before": list(outcome.before),
-        "replicas": list(target),
+        "replicas": [] if move is None else list(move.replicas),
+        "log_dirs": [] if move is None else list(move.log_dirs),
         "cancelled": outcome.cancelled,
         "error": None if outcome.error is None else error_json(outcome.error),
     }

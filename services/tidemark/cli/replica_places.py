@@ -60,8 +60,8 @@ class FoundReplica:
 
     @property
     def percent(self) -> int | None:
-        """Of the copy; None without one."""
-        if self.state is not PlaceState.COPYING or self.bytes_done is None:
+        """Of the copy; None without one, or where nobody knows how much there is."""
+        if self.state is not PlaceState.COPYING or self.bytes_done is None or self.bytes_total is None:
             return None
         return min(_ALL_BUT, 100 * self.bytes_done // self.bytes_total) if self.bytes_total else _ALL_BUT
 

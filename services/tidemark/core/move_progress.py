@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from tidemark.core.move_request import named_directories
 from tidemark.core.reassignment import ReplicaState, status
 from tidemark.model import (
     NO_LEADER,
@@ -55,6 +56,7 @@ class MoveProgress:
         throttle_bytes_per_s: 0 for no limit.
         waiting_for: why nothing moves, or slowly; "" where it goes on as it should.
         request_id: "" for a node that was written by hand.
+        log_dirs: path or uuid of the directory named for a replica of the target; "any" one is not listed.
     """
 
     partition: TopicPartition
@@ -73,6 +75,7 @@ class MoveProgress:
     throttle_bytes_per_s: int = 0
     waiting_for: str = ""
     request_id: str = ""
+    log_dirs: Mapping[BrokerId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,7 @@ def progress_of(
         bytes_done=done,
         bytes_total=total,
         waiting_for=_obstacle(moved, state, sight),
+        log_dirs={} if move.cancel else named_directories(move),
     )
 
 

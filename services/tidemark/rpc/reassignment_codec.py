@@ -82,6 +82,7 @@ def progress_to_proto(moved: MoveProgress) -> pb.Reassignment:
         throttle_bytes_per_s=moved.throttle_bytes_per_s,
         waiting_for=moved.waiting_for,
         request_id=moved.request_id,
+        log_dirs={int(broker): directory for broker, directory in moved.log_dirs.items()},
     )
 
 
@@ -106,6 +107,7 @@ def progress_from_proto(message: pb.Reassignment) -> MoveProgress:
         throttle_bytes_per_s=message.throttle_bytes_per_s,
         waiting_for=message.waiting_for,
         request_id=message.request_id,
+        log_dirs={BrokerId(broker): directory for broker, directory in message.log_dirs.items()},
     )
 
 

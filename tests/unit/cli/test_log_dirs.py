@@ -278,6 +278,7 @@ def test_a_broker_that_is_away_for_a_while_is_waited_for_and_named() -> None:
         (copying(999), "/data/b", PlaceState.COPYING, 99, None),
         (copying(5000), "/data/b", PlaceState.COPYING, 99, None),
         (disks(a=[replica(0)], b=[replica(0, future=True)]), "ub", PlaceState.COPYING, 99, None),
+        (disks(b=[replica(7, future=True)]), "ub", PlaceState.COPYING, None, None),
         (copying(10), "/data/a", PlaceState.THERE, None, None),
         (BEFORE, "/data/b", PlaceState.ELSEWHERE, None, None),
         (disks(), "/data/b", PlaceState.ELSEWHERE, None, None),

@@ -114,3 +114,18 @@ def test_a_stall_and_a_throttle_are_named() -> None:
         with_rate(copying(), 0, 30, throttle_used=0).waiting_for
     )
     assert "as fast as its throttle allows, 1000" in with_rate(copying(), 950, 0, throttle_used=0.95).waiting_for
+
+
+def test_directories_that_are_named_are_shown_until_the_move_is_given_up() -> None:
+    named = replace(MOVE, log_dirs=("/data/3", "any"))
+    for topic in (BEFORE, DURING):
+        assert progress_of(named, topic, state(1, 1, 2), {}, ALIVE).log_dirs == {BrokerId(3): "/data/3"}
+    assert progress_of(replace(named, cancel=True), DURING, state(1, 1, 2), {}, ALIVE).log_dirs == {}
+
+
+def test_a_move_of_directories_alone_is_finishing() -> None:
+    alone = Move(T2, ids(1, 2), log_dirs=("any", "/data/2"))
+    found = progress_of(alone, BEFORE, state(1, 1, 2), {}, ALIVE)
+    assert (found.phase, found.log_dirs, found.waiting_for) == (MovePhase.FINISHING, {BrokerId(2): "/data/2"}, "")
+    away = progress_of(alone, BEFORE, state(1, 1), {}, ALIVE._replace(live=frozenset(ids(1))))
+    assert away.waiting_for.startswith("broker 2, where it goes, is not live")

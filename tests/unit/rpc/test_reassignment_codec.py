@@ -28,6 +28,7 @@ MOVED = MoveProgress(
     throttle_bytes_per_s=5,
     waiting_for="the moon",
     request_id="r",
+    log_dirs={THREE: "/data/3"},
 )
 
 
