@@ -35,11 +35,10 @@ from tidemark.storage.recovery import envelopes_from, make_segment, segment_offs
 from tidemark.storage.retention import FrontOfLog
 from tidemark.storage.segment import Damage, Segment, walk
 from tidemark.storage.settings import storage_settings
-from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, newest_snapshot, snapshot_path, write_snapshot
+from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, newest_snapshot, snapshot_due, snapshot_path, write_snapshot
 from tidemark.storage.tail import Tail
 
 _IOV_MAX: Final = 1024
-_SNAPSHOT_INTERVAL_BYTES: Final = 64 << 20
 _INDEX_BEHIND_ENTRIES: Final = 256
 
 
@@ -175,14 +174,14 @@ class PartitionLog(CleanableLog, FrontOfLog):
         stamping: bool,
     ) -> None:
         """Fold epochs and producers of what was appended into the copies that the next start begins from."""
-        for number, (base, _, length, _) in enumerate(placed, start):
+        self._unsnapshotted_batches += len(placed)
+        for number, (base, _, _, _) in enumerate(placed, start):
             envelope = batches[number].envelope
             epoch = leader_epoch if stamping else envelope.leader_epoch
             if epoch > self._latest_epoch:
                 with self._lock:
                     self._epochs.assign(LeaderEpoch(epoch), Offset(base))
                     self._latest_epoch, self._epochs_behind = epoch, True
-            self._unsnapshotted_bytes += length
             if envelope.producer_id >= 0:
                 with self._lock:
                     placed_envelope = envelope._replace(base_offset=base) if stamping else envelope
@@ -209,7 +208,7 @@ class PartitionLog(CleanableLog, FrontOfLog):
         with self._files_lock:
             self._segments[-1].seal()
             write_snapshot(self._path, self._end, self._producers)
-            self._snapshot_at, self._unsnapshotted_bytes = self._end, 0
+            self._snapshot_at, self._unsnapshotted_batches = self._end, 0
             segment = make_segment(self._path, self._end)
             with self._lock:
                 self._segments = (*self._segments, segment)
@@ -492,7 +491,8 @@ class PartitionLog(CleanableLog, FrontOfLog):
                 behind = index is not None and len(index) - index.written >= _INDEX_BEHIND_ENTRIES
                 epochs = self._epochs.entries if self._epochs_behind else None
                 self._epochs_behind = False
-                snapshot = self._producers.copy() if self._unsnapshotted_bytes >= _SNAPSHOT_INTERVAL_BYTES else None
+                due = snapshot_due(self._unsnapshotted_batches, self._producers)
+                snapshot = self._producers.copy() if due else None
             if behind:
                 with self._lock:
                     active.persist()
@@ -528,7 +528,7 @@ class PartitionLog(CleanableLog, FrontOfLog):
     def _snapshot(self, end: int, states: ProducerStates) -> None:
         """Write a snapshot and drop what it replaces; those at the starts of segments stay, for truncations."""
         write_snapshot(self._path, end, states)
-        self._snapshot_at, self._unsnapshotted_bytes = end, 0
+        self._snapshot_at, self._unsnapshotted_batches = end, 0
         kept = {segment.base_offset for segment in self._segments} | {end}
         for offset in segment_offsets(self._path, SNAPSHOT_SUFFIX):
             if offset not in kept:

@@ -90,8 +90,8 @@ class LogReader:
         self._cuts = 0
         self._swaps = 0
         self._cut_pending = recovered.cut_pending
-        self._snapshot_at = self._end
-        self._unsnapshotted_bytes = 0
+        self._snapshot_at = recovered.snapshot_at
+        self._unsnapshotted_batches = recovered.unsnapshotted_batches
         self._names_behind = True
         self._identity_behind = True
         self._broken: str | None = None

@@ -15,7 +15,7 @@ from typing import Final
 
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
-from tidemark.model import EpochEntry, LeaderEpoch, Offset, TidemarkError
+from tidemark.model import EpochEntry, LeaderEpoch, Offset
 from tidemark.record.envelope import Envelope
 from tidemark.storage.checkpoint import UNKNOWN
 from tidemark.storage.cleaner_point import CLEANER_FILE, lower_clean_point
@@ -76,6 +76,10 @@ class Recovered:
     damage: KnownDamage | None = None
     cut_pending: bool = False
     """The directory says of a cut that no checkpoint knows of yet."""
+    snapshot_at: int = -1
+    """Offset of the producer snapshot that was used, -1 for none."""
+    unsnapshotted_batches: int = 0
+    """So many batches lie past it."""
 
     @property
     def log_end(self) -> int:
@@ -142,16 +146,17 @@ def _recover(directory: Path, expected: Expected, interval_bytes: int, *, trusti
     if damage is None and expected.log_start == UNKNOWN and segments[0].base_offset > 0:
         damage = KnownDamage(f"nothing vouches for the log to start at {segments[0].base_offset}", end + 1)
     damage = _remembered(directory, damage, end)
-    epochs, producers = _fold(directory, segments, expected.recovery_point, interval_bytes)
-    return Recovered(
+    recovered = Recovered(
         segments,
         log_start,
         min(max(expected.recovery_point, log_start), end),
         max(expected.high_watermark, 0),
-        epochs,
-        producers,
+        LeaderEpochs(),
+        ProducerStates(),
         damage,
     )
+    _fold(directory, recovered, expected.recovery_point, interval_bytes)
+    return recovered
 
 
 def make_segment(directory: Path, base_offset: int) -> Segment:
@@ -195,9 +200,11 @@ def _recover_segments(
             continue
         try:
             point = expected.recovery_point if trusting else 0
+            index = load_index(segment.stem) if trusting else SegmentIndex()
             if mark is not None or not trusting:
                 segment.remove_indexes()
-            _scan(segment, descriptor.number, size, point, interval_bytes)
+                index.written = 0
+            _scan(segment, index, descriptor.number, size, point, interval_bytes)
         except Damage as found:
             damage = _Found(found.reason, segment.next_offset, segment, found.position)
             return segments, _judge(directory, damage, bases[number + 1 :], segments, expected)
@@ -258,13 +265,14 @@ def _judge(
     return damage
 
 
-def _scan(segment: Segment, descriptor: int, size: int, recovery_point: int, interval_bytes: int) -> None:
+def _scan(
+    segment: Segment, index: SegmentIndex, descriptor: int, size: int, recovery_point: int, interval_bytes: int
+) -> None:
     """Read the segment from the last index entry at or below the recovery point; check in full from there on.
 
     Raises:
         Damage: what lies from `segment.size_bytes` on is no batch that can follow.
     """
-    index = load_index(segment.stem)
     index.cut(size)
     number = index.floor(recovery_point)
     if number + 1 < len(index):
@@ -292,9 +300,7 @@ def _scan(segment: Segment, descriptor: int, size: int, recovery_point: int, int
         before, epoch = -1 if checked else position, envelope.leader_epoch
 
 
-def _batches_from(
-    descriptor: int, start: int, end: int, recovery_point: int
-) -> Iterator[tuple[int, Envelope, bool]]:
+def _batches_from(descriptor: int, start: int, end: int, recovery_point: int) -> Iterator[tuple[int, Envelope, bool]]:
     """(position, envelope, whether all of it was checked) of each batch; those below the recovery point need not be."""
     for position, envelope in walk(descriptor, start, end):
         if envelope.base_offset >= recovery_point:
@@ -336,11 +342,9 @@ def _remembered(directory: Path, damage: KnownDamage | None, end: int) -> KnownD
     return earlier
 
 
-def _fold(
-    directory: Path, segments: Sequence[Segment], recovery_point: int, interval_bytes: int
-) -> tuple[LeaderEpochs, ProducerStates]:
+def _fold(directory: Path, recovered: Recovered, recovery_point: int, interval_bytes: int) -> None:
     """Epochs and producer state, brought up to the end of the log from their files and the envelopes."""
-    end = segments[-1].next_offset
+    end = recovered.segments[-1].next_offset
     epochs = read_epochs(directory)
     epochs_from = max(recovery_point, 0)
     if epochs is None:
@@ -348,15 +352,19 @@ def _fold(
     epochs.truncate_from_end(Offset(end + 1))
     known = epochs.entries
     snapshot = newest_snapshot(directory, segment_offsets(directory, SNAPSHOT_SUFFIX), at_most=end)
-    producers_from, producers = snapshot or (0, ProducerStates())
-    for envelope in envelopes_from(segments, min(epochs_from, producers_from), interval_bytes):
+    if snapshot is not None:
+        recovered.snapshot_at, recovered.producers = snapshot
+    producers_from = max(recovered.snapshot_at, 0)
+    for envelope in envelopes_from(recovered.segments, min(epochs_from, producers_from), interval_bytes):
         if envelope.leader_epoch > epochs.latest:
             epochs.assign(LeaderEpoch(envelope.leader_epoch), Offset(envelope.base_offset))
-        if envelope.base_offset >= producers_from and envelope.producer_id >= 0:
-            producers.observe(envelope)
+        if envelope.base_offset >= producers_from:
+            recovered.unsnapshotted_batches += 1
+            if envelope.producer_id >= 0:
+                recovered.producers.observe(envelope)
     if epochs.entries != known:
         write_epochs(directory, epochs.entries)
-    return epochs, producers
+    recovered.epochs = epochs
 
 
 def envelopes_from(segments: Sequence[Segment], offset: int, interval_bytes: int) -> Iterator[Envelope]:

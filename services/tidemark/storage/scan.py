@@ -1,4 +1,4 @@
-"""Reading what lies past the recovery point: every batch checked as a replicated one is, many of them a read (rule T5)."""
+"""Reading what lies past the recovery point: every batch is checked as a replicated one is (rule T5)."""
 
 from __future__ import annotations
 

@@ -10,11 +10,20 @@ from tidemark.model import Offset
 from tidemark.storage.files import BadFile, pack_json, read_json, replace_file
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
+_BATCHES: Final = 1024
 
 
 def snapshot_path(directory: Path, offset: int) -> Path:
     """Where the snapshot of this offset lies."""
     return directory / f"{offset:020d}{SNAPSHOT_SUFFIX}"
+
+
+def snapshot_due(batches: int, states: ProducerStates) -> bool:
+    """Whether so many batches since the last snapshot are worth one: a start after a kill reads the header of each.
+
+    It costs what a few appends do, and more the more producers it holds.
+    """
+    return batches >= max(_BATCHES, len(states.entries))
 
 
 def write_snapshot(directory: Path, offset: int, states: ProducerStates) -> None:

@@ -1,0 +1,147 @@
+"""What opening a log reads: nothing of it after a clean stop, what lies past the recovery point after a kill (T5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.model import BrokerEpoch, Offset
+from tidemark.storage import files
+from tidemark.storage import recovery as recovery_module
+from tidemark.storage import scan as scan_module
+from tidemark.storage import segment as segment_module
+from tidemark.storage.index import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from tidemark.storage.log import PartitionLog
+from tidemark.storage.manager import LogManager
+
+from tests.unit.storage.batches import (
+    IDENTITY,
+    PARTITION,
+    lead,
+    make_batch,
+    memory_directory,
+    open_one,
+    read_all,
+)
+
+BATCH = make_batch(["x" * 100] * 10)
+LENGTH = len(BATCH.data)
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with memory_directory() as made:
+        yield made
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """(position, length) of what is read of logs."""
+    seen: list[tuple[int, int]] = []
+
+    def read(descriptor: int, length: int, position: int) -> bytes:
+        seen.append((position, length))
+        return files.read_exactly(descriptor, length, position)
+
+    for module in (recovery_module, scan_module, segment_module):
+        monkeypatch.setattr(module, "read_exactly", read)
+    return seen
+
+
+def opened(path: Path, **configs: str) -> tuple[LogManager, PartitionLog]:
+    logs = open_one(path)
+    names = {name.replace("_", "."): value for name, value in configs.items()}
+    return logs, logs.open(PARTITION, IDENTITY, names)[0]
+
+
+def append(log: PartitionLog, count: int) -> None:
+    lead(log, *[BATCH] * count)
+
+
+def test_after_a_clean_stop_not_a_byte_of_a_log_is_read(path: Path, reads: list[tuple[int, int]]) -> None:
+    logs, log = opened(path, segment_bytes=str(10 * LENGTH))
+    append(log, 35)
+    logs.close_clean(BrokerEpoch(1), {})
+    reads.clear()
+    logs, log = opened(path, segment_bytes=str(10 * LENGTH))
+    assert log.log_end_offset == 350
+    assert reads == []
+    logs.close()
+
+
+def test_a_log_that_was_recovered_and_then_stopped_cleanly_is_not_read_again(
+    path: Path, reads: list[tuple[int, int]]
+) -> None:
+    logs, log = opened(path)
+    append(log, 20)
+    logs.close()  # a kill
+    logs, log = opened(path)
+    assert log.log_end_offset == 200
+    assert reads
+    logs.close_clean(BrokerEpoch(1), {})
+    reads.clear()
+    logs, log = opened(path)
+    assert log.log_end_offset == 200
+    assert reads == []
+    logs.close()
+
+
+def test_after_a_kill_what_the_last_checkpoint_vouches_for_is_not_read(
+    path: Path, reads: list[tuple[int, int]]
+) -> None:
+    logs, log = opened(path)
+    append(log, 1100)
+    logs.checkpoint({})
+    durable = log.size_bytes()
+    append(log, 30)
+    logs.close()
+    reads.clear()
+    logs, log = opened(path)
+    assert log.log_end_offset == 11_300
+    assert sum(length for _, length in reads) < 100 * LENGTH
+    assert min(position for position, _ in reads) > durable - 2 * 4096 - LENGTH
+    assert len(read_all(log)) == 1130 * LENGTH
+    logs.close()
+
+
+def test_a_segment_rolled_after_the_last_checkpoint_is_read_from_the_recovery_point_on(
+    path: Path, reads: list[tuple[int, int]]
+) -> None:
+    logs, log = opened(path, segment_bytes=str(1200 * LENGTH))
+    append(log, 1100)
+    logs.checkpoint({})
+    durable = log.size_bytes()
+    append(log, 150)  # the segment is full, the next one has begun
+    logs.close()
+    reads.clear()
+    logs, log = opened(path, segment_bytes=str(1200 * LENGTH))
+    assert log.log_end_offset == 12_500
+    assert sum(length for _, length in reads) < 300 * LENGTH
+    assert not [position for position, _ in reads if 50 * LENGTH < position < durable - 2 * 4096 - LENGTH]
+    assert len(read_all(log)) == 1250 * LENGTH
+    logs.close()
+
+
+@pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])
+@pytest.mark.parametrize("content", [None, b"", b"no index"])
+def test_an_index_that_is_missing_or_wrong_is_made_anew(path: Path, suffix: str, content: bytes | None) -> None:
+    logs, log = opened(path)
+    append(log, 40)
+    whole = read_all(log)
+    logs.close_clean(BrokerEpoch(1), {})
+    file = path / str(PARTITION) / f"{0:020d}{suffix}"
+    before = file.read_bytes()
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+    logs, log = opened(path)
+    assert read_all(log) == whole
+    assert log.read(Offset(205), end_offset=400, max_bytes=1) == whole[20 * LENGTH : 21 * LENGTH]
+    lead(log, BATCH)
+    logs.close_clean(BrokerEpoch(2), {})
+    assert len(file.read_bytes()) >= len(before)
+    logs, log = opened(path)
+    assert log.log_end_offset == 410
+    logs.close()
