@@ -138,6 +138,9 @@ class Logs(Protocol):
     def replicas(self) -> Mapping[TopicPartition, ReplicaIdentity]:
         """What lies on disk (not stray, not deleted)."""
 
+    def directory_of(self, partition: TopicPartition) -> int | None:
+        """Index of the directory that holds a replica, whether or not it can be used; None: none does."""
+
     def open(
         self, partition: TopicPartition, identity: ReplicaIdentity, configs: Mapping[str, str]
     ) -> tuple[Log, RecoveredLog]:

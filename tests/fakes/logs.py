@@ -206,6 +206,9 @@ class MemoryLogs:
     def replicas(self) -> Mapping[TopicPartition, ReplicaIdentity]:
         return {partition: stored.identity for partition, stored in self._stored.items()}
 
+    def directory_of(self, partition: TopicPartition) -> int | None:
+        return 0 if partition in self._stored else None
+
     def open(
         self, partition: TopicPartition, identity: ReplicaIdentity, configs: Mapping[str, str]
     ) -> tuple[MemoryLog, RecoveredLog]:

@@ -1,4 +1,4 @@
-"""Effects on logs, carried out in order: one append thread for each log directory, a small pool to open and close.
+"""Effects on logs, carried out in order: one append thread for each log directory, others to open and close.
 What is appended to topics that do not leave it to the kernel is flushed by threads of their own (`FlushThreads`).
 
 A thread takes everything that waits, does it, and hands all completions back to the event loop at once. Appends to
@@ -15,13 +15,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Final
 
 from tidemark.broker.flush_threads import FlushThreads
+from tidemark.broker.log_openers import LogOpeners
 from tidemark.broker.open_replica import GROUP_COMMIT, OpenReplica
 from tidemark.broker.topics import TopicTable
 from tidemark.core.effects import AppendToLog, CloseLog, OpenLog, ResetLog, ResumeLog, SaveEpochs, TrimLog, TruncateLog
@@ -54,7 +54,6 @@ class RollLog:
 
 LogEffect = OpenLog | CloseLog | AppendToLog | TruncateLog | ResetLog | TrimLog | ResumeLog | SaveEpochs | RollLog
 _DRAIN_MAX: Final = 64
-_OPENERS: Final = 4
 _SPACE_S: Final = 1.0
 """So long a cut that found no space waits for some."""
 
@@ -72,6 +71,7 @@ class LogThreads:
         observe_append: called on the event loop with the seconds from an append's submission to its completion.
         note_space: called on the event loop with a directory's index when an append finds it full, or not any more.
         observe_flush: called on the event loop with the seconds that an fdatasync of a log took.
+        openers: who opens logs; stopped with this.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class LogThreads:
         observe_append: Callable[[float], None],
         observe_flush: Callable[[float], None],
         note_space: Callable[[int, bool], None] = lambda directory, has_space: None,
+        openers: LogOpeners | None = None,
     ) -> None:
         self._logs = logs
         self._topics = topics
@@ -94,7 +95,7 @@ class LogThreads:
         self._loop = asyncio.get_running_loop()
         self._replicas: dict[TopicPartition, OpenReplica] = {}
         self._held: dict[TopicPartition, deque[LogEffect]] = {}
-        self._openers = ThreadPoolExecutor(_OPENERS, thread_name_prefix="open")
+        self._openers = openers or LogOpeners(logs)
         self._queues: list[queue.SimpleQueue[_Job | None]] = [queue.SimpleQueue() for _ in logs.directory_ids]
         self._threads = [
             threading.Thread(target=self._run, args=(jobs,), name=f"append-{index}", daemon=True)
@@ -121,7 +122,7 @@ class LogThreads:
         for thread in self._threads:
             thread.join()
         self._flush.stop()
-        self._openers.shutdown(wait=True, cancel_futures=True)
+        self._openers.stop()
 
     def log(self, partition: TopicPartition) -> Log | None:
         """The open log of a replica, for reads."""
@@ -151,14 +152,14 @@ class LogThreads:
             held.append(effect)
         elif isinstance(effect, OpenLog):
             self._held[partition] = deque()
-            self._openers.submit(self._open, effect)
+            self._openers.open(partition, partial(self._open, effect))
         elif isinstance(effect, CloseLog):
             self._held[partition] = deque()
             replica = self._replicas.pop(partition, None)
             if replica is not None:
                 self._queues[replica.directory].put((replica, effect, 0.0))
             else:
-                self._openers.submit(self._close, effect)
+                self._openers.run(partial(self._close, effect))
         else:
             replica = self._replicas.get(partition)
             if replica is not None and not replica.failed and replica.identity == effect.identity:

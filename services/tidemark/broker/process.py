@@ -21,12 +21,14 @@ from tidemark.broker.isr_writer import IsrWriter
 from tidemark.broker.lease import Lease
 from tidemark.broker.log_cleaner import LogCleaner
 from tidemark.broker.log_dirs import LogDirs
+from tidemark.broker.log_openers import LogOpeners
 from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.metrics import BrokerMetrics
 from tidemark.broker.offline_directories import OfflineDirectories
 from tidemark.broker.produce import ProduceService
 from tidemark.broker.producer_ids import ProducerIds
+from tidemark.broker.recovery_progress import RecoveryProgress
 from tidemark.broker.registration import UNREGISTERED, Registration, identity_of
 from tidemark.broker.replica_streams import FollowerStreams, LeaderStreams
 from tidemark.broker.retention import Retention
@@ -163,6 +165,11 @@ class BrokerProcess:
             self._metrics.append_seconds.observe,
             self._metrics.flush_seconds.observe,
             FullDirectories(self._metrics.full_log_directories.set).note,
+            LogOpeners(
+                logs,
+                settings.num_recovery_threads_per_data_dir,
+                RecoveryProgress(logs, [str(one.path) for one in logs.directories()], METRICS),
+            ),
         )
         self._offline = OfflineDirectories(
             logs, self._threads, self._metrics.offline_log_directories.set, self._driver.fail

@@ -353,6 +353,15 @@ _BROKER: Final = (
     ),
     _int("num.read.threads", ("broker",), 2, "", "Threads that read from disk", minimum=1, maximum=256),
     _int(
+        "num.recovery.threads.per.data.dir",
+        ("broker",),
+        2,
+        "",
+        "Threads for each log directory that open logs at the start, and scan what a kill left past recovery points",
+        minimum=1,
+        maximum=64,
+    ),
+    _int(
         "log.retention.check.interval.ms",
         ("broker",),
         300_000,

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +27,7 @@ from tidemark.storage.directory import (
 from tidemark.storage.files import PARTITION_FILE, DescriptorPool, storage_error
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.recovery import Expected, nothing_yet, recover, segment_offsets
+from tidemark.storage.recovery_estimate import bytes_to_scan
 from tidemark.storage.retention import delete_files
 from tidemark.storage.roster import RosterEntry
 from tidemark.storage.segment import Segment
@@ -86,6 +88,8 @@ class LogManager:
         producer_id_expiration_ms: int,
         open_files_max: int,
     ) -> None:
+        self.on_scanned: Callable[[TopicPartition, int], None] = lambda partition, size_bytes: None
+        """Called by whoever opens a log as it scans what lies past the recovery point: so many bytes more."""
         self._directories = tuple(directories)
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._stray_grace_s = stray_grace_ms / 1000
@@ -136,6 +140,17 @@ class LogManager:
                 self._preferred.pop(partition, None)
             else:
                 self._preferred[partition] = self._directories[directory]
+
+    def bytes_to_scan(self, partition: TopicPartition) -> int:
+        """About how much opening the replica will scan; 0 where it is not here, or its directory was left cleanly."""
+        places = self._found.get(partition)
+        if not places:
+            return 0
+        directory, found = places[0]
+        if found.identity is None or directory.previous.clean_broker_epoch is not None:
+            return 0
+        key = (partition, found.identity.incarnation)
+        return bytes_to_scan(found.path, directory.checkpoints.recovery_points.get(key, 0))
 
     def logs_in(self, directory: int) -> list[tuple[TopicPartition, PartitionLog]]:
         """The logs of a directory that are open, by the directory's index."""
@@ -207,7 +222,12 @@ class LogManager:
             entry = directory.roster.get(partition)
             recovered = nothing_yet(found.path, entry.epochs if entry is not None else ())
         else:
-            recovered = recover(found.path, expected, interval_bytes=settings.index_interval_bytes)
+            recovered = recover(
+                found.path,
+                expected,
+                interval_bytes=settings.index_interval_bytes,
+                scanned=partial(self.on_scanned, partition),
+            )
         log = PartitionLog(found.path, recovered, settings=settings, pool=self._pool, home=directory, unmade=unmade)
         directory.logs[key] = log
         return log, RecoveredLog(

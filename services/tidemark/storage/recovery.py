@@ -8,10 +8,10 @@ Damage above it with no valid batch behind is a torn tail and cut; any other dam
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
@@ -87,6 +87,13 @@ class Recovered:
         return max(self.segments[-1].next_offset, self.log_start)
 
 
+class _Reading(NamedTuple):
+    """How a log is read: its `index.interval.bytes`, and who is told of bytes that were scanned."""
+
+    interval_bytes: int
+    scanned: Callable[[int], None]
+
+
 def segment_offsets(directory: Path, suffix: str = LOG_SUFFIX) -> list[int]:
     """Base offsets of the files with this suffix, rising."""
     length = OFFSET_DIGITS + len(suffix)
@@ -94,12 +101,19 @@ def segment_offsets(directory: Path, suffix: str = LOG_SUFFIX) -> list[int]:
     return sorted(int(name[:OFFSET_DIGITS]) for name in names if name[:OFFSET_DIGITS].isdigit())
 
 
-def recover(directory: Path, expected: Expected, *, interval_bytes: int) -> Recovered:
-    """Read, check, cut or set aside.
+def recover(
+    directory: Path,
+    expected: Expected,
+    *,
+    interval_bytes: int,
+    scanned: Callable[[int], None] = lambda size_bytes: None,
+) -> Recovered:
+    """Read, check, cut or set aside; `scanned` is told of bytes past the recovery point as they have been checked.
 
     Raises:
         OSError: the disk does not answer.
     """
+    reading = _Reading(interval_bytes, scanned)
     cut = read_cut_point(directory)
     expected = expected.after(cut)
     names = os.listdir(directory)
@@ -108,10 +122,10 @@ def recover(directory: Path, expected: Expected, *, interval_bytes: int) -> Reco
             (directory / name).unlink()
     recover_swaps(directory, names)
     try:
-        recovered = _recover(directory, expected, interval_bytes, trusting=True)
+        recovered = _recover(directory, expected, reading, trusting=True)
     except Damage:
         # A header below the recovery point, met while folding: look at everything.
-        recovered = _recover(directory, expected, interval_bytes, trusting=False)
+        recovered = _recover(directory, expected, reading, trusting=False)
     recovered.cut_pending = cut is not None
     if CLEANER_FILE in names:
         lower_clean_point(directory, recovered.log_end)
@@ -125,8 +139,8 @@ def nothing_yet(directory: Path, epochs: Sequence[EpochEntry]) -> Recovered:
     return Recovered([segment], 0, 0, 0, LeaderEpochs(epochs), ProducerStates())
 
 
-def _recover(directory: Path, expected: Expected, interval_bytes: int, *, trusting: bool) -> Recovered:
-    segments, damage = _recover_segments(directory, expected, interval_bytes, trusting=trusting)
+def _recover(directory: Path, expected: Expected, reading: _Reading, *, trusting: bool) -> Recovered:
+    segments, damage = _recover_segments(directory, expected, reading, trusting=trusting)
     log_start = expected.log_start if expected.log_start not in (None, UNKNOWN) else None
     if not segments:
         base = log_start or 0
@@ -155,7 +169,7 @@ def _recover(directory: Path, expected: Expected, interval_bytes: int, *, trusti
         ProducerStates(),
         damage,
     )
-    _fold(directory, recovered, expected.recovery_point, interval_bytes)
+    _fold(directory, recovered, expected.recovery_point, reading.interval_bytes)
     return recovered
 
 
@@ -169,7 +183,7 @@ def make_segment(directory: Path, base_offset: int) -> Segment:
 
 
 def _recover_segments(
-    directory: Path, expected: Expected, interval_bytes: int, *, trusting: bool
+    directory: Path, expected: Expected, reading: _Reading, *, trusting: bool
 ) -> tuple[list[Segment], KnownDamage | None]:
     start = expected.log_start
     bases = _without_trimmed(directory, segment_offsets(directory), start)
@@ -204,7 +218,7 @@ def _recover_segments(
             if mark is not None or not trusting:
                 segment.remove_indexes()
                 index.written = 0
-            _scan(segment, index, descriptor.number, size, point, interval_bytes)
+            _scan(segment, index, descriptor.number, size, point, reading)
         except Damage as found:
             damage = _Found(found.reason, segment.next_offset, segment, found.position)
             return segments, _judge(directory, damage, bases[number + 1 :], segments, expected)
@@ -266,7 +280,7 @@ def _judge(
 
 
 def _scan(
-    segment: Segment, index: SegmentIndex, descriptor: int, size: int, recovery_point: int, interval_bytes: int
+    segment: Segment, index: SegmentIndex, descriptor: int, size: int, recovery_point: int, reading: _Reading
 ) -> None:
     """Read the segment from the last index entry at or below the recovery point; check in full from there on.
 
@@ -285,7 +299,9 @@ def _scan(
         segment.next_offset = index.offsets[number]
         segment.max_timestamp_us = index.timestamps[number]
     before, epoch = -1, -1
-    for position, envelope, checked in _batches_from(descriptor, segment.size_bytes, size, recovery_point):
+    for position, envelope, checked in _batches_from(
+        descriptor, segment.size_bytes, size, recovery_point, reading.scanned
+    ):
         if envelope.base_offset < segment.next_offset or envelope.leader_epoch < epoch:
             raise Damage(position, f"the batch at {envelope.base_offset} goes back in offset or epoch")
         if envelope.base_offset > segment.next_offset and before >= 0:
@@ -295,12 +311,14 @@ def _scan(
             next_offset=envelope.next_offset,
             length=envelope.batch_length,
             timestamp_us=envelope.max_timestamp_us,
-            interval_bytes=interval_bytes,
+            interval_bytes=reading.interval_bytes,
         )
         before, epoch = -1 if checked else position, envelope.leader_epoch
 
 
-def _batches_from(descriptor: int, start: int, end: int, recovery_point: int) -> Iterator[tuple[int, Envelope, bool]]:
+def _batches_from(
+    descriptor: int, start: int, end: int, recovery_point: int, scanned: Callable[[int], None]
+) -> Iterator[tuple[int, Envelope, bool]]:
     """(position, envelope, whether all of it was checked) of each batch; those below the recovery point need not be."""
     for position, envelope in walk(descriptor, start, end):
         if envelope.base_offset >= recovery_point:
@@ -309,7 +327,7 @@ def _batches_from(descriptor: int, start: int, end: int, recovery_point: int) ->
         yield position, envelope, False
     else:
         return
-    for position, envelope in checked_batches(descriptor, start, end):
+    for position, envelope in checked_batches(descriptor, start, end, scanned):
         yield position, envelope, True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from tidemark.model import TidemarkError
@@ -14,8 +14,12 @@ from tidemark.storage.segment import Damage, checked_header
 _READ_BYTES: Final = 1 << 20
 
 
-def checked_batches(descriptor: int, start: int, end: int) -> Iterator[tuple[int, Envelope]]:
+def checked_batches(
+    descriptor: int, start: int, end: int, scanned: Callable[[int], None]
+) -> Iterator[tuple[int, Envelope]]:
     """(position, envelope) of each batch in [start, end), checked from the first byte to the last.
+
+    `scanned` is told of so many bytes more each time that about a mebibyte has been checked.
 
     Raises:
         Damage: there is no batch where one must be, or it is not what was written.
@@ -34,6 +38,7 @@ def checked_batches(descriptor: int, start: int, end: int) -> Iterator[tuple[int
             yield position + at, check_at(buffer, at, position=position + at, end=end)
             at += length
         position += at
+        scanned(at)
 
 
 def check_at(buffer: bytes, at: int, *, position: int, end: int) -> Envelope:

@@ -1,0 +1,164 @@
+"""How far the opening of logs is: a line every second while it takes longer than that, and gauges by directory (T5).
+
+What is to be scanned is estimated by a thread beside those that open; a log that is open before its estimate was its
+turn counts with what was scanned of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tidemark.model import TopicPartition
+from tidemark.runtime.metrics import Metrics
+
+_LINE_S: Final = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class LogsToOpen(Protocol):
+    """What this needs to know of the logs."""
+
+    on_scanned: Callable[[TopicPartition, int], None]
+
+    def directory_of(self, partition: TopicPartition) -> int | None:
+        """Index of the directory that holds a replica; None: none does."""
+
+    def bytes_to_scan(self, partition: TopicPartition) -> int:
+        """About how much opening the replica will scan."""
+
+
+@dataclass(slots=True)
+class _Opening:
+    """A log that is being opened; `remaining_bytes` is 0 until it was estimated."""
+
+    directory: int
+    scanned_bytes: int = 0
+    remaining_bytes: int = 0
+
+
+class RecoveryProgress:
+    """Safe for threads. New replicas have nothing to recover and are not counted.
+
+    Args:
+        logs: whose openings it follows; `on_scanned` becomes this one's.
+        directories: paths of the directories, by index, as the gauges name them.
+        now_s: a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        logs: LogsToOpen,
+        directories: Sequence[str],
+        metrics: Metrics,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logs = logs
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._opening: dict[TopicPartition, _Opening] = {}
+        self._estimator = ThreadPoolExecutor(1, thread_name_prefix="recovery-estimate")
+        count = metrics.gauge("log_recovery_remaining_logs", "Logs on disk that are still to be opened", ["directory"])
+        size = metrics.gauge(
+            "log_recovery_remaining_bytes",
+            "About what is still to be scanned of logs that are being opened: what lies past their recovery points",
+            ["directory"],
+        )
+        self._logs_gauges = [count.labels(path) for path in directories]
+        self._bytes_gauges = [size.labels(path) for path in directories]
+        self._begin()
+        logs.on_scanned = self._scanned
+
+    def _begin(self) -> None:
+        self._since_s = self._told_s = self._now_s()
+        self._submitted = self._opened = self._scanned_bytes = self._remaining_bytes = 0
+
+    def submitted(self, partition: TopicPartition, directory: int) -> None:
+        """A log of this directory is to be opened."""
+        with self._lock:
+            if not self._opening:
+                self._begin()
+            self._opening[partition] = _Opening(directory)
+            self._submitted += 1
+            self._logs_gauges[directory].inc()
+        self._estimator.submit(self._estimate, partition)
+
+    def opened(self, partition: TopicPartition) -> None:
+        """It is open, or cannot be opened."""
+        with self._lock:
+            opening = self._opening.pop(partition, None)
+            if opening is None:
+                return
+            self._opened += 1
+            self._logs_gauges[opening.directory].dec()
+            self._set_remaining(opening, 0)
+            line = self._line()
+        _tell(line)
+
+    def stop(self) -> None:
+        """Estimate no more."""
+        self._estimator.shutdown(wait=True, cancel_futures=True)
+
+    def _estimate(self, partition: TopicPartition) -> None:
+        if partition not in self._opening:
+            return
+        size_bytes = self._logs.bytes_to_scan(partition)
+        with self._lock:
+            opening = self._opening.get(partition)
+            if opening is not None:
+                self._set_remaining(opening, size_bytes - opening.scanned_bytes)
+
+    def _scanned(self, partition: TopicPartition, size_bytes: int) -> None:
+        with self._lock:
+            opening = self._opening.get(partition)
+            if opening is None:
+                return
+            opening.scanned_bytes += size_bytes
+            self._scanned_bytes += size_bytes
+            self._set_remaining(opening, opening.remaining_bytes - size_bytes)
+            line = self._line()
+        _tell(line)
+
+    def _set_remaining(self, opening: _Opening, size_bytes: int) -> None:
+        more = max(size_bytes, 0) - opening.remaining_bytes
+        if more:
+            opening.remaining_bytes += more
+            self._remaining_bytes += more
+            self._bytes_gauges[opening.directory].inc(more)
+
+    def _line(self) -> str | None:
+        """What to say now; called with the lock held."""
+        now_s = self._now_s()
+        elapsed_s = now_s - self._since_s
+        if not self._opening:
+            if elapsed_s < _LINE_S:
+                return None
+            scanned = f", {_gigabytes(self._scanned_bytes)} GB scanned" if self._scanned_bytes else ""
+            return f"opened all {self._opened:,} logs in {elapsed_s:.1f} s{scanned}"
+        if now_s - self._told_s < _LINE_S:
+            return None
+        self._told_s = now_s
+        parts = [f"opened {self._opened:,} of {self._submitted:,} logs"]
+        done = self._opened / self._submitted
+        expected_bytes = self._scanned_bytes + self._remaining_bytes
+        if expected_bytes:
+            parts.append(f"{_gigabytes(self._scanned_bytes)} of {_gigabytes(expected_bytes)} GB scanned")
+            done = self._scanned_bytes / expected_bytes
+        if done:
+            parts.append(f"about {elapsed_s / done - elapsed_s:.0f} s to go")
+        return ", ".join(parts)
+
+
+def _tell(line: str | None) -> None:
+    if line is not None:
+        _log.info(line)
+
+
+def _gigabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:,.1f}"
