@@ -154,6 +154,7 @@ class BrokerProcess:
             broker_id=BrokerId(settings.broker_id),
             stray_grace_ms=settings.stray_grace_ms,
             producer_id_expiration_ms=settings.producer_id_expiration_ms,
+            directory_choice=settings.log_dir_choice,
         )
         self._logs = logs
         self._directory_ids = logs.directory_ids

@@ -68,6 +68,7 @@ class BrokerSettings(_ServiceSettings):
 
     broker_id: int
     broker_rack: str
+    log_dir_choice: str
     log_dirs: tuple[Path, ...]
     log_dirs_trust_boot_id: bool
     admin_address: HostPort | None

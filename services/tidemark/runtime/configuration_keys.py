@@ -278,6 +278,14 @@ _BROKER: Final = (
     ConfigKey("broker.rack", Kind.STRING, ("broker",), "", "Rack; replicas of a partition are kept apart by it"),
     ConfigKey("log.dirs", Kind.PATHS, ("broker",), None, "Directories that hold the logs, one a disk"),
     ConfigKey(
+        "log.dir.choice",
+        Kind.CHOICE,
+        ("broker",),
+        "fewest-replicas",
+        "Of several log directories, the one that a new replica goes to",
+        choices=("fewest-replicas", "most-free-bytes"),
+    ),
+    ConfigKey(
         "log.dirs.trust.boot.id",
         Kind.BOOL,
         ("broker",),

@@ -7,7 +7,6 @@ import os
 import shutil
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -26,6 +25,7 @@ from tidemark.storage.directory import (
 )
 from tidemark.storage.files import PARTITION_FILE, DescriptorPool, storage_error
 from tidemark.storage.log import PartitionLog
+from tidemark.storage.placement import FEWEST_REPLICAS, Placement
 from tidemark.storage.recovery import Expected, nothing_yet, recover, segment_offsets
 from tidemark.storage.recovery_estimate import bytes_to_scan
 from tidemark.storage.retention import delete_files
@@ -45,6 +45,7 @@ def open_logs(
     stray_grace_ms: int = STRAY_GRACE_MS,
     producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
     open_files_max: int = 4096,
+    directory_choice: str = FEWEST_REPLICAS,
 ) -> LogManager:
     """Lock and read the log directories of a broker; new ones become its own. No replica is opened yet.
 
@@ -66,6 +67,7 @@ def open_logs(
         stray_grace_ms=stray_grace_ms,
         producer_id_expiration_ms=producer_id_expiration_ms,
         open_files_max=open_files_max,
+        directory_choice=directory_choice,
     )
 
 
@@ -87,6 +89,7 @@ class LogManager:
         stray_grace_ms: int,
         producer_id_expiration_ms: int,
         open_files_max: int,
+        directory_choice: str = FEWEST_REPLICAS,
     ) -> None:
         self.on_scanned: Callable[[TopicPartition, int], None] = lambda partition, size_bytes: None
         """Called by whoever opens a log as it scans what lies past the recovery point: so many bytes more."""
@@ -104,6 +107,7 @@ class LogManager:
                 self._found.setdefault(found.partition, []).append((directory, found))
             for path, suffix in directory.asides():
                 self._take_aside(path, suffix)
+        self._placement = Placement(self._directories, self._found, directory_choice)
 
     @property
     def directory_ids(self) -> tuple[str, ...]:
@@ -274,20 +278,11 @@ class LogManager:
         """The directory that was asked for, if it is online."""
         preferred = self._preferred.pop(partition, None)
         if preferred is None or preferred.failed is None:
-            return preferred or self._emptiest()
+            return preferred or self._placement.choose()
         _LOGGER.warning(
             "made in another directory than was asked for", extra={"partition": str(partition), "why": preferred.failed}
         )
-        return self._emptiest()
-
-    def _emptiest(self) -> LogDirectory:
-        online = [directory for directory in self._directories if directory.failed is None]
-        if not online:
-            raise TidemarkError(ErrorCode.STORAGE_ERROR, "no log directory is online")
-        if len(online) == 1:  # making thousands of replicas, a count for each would cost their square
-            return online[0]
-        counts = Counter(id(directory) for places in self._found.values() for directory, _ in places)
-        return min(online, key=lambda directory: counts[id(directory)])
+        return self._placement.choose()
 
     def _make(
         self, directory: LogDirectory, partition: TopicPartition, identity: ReplicaIdentity, doubt: KnownDamage | None
@@ -300,6 +295,7 @@ class LogManager:
             write_damage(found.path, doubt)
             UnmadeDirectory(directory.roster, found).make()
         self._found[partition] = [(directory, found)]
+        self._placement.added(directory)
         return found
 
     def set_aside(self, partition: TopicPartition, suffix: str) -> None:
@@ -317,6 +313,7 @@ class LogManager:
                     raise storage_error(f"set {partition} aside", error) from error
 
     def _move_aside(self, directory: LogDirectory, found: FoundReplica, suffix: str) -> None:
+        self._placement.changed()
         if found.identity is not None:
             key = (found.partition, found.identity.incarnation)
             log = directory.logs.pop(key, None)

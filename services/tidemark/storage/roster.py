@@ -54,6 +54,9 @@ class Roster:
         if not self._read() or self._has_many_dead_lines():
             self._rewrite()
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     @property
     def entries(self) -> Mapping[TopicPartition, RosterEntry]:
         """All of them."""
