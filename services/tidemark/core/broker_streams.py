@@ -14,6 +14,7 @@ from tidemark.core.partition_leader import PartitionLeader
 from tidemark.core.replica import Replica, diverging_end
 from tidemark.core.replication_session import FollowerSession, LeaderLink
 from tidemark.model import (
+    NO_EPOCH,
     BrokerId,
     BrokerRegistration,
     ErrorCode,
@@ -287,7 +288,8 @@ class BrokerStreams:
         if leader is None:
             return
         log, offset = leader.log, position.fetch_offset
-        if offset < log.log_start_offset:
+        doubtful = offset == log.log_start_offset and NO_EPOCH < position.last_epoch < log.epochs.earliest
+        if offset < log.log_start_offset or doubtful:  # nobody can tell any more whether what lies below was committed
             sentence = f"the log starts at {log.log_start_offset}"
             session.refuse(position.partition, ErrorCode.OFFSET_OUT_OF_RANGE, sentence, leader)
         elif offset > log.log_end_offset or diverging_end(leader, offset, LeaderEpoch(position.last_epoch)) is not None:

@@ -29,6 +29,11 @@ class LeaderEpochs:
         """The last epoch, -1 when there is none."""
         return self._entries[-1].leader_epoch if self._entries else NO_EPOCH
 
+    @property
+    def earliest(self) -> LeaderEpoch:
+        """The first epoch, -1 when there is none."""
+        return self._entries[0].leader_epoch if self._entries else NO_EPOCH
+
     def assign(self, leader_epoch: LeaderEpoch, start_offset: Offset) -> bool:
         """Enter an epoch; True when it was new.
 

@@ -363,7 +363,7 @@ class PartitionFollower:
             return
         log = self.log
         same_epoch = refusal.current_leader_epoch == self.leader_epoch
-        too_old = refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE and refusal.log_start_offset > log.log_end_offset
+        too_old = refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE and refusal.log_start_offset >= log.log_end_offset
         if same_epoch and too_old and log.quiet:
             self._ctx.observe(
                 "log_reset", log.partition, log_end_offset=log.log_end_offset, start_offset=refusal.log_start_offset

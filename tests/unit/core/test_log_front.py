@@ -122,6 +122,19 @@ def test_a_follower_below_the_log_start_is_refused_with_where_it_is() -> None:
     assert (refusal.code, refusal.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 10)
 
 
+def test_a_follower_that_ends_at_the_log_start_in_an_epoch_that_nobody_knows_any_more_starts_empty_there() -> None:
+    """What it has may never have been committed: the leader cannot say any more, as it lies below its log start."""
+    stage = led()
+    release(stage, 10)
+    stage.fetches(3, 10, last_epoch=3)
+    assert stage.refused_followers() == [ErrorCode.OFFSET_OUT_OF_RANGE]
+    stage.fetches(3, 10)
+    assert stage.refused_followers() == [], "an empty log has nothing to doubt"
+    follower = following()
+    follower.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 10)])
+    assert follower.one(fx.ResetLog).start_offset == 10
+
+
 def test_epochs_below_the_log_start_are_not_taken_from_disk() -> None:
     stage = Stage()
     stage.command(node(1, 5, (1,)))
