@@ -88,8 +88,8 @@ class SegmentIndex:
 
 def load_index(stem: Path) -> SegmentIndex:
     """The entries that both files agree on, up to the first block that is damaged."""
-    first, whole_first = _read_entries(stem, INDEX_SUFFIX)
-    second, whole_second = _read_entries(stem, TIME_INDEX_SUFFIX)
+    first, whole_first = read_index_file(stem, INDEX_SUFFIX)
+    second, whole_second = read_index_file(stem, TIME_INDEX_SUFFIX)
     index = SegmentIndex()
     count = min(len(first), len(second)) // 2
     index.offsets = first[0 : 2 * count : 2]
@@ -141,8 +141,8 @@ def _append(stem: Path, suffix: str, block: bytes, *, anew: bool = False) -> Non
     write_all(descriptor.number, block, os.fstat(descriptor.number).st_size)
 
 
-def _read_entries(stem: Path, suffix: str) -> tuple[array[int], bool]:
-    """Pairs of all good blocks, flat; and whether the file holds nothing but good blocks."""
+def read_index_file(stem: Path, suffix: str) -> tuple[array[int], bool]:
+    """Pairs of all good blocks, flat, of one of the two files; and whether it is there with nothing but good blocks."""
     entries = array("q")
     try:
         data = stem.with_name(stem.name + suffix).read_bytes()

@@ -1,0 +1,427 @@
+"""A whole log directory, or one replica's, looked over without being opened: what `tidemark log verify` tells.
+
+The small files are read first, the segments then: in the directory of a broker that runs, what a checkpoint says has
+been in the log before it was written, so the log may only hold more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.storage.checkpoint import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from tidemark.storage.cleaner_point import CLEANER_FILE
+from tidemark.storage.damage import CUT_FILE, DAMAGE_FILE, SET_ASIDE_SUFFIX, read_cut_point, read_damage
+from tidemark.storage.directory import META_FILE
+from tidemark.storage.documents import RosterLine, read_roster
+from tidemark.storage.epoch_file import EPOCH_FILE, read_epochs
+from tidemark.storage.files import (
+    DELETED_SUFFIX,
+    PARTITION_FILE,
+    TEMPORARY_SUFFIX,
+    BadFile,
+    read_json,
+    read_lines,
+)
+from tidemark.storage.findings import Finding, FindingKind, ReplicaReport, Severity
+from tidemark.storage.inspection import ReplicaPath, base_offset_of, is_held, replica_paths, segment_paths
+from tidemark.storage.roster import ROSTER_FILE
+from tidemark.storage.segment import OFFSET_DIGITS
+from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, read_snapshot
+from tidemark.storage.swap import CLEANED_SUFFIX, SWAP_SUFFIX
+from tidemark.storage.verification import LogFacts, SegmentVerifier
+
+_CHECKPOINTS: Final = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS)
+_SWAP_NAME: Final = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{OFFSET_DIGITS}}})\.swap")
+_REFETCH: Final = (
+    "where another replica is good, stop this broker, take the replica's directory away and start it: it fetches all "
+    "of it again"
+)
+_ITSELF: Final = "nothing: the broker makes it anew"
+
+
+class Options(NamedTuple):
+    """How to look.
+
+    Attributes:
+        deep: decode every payload too.
+        compacted: topics whose logs may have holes though nothing in them says that they were compacted.
+        live: a broker has the directory open though it does not show (one in another container).
+    """
+
+    deep: bool = False
+    compacted: frozenset[str] = frozenset()
+    live: bool = False
+
+
+@dataclass(slots=True)
+class DirectoryReport:
+    """A log directory; `replicas` are told one after the other, `findings` are about the directory itself.
+
+    Attributes:
+        held: whether a broker has it open; None where that cannot be known.
+    """
+
+    path: Path
+    held: bool | None
+    replicas: list[ReplicaReport] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    empty_replicas: int = 0
+
+    @property
+    def error_count(self) -> int:
+        """In the directory and its replicas."""
+        own = sum(one.severity is Severity.ERROR for one in self.findings)
+        return own + sum(replica.error_count for replica in self.replicas)
+
+
+class _Points(NamedTuple):
+    """What the checkpoints say of one replica; None where they do not know it."""
+
+    high_watermark: int | None = None
+    recovery_point: int | None = None
+    log_start: int | None = None
+
+
+_Key = tuple[TopicPartition, str]
+
+
+class DirectoryVerifier:
+    """Looks at one directory.
+
+    Args:
+        path: a log directory, or the directory of one replica.
+        options: how.
+        on_replica: told of each replica, before it is read, with the bytes of its segments.
+        on_bytes: told of what was read.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST for a path that is neither.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        options: Options,
+        *,
+        on_replica: Callable[[ReplicaPath, int], None],
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        self._options = options
+        self._on_replica = on_replica
+        self._on_bytes = on_bytes
+        self._home, self.targets = _resolve(path)
+        self._whole = self._home == path
+        held = is_held(self._home) if (self._home / META_FILE).exists() else False
+        self._live = options.live or held is not False
+        self.report = DirectoryReport(path, True if options.live else held)
+        self.size_bytes = sum(_size_of(one.path) for one in self.targets)
+
+    def run(self) -> DirectoryReport:
+        """Everything; one replica that cannot be read does not keep the others from being looked at."""
+        points = self._checkpoints()
+        named: set[TopicPartition] = set()
+        for target in self.targets:
+            self._on_replica(target, _size_of(target.path))
+            if not target.aside:
+                named.add(target.partition)
+            self.report.replicas.append(self._replica(target, points))
+        if self._whole:
+            self._meta()
+            self._roster(points, named)
+            self._set_aside()
+        return self.report
+
+    # -- the directory itself --------------------------------------------------------------------------------------
+
+    def _checkpoints(self) -> dict[_Key, _Points]:
+        points: dict[_Key, _Points] = {}
+        for field_name, name in zip(_Points._fields, _CHECKPOINTS, strict=True):
+            path = self._home / name
+            try:
+                lines = read_lines(path)
+                for line in lines or ():
+                    topic, partition, incarnation, offset = line.split(" ")
+                    key = (TopicPartition(topic, int(partition)), incarnation)
+                    points[key] = points.get(key, _Points())._replace(**{field_name: int(offset)})
+            except (BadFile, ValueError) as bad:
+                self._directory_error(path, f"the checkpoint cannot be used: {bad}")
+            else:
+                if lines is None and self._whole:
+                    self._directory_error(path, "the checkpoint is missing")
+        return points
+
+    def _directory_error(self, path: Path, sentence: str) -> None:
+        advice = "nothing: the broker checks the logs in full when it starts, and writes it anew"
+        self.report.findings.append(Finding(Severity.ERROR, FindingKind.FILE, path, sentence, advice))
+
+    def _meta(self) -> None:
+        path = self._home / META_FILE
+        try:
+            document = read_json(path)
+        except BadFile as bad:
+            sentence = str(bad)
+        else:
+            if document is not None:
+                return
+            sentence = f"there is no {META_FILE}: no broker opens the directory as it is"
+        self.report.findings.append(
+            Finding(Severity.ERROR, FindingKind.FILE, path, sentence, "restore the file, or empty the directory")
+        )
+
+    def _roster(self, points: Mapping[_Key, _Points], named: set[TopicPartition]) -> None:
+        path = self._home / ROSTER_FILE
+        lines = read_roster(path)
+        empty: dict[TopicPartition, RosterLine] = {}
+        aside: set[_Key] = set()
+        for number, line in enumerate(lines):
+            if line.sign == "?":
+                torn = number == len(lines) - 1 and self._live
+                self.report.findings.append(
+                    Finding(
+                        Severity.NOTE if torn else Severity.ERROR,
+                        FindingKind.FILE,
+                        path,
+                        "a line is being written" if torn else f"line {number + 2} is damaged",
+                        "" if torn else "nothing: the broker leaves it out when it starts",
+                    )
+                )
+            elif line.sign == "+":
+                empty[line.partition] = line
+                aside.discard((line.partition, line.incarnation))
+            elif line.sign == "-":
+                empty.pop(line.partition, None)
+            else:
+                aside.add((line.partition, line.incarnation))
+        self.report.empty_replicas = len(empty.keys() - named)
+        if self._live:
+            return  # replicas come and go between the reading of one file and of the next
+        for key, point in points.items():
+            lost = key[0] not in named and key not in aside and (point.high_watermark or 0) > 0
+            if lost:
+                self.report.findings.append(
+                    Finding(
+                        Severity.ERROR,
+                        FindingKind.CHECKPOINT,
+                        self._home / HIGH_WATERMARKS,
+                        f"{key[0]} (incarnation {key[1]}) has high watermark {point.high_watermark} and no directory",
+                        f"if the topic was deleted: nothing; else its directory is lost: {_REFETCH}",
+                        offset=point.high_watermark,
+                    )
+                )
+
+    def _set_aside(self) -> None:
+        meaning = {
+            "future": "a copy under way into this directory",
+            "delete": "being deleted",
+            "stray": "not this broker's to serve any more; the broker deletes it after a while",
+        }
+        for one in self.targets:
+            if one.aside:
+                self.report.findings.append(
+                    Finding(Severity.NOTE, FindingKind.LEFTOVER, one.path, f"{one.partition}: {meaning[one.aside]}")
+                )
+
+    # -- one replica -----------------------------------------------------------------------------------------------
+
+    def _replica(self, target: ReplicaPath, points: Mapping[_Key, _Points]) -> ReplicaReport:
+        report = ReplicaReport(target.partition, target.path, target.aside)
+        try:
+            if target.path.is_dir():
+                _ReplicaLook(report, self._options, points, self._live, self._on_bytes).run()
+        except OSError as error:
+            gone = self._live and isinstance(error, FileNotFoundError)
+            severity, kind = (Severity.NOTE, FindingKind.GONE) if gone else (Severity.ERROR, FindingKind.FILE)
+            sentence = "it went while it was being read" if gone else f"cannot be read: {error.strerror}"
+            report.add(Finding(severity, kind, Path(error.filename or target.path), sentence))
+        return report
+
+
+class _ReplicaLook:
+    """The small files of a replica's directory, its segments, and what they say of one another."""
+
+    def __init__(
+        self,
+        report: ReplicaReport,
+        options: Options,
+        points: Mapping[_Key, _Points],
+        live: bool,
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        self._report = report
+        self._options = options
+        self._live = live
+        self._on_bytes = on_bytes
+        self._path = report.path
+        self._points = points.get((report.partition, self._incarnation()), _Points())
+
+    def run(self) -> None:
+        """All of it."""
+        names = sorted(path.name for path in self._path.iterdir())
+        points = self._after_cut()
+        epochs = read_epochs(self._path)
+        self._small_files(names, has_epochs=epochs is not None)
+        segments = _segments(self._path, names, points.log_start)
+        facts = LogFacts(
+            live=self._live,
+            epochs=epochs,
+            recovery_point=max(points.recovery_point or 0, 0),
+            compacted=CLEANER_FILE in names or self._report.partition.topic in self._options.compacted,
+        )
+        verifier = SegmentVerifier(self._report, facts, deep=self._options.deep, on_bytes=self._on_bytes)
+        for number, path in enumerate(segments):
+            verifier.verify(path, last=number == len(segments) - 1)
+        if verifier.met_compacted:
+            kept = [one for one in self._report.findings if one.kind is not FindingKind.HOLE]
+            self._report.findings[:] = kept
+        first = base_offset_of(segments[0]) if segments else 0
+        self._report.log_start = max(first, points.log_start or 0)
+        self._bounds(points, first, bool(segments))
+        self._snapshots(names)
+
+    def _incarnation(self) -> str:
+        path = self._path / PARTITION_FILE
+        try:
+            document = read_json(path)
+        except BadFile as bad:
+            sentence = str(bad)
+        else:
+            if document is not None:
+                return str(document["incarnation"])
+            sentence = f"there is no {PARTITION_FILE}"
+        self._error(FindingKind.FILE, path, f"{sentence}: nobody knows whose the replica is", _REFETCH)
+        return ""
+
+    def _after_cut(self) -> _Points:
+        """The checkpoints, less what was cut since they were written."""
+        cut = read_cut_point(self._path)
+        points = self._points
+        if cut is None:
+            return points
+        self._note(FindingKind.LEFTOVER, self._path / CUT_FILE, "the log was cut, and no checkpoint knows of it yet")
+        end = max(cut.end_offset, 0)
+        return _Points(
+            None if points.high_watermark is None else min(points.high_watermark, end),
+            None if points.recovery_point is None else min(points.recovery_point, end),
+            cut.log_start if cut.log_start >= 0 else None,
+        )
+
+    def _small_files(self, names: Iterable[str], *, has_epochs: bool) -> None:
+        damage = read_damage(self._path)
+        if damage is not None:
+            self._error(
+                FindingKind.DAMAGE,
+                self._path / DAMAGE_FILE,
+                f"the broker found damage: {damage.reason}; not refetched up to offset {damage.until} yet",
+                "nothing while the broker runs and the partition has a leader: it refetches; see docs/operations.md",
+                offset=damage.until,
+            )
+        if not has_epochs and EPOCH_FILE in names:
+            self._error(FindingKind.FILE, self._path / EPOCH_FILE, "the epoch file is damaged", _ITSELF)
+        for name in names:
+            path = self._path / name
+            if SET_ASIDE_SUFFIX in name:
+                self._note(FindingKind.LEFTOVER, path, "a damaged file that was set aside; it goes once refetched")
+            elif name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX, DELETED_SUFFIX)) and not self._live:
+                self._note(FindingKind.LEFTOVER, path, "left by a kill; the next start finishes or removes it")
+
+    def _bounds(self, points: _Points, first: int, has_segments: bool) -> None:
+        end = self._report.log_end
+        if not has_segments:
+            if not self._live:
+                self._error(FindingKind.OFFSETS, self._path, "there is no segment", _REFETCH)
+            return
+        home = self._path.parent
+        for name, point in (
+            ("high watermark", points.high_watermark),
+            ("recovery point", points.recovery_point),
+            ("log start", points.log_start),
+        ):
+            if point is not None and point > end:
+                path = home / _CHECKPOINTS[("high watermark", "recovery point", "log start").index(name)]
+                self._error(
+                    FindingKind.CHECKPOINT, path, f"the {name} is {point}, the log ends at {end}", _REFETCH, offset=end
+                )
+        if points.log_start is not None and 0 <= points.log_start < first:
+            sentence = f"the log starts at {first}, the records from {points.log_start} on are missing"
+            self._error(FindingKind.OFFSETS, self._path, sentence, _REFETCH, offset=points.log_start)
+        self._clean_point(end)
+
+    def _clean_point(self, end: int) -> None:
+        path = self._path / CLEANER_FILE
+        try:
+            lines = read_lines(path)
+            point = int(lines[0]) if lines else 0
+        except (BadFile, ValueError) as bad:
+            self._error(FindingKind.FILE, path, str(bad), "nothing: the log is compacted from its start again")
+            return
+        if point > end:
+            advice = "nothing: the broker lowers it when it starts"
+            self._error(
+                FindingKind.CHECKPOINT,
+                path,
+                f"the cleaner's point is {point}, the log ends at {end}",
+                advice,
+                offset=end,
+            )
+
+    def _snapshots(self, names: Iterable[str]) -> None:
+        for name in names:
+            stem = name.removesuffix(SNAPSHOT_SUFFIX)
+            if stem == name or not stem.isdigit():
+                continue
+            path = self._path / name
+            if read_snapshot(self._path, int(stem)) is None and path.exists():
+                sentence = "the producer snapshot is damaged, or of another offset than its name says"
+                self._error(FindingKind.FILE, path, sentence, _ITSELF, offset=int(stem))
+
+    def _error(self, kind: FindingKind, path: Path, sentence: str, advice: str, *, offset: int | None = None) -> None:
+        self._report.add(Finding(Severity.ERROR, kind, path, sentence, advice, None, offset))
+
+    def _note(self, kind: FindingKind, path: Path, sentence: str) -> None:
+        self._report.add(Finding(Severity.NOTE, kind, path, sentence))
+
+
+def _resolve(path: Path) -> tuple[Path, list[ReplicaPath]]:
+    """The log directory, and what of it is to be looked at."""
+    if not path.is_dir():
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{path} is no directory: give a log directory, or a replica's")
+    path = path.resolve()
+    own = [one for one in replica_paths(path.parent) if one.path == path]
+    if own and not (path / META_FILE).exists():
+        return path.parent, own
+    targets = replica_paths(path)
+    if not targets and not (path / META_FILE).exists():
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST,
+            f"{path} has neither {META_FILE} nor replicas in it: give a directory of log.dirs, or <topic>-<partition>",
+        )
+    return path, targets
+
+
+def _segments(directory: Path, names: Iterable[str], log_start: int | None) -> list[Path]:
+    """The segments as a start would find them: swaps carried out, those below the log start gone."""
+    paths = segment_paths(directory)
+    for match in filter(None, map(_SWAP_NAME.fullmatch, names)):
+        base, end = int(match[1]), int(match[2])
+        paths = [path for path in paths if not base <= base_offset_of(path) < end]
+        paths.append(directory / match[0])
+    paths.sort(key=base_offset_of)
+    while log_start is not None and len(paths) > 1 and base_offset_of(paths[1]) <= log_start:
+        paths.pop(0)
+    return paths
+
+
+def _size_of(directory: Path) -> int:
+    """Bytes of its segments; 0 where it is gone."""
+    total = 0
+    try:
+        for path in segment_paths(directory):
+            total += path.stat().st_size
+    except OSError:
+        return total
+    return total

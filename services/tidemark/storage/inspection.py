@@ -1,0 +1,187 @@
+"""Reading the files of a log without being its broker: nothing is written, locked or repaired (docs/formats.md).
+
+Batches are streamed in chunks, so a segment of any size takes the memory of one chunk or of its largest batch. What is
+no batch is handed out as a `Bad` with its place, and reading goes on at the next header that holds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tidemark.model import TidemarkError, TopicPartition
+from tidemark.record.checks import check_envelope
+from tidemark.record.envelope import ENVELOPE_BYTES, MAGIC, Batch, Envelope
+from tidemark.storage.directory import LOCK_FILE
+from tidemark.storage.files import Descriptor, read_exactly
+from tidemark.storage.segment import LOG_SUFFIX, OFFSET_DIGITS, Damage, checked_header
+
+_CHUNK_BYTES: Final = 4 << 20
+_LOCKS: Final = Path("/proc/locks")
+_REPLICA_NAME: Final = re.compile(r"(?P<topic>[^/]+)-(?P<partition>\d+)")
+_ASIDE_NAME: Final = re.compile(r"(?P<name>.+)\.[0-9a-f]{32}-(?P<suffix>future|delete|stray)")
+_SEGMENT_NAME: Final = re.compile(rf"\d{{{OFFSET_DIGITS}}}(-\d{{{OFFSET_DIGITS}}})?\.(log|cleaned|swap)(\..+)?")
+
+
+class Good(NamedTuple):
+    """A batch at a position of a segment; `batch.data` is empty where only its header was asked for."""
+
+    position: int
+    batch: Batch
+
+    @property
+    def end(self) -> int:
+        """Position after it."""
+        return self.position + self.batch.envelope.batch_length
+
+
+class Bad(NamedTuple):
+    """Bytes [position, end) that are no whole batch.
+
+    Attributes:
+        envelope: of a batch whose header holds and whose body does not; else None.
+        is_tail: nothing after it looks like a batch, so that it may be one that was being written (rule T5).
+    """
+
+    position: int
+    end: int
+    reason: str
+    envelope: Envelope | None
+    is_tail: bool
+
+
+class ReplicaPath(NamedTuple):
+    """A replica's directory; `aside` says "future", "delete" or "stray" of one that is not served."""
+
+    partition: TopicPartition
+    path: Path
+    aside: str = ""
+
+
+def is_segment(path: Path) -> bool:
+    """Whether the name is that of a file of batches: a segment, or one that was set aside, deleted or compacted."""
+    return _SEGMENT_NAME.fullmatch(path.name) is not None
+
+
+def base_offset_of(path: Path) -> int:
+    """The offset in a segment's name."""
+    return int(path.name[:OFFSET_DIGITS])
+
+
+def replica_paths(directory: Path) -> list[ReplicaPath]:
+    """The replicas' directories in a log directory, those that were set aside included, by topic and partition.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    found = []
+    for entry in os.scandir(directory):
+        aside = _ASIDE_NAME.fullmatch(entry.name)
+        match = _REPLICA_NAME.fullmatch(aside["name"] if aside else entry.name)
+        if match is not None and entry.is_dir():
+            partition = TopicPartition(match["topic"], int(match["partition"]))
+            found.append(ReplicaPath(partition, Path(entry.path), aside["suffix"] if aside else ""))
+    return sorted(found, key=lambda one: (one.partition.topic, one.partition.partition, one.aside, one.path))
+
+
+def is_held(directory: Path) -> bool | None:
+    """Whether a process holds the log directory's lock, found out without taking it.
+
+    None: this cannot be known here (no /proc/locks). A broker in another container, whose processes are not to be
+    seen from here, does not show.
+    """
+    try:
+        status = (directory / LOCK_FILE).stat()
+    except OSError:
+        return False
+    try:
+        held = _LOCKS.read_text()
+    except OSError:
+        return None
+    name = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    return any(name in line.split() for line in held.splitlines())
+
+
+def read_segment(path: Path, *, start: int = 0, end: int | None = None) -> Iterator[Good | Bad]:
+    """Every batch in bytes [start, end) of a file, lengths, CRCs and fields checked; a batch starts at `start`.
+
+    Args:
+        end: None: the size of the file now.
+
+    Raises:
+        OSError: the file cannot be read, or is gone.
+    """
+    file = Descriptor(path, os.O_RDONLY)
+    descriptor = file.number
+    end = os.fstat(descriptor).st_size if end is None else end
+    position, chunk, at = start, b"", 0
+    while position < end:
+        if at + ENVELOPE_BYTES > len(chunk):
+            chunk, at = read_exactly(descriptor, min(_CHUNK_BYTES, end - position), position), 0
+            if not chunk:
+                return  # the file was cut while it was read
+        try:
+            envelope = checked_header(chunk, at, position=position, end=end)
+        except Damage as damage:
+            following = _next_header(descriptor, position + 1, end)
+            yield Bad(position, following, damage.reason, None, following == end)
+            position, chunk = following, b""
+            continue
+        length = envelope.batch_length
+        if at + length > len(chunk):  # believed only now: a length that lies must not cost memory
+            chunk, at = read_exactly(descriptor, min(max(_CHUNK_BYTES, length), end - position), position), 0
+            if len(chunk) < length:
+                return
+        try:
+            yield Good(position, check_envelope(chunk, at))
+        except TidemarkError as error:
+            yield Bad(position, position + length, error.message, envelope, position + length == end)
+        position, at = position + length, at + length
+
+
+def read_headers(path: Path, *, start: int = 0) -> Iterator[Good | Bad]:
+    """As `read_segment`, with the bodies neither read nor checked."""
+    descriptor = Descriptor(path, os.O_RDONLY)
+    end = os.fstat(descriptor.number).st_size
+    position = start
+    while position < end:
+        try:
+            envelope = checked_header(
+                read_exactly(descriptor.number, ENVELOPE_BYTES, position), 0, position=position, end=end
+            )
+        except Damage as damage:
+            following = _next_header(descriptor.number, position + 1, end)
+            yield Bad(position, following, damage.reason, None, following == end)
+            position = following
+            continue
+        yield Good(position, Batch(envelope, b""))
+        position += envelope.batch_length
+
+
+def _next_header(descriptor: int, start: int, end: int) -> int:
+    """Position of the first header that holds in [start, end), batches being multiples of 8 long; `end` for none."""
+    position = (start + 7) & ~7
+    while position + ENVELOPE_BYTES <= end:
+        chunk = read_exactly(descriptor, min(_CHUNK_BYTES, end - position), position)
+        if len(chunk) < ENVELOPE_BYTES:
+            return end
+        magics = chunk[24::8]  # the byte where each candidate, one every 8 bytes, has its magic
+        number = magics.find(MAGIC)
+        while number >= 0 and number * 8 + ENVELOPE_BYTES <= len(chunk):
+            try:
+                checked_header(chunk, number * 8, position=position + number * 8, end=end)
+            except Damage:
+                number = magics.find(MAGIC, number + 1)
+                continue
+            return position + number * 8
+        position += len(chunk) - ENVELOPE_BYTES + 8 & ~7
+    return end
+
+
+def segment_paths(directory: Path) -> list[Path]:
+    """The segments of a replica, oldest first."""
+    names = (name for name in os.listdir(directory) if name.endswith(LOG_SUFFIX))
+    return [directory / name for name in sorted(names) if len(name) == OFFSET_DIGITS + len(LOG_SUFFIX)]

@@ -1,0 +1,333 @@
+"""A replica's files held against one another: CRCs, offsets, epochs, indexes (rules E1, L1, T5). Nothing is changed.
+
+Every batch is read once. No record is looked at unless the payloads are to be decoded. In the directory of a broker
+that runs, files grow, roll and go meanwhile: what looks wrong there counts only if it looks so twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from tidemark.core.leader_epochs import LeaderEpochs
+from tidemark.model import Offset, TidemarkError
+from tidemark.record.envelope import Batch, Envelope
+from tidemark.record.payload import read_batch
+from tidemark.storage.findings import Finding, FindingKind, ReplicaReport, Severity
+from tidemark.storage.index import (
+    INDEX_SUFFIX,
+    NO_TIMESTAMP_US,
+    TIME_INDEX_SUFFIX,
+    EndMark,
+    read_end_mark,
+    read_index_file,
+)
+from tidemark.storage.inspection import Bad, Good, base_offset_of, read_segment
+from tidemark.storage.segment import LOG_SUFFIX
+
+_REFETCH: Final = (
+    "compare the replicas with `tidemark replicas verify`; where another one is good, stop this broker, take the "
+    "replica's directory away and start it: it fetches all of it again"
+)
+_REINDEX: Final = "stop the broker, delete the segment's .index and .timeindex, start it: they are made anew"
+_PROGRESS_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What else is known of a replica, for its segments to be held against.
+
+    Attributes:
+        live: a broker has the directory open, or may have.
+        epochs: of the epoch file, None without a good one; it may lack what lies at or past `recovery_point`.
+        compacted: holes are no finding.
+    """
+
+    live: bool
+    epochs: LeaderEpochs | None
+    recovery_point: int
+    compacted: bool
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Where a walk through the segments is.
+
+    Attributes:
+        next_offset: that the next batch should have; None before the first segment, and after what is no batch.
+        end: next offset of the last good batch.
+        compacted: a batch was met that the cleaner wrote.
+    """
+
+    next_offset: int | None = None
+    end: int = 0
+    compacted: bool = False
+    epoch: int = -1
+    batches: int = 0
+    records: int = 0
+
+
+class SegmentVerifier:
+    """Walks a replica's segments, oldest first, and adds what it finds to the report."""
+
+    def __init__(self, report: ReplicaReport, facts: LogFacts, *, deep: bool, on_bytes: Callable[[int], None]) -> None:
+        self._report = report
+        self._facts = facts
+        self._deep = deep
+        self._on_bytes = on_bytes
+        self._walk = _Walk()
+
+    def verify(self, path: Path, *, last: bool) -> None:
+        """One segment; of the `last` one the tail may be torn."""
+        before = replace(self._walk)
+        try:
+            looked = _Look(path, self._facts, replace(before), last=last, deep=self._deep, on_bytes=self._on_bytes)
+            found = looked.run()
+            if found and self._facts.live:
+                looked = _Look(path, self._facts, replace(before), last=last, deep=self._deep, on_bytes=_nothing)
+                again = looked.run()
+                found = [one for one in again if one in found]
+        except FileNotFoundError:
+            self._report.add(
+                Finding(Severity.NOTE, FindingKind.GONE, path, "the segment went while the log was being read")
+            )
+            self._walk = replace(before, next_offset=None)
+            return
+        for one in found:
+            self._report.add(one)
+        self._report.segments += 1
+        self._report.size_bytes += looked.size_bytes
+        self._report.batches = looked.walk.batches
+        self._report.records = looked.walk.records
+        self._report.log_end = max(looked.walk.end, base_offset_of(path))
+        self._walk = looked.walk
+
+    @property
+    def met_compacted(self) -> bool:
+        """Whether the cleaner wrote any of the batches: holes are as they may be then, wherever they are (rule L1)."""
+        return self._walk.compacted
+
+
+class _Look:
+    """One pass over one segment."""
+
+    def __init__(
+        self,
+        path: Path,
+        facts: LogFacts,
+        walk: _Walk,
+        *,
+        last: bool,
+        deep: bool,
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        self.walk = walk
+        self.size_bytes = 0
+        self._path = path
+        self._facts = facts
+        self._last = last
+        self._deep = deep
+        self._on_bytes = on_bytes
+        self._found: list[Finding] = []
+        self._index = _IndexWalk(path)
+        self._wrong_epoch = -2
+
+    def run(self) -> list[Finding]:
+        self.size_bytes = self._path.stat().st_size
+        base = base_offset_of(self._path)
+        expected = self.walk.next_offset
+        if expected is not None and expected != base:
+            self._error(
+                FindingKind.OFFSETS,
+                f"the segment begins at {base}, the one before ends at {expected}",
+                _REFETCH,
+                offset=expected,
+            )
+        self.walk.next_offset = base
+        told = 0
+        for piece in read_segment(self._path, end=self.size_bytes):
+            if isinstance(piece, Bad):
+                self._bad(piece)
+            else:
+                self._good(piece)
+            if piece.end - told >= _PROGRESS_BYTES:
+                self._on_bytes(piece.end - told)
+                told = piece.end
+        self._on_bytes(self.size_bytes - told)
+        mark = read_end_mark(self._path.with_suffix(""))
+        self._found += self._index.findings(self.size_bytes, mark, self.walk.next_offset, last=self._last)
+        return self._found
+
+    def _bad(self, bad: Bad) -> None:
+        envelope = bad.envelope
+        offset = envelope.base_offset if envelope is not None else self.walk.next_offset
+        if bad.is_tail and self._last and (offset or 0) >= self._facts.recovery_point:
+            self._torn(bad, offset)
+        else:
+            self._error(FindingKind.BATCH, bad.reason, _REFETCH, position=bad.position, offset=offset)
+        self.walk.next_offset = None
+        self._index.pass_over(bad.position)
+
+    def _torn(self, bad: Bad, offset: int | None) -> None:
+        count = f"the last {bad.end - bad.position} bytes are no whole batch"
+        if self._facts.live:
+            sentence, advice, severity = f"{count}: one is being written", "", Severity.NOTE
+        else:
+            sentence = f"{count}: a torn tail, as a kill leaves it"
+            advice, severity = "nothing: the broker cuts it when it starts (rule T5)", Severity.ERROR
+        self._found.append(Finding(severity, FindingKind.TORN_TAIL, self._path, sentence, advice, bad.position, offset))
+
+    def _good(self, good: Good) -> None:
+        envelope = good.batch.envelope
+        self._check_offsets(good.position, envelope)
+        self._check_epoch(good.position, envelope)
+        self._index.on_batch(good.position, envelope)
+        if self._deep:
+            self._decode(good.position, good.batch)
+        self.walk.next_offset = envelope.next_offset
+        self.walk.batches += 1
+        self.walk.records += envelope.record_count
+        self.walk.end = envelope.next_offset
+        self.walk.compacted = self.walk.compacted or envelope.is_compacted
+
+    def _check_offsets(self, position: int, envelope: Envelope) -> None:
+        expected, base = self.walk.next_offset, envelope.base_offset
+        if expected is None:
+            return
+        if base < expected:
+            sentence = f"the batch begins at offset {base}, the one before ends at {expected}"
+            self._error(FindingKind.OFFSETS, sentence, _REFETCH, position=position, offset=base)
+        elif base > expected and not (self._facts.compacted or envelope.is_compacted):
+            self._error(
+                FindingKind.HOLE,
+                f"no batch has the offsets {expected} to {base - 1}",
+                f"if this topic was ever compacted, say --compacted: holes are as they may be then; else {_REFETCH}",
+                position=position,
+                offset=expected,
+            )
+
+    def _check_epoch(self, position: int, envelope: Envelope) -> None:
+        epoch, base = envelope.leader_epoch, envelope.base_offset
+        if epoch < self.walk.epoch:
+            sentence = f"the batch has leader epoch {epoch}, one before it has {self.walk.epoch}"
+            self._error(FindingKind.EPOCH, sentence, _REFETCH, position=position, offset=base)
+            return
+        self.walk.epoch = epoch
+        epochs = self._facts.epochs
+        if epochs is None or epoch == self._wrong_epoch:
+            return
+        said = epochs.epoch_at(Offset(base))
+        if said == epoch or (epoch > epochs.latest and base >= self._facts.recovery_point):
+            return  # the file is written behind, and what it lacks is read from here
+        self._wrong_epoch = epoch
+        self._error(
+            FindingKind.EPOCH,
+            f"the batch has leader epoch {epoch}, the epoch file says {said} for its offset",
+            "stop the broker and delete leader-epoch-checkpoint: it is made anew from the batches when it starts",
+            position=position,
+            offset=base,
+        )
+
+    def _decode(self, position: int, batch: Batch) -> None:
+        try:
+            read_batch(batch)
+        except TidemarkError as error:
+            offset = batch.envelope.base_offset
+            self._error(FindingKind.PAYLOAD, error.message, _REFETCH, position=position, offset=offset)
+
+    def _error(
+        self,
+        kind: FindingKind,
+        sentence: str,
+        advice: str,
+        *,
+        position: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        self._found.append(Finding(Severity.ERROR, kind, self._path, sentence, advice, position, offset))
+
+
+class _IndexWalk:
+    """The entries of both index files, held against the batches as they pass."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stem = path.with_suffix("") if path.suffix == LOG_SUFFIX else None
+        self._found: list[Finding] = []
+        self._newest_us = NO_TIMESTAMP_US
+        self._next = 0
+        self._offsets: list[int] = []
+        self._positions: list[int] = []
+        self._timestamps: list[int] = []
+        self._has_bad = False
+        if self._stem is not None:
+            self._load(self._stem)
+
+    def _load(self, stem: Path) -> None:
+        first, whole_first = read_index_file(stem, INDEX_SUFFIX)
+        second, whole_second = read_index_file(stem, TIME_INDEX_SUFFIX)
+        for suffix, whole in ((INDEX_SUFFIX, whole_first), (TIME_INDEX_SUFFIX, whole_second)):
+            if not whole and os.path.exists(stem.with_name(stem.name + suffix)):
+                self._error(f"a block of {suffix} is damaged or cut off", suffix)
+        if second[1::2] != first[0 : 2 * (len(second) // 2) : 2] and whole_first and whole_second:
+            self._error("the two index files are not of the same entries", TIME_INDEX_SUFFIX)
+            return
+        self._offsets, self._positions, self._timestamps = list(first[0::2]), list(first[1::2]), list(second[0::2])
+
+    def on_batch(self, position: int, envelope: Envelope) -> None:
+        """A good batch."""
+        while self._next < len(self._positions) and self._positions[self._next] <= position:
+            number = self._next
+            self._next += 1
+            at, offset = self._positions[number], self._offsets[number]
+            if at < position or offset != envelope.base_offset:
+                there = f"at byte {at} no batch begins" if at < position else f"there begins {envelope.base_offset}"
+                self._error(f"entry {number} says that offset {offset} is at byte {at}; {there}", INDEX_SUFFIX, offset)
+            elif number < len(self._timestamps) and self._timestamps[number] != self._newest_us and not self._has_bad:
+                self._error(
+                    f"entry {number} says that the newest timestamp before offset {offset} is "
+                    f"{self._timestamps[number]} µs, it is {self._newest_us}",
+                    TIME_INDEX_SUFFIX,
+                    offset,
+                )
+        self._newest_us = max(self._newest_us, envelope.max_timestamp_us)
+
+    def pass_over(self, position: int) -> None:
+        """No good batch: what the index says of it, and of the newest timestamp from here on, cannot be judged."""
+        self._has_bad = True
+        while self._next < len(self._positions) and self._positions[self._next] <= position:
+            self._next += 1
+
+    def findings(self, size_bytes: int, mark: EndMark | None, next_offset: int | None, *, last: bool) -> list[Finding]:
+        """All that was found, once every batch has passed."""
+        past = len(self._positions) - self._next
+        if past and self._positions[-1] >= size_bytes and not last:
+            self._error(f"{past} entries lead past the end of the segment", INDEX_SUFFIX)
+        if mark is not None and self._stem is not None and not self._has_bad and next_offset is not None:
+            self._judge_mark(mark, EndMark(next_offset, size_bytes, self._newest_us, len(self._positions)), last=last)
+        return self._found
+
+    def _judge_mark(self, said: EndMark, true: EndMark, *, last: bool) -> None:
+        if said.size_bytes != true.size_bytes:
+            if not last:
+                self._error(
+                    f"the end mark says {said.size_bytes} bytes, the segment has {true.size_bytes}", TIME_INDEX_SUFFIX
+                )
+        elif said[:3] != true[:3]:
+            self._error(
+                f"the end mark says next offset {said.next_offset} and newest timestamp {said.max_timestamp_us} µs; "
+                f"they are {true.next_offset} and {true.max_timestamp_us}",
+                TIME_INDEX_SUFFIX,
+            )
+
+    def _error(self, sentence: str, suffix: str, offset: int | None = None) -> None:
+        assert self._stem is not None
+        path = self._stem.with_name(self._stem.name + suffix)
+        self._found.append(Finding(Severity.ERROR, FindingKind.INDEX, path, sentence, _REINDEX, None, offset))
+
+
+def _nothing(_: int) -> None:
+    """No progress is told of a second look."""

@@ -1,0 +1,354 @@
+"""A look at the files of a log finds each kind of damage where it is, and nothing in a good one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.model import BrokerEpoch, Offset, TidemarkError, TopicPartition
+from tidemark.record.checks import check_batches
+from tidemark.record.envelope import ENVELOPE_BYTES, seal, stamp
+from tidemark.storage.checkpoint import HIGH_WATERMARKS, LOG_STARTS
+from tidemark.storage.damage import KnownDamage, write_damage
+from tidemark.storage.directory_verification import DirectoryReport, DirectoryVerifier, Options
+from tidemark.storage.epoch_file import EPOCH_FILE
+from tidemark.storage.files import PARTITION_FILE, pack_lines, read_lines
+from tidemark.storage.findings import Finding, FindingKind, Severity
+from tidemark.storage.index import EndMark, load_index, write_end_mark
+from tidemark.storage.inspection import is_held, read_segment
+
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one
+
+CONFIGS = {"segment.bytes": "4000", "index.interval.bytes": "600"}
+BATCHES = 16
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with memory_directory() as made:
+        yield made / "logs"
+
+
+def fill(path: Path, *, stop: bool) -> None:
+    """16 batches of 2 records in several segments and 4 epochs."""
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    for number in range(BATCHES):
+        batch = make_batch([f"{number}a", f"{number}b"], producer_id=4, producer_epoch=0, sequence=2 * number)
+        lead(log, batch, epoch=number // 4)
+    if stop:
+        logs.close_clean(BrokerEpoch(3), {PARTITION: Offset(30)})
+    else:
+        logs.close()
+
+
+@pytest.fixture
+def good(path: Path) -> Path:
+    """A log that was stopped cleanly."""
+    fill(path, stop=True)
+    return path
+
+
+def verify(path: Path, options: Options = Options()) -> DirectoryReport:  # noqa: B008 - a value, not a list
+    return DirectoryVerifier(path, options, on_replica=lambda target, size: None, on_bytes=lambda size: None).run()
+
+
+def errors(path: Path, options: Options = Options()) -> list[Finding]:  # noqa: B008 - a value, not a list
+    report = verify(path, options)
+    every = [*report.findings, *(one for replica in report.replicas for one in replica.findings)]
+    found = [one for one in every if one.severity is Severity.ERROR]
+    assert len(found) == report.error_count
+    return found
+
+
+def replica(path: Path) -> Path:
+    return path / str(PARTITION)
+
+
+def segments(path: Path) -> list[Path]:
+    return sorted(replica(path).glob("*.log"))
+
+
+def positions(segment: Path) -> list[int]:
+    return [piece.position for piece in read_segment(segment)]
+
+
+def test_a_good_log_has_no_findings_and_its_figures_are_told(good: Path) -> None:
+    report = verify(good, Options(deep=True))
+    (found,) = report.replicas
+    assert (report.findings, found.findings, report.held) == ([], [], False)
+    assert (found.batches, found.records, found.log_start, found.log_end) == (BATCHES, 2 * BATCHES, 0, 2 * BATCHES)
+    assert found.segments == len(segments(good)) > 2
+    assert found.size_bytes == sum(segment.stat().st_size for segment in segments(good))
+
+
+def test_a_replica_alone_is_looked_at_with_the_checkpoints_beside_it(good: Path) -> None:
+    report = verify(replica(good))
+    assert [one.partition for one in report.replicas] == [PARTITION]
+    (good / HIGH_WATERMARKS).write_bytes(pack_lines([f"flights 0 {IDENTITY.incarnation} 99"]))
+    (found,) = errors(replica(good))
+    assert (found.kind, found.offset) == (FindingKind.CHECKPOINT, 32)
+
+
+def test_a_log_that_was_killed_is_as_good(path: Path) -> None:
+    fill(path, stop=False)
+    assert errors(path) == []
+
+
+def test_looking_writes_and_locks_nothing(good: Path) -> None:
+    before = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in good.rglob("*") if file.is_file()}
+    verify(good, Options(deep=True))
+    assert {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in good.rglob("*") if file.is_file()} == before
+
+
+def test_a_directory_that_a_broker_holds_is_known_for_it(path: Path) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    lead(log, make_batch(["a"]))
+    assert is_held(path)
+    assert verify(path).held
+    logs.close()
+    assert not is_held(path)
+
+
+def patch(file: Path, position: int, content: bytes) -> None:
+    data = bytearray(file.read_bytes())
+    data[position : position + len(content)] = content
+    file.write_bytes(bytes(data))
+
+
+def flip(file: Path, position: int) -> None:
+    patch(file, position, bytes([file.read_bytes()[position] ^ 0x40]))
+
+
+def restamp(segment: Path, position: int, *, base_offset: int, leader_epoch: int) -> None:
+    data = segment.read_bytes()[position:]
+    patch(segment, position, stamp(data, base_offset=base_offset, leader_epoch=leader_epoch))
+
+
+def damage_body(path: Path) -> tuple[Path, int | None, int | None]:
+    segment = segments(path)[1]
+    at = positions(segment)[1]
+    offset = check_batches(segment.read_bytes())[1].envelope.base_offset
+    flip(segment, at + ENVELOPE_BYTES + 9)
+    return segment, at, offset
+
+
+def damage_header(path: Path) -> tuple[Path, int | None, int | None]:
+    segment = segments(path)[1]
+    at = positions(segment)[1]
+    offset = check_batches(segment.read_bytes())[1].envelope.base_offset
+    flip(segment, at + 3)
+    return segment, at, offset
+
+
+def cut_a_sealed_segment(path: Path) -> tuple[Path, int | None, int | None]:
+    segment = segments(path)[0]
+    at = positions(segment)[-1]
+    offset = check_batches(segment.read_bytes())[-1].envelope.base_offset
+    segment.write_bytes(segment.read_bytes()[:-8])
+    return segment, at, offset
+
+
+BATCH_DAMAGES = [damage_body, damage_header, cut_a_sealed_segment]
+
+
+@pytest.mark.parametrize("spoil", BATCH_DAMAGES)
+def test_a_damaged_batch_is_found_where_it_is(
+    good: Path, spoil: Callable[[Path], tuple[Path, int | None, int | None]]
+) -> None:
+    where = spoil(good)
+    found = [one for one in errors(good) if one.kind is FindingKind.BATCH]
+    assert [(one.path, one.position, one.offset) for one in found] == [where]
+    assert "tidemark replicas verify" in found[0].advice
+
+
+def test_what_follows_a_damaged_batch_is_still_looked_at(good: Path) -> None:
+    first, second = segments(good)[0], segments(good)[2]
+    flip(first, ENVELOPE_BYTES + 9)
+    flip(second, positions(second)[2] + ENVELOPE_BYTES + 9)
+    assert [one.path for one in errors(good) if one.kind is FindingKind.BATCH] == [first, second]
+
+
+def test_an_offset_that_goes_back_is_found(good: Path) -> None:
+    segment = segments(good)[0]
+    restamp(segment, positions(segment)[2], base_offset=1, leader_epoch=0)
+    found = next(one for one in errors(good) if one.kind is FindingKind.OFFSETS)
+    assert (found.path, found.position, found.offset) == (segment, positions(segment)[2], 1)
+
+
+def test_a_hole_is_found_unless_the_topic_was_compacted(good: Path) -> None:
+    segment = segments(good)[0]
+    at = positions(segment)
+    data = segment.read_bytes()
+    segment.write_bytes(data[: at[1]] + data[at[2] :])
+    for suffix in (".index", ".timeindex"):
+        segment.with_suffix(suffix).unlink()
+    (found,) = errors(good)
+    assert (found.kind, found.path, found.position, found.offset) == (FindingKind.HOLE, segment, at[1], 2)
+    assert errors(good, Options(compacted=frozenset({"flights"}))) == []
+
+
+def test_a_missing_segment_is_found(good: Path) -> None:
+    gone = segments(good)[1]
+    offset = check_batches(gone.read_bytes())[0].envelope.base_offset
+    gone.unlink()
+    (found,) = errors(good)
+    assert (found.kind, found.offset) == (FindingKind.OFFSETS, offset)
+
+
+def test_a_missing_first_segment_is_found_by_the_log_start(good: Path) -> None:
+    segments(good)[0].unlink()
+    (found,) = errors(good)
+    assert (found.kind, found.offset) == (FindingKind.OFFSETS, 0)
+
+
+def test_an_epoch_that_goes_back_is_found(good: Path) -> None:
+    segment = segments(good)[-1]
+    base = check_batches(segment.read_bytes())[-1].envelope.base_offset
+    restamp(segment, positions(segment)[-1], base_offset=base, leader_epoch=0)
+    (found,) = errors(good)
+    assert (found.kind, found.position, found.offset) == (FindingKind.EPOCH, positions(segment)[-1], base)
+
+
+def test_an_epoch_file_that_says_something_else_than_the_batches_is_found(good: Path) -> None:
+    file = replica(good) / EPOCH_FILE
+    lines = read_lines(file)
+    assert lines is not None
+    assert lines[1] == "1 8"
+    file.write_bytes(pack_lines([lines[0], "1 10", *lines[2:]]))
+    (found,) = errors(good)
+    assert (found.kind, found.offset) == (FindingKind.EPOCH, 8)
+    file.write_bytes(b"nonsense")
+    assert [one.kind for one in errors(good)] == [FindingKind.FILE]
+
+
+def test_an_index_entry_that_leads_to_no_batch_is_found(good: Path) -> None:
+    segment = segments(good)[0]
+    stem = segment.with_suffix("")
+    index = load_index(stem)
+    index.positions[1] += 8
+    index.written = 0
+    index.persist(stem)
+    found = errors(good)
+    assert {one.kind for one in found} == {FindingKind.INDEX}
+    assert found[0].path == stem.with_name(f"{stem.name}.index")
+    assert found[0].offset == index.offsets[1]
+
+
+def test_a_time_index_that_is_wrong_is_found(good: Path) -> None:
+    segment = segments(good)[0]
+    stem = segment.with_suffix("")
+    index = load_index(stem)
+    index.timestamps[1] += 1000
+    index.written = 0
+    index.persist(stem)
+    (found,) = errors(good)
+    assert (found.kind, found.path.suffix) == (FindingKind.INDEX, ".timeindex")
+
+
+def test_an_index_with_a_damaged_block_is_found(good: Path) -> None:
+    file = segments(good)[0].with_suffix(".index")
+    flip(file, 20)
+    assert {(one.kind, one.path) for one in errors(good)} == {(FindingKind.INDEX, file)}
+
+
+def test_an_end_mark_that_lies_is_found(good: Path) -> None:
+    segment = segments(good)[0]
+    stem = segment.with_suffix("")
+    write_end_mark(stem, EndMark(999, segment.stat().st_size, 0, len(load_index(stem))))
+    (found,) = errors(good)
+    assert found.kind is FindingKind.INDEX
+    assert "999" in found.sentence
+
+
+@pytest.mark.parametrize("name", [HIGH_WATERMARKS, "recovery-point-checkpoint", LOG_STARTS])
+def test_a_checkpoint_beyond_the_log_is_found(good: Path, name: str) -> None:
+    (good / name).write_bytes(pack_lines([f"flights 0 {IDENTITY.incarnation} 33"]))
+    assert [(one.kind, one.path, one.offset) for one in errors(good)] == [(FindingKind.CHECKPOINT, good / name, 32)]
+
+
+def test_a_damaged_checkpoint_is_found(good: Path) -> None:
+    (good / HIGH_WATERMARKS).write_bytes(b"1\nflights 0")
+    assert [(one.kind, one.path) for one in errors(good)] == [(FindingKind.FILE, good / HIGH_WATERMARKS)]
+
+
+def test_a_replica_that_lost_its_directory_is_found(good: Path) -> None:
+    shutil.rmtree(replica(good))
+    (found,) = errors(good)
+    assert (found.kind, found.offset) == (FindingKind.CHECKPOINT, 30)
+    assert "flights-0" in found.sentence
+
+
+@pytest.mark.parametrize("name", [PARTITION_FILE, "snapshot"])
+def test_a_damaged_small_file_is_found(good: Path, name: str) -> None:
+    file = replica(good) / name if name == PARTITION_FILE else sorted(replica(good).glob("*.snapshot"))[-1]
+    file.write_bytes(file.read_bytes()[:-5])
+    found = errors(good)
+    assert (found[0].kind, found[0].path) == (FindingKind.FILE, file)
+
+
+def test_damage_that_the_broker_knows_of_is_told_with_its_reason(good: Path) -> None:
+    write_damage(replica(good), KnownDamage("the disk lied", 40))
+    (found,) = errors(good)
+    assert (found.kind, found.offset) == (FindingKind.DAMAGE, 40)
+    assert "the disk lied" in found.sentence
+
+
+def test_half_a_batch_at_the_end_is_a_torn_tail_and_while_a_broker_writes_no_error(good: Path) -> None:
+    last = segments(good)[-1]
+    (good / "recovery-point-checkpoint").write_bytes(pack_lines([f"flights 0 {IDENTITY.incarnation} 20"]))
+    whole = last.read_bytes()
+    last.write_bytes(whole + whole[:100])
+    (found,) = errors(good)
+    assert (found.kind, found.path, found.position) == (FindingKind.TORN_TAIL, last, len(whole))
+    assert errors(good, Options(live=True)) == []
+    notes = [one for one in verify(good, Options(live=True)).replicas[0].findings if one.kind is FindingKind.TORN_TAIL]
+    assert "one is being written" in notes[0].sentence
+
+
+def test_a_tail_that_had_reached_the_disk_is_damage(good: Path) -> None:
+    last = segments(good)[-1]
+    last.write_bytes(last.read_bytes()[:-8])
+    assert FindingKind.BATCH in {one.kind for one in errors(good)}
+
+
+def test_a_payload_that_lies_is_found_only_by_decoding(good: Path) -> None:
+    segment = segments(good)[-1]
+    at = positions(segment)[-1]
+    data = segment.read_bytes()[at:]
+    envelope = check_batches(data)[0].envelope
+    payload = bytearray(data[ENVELOPE_BYTES:])
+    payload[-16:] = b"\xff" * 16
+    payload[8:40] = b"\xee" * 32
+    patch(segment, at, seal(envelope, bytes(payload)))
+    assert errors(good) == []
+    (found,) = errors(good, Options(deep=True))
+    assert (found.kind, found.position, found.offset) == (FindingKind.PAYLOAD, at, envelope.base_offset)
+
+
+def test_directories_that_were_set_aside_are_listed(good: Path) -> None:
+    name = f"gone-1.{'a' * 32}-stray"
+    shutil.copytree(replica(good), good / name)
+    report = verify(good)
+    assert report.error_count == 0
+    assert [(one.kind, one.path) for one in report.findings] == [(FindingKind.LEFTOVER, good / name)]
+    assert [(one.partition, one.aside) for one in report.replicas][-1] == (TopicPartition("gone", 1), "stray")
+
+
+def test_a_path_that_is_no_log_directory_is_refused(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(TidemarkError, match=r"meta\.json"):
+        verify(path)
+    with pytest.raises(TidemarkError, match="no directory"):
+        verify(path / "not-there")
+
+
+def test_noise_in_place_of_a_segment_costs_no_more_findings_than_people_read(good: Path) -> None:
+    segment = segments(good)[0]
+    segment.write_bytes(b"\x01" * 200_000)
+    found = errors(good)
+    assert found[0].kind is FindingKind.BATCH
+    assert len(found) < 50
