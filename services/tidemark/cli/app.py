@@ -18,6 +18,7 @@ from tidemark.cli.cluster import cluster_app
 from tidemark.cli.config import config_app
 from tidemark.cli.consume import consume
 from tidemark.cli.elect import elect
+from tidemark.cli.log import log_app
 from tidemark.cli.log_dirs import log_dirs_app
 from tidemark.cli.output import print_error
 from tidemark.cli.produce import produce
@@ -40,6 +41,7 @@ app.add_typer(cluster_app, name="cluster")
 app.add_typer(config_app, name="config")
 app.add_typer(reassign_app, name="reassign")
 app.add_typer(log_dirs_app, name="log-dirs")
+app.add_typer(log_app, name="log")
 app.command()(produce)
 app.command()(consume)
 app.command()(elect)

@@ -27,6 +27,7 @@ AdminOption = Annotated[
         help="The admin service; else the brokers are asked where it is.",
     ),
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="The same as --output json.")]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people or for scripts.")]
 
 

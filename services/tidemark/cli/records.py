@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -110,20 +111,21 @@ def record_text(record: Record, key_separator: str) -> bytes:
 
 def record_json(record: Record) -> Mapping[str, object]:
     """A record for scripts; bytes that are not UTF-8 come in base64 under another name."""
-    moment = _moment(record.timestamp_us)
+    when = moment(record.timestamp_us)
     return {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp_us": record.timestamp_us,
-        **({} if moment is None else {"timestamp": moment}),
-        **_named("key", record.key),
-        **_named("value", record.value),
-        "headers": [{"name": name, **_named("value", value)} for name, value in record.headers],
+        **({} if when is None else {"timestamp": when}),
+        **named_bytes("key", record.key),
+        **named_bytes("value", record.value),
+        "headers": [{"name": name, **named_bytes("value", value)} for name, value in record.headers],
     }
 
 
-def _named(name: str, content: bytes | None) -> Mapping[str, str | None]:
+def named_bytes(name: str, content: bytes | None) -> Mapping[str, str | None]:
+    """A member of a JSON document: text, null, or base64 under another name."""
     if content is None:
         return {name: None}
     try:
@@ -132,11 +134,22 @@ def _named(name: str, content: bytes | None) -> Mapping[str, str | None]:
         return {f"{name}_base64": base64.b64encode(content).decode()}
 
 
-def _moment(timestamp_us: int) -> str | None:
+def moment(timestamp_us: int) -> str | None:
     """ISO 8601; None for a time beyond what calendars hold."""
     seconds, microseconds = divmod(timestamp_us, _MICROSECONDS)
     try:
-        moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
+        found = datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
     except (ValueError, OverflowError, OSError):
         return None
-    return moment.isoformat().replace("+00:00", "Z")
+    return found.isoformat().replace("+00:00", "Z")
+
+
+def shown_bytes_of(content: bytes | None) -> str:
+    """Text in quotes, with what a terminal should not get as escapes; null for what is not there."""
+    if content is None:
+        return "null"
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return repr(content)
+    return json.dumps(text, ensure_ascii=False) if text.isprintable() else json.dumps(text).replace("\x7f", "\\u007f")

@@ -17,6 +17,7 @@ from tidemark.record.checks import check_envelope
 from tidemark.record.envelope import ENVELOPE_BYTES, MAGIC, Batch, Envelope
 from tidemark.storage.directory import LOCK_FILE
 from tidemark.storage.files import Descriptor, read_exactly
+from tidemark.storage.index import load_index
 from tidemark.storage.segment import LOG_SUFFIX, OFFSET_DIGITS, Damage, checked_header
 
 _CHUNK_BYTES: Final = 4 << 20
@@ -27,7 +28,7 @@ _SEGMENT_NAME: Final = re.compile(rf"\d{{{OFFSET_DIGITS}}}(-\d{{{OFFSET_DIGITS}}
 
 
 class Good(NamedTuple):
-    """A batch at a position of a segment; `batch.data` is empty where only its header was asked for."""
+    """A batch at a position of a segment."""
 
     position: int
     batch: Batch
@@ -142,23 +143,37 @@ def read_segment(path: Path, *, start: int = 0, end: int | None = None) -> Itera
         position, at = position + length, at + length
 
 
-def read_headers(path: Path, *, start: int = 0) -> Iterator[Good | Bad]:
-    """As `read_segment`, with the bodies neither read nor checked."""
-    descriptor = Descriptor(path, os.O_RDONLY)
-    end = os.fstat(descriptor.number).st_size
-    position = start
-    while position < end:
-        try:
-            envelope = checked_header(
-                read_exactly(descriptor.number, ENVELOPE_BYTES, position), 0, position=position, end=end
-            )
-        except Damage as damage:
-            following = _next_header(descriptor.number, position + 1, end)
-            yield Bad(position, following, damage.reason, None, following == end)
-            position = following
+def read_log(directory: Path, *, from_offset: int = 0) -> Iterator[tuple[Path, Good | Bad]]:
+    """`read_segment` of every segment of a replica, from a batch at or before the one that holds `from_offset`.
+
+    A segment that goes meanwhile is passed over.
+    """
+    paths = segment_paths(directory)
+    for number, path in enumerate(paths):
+        if number + 1 < len(paths) and base_offset_of(paths[number + 1]) <= from_offset:
             continue
-        yield Good(position, Batch(envelope, b""))
-        position += envelope.batch_length
+        try:
+            for piece in read_segment(path, start=_start_of(path, from_offset)):
+                yield path, piece
+        except FileNotFoundError:
+            continue
+
+
+def _start_of(path: Path, offset: int) -> int:
+    """Where to begin in a segment, by its index where that is true; 0 else."""
+    if offset <= base_offset_of(path):
+        return 0
+    index = load_index(path.with_suffix(""))
+    number = index.floor(offset)
+    if number < 0:
+        return 0
+    file = Descriptor(path, os.O_RDONLY)
+    at, size = index.positions[number], os.fstat(file.number).st_size
+    try:
+        header = checked_header(read_exactly(file.number, ENVELOPE_BYTES, at), 0, position=at, end=size)
+    except Damage:
+        return 0
+    return at if header.base_offset == index.offsets[number] else 0
 
 
 def _next_header(descriptor: int, start: int, end: int) -> int:

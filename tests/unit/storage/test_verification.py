@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 from tidemark.model import BrokerEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
-from tidemark.record.envelope import ENVELOPE_BYTES, seal, stamp
+from tidemark.record.envelope import ENVELOPE_BYTES, Batch, parse_envelope, seal, stamp
+from tidemark.record.payload import build_batch, from_columns
 from tidemark.storage.checkpoint import HIGH_WATERMARKS, LOG_STARTS
+from tidemark.storage.cleaner import CleanerSettings, clean_log
 from tidemark.storage.damage import KnownDamage, write_damage
 from tidemark.storage.directory_verification import DirectoryReport, DirectoryVerifier, Options
 from tidemark.storage.epoch_file import EPOCH_FILE
 from tidemark.storage.files import PARTITION_FILE, pack_lines, read_lines
 from tidemark.storage.findings import Finding, FindingKind, Severity
 from tidemark.storage.index import EndMark, load_index, write_end_mark
-from tidemark.storage.inspection import is_held, read_segment
+from tidemark.storage.inspection import Good, is_held, read_log, read_segment
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one
 
@@ -203,6 +205,23 @@ def test_a_missing_first_segment_is_found_by_the_log_start(good: Path) -> None:
     segments(good)[0].unlink()
     (found,) = errors(good)
     assert (found.kind, found.offset) == (FindingKind.OFFSETS, 0)
+
+
+def test_what_the_cleaner_leaves_is_good_with_its_holes_and_without_its_checkpoint(path: Path) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {**CONFIGS, "cleanup.policy": "compact"})
+    for number in range(60):
+        rows = from_columns([b"key-%d" % (number % 7)], [b"%d" % number], [number])
+        data = bytes(build_batch(rows))
+        lead(log, Batch(parse_envelope(data), data), epoch=number // 20)
+    done = clean_log(log, 60, CleanerSettings(), now_us=10_000_000_000, pace=lambda _: None)
+    assert done.passes
+    logs.close_clean(BrokerEpoch(3), {PARTITION: Offset(60)})
+    offsets = [piece.batch.envelope.base_offset for _, piece in read_log(replica(path)) if isinstance(piece, Good)]
+    assert offsets != list(range(60))
+    assert errors(path, Options(deep=True)) == []
+    (replica(path) / "cleaner-offset-checkpoint").unlink()
+    assert errors(path, Options(deep=True)) == []
 
 
 def test_an_epoch_that_goes_back_is_found(good: Path) -> None:

@@ -1,0 +1,155 @@
+"""`tidemark log`: what it prints, and its status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidemark.cli.app import app
+from tidemark.model import BrokerEpoch, ErrorCode, Offset, TidemarkError
+from tidemark.record.envelope import Batch, Codec, parse_envelope
+from tidemark.record.payload import build_batch, from_columns
+from typer.testing import CliRunner
+
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, memory_directory, open_one
+
+TIME_US = 1_700_000_000_000_000
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Two segments: a batch of a text, a key and a header; a batch of bytes that no terminal should get."""
+    with memory_directory() as made:
+        logs = open_one(made / "data")
+        log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": "700", "index.interval.bytes": "600"})
+        first = from_columns([b"k", None], [b"caf\xc3\xa9", None], [TIME_US, TIME_US + 1], [{"h": b"\x00"}, None])
+        second = from_columns(None, [b"\xff\xfe", b"a\x1b[31m"], [TIME_US + 2, TIME_US + 3])
+        for rows, codec in ((first, Codec.NONE), (second, Codec.LZ4)):
+            data = bytes(build_batch(rows, codec=codec))
+            lead(log, Batch(parse_envelope(data), data), epoch=3)
+        logs.close_clean(BrokerEpoch(3), {PARTITION: Offset(4)})
+        yield made / "data"
+
+
+def run(*arguments: object) -> tuple[str, TidemarkError | None]:
+    """What it printed, and how it was refused."""
+    done = CliRunner().invoke(app, ["log", *map(str, arguments)])
+    assert done.exception is None or isinstance(done.exception, TidemarkError), done.exc_info
+    return done.stdout, done.exception
+
+
+def lines_of(*arguments: object) -> list[Any]:
+    out, refused = run(*arguments, "--json")
+    assert refused is None
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_batches_come_with_their_offsets_epoch_size_and_place(directory: Path) -> None:
+    first, second = lines_of("dump", directory, "flights-0")
+    assert (first["base_offset"], first["last_offset"], first["leader_epoch"], first["codec"]) == (0, 1, 3, "none")
+    assert (second["base_offset"], second["last_offset"], second["position"], second["codec"]) == (2, 3, 0, "lz4")
+    assert first["file"] != second["file"]
+    assert first["size_bytes"] == Path(first["file"]).stat().st_size
+    out, _ = run("dump", first["file"])
+    assert out.splitlines()[0] == first["file"]
+    assert out.splitlines()[2].split()[:6] == ["0", "0-1", "3", "2", str(first["size_bytes"]), "none"]
+
+
+def test_records_come_with_keys_values_and_headers_and_no_byte_that_a_terminal_obeys(directory: Path) -> None:
+    out, _ = run("dump", directory / "flights-0", "--records")
+    assert out.splitlines() == [
+        '0 2023-11-14T22:13:20Z key="k" value="café" headers: h="\\u0000"',
+        "1 2023-11-14T22:13:20.000001Z key=null value=null",
+        "2 2023-11-14T22:13:20.000002Z key=null value=b'\\xff\\xfe'",
+        '3 2023-11-14T22:13:20.000003Z key=null value="a\\u001b[31m"',
+    ]
+    third, fourth = lines_of("dump", directory / "flights-0", "--records", "--from", 2)
+    assert (third["offset"], third["value_base64"], fourth["value"]) == (2, "//4=", "a\x1b[31m")
+
+
+def test_offsets_bound_what_is_shown_on_both_sides(directory: Path) -> None:
+    shown = lines_of("dump", directory / "flights-0", "--records", "--from", 1, "--to", 2)
+    assert [one["offset"] for one in shown] == [1, 2]
+    assert [one["base_offset"] for one in lines_of("dump", directory / "flights-0", "--from", 2)] == [2]
+
+
+def spoil(directory: Path) -> Path:
+    segment = sorted((directory / "flights-0").glob("*.log"))[0]
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 1
+    segment.write_bytes(bytes(data))
+    return segment
+
+
+def test_what_is_no_batch_is_shown_and_refused_only_with_verify(directory: Path) -> None:
+    segment = spoil(directory)
+    bad, good = lines_of("dump", directory / "flights-0")
+    assert (bad["crc_ok"], bad["base_offset"], good["crc_ok"]) == (False, 0, True)
+    out, refused = run("dump", segment, "--verify")
+    assert "BAD offset 0: crc does not match" in out
+    assert refused is not None
+    assert refused.code is ErrorCode.CORRUPT_BATCH
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("replication-offset-checkpoint", {"topic": "flights", "partition": 0, "offset": 4}),
+        ("flights-0/leader-epoch-checkpoint", {"leader_epoch": 3, "start_offset": 0}),
+        ("flights-0/00000000000000000002.index", {"offset": 2, "position": 0}),
+        ("flights-0/00000000000000000002.timeindex", {"newest_timestamp_us_before": None, "offset": 2}),
+        ("flights-0/partition.json", {"name": "topic_id", "value": "topic-one"}),
+        ("meta.json", {"name": "cluster_id", "value": "cluster-one"}),
+        ("empty-replicas", {"sign": "+", "topic": "flights", "partition": 0, "topic_id": "topic-one"}),
+    ],
+)
+def test_small_files_are_tables(directory: Path, name: str, row: dict[str, object]) -> None:
+    assert any(row.items() <= shown.items() for shown in lines_of("dump", directory / name))
+    out, refused = run("dump", directory / name)
+    assert refused is None
+    assert all(column in out for column in row)
+
+
+def test_a_damaged_small_file_shows_what_it_has_and_is_refused(directory: Path) -> None:
+    file = directory / "flights-0" / "leader-epoch-checkpoint"
+    file.write_bytes(b"1\n7 70\ncrc 00000000\n")
+    out, refused = run("dump", file)
+    assert "70" in out
+    assert refused is not None
+    assert "checksum" in refused.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [((".",), "which replica"), ((".", "nope-1"), "nope-1"), (("nope",), "no file"), ((".lock",), "no file of a log")],
+)
+def test_what_cannot_be_dumped_is_refused_in_a_sentence(directory: Path, arguments: tuple[str, ...], word: str) -> None:
+    _, refused = run("dump", directory / arguments[0], *arguments[1:])
+    assert refused is not None
+    assert word in refused.message
+
+
+def test_verify_ends_well_for_a_good_directory_and_tells_its_figures(directory: Path) -> None:
+    (told,) = lines_of("verify", directory)
+    (replica,) = told["directories"][0]["replicas"]
+    assert (told["error_count"], replica["records"], replica["log_end_offset"], replica["findings"]) == (0, 4, 4, [])
+    out, refused = run("verify", directory)
+    assert refused is None
+    assert "all good" in out
+
+
+def test_verify_says_what_is_wrong_where_and_what_to_do_next(directory: Path) -> None:
+    segment = spoil(directory)
+    out, refused = run("verify", directory, "--deep")
+    assert refused is not None
+    assert refused.code is ErrorCode.STORAGE_ERROR
+    lines = out.splitlines()
+    assert lines[0].startswith(f"error batch: {segment} byte 0 offset 0: crc does not match")
+    assert lines[1].startswith("  next: compare the replicas")
+    out, _ = run("verify", directory, "--json")
+    (told,) = json.loads(out)["directories"]
+    (finding,) = told["replicas"][0]["findings"]
+    assert (finding["kind"], finding["position"], finding["file"]) == ("batch", 0, str(segment))
