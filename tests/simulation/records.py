@@ -38,12 +38,12 @@ def _number(name: str) -> int:
     return int(name.rpartition(":")[2].lstrip("v"))
 
 
-def make_batch(
-    value: str, *, records: int = 1, sequence: int = -1, producer_id: int = -1, at_us: int = 0
-) -> Batch:
+def make_batch(value: str, *, records: int = 1, sequence: int = -1, producer_id: int = -1, at_us: int = 0) -> Batch:
     """An unstamped batch; `value` stands for its payload."""
     producer_epoch = 0 if producer_id >= 0 else -1
-    envelope = Envelope(0, -1, 0, 100, 0, 1, 0, 0, records, records - 1, sequence, at_us, producer_id, producer_epoch, 0)
+    envelope = Envelope(
+        0, -1, 0, 100, 0, 1, 0, 0, records, records - 1, sequence, at_us, producer_id, producer_epoch, 0
+    )
     return Batch(envelope, value.encode())
 
 
