@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
 
@@ -12,6 +13,7 @@ from tidemark.client.aio.admin import AdminClient as AsyncAdminClient
 from tidemark.client.aio.admin import ClusterDescription
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.consumer import Start
+from tidemark.client.aio.group_reader import HandOver
 from tidemark.client.aio.producer import Producer as AsyncProducer
 from tidemark.client.background import background_loop
 from tidemark.client.batching import SendHandle, TableHandle
@@ -24,6 +26,10 @@ from tidemark.client.sync_admin_records import RecordCalls
 from tidemark.core.cluster_state import TopicView
 from tidemark.model import ElectionKind, ElectionOutcome, TopicPartition, UncleanElection
 from tidemark.record.payload import Headers
+
+T = TypeVar("T")
+HandedOver = Callable[[list[TopicPartition]], None]
+"""Told of partitions that come or go."""
 
 _START_S: Final = 30.0
 _CLOSE_SLACK_S: Final = 10.0
@@ -114,6 +120,13 @@ class Producer(_Facade):
             self._background.call(self._producer.close(), self._delivery_s + _CLOSE_SLACK_S)
 
 
+def _on_a_thread(handler: HandedOver) -> HandOver:
+    async def tell(partitions: list[TopicPartition]) -> None:
+        await asyncio.to_thread(handler, partitions)
+
+    return tell
+
+
 class Consumer(_Facade):
     """As `tidemark.client.aio.Consumer`, blocking; for one thread at a time.
 
@@ -121,10 +134,15 @@ class Consumer(_Facade):
         consumer.assign("greetings")
         for record in consumer:
             ...
+
+    with Consumer("127.0.0.1:9192", group="readers") as consumer:
+        consumer.subscribe(["greetings"])
+        for record in consumer:
+            ...  # when the next one is asked for, this one is done with, and committed within seconds
     """
 
-    def __init__(self, bootstrap: str | None = None, **settings: Any) -> None:
-        self._consumer = AsyncConsumer(bootstrap, **settings)
+    def __init__(self, bootstrap: str | None = None, *, group: str | None = None, **settings: Any) -> None:
+        self._consumer = AsyncConsumer(bootstrap, group=group, **settings)
         self._call_s = 2 * self._consumer.settings.request_timeout_ms / 1000 + _CLOSE_SLACK_S
         self._batch: PartitionBatch | None = None
         """What is being iterated, with its rows from the first that was not given on."""
@@ -144,6 +162,45 @@ class Consumer(_Facade):
         assigned = self._background.call(self._consumer.assign(topic, partitions, start), self._call_s)
         self._forget(assigned)
         return assigned
+
+    def subscribe(
+        self,
+        topics: Iterable[str],
+        *,
+        on_assigned: HandedOver | None = None,
+        on_revoked: HandedOver | None = None,
+        on_lost: HandedOver | None = None,
+    ) -> None:
+        """Share topics with the other members of the group; the callbacks run on another thread."""
+        self._give_back()
+        handlers = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
+        told = {name: _on_a_thread(handler) for name, handler in handlers.items() if handler is not None}
+        self._background.call(self._consumer.subscribe(topics, **told), self._call_s)
+
+    def commit(self, offsets: Mapping[TopicPartition | tuple[str, int], int] | None = None) -> None:
+        """Have the group remember offsets (the next to read); None: of everything that was given."""
+        self._give_back()
+        self._background.call(self._consumer.commit(offsets), self._call_s)
+
+    def committed(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, int]:
+        """What the group remembers of these (None: of all), without those it has read nothing of."""
+        return self._background.call(self._consumer.committed(partitions), self._call_s)
+
+    def pause(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Give nothing of these until `resume`; their positions stay."""
+        self._give_back()
+        self._do(lambda: self._consumer.pause(partitions))
+
+    def resume(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Give them again."""
+        self._do(lambda: self._consumer.resume(partitions))
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """What is read, by topic and index."""
+        return self._do(lambda: self._consumer.assignment)
 
     def unassign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these no more."""
@@ -196,6 +253,8 @@ class Consumer(_Facade):
         return self
 
     def __next__(self) -> ConsumerRecord:
+        if self._records and self._consumer.wants_back:
+            self._give_back()
         while not self._records:
             self._batch = self.poll(_START_S)
             if self._batch is not None:
@@ -204,10 +263,41 @@ class Consumer(_Facade):
         return self._records.pop()
 
     def close(self) -> None:
-        """Stop fetching and close the connections."""
+        """Stop fetching and close the connections. A member leaves its group, after a last commit."""
         if not self._closed:
             self._closed = True
+            self._give_back()
             self._background.call(self._consumer.close(), _CLOSE_SLACK_S)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not self._closed:
+            self._give_back(from_last=True)
+            self._do(self._consumer.not_done_with_last)
+        self.close()
+
+    def _do(self, act: Callable[[], T]) -> T:
+        """On the event loop that the consumer lives on."""
+
+        async def on_loop() -> T:
+            return act()
+
+        return self._background.call(on_loop(), self._call_s)
+
+    def _give_back(self, *, from_last: bool = False) -> None:
+        """The rows that were polled and not given on are read again by whoever reads that partition.
+
+        Args:
+            from_last: the one given last as well: the application failed on it.
+        """
+        batch, left = self._batch, len(self._records)
+        self._records, self._batch = [], None
+        if batch is None or not (left or from_last):
+            return
+        first = batch.rows.num_rows - left - from_last
+        where, offset = TopicPartition(*batch[:2]), batch.rows.column("offset")[first].as_py()
+        self._do(lambda: self._consumer.give_back(where, offset))
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         """What was polled of these is not given any more."""

@@ -304,6 +304,26 @@ class Consumer(Lifecycle):
         if self._group is not None:
             self._group.asked()
 
+    def not_done_with_last(self) -> None:
+        """The application failed on what it was given last: that is not committed."""
+        self._failed = True
+
+    @property
+    def wants_back(self) -> bool:
+        """Whether what was given last, as far as it was not worked on, should be given back; from any thread."""
+        return self._group is not None and self._group.wants_back
+
+    def give_back(self, partition: TopicPartition, offset: int) -> None:
+        """The application has worked on what it was given last up to that offset, exclusive, and not beyond."""
+        cursor = self._fetcher.cursors.get(partition)
+        if cursor is not None and cursor is self._held:
+            error, self._held = cursor.error, None
+            cursor.seek(offset)
+            cursor.error = error
+            self._fetcher.moved(cursor)
+        if self._group is not None:
+            self._group.asked()
+
     def _next_rows(self) -> tuple[Cursor, Any] | None:
         """Rows of the first partition that has some, or its error; it then stands behind the others."""
         cursors = self._fetcher.cursors
