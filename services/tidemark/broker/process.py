@@ -17,6 +17,14 @@ from tidemark.broker.dynamic_config import DynamicConfig
 from tidemark.broker.fetch import FetchService, Waiters
 from tidemark.broker.follower_reads import FollowerReads
 from tidemark.broker.full_directories import FullDirectories
+from tidemark.broker.group_lag import PartitionEnds
+from tidemark.broker.group_log import GroupLogs
+from tidemark.broker.group_metrics import GroupMetrics
+from tidemark.broker.group_offsets import GroupOffsets
+from tidemark.broker.group_service import GroupService
+from tidemark.broker.group_topic import GroupTopic
+from tidemark.broker.groups import Groups
+from tidemark.broker.internal_appends import InternalAppends
 from tidemark.broker.isr_writer import IsrWriter
 from tidemark.broker.lease import Lease
 from tidemark.broker.log_cleaner import LogCleaner
@@ -47,6 +55,7 @@ from tidemark.runtime.metrics import METRICS, start_metrics_server
 from tidemark.storage.manager import LogManager, open_logs
 from tidemark.v1.broker_service_pb2_grpc import add_BrokerServiceServicer_to_server
 from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServicer_to_server
+from tidemark.v1.group_service_pb2_grpc import add_GroupServiceServicer_to_server
 from tidemark.v1.replica_service_pb2_grpc import add_ReplicaServiceServicer_to_server
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
@@ -81,6 +90,7 @@ class BrokerProcess:
             self._driver, self._topics, self._metadata, self._offline_directories, self._shutdown.on_ping
         )
         self._produce = ProduceService(self._driver, self._topics, self._metadata, self._lease, clock, self._metrics)
+        self._appends = InternalAppends(self._driver.submit, self._produce.reply)
         self._delete_records = DeleteRecords(self._core, self._driver.submit, self._lease, clock.now_ms)
         self._configs = DynamicConfig(settings, self._store, self._use_settings, self._driver.fail)
         self._clock = clock
@@ -101,6 +111,7 @@ class BrokerProcess:
         self._offline.start()
         self._retention.start()
         self._driver.start()
+        self._groups.start()
         assert self._registration is not None, "made with the server"
         await self._configs.start()
         await self._registration.start()
@@ -122,6 +133,7 @@ class BrokerProcess:
         await self._registration.stop()
         self._set_broker_epoch(UNREGISTERED)
         self._driver.submit(SessionExpired())
+        self._groups.stop()
         self._produce.stop()
         self._waiters.close()
         self._metadata.close()
@@ -131,6 +143,7 @@ class BrokerProcess:
         await self._store.stop()
         self._from_followers.stop()
         await self._to_leaders.stop()
+        await self._ends.close()
         await self._server.stop(self._settings.shutdown_grace_ms / 1000 / 4)
         self._driver.stop()
         self._offline.stop()
@@ -215,11 +228,14 @@ class BrokerProcess:
             self._delete_records,
             self._dir_moves,
         )
+        self._make_groups(fetch)
+        groups = GroupService(self._groups, GroupOffsets(self._groups, self._ends))
         self._server = make_server(
             settings.listeners.host,
             settings.listeners.port,
             [
                 Service(add_BrokerServiceServicer_to_server, clients, "tidemark.v1.BrokerService"),
+                Service(add_GroupServiceServicer_to_server, groups, "tidemark.v1.GroupService"),
                 Service(add_ReplicaServiceServicer_to_server, self._from_followers, "tidemark.v1.ReplicaService"),
                 Service(add_BrokerControlServiceServicer_to_server, self._control, "tidemark.v1.BrokerControlService"),
             ],
@@ -238,6 +254,27 @@ class BrokerProcess:
             trust_boot_id=settings.log_dirs_trust_boot_id,
         )
 
+    def _make_groups(self, fetch: FetchService) -> None:
+        settings, broker_id = self._settings, BrokerId(self._settings.broker_id)
+        self._ends = PartitionEnds(broker_id, self._metadata, fetch.list_offsets)
+        self._groups = Groups(
+            broker_id,
+            settings,
+            GroupLogs(self._core, self._threads, self._readers, self._waiters, self._appends, self._lease, self._clock),
+            self._metadata,
+            GroupTopic(
+                self._store,
+                partitions=settings.offsets_topic_num_partitions,
+                replication_factor=settings.offsets_topic_replication_factor,
+            ),
+            GroupMetrics(METRICS),
+            self._driver.fail,
+        )
+
+    def _on_leadership(self, effect: ef.LeadershipChanged) -> None:
+        self._waiters.on_leadership(effect)
+        self._groups.on_leadership(effect)
+
     def _handlers(self, reads: FollowerReads) -> dict[type[ef.Effect], EffectHandler]:
         log = self._threads.submit
         return {
@@ -249,7 +286,7 @@ class BrokerProcess:
             ef.TrimLog: log,
             ef.ResumeLog: log,
             ef.SaveEpochs: log,
-            ef.ReplyToProduce: self._produce.reply,
+            ef.ReplyToProduce: self._appends.reply,
             ef.ReplyToControl: self._control.reply,
             ef.ConnectToLeader: self._to_leaders.connect,
             ef.DisconnectFromLeader: self._to_leaders.disconnect,
@@ -264,7 +301,7 @@ class BrokerProcess:
             ef.ReportLogFailed: self._isr.report_failed,
             ef.HighWatermarkAdvanced: self._waiters.on_high_watermark,
             ef.LowWatermarkMoved: self._delete_records.on_low_watermark,
-            ef.LeadershipChanged: self._waiters.on_leadership,
+            ef.LeadershipChanged: self._on_leadership,
             ef.Observed: self._metrics.observe,
         }
 

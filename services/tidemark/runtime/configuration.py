@@ -87,6 +87,16 @@ class BrokerSettings(_ServiceSettings):
     log_retention_check_interval_ms: int
     stray_grace_ms: int
     controlled_shutdown_max_wait_ms: int
+    offsets_topic_num_partitions: int
+    offsets_topic_replication_factor: int
+    offsets_retention_minutes: int
+    offsets_retention_check_interval_ms: int
+    offset_metadata_max_bytes: int
+    offsets_commit_timeout_ms: int
+    group_consumer_session_timeout_ms: int
+    group_consumer_heartbeat_interval_ms: int
+    group_consumer_max_size: int
+    group_consumer_assignors: str
 
 
 @dataclass(frozen=True, slots=True)

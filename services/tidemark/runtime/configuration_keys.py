@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.configuration_group_keys import ASSIGNORS_DEFAULT, ASSIGNORS_DOC, GROUP_NUMBERS
 
 UNLIMITED: Final = -1
 """What a limit says when it is off."""
@@ -537,8 +538,16 @@ _TOPIC: Final = (
     ),
 )
 
+_GROUPS: Final = (
+    *(
+        _int(row.name, ("broker",), row.default, row.unit, row.doc, minimum=row.minimum, maximum=row.maximum)
+        for row in GROUP_NUMBERS
+    ),
+    ConfigKey("group.consumer.assignors", Kind.STRING, ("broker",), ASSIGNORS_DEFAULT, ASSIGNORS_DOC),
+)
+
 KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
-    {key.name: key for key in (*_COMMON, *_BROKER, *_CONTROLLER, *_ADMIN, *_TOPIC)}
+    {key.name: key for key in (*_COMMON, *_BROKER, *_GROUPS, *_CONTROLLER, *_ADMIN, *_TOPIC)}
 )
 """The table, by name, in the order of the documentation."""
 

@@ -1,0 +1,44 @@
+"""What a broker tells Prometheus of the groups that it looks after. Names of groups are not labels: there is no end
+to them; lag is told by `tidemark group describe` and by clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tidemark.core.groups.state import AssignedKey, Change, OffsetKey
+from tidemark.runtime.metrics import Metrics
+
+
+class GroupMetrics:
+    """Counters and gauges of one broker."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.groups = metrics.gauge("group_count", "Groups that this broker looks after, by state", ("state",))
+        self.members = metrics.gauge("group_members", "Members of groups that this broker looks after")
+        self.offsets = metrics.gauge("group_offsets", "Offsets that this broker remembers for groups")
+        self.loading = metrics.gauge("group_partitions_loading", "Partitions of __consumer_offsets still being read")
+        self.rebalances = metrics.counter("group_rebalances", "Times that it was computed anew who reads what")
+        self.removed_members = metrics.counter("group_members_removed", "Members taken out: silent, or slow to give up")
+        self.heartbeats = metrics.counter("group_heartbeats", "Heartbeats that were answered")
+        self.fenced = metrics.counter("group_requests_refused", "Requests of members refused, by code", ("code",))
+        self.committed_offsets = metrics.counter("group_committed_offsets", "Offsets that were remembered or forgotten")
+        self.commit_seconds = metrics.histogram("group_commit_seconds", "From a commit to its answer")
+        self.failed_writes = metrics.counter("group_failed_writes", "Writes to __consumer_offsets that failed")
+        self.loads = metrics.counter("group_loads", "Times that a partition of __consumer_offsets was read")
+
+    def note(self, changes: Iterable[Change]) -> None:
+        """Records are about to be written."""
+        for change in changes:
+            if isinstance(change.key, OffsetKey):
+                self.committed_offsets.inc()
+            elif isinstance(change.key, AssignedKey) and change.value is not None:
+                self.rebalances.inc()
+
+    def show(self, count_states: Callable[[], tuple[dict[str, int], int, int, int]]) -> None:
+        """Set the gauges: groups by state, members, offsets, partitions that load."""
+        by_state, members, offsets, loading = count_states()
+        for state, number in by_state.items():
+            self.groups.labels(state).set(number)
+        self.members.set(members)
+        self.offsets.set(offsets)
+        self.loading.set(loading)

@@ -1,0 +1,82 @@
+"""`__consumer_offsets` is made at the first use of a group: its node in ZooKeeper, as the admin service makes topics.
+
+Every broker may try at once: the write is guarded by absence. The controller then elects leaders (rule C4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from typing import Final
+
+from tidemark.core.groups.partitioning import OFFSETS_TOPIC
+from tidemark.core.placement import assign_replicas
+from tidemark.model import ErrorCode, TidemarkError, TopicDescription
+from tidemark.ports import MetadataStore
+
+_SEGMENT_BYTES: Final = 64 << 20
+_QUIET_S: Final = 1.0
+"""After a try the next one waits: ZooKeeper is not asked by every client's every call."""
+
+_log = logging.getLogger(__name__)
+
+
+class GroupTopic:
+    """Makes the topic where there is none."""
+
+    def __init__(self, store: MetadataStore, *, partitions: int, replication_factor: int) -> None:
+        self._store = store
+        self._partitions = partitions
+        self._replication_factor = replication_factor
+        self._trying = asyncio.Lock()
+        self._not_before_s = 0.0
+
+    async def ensure(self) -> None:
+        """Make it unless it exists. Raises COORDINATOR_NOT_AVAILABLE when that is not possible now."""
+        async with self._trying:
+            if time.monotonic() < self._not_before_s:
+                return
+            self._not_before_s = time.monotonic() + _QUIET_S
+            try:
+                await self._make()
+            except TidemarkError as error:
+                if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                    return
+                raise TidemarkError(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                    f"{OFFSETS_TOPIC} cannot be made now ({error.message}); try again",
+                ) from error
+
+    async def _make(self) -> None:
+        topics, brokers, draining = await asyncio.gather(
+            self._store.topics(), self._store.live_brokers(), self._store.draining_brokers()
+        )
+        if OFFSETS_TOPIC in topics:
+            return
+        placed_on = {broker_id: broker.rack for broker_id, broker in brokers.items() if broker_id not in draining}
+        known = frozenset(await self._store.broker_epochs()) - draining
+        factor = min(self._replication_factor, len(known))
+        if not placed_on or len(placed_on) < factor:
+            raise TidemarkError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"of {len(known)} brokers {len(placed_on)} are up, and {factor} replicas are wanted: start the others, "
+                "or set offsets.topic.replication.factor",
+            )
+        assigned = assign_replicas(
+            placed_on,
+            partitions=self._partitions,
+            replication_factor=factor,
+            existing=[replicas for topic in topics.values() for replicas in topic.partitions.values()],
+        )
+        await self._store.create_topic(
+            TopicDescription(
+                topic=OFFSETS_TOPIC,
+                topic_id=uuid.uuid4().hex,
+                partitions=dict(enumerate(assigned)),
+                incarnations={partition: uuid.uuid4().hex for partition in range(len(assigned))},
+                configs={"cleanup.policy": "compact", "segment.bytes": str(_SEGMENT_BYTES)},
+            )
+        )
+        _log.info("the topic of consumer groups is made", extra={"partitions": self._partitions, "replicas": factor})

@@ -1,0 +1,60 @@
+"""Appends that the broker makes itself, by the same path as a producer's with acks=all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from tidemark.core.effects import ReplyToProduce
+from tidemark.core.events import Event, ProduceArrived, ProduceExpired
+from tidemark.core.produce_checks import ACKS_ALL
+from tidemark.model import LeaderEpoch, Offset, TopicPartition
+from tidemark.record.envelope import Batch
+
+_FIRST_ID: Final = 1 << 62
+"""Producers' requests are numbered from 1."""
+
+
+class InternalAppends:
+    """`reply` carries out the answers to what `append` asked for, and passes on all others."""
+
+    def __init__(self, submit: Callable[[Event], None], others: Callable[[ReplyToProduce], None]) -> None:
+        self._submit = submit
+        self._others = others
+        self._ids = count(_FIRST_ID)
+        self._waiting: dict[int, asyncio.Future[Offset]] = {}
+
+    def reply(self, effect: ReplyToProduce) -> None:
+        """Carry out `ReplyToProduce`."""
+        if effect.request_id < _FIRST_ID:
+            self._others(effect)
+            return
+        waiting = self._waiting.pop(effect.request_id)
+        if waiting.done():
+            return
+        if effect.result.error is not None:
+            waiting.set_exception(effect.result.error)
+        else:
+            waiting.set_result(effect.result.base_offset)
+
+    async def append(
+        self, partition: TopicPartition, leader_epoch: LeaderEpoch, batches: tuple[Batch, ...], timeout_s: float
+    ) -> Offset:
+        """Append in that leader epoch; gives the first offset when the high watermark covers all of it.
+
+        Raises:
+            TidemarkError: as a produce request; after NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT and the end
+                of the leadership it may be in the log all the same.
+        """
+        request_id = next(self._ids)
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[Offset] = loop.create_future()
+        self._waiting[request_id] = waiting
+        timer = loop.call_later(timeout_s, lambda: self._submit(ProduceExpired(request_id, partition)))
+        try:
+            self._submit(ProduceArrived(request_id, partition, "", leader_epoch, ACKS_ALL, batches))
+            return await waiting
+        finally:
+            timer.cancel()

@@ -1,0 +1,16 @@
+"""Which partition of `__consumer_offsets` remembers a group."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import murmurhash2
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+_SEED: Final = 0x9747B28C
+_POSITIVE: Final = 0x7FFFFFFF
+
+
+def partition_of_group(group_id: str, partition_count: int) -> int:
+    """By murmur2 of the id; `partition_count` > 0."""
+    return int(murmurhash2.murmurhash2(group_id.encode("utf-8", "surrogatepass"), _SEED) & _POSITIVE) % partition_count

@@ -1,0 +1,122 @@
+"""Messages of group_service.proto <-> core.groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from tidemark.core.groups.group import Group, facts_of
+from tidemark.core.groups.membership import Heartbeat
+from tidemark.core.groups.records import by_topic
+from tidemark.core.groups.state import AWAY, GroupPartition, GroupState, MemberState, Partitions
+from tidemark.model import TidemarkError, TopicPartition
+from tidemark.rpc import errors
+from tidemark.v1 import group_service_pb2 as pb
+
+_STATES: Final = {
+    GroupState.EMPTY: pb.GROUP_STATE_EMPTY,
+    GroupState.ASSIGNING: pb.GROUP_STATE_ASSIGNING,
+    GroupState.RECONCILING: pb.GROUP_STATE_RECONCILING,
+    GroupState.STABLE: pb.GROUP_STATE_STABLE,
+}
+_MEMBER_STATES: Final = {
+    MemberState.STABLE: pb.GROUP_MEMBER_STATE_STABLE,
+    MemberState.UNREVOKED: pb.GROUP_MEMBER_STATE_UNREVOKED,
+    MemberState.UNRELEASED: pb.GROUP_MEMBER_STATE_UNRELEASED,
+}
+
+
+def state_to_proto(state: GroupState) -> pb.GroupState.ValueType:
+    """What a group is about to do."""
+    return _STATES[state]
+
+
+def partitions_to_proto(partitions: Iterable[GroupPartition]) -> pb.GroupPartitions:
+    """A set of partitions, topics and indexes in order."""
+    return pb.GroupPartitions(
+        topics=[
+            pb.GroupTopicPartitions(topic=topic, topic_id=topic_id, partitions=indexes)
+            for topic, topic_id, indexes in by_topic(partitions)
+        ]
+    )
+
+
+def partitions_from_proto(message: pb.GroupPartitions) -> Partitions:
+    """A set of partitions."""
+    return frozenset(
+        GroupPartition(topic.topic, topic.topic_id, index) for topic in message.topics for index in topic.partitions
+    )
+
+
+def heartbeat_from_proto(message: pb.GroupHeartbeatRequest, client_host: str) -> Heartbeat:
+    """A sign of life."""
+    return Heartbeat(
+        group_id=message.group_id,
+        member_id=message.member_id,
+        member_epoch=message.member_epoch,
+        instance_id=message.instance_id,
+        rebalance_timeout_ms=message.rebalance_timeout_ms,
+        topics=tuple(message.subscription.topics) if message.HasField("subscription") else None,
+        assignor=message.assignor,
+        owned=partitions_from_proto(message.owned) if message.HasField("owned") else None,
+        protocol=message.protocol,
+        client_id=message.client_id,
+        client_host=client_host,
+    )
+
+
+def results_to_proto(
+    partitions: Sequence[TopicPartition], refused: Mapping[TopicPartition, TidemarkError]
+) -> list[pb.GroupPartitionResult]:
+    """What became of each partition, in their order."""
+    return [
+        pb.GroupPartitionResult(
+            topic=one.topic,
+            partition=one.partition,
+            error=errors.to_proto(refused[one]) if one in refused else None,
+        )
+        for one in partitions
+    ]
+
+
+def listing_to_proto(group: Group, partition: int) -> pb.GroupListing:
+    """A group in a list."""
+    return pb.GroupListing(
+        group_id=group.group_id,
+        protocol="" if group.facts is None else group.facts.protocol,
+        state=state_to_proto(group.state),
+        member_count=len(group.specs),
+        partition=partition,
+    )
+
+
+def description_to_proto(group: Group, coordinator_id: int) -> pb.GroupDescription:
+    """A group and its members; without its partitions."""
+    return pb.GroupDescription(
+        group_id=group.group_id,
+        protocol="" if group.facts is None else group.facts.protocol,
+        state=state_to_proto(group.state),
+        group_epoch=facts_of(group).epoch,
+        assignment_epoch=group.assigned.epoch,
+        assignor=group.assigned.assignor,
+        coordinator_id=coordinator_id,
+        members=[_member_to_proto(group, member_id) for member_id in sorted(group.specs)],
+    )
+
+
+def _member_to_proto(group: Group, member_id: str) -> pb.GroupMember:
+    spec, holding = group.specs[member_id], group.holding(member_id)
+    away = holding.epoch == AWAY
+    return pb.GroupMember(
+        member_id=member_id,
+        instance_id=spec.instance_id,
+        client_id=spec.client_id,
+        client_host=spec.client_host,
+        member_epoch=holding.epoch,
+        state=pb.GROUP_MEMBER_STATE_AWAY if away else _MEMBER_STATES[holding.state],
+        subscribed_topics=spec.topics,
+        assignor=spec.assignor,
+        assignment=partitions_to_proto(holding.assigned),
+        target=partitions_to_proto(group.target(member_id)),
+        revoking=partitions_to_proto(holding.revoking),
+    )
