@@ -1,4 +1,4 @@
-"""Heartbeats: members join, tell what they have, are told what they may read, leave (docs/groups.md, steps G1-G6)."""
+"""Heartbeats: members join, tell what they have, are told what they may read, leave (docs/groups.md, steps G2-G6)."""
 
 from __future__ import annotations
 
