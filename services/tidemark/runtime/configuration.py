@@ -20,11 +20,11 @@ from tidemark.runtime.configuration_keys import (
     KEYS,
     UNLIMITED,
     ConfigKey,
-    HostPort,
     Value,
     keys_of,
     unknown_config,
 )
+from tidemark.runtime.host_port import HostPort
 
 __all__ = [
     "KEYS",

@@ -15,6 +15,7 @@ from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_group_keys import ASSIGNORS_DEFAULT, ASSIGNORS_DOC, GROUP_NUMBERS
+from tidemark.runtime.host_port import HostPort
 
 UNLIMITED: Final = -1
 """What a limit says when it is off."""
@@ -22,39 +23,6 @@ UNLIMITED: Final = -1
 _I32_MAX: Final = (1 << 31) - 1
 _I64_MAX: Final = (1 << 63) - 1
 _DAY_MS: Final = 24 * 3600 * 1000
-
-
-class HostPort(str):
-    """An address `host:port` ([v6]:port for IPv6): a string that gives its halves.
-
-    Attributes:
-        host: name or address, without brackets.
-        port: 0-65535; 0 lets the system choose where something listens.
-    """
-
-    __slots__ = ("host", "port")
-
-    host: str
-    port: int
-
-    def __new__(cls, host: str, port: int) -> HostPort:
-        """Put together from its halves."""
-        made = super().__new__(cls, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        made.host = host
-        made.port = port
-        return made
-
-    def __reduce__(self) -> tuple[type[HostPort], tuple[str, int]]:
-        return HostPort, (self.host, self.port)
-
-    @classmethod
-    def parse(cls, text: str) -> HostPort:
-        """Take `text` apart; ValueError where it is no host:port."""
-        host, colon, port = text.strip().rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-            raise ValueError("want host:port with a port of 0 to 65535")
-        return cls(host, int(port))
 
 
 class Kind(StrEnum):

@@ -18,7 +18,8 @@ from tidemark.runtime.configuration_entries import (
     text_of,
     topic_entries,
 )
-from tidemark.runtime.configuration_keys import HostPort, Scope, keys_of
+from tidemark.runtime.configuration_keys import Scope, keys_of
+from tidemark.runtime.host_port import HostPort
 
 
 def test_what_is_shown_of_a_setting_is_what_the_table_says() -> None:
