@@ -20,13 +20,15 @@ from tidemark.rpc.errors import abort_with
 
 _log = logging.getLogger(__name__)
 
+PING_ACCEPTED_MS = 5_000
+"""A client that pings an idle connection more often than that is cut off; ours do every 10 s."""
 _OPTIONS: tuple[tuple[str, int], ...] = (
     *LIMITS,
     *WINDOW,
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", PING_ACCEPTED_MS),
     ("grpc.keepalive_permit_without_calls", 1),
 )
 

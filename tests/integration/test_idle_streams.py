@@ -1,0 +1,49 @@
+"""A stream on which nothing is said: pings keep it, and are not taken for an attack."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tidemark.rpc import server
+
+_PING_MS = 100
+_TOO_MANY = 6
+
+
+async def test_a_client_that_pings_an_idle_stream_more_often_than_the_server_wants_loses_it_and_one_that_does_not_keeps_it(  # noqa: E501
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in production, only sooner: the server bears with a ping in half of the time between two."""
+
+    def options(accepted_ms: int) -> tuple[tuple[str, int], ...]:
+        return tuple((name, accepted_ms if value == server.PING_ACCEPTED_MS else value) for name, value in production)
+
+    production = server._OPTIONS
+    monkeypatch.setattr(server, "_OPTIONS", options(_PING_MS // 2))
+    assert not await _is_ended(_PING_MS * _TOO_MANY)
+    monkeypatch.setattr(server, "_OPTIONS", options(3600_000))
+    assert await _is_ended(_PING_MS * 10 * _TOO_MANY)
+
+
+async def _is_ended(within_ms: int) -> bool:
+    """Whether the server ends a stream on which nothing is said but pings."""
+    serving = server.GrpcServer("127.0.0.1", 0, [])
+    await serving.start()
+    pings = [("grpc.keepalive_time_ms", _PING_MS), ("grpc.http2.max_pings_without_data", 0)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{serving.port}", options=pings) as channel:
+        call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        await call.read()
+        try:
+            await asyncio.wait_for(call.read(), within_ms / 1000)
+        except TimeoutError:
+            return False
+        except grpc.aio.AioRpcError as error:
+            assert error.details() == "Too many pings"
+            return True
+        finally:
+            call.cancel()
+            await serving.stop(0.1)
+    raise AssertionError("nothing is said on that stream")
