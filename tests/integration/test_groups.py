@@ -200,6 +200,16 @@ async def test_what_is_wrong_is_refused_with_its_own_code(groups: Groups, topic:
     assert invalid.value.code is ErrorCode.INVALID_GROUP_ID
 
 
+async def test_nobody_but_coordinators_writes_what_groups_are(
+    cluster: LocalCluster, groups: Groups, topic: str, group: str
+) -> None:
+    await groups.commit(group, topic, {0: 1})
+    async with Producer(cluster.bootstrap) as producer:
+        with pytest.raises(TidemarkError) as refused:
+            await (await producer.send("__consumer_offsets", b"x", key=b"k", partition=0))
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
 async def test_members_read_partitions_that_are_added(cluster: LocalCluster, groups: Groups, group: str) -> None:
     topic = await make_topic(cluster, 1)
     member = Member(groups, group, topic).start()

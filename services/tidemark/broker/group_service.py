@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import unquote
 
 from tidemark.broker.group_offsets import GroupOffsets
@@ -32,8 +32,6 @@ from tidemark.v1.group_service_pb2_grpc import GroupServiceServicer
 
 _HELD_BACK_MS_MAX: Final = 30_000
 
-_T = TypeVar("_T")
-
 
 class GroupService(GroupServiceServicer):
     """Refusals of unary calls are mapped by the server's interceptor."""
@@ -46,21 +44,8 @@ class GroupService(GroupServiceServicer):
         self, request: pb.FindCoordinatorRequest, context: Any
     ) -> pb.FindCoordinatorResponse:
         """Where groups are looked after."""
-        response = pb.FindCoordinatorResponse()
-        for group_id in request.group_ids:
-            answer = response.coordinators.add(group_id=group_id, broker_id=-1, partition=-1, leader_epoch=-1)
-            try:
-                found = await self._groups.find(group_id)
-            except TidemarkError as error:
-                answer.error.CopyFrom(errors.to_proto(error))
-            else:
-                answer.broker_id, answer.host, answer.port = (
-                    found.broker.broker_id,
-                    found.broker.host,
-                    found.broker.port,
-                )
-                answer.partition, answer.leader_epoch = found.partition, found.leader_epoch
-        return response
+        found = await asyncio.gather(*(self._located(group_id) for group_id in request.group_ids))
+        return pb.FindCoordinatorResponse(coordinators=found)
 
     async def GroupHeartbeat(  # noqa: N802
         self, request: pb.GroupHeartbeatRequest, context: Any
@@ -182,6 +167,22 @@ class GroupService(GroupServiceServicer):
         partitions = [ref_from_proto(one) for one in request.partitions]
         refused = await shard.change(lambda coordinator, now: coordinator.delete_offsets(request.group_id, partitions))
         return pb.DeleteGroupOffsetsResponse(partitions=results_to_proto(partitions, refused))
+
+    async def _located(self, group_id: str) -> pb.GroupCoordinator:
+        try:
+            found = await self._groups.find(group_id)
+        except TidemarkError as error:
+            answer = pb.GroupCoordinator(group_id=group_id, broker_id=-1, partition=-1, leader_epoch=-1)
+            answer.error.CopyFrom(errors.to_proto(error))
+            return answer
+        return pb.GroupCoordinator(
+            group_id=group_id,
+            broker_id=found.broker.broker_id,
+            host=found.broker.host,
+            port=found.broker.port,
+            partition=found.partition,
+            leader_epoch=found.leader_epoch,
+        )
 
     async def _beat(self, beat: Heartbeat, max_wait_ms: int) -> HeartbeatAnswer:
         """The answer now, or as soon as it holds news; the member lives while it is held back."""

@@ -225,16 +225,14 @@ class GroupShard:
                 await asyncio.wait([self._writer])
             try:
                 changes = await self.log.read()
-            except TidemarkError as error:
-                if error.code is ErrorCode.NOT_COORDINATOR:
+                now = self._situation()
+                coordinator = await asyncio.to_thread(GroupCoordinator.replay, changes, now.now_ms)
+            except Exception as error:  # noqa: BLE001 - told of, and tried again: nobody else can
+                if isinstance(error, TidemarkError) and error.code is ErrorCode.NOT_COORDINATOR:
                     return  # close() comes
-                _log.warning(
-                    "groups cannot be read", extra={"partition": str(self.log.partition), "why": error.message}
-                )
+                _log.warning("groups cannot be read", extra={"partition": str(self.log.partition)}, exc_info=error)
                 await asyncio.sleep(_RETRY_S)
                 continue
-            now = self._situation()
-            coordinator = await asyncio.to_thread(GroupCoordinator.replay, changes, now.now_ms)
             self._coordinator = coordinator
             self._metrics.loads.inc()
             _log.info(

@@ -20,6 +20,7 @@ from tidemark.broker.metrics import BrokerMetrics
 from tidemark.broker.topics import TopicTable
 from tidemark.core.effects import ProduceResult, ReplyToProduce
 from tidemark.core.events import Event, ProduceArrived, ProduceExpired
+from tidemark.core.groups.partitioning import OFFSETS_TOPIC
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Clock
 from tidemark.record.checks import check_batch, check_produced
@@ -141,6 +142,12 @@ class ProduceService:
         self._driver.submit_all(events)
 
     def _checked(self, call: _Call, index: int, batches: list[bytes]) -> tuple[Batch, ...]:
+        if call.partitions[index].topic == OFFSETS_TOPIC:
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST,
+                f"{OFFSETS_TOPIC} is written by the coordinators of consumer groups only: commit offsets, or reset "
+                "them with tidemark group reset-offsets",
+            )
         rules = self._topics.rules(call.partitions[index].topic)
         limits = rules.limits
         now_us = self._clock.wall_us()

@@ -9,6 +9,7 @@ import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
 from tidemark.core.groups.group import Group
@@ -71,7 +72,7 @@ class GroupWorld:
     def group(self) -> Group:
         return self.coordinator.group(GROUP)
 
-    def write(self, outcome: Outcome[object]) -> None:
+    def write(self, outcome: Outcome[Any]) -> None:
         """The records are in the log."""
         self.log.extend(encode(change) for change in outcome.changes)
 

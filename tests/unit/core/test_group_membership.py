@@ -1,0 +1,239 @@
+"""Members of a group, one rule a test (docs/groups.md, G2 to G6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tidemark.core.groups.membership import Heartbeat
+from tidemark.core.groups.state import AWAY, LEAVING, GroupPartition, GroupState, MemberState, TopicFacts
+from tidemark.model import ErrorCode, TidemarkError
+
+from tests.unit.core.group_world import GROUP, SESSION_MS, GroupWorld, Member
+
+
+@pytest.fixture
+def world() -> GroupWorld:
+    return GroupWorld({"a": TopicFacts("a-id", 4)})
+
+
+def a(*indexes: int) -> frozenset[GroupPartition]:
+    return frozenset(GroupPartition("a", "a-id", index) for index in indexes)
+
+
+def refusal(what: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(TidemarkError) as refused:
+        what()
+    assert len(refused.value.message) > 40, "it says what to do next"
+    return refused.value.code
+
+
+def beat(world: GroupWorld, member: Member, **fields: object) -> object:
+    request = Heartbeat(GROUP, member.member_id, member.epoch, instance_id=member.instance_id)
+    return world.coordinator.heartbeat(replace(request, **fields), world.situation).answer  # type: ignore[arg-type]
+
+
+JOIN = {"topics": ("a",), "rebalance_timeout_ms": SESSION_MS}
+
+
+def test_the_first_member_is_given_everything_at_once(world: GroupWorld) -> None:
+    answer = world.beat(world.add("a"))
+    assert answer is not None
+    assert (answer.member_epoch, answer.assignment) == (1, a(0, 1, 2, 3))
+    assert world.group.state is GroupState.STABLE
+
+
+def test_a_join_that_is_repeated_is_the_same_join(world: GroupWorld) -> None:
+    member = world.add("a")
+    world.beat(member, answer_lost=True)
+    answer = world.beat(member)
+    assert answer is not None
+    assert (answer.member_epoch, answer.assignment, len(world.group.specs)) == (1, a(0, 1, 2, 3), 1)
+
+
+def test_a_partition_goes_on_only_when_its_reader_said_that_it_stopped(world: GroupWorld) -> None:
+    first, second = world.add("a"), world.add("a")
+    world.beat(first)
+    world.beat(second)
+    assert second.reading == set()
+    assert world.group.holding(second.member_id).state is MemberState.UNRELEASED
+    assert beat(world, first) == (1, first.reading - world.group.holding(first.member_id).revoking)
+    given_up = world.group.holding(first.member_id).revoking
+    assert len(given_up) == 2
+    for _ in range(3):  # not a word of what it has
+        beat(world, first)
+        world.beat(second)
+        assert second.reading == set()
+    first.reading -= given_up
+    beat(world, first, owned=frozenset(first.reading))
+    world.beat(second)
+    assert second.reading == given_up
+
+
+def test_who_keeps_its_partitions_is_told_nothing_of_a_change_elsewhere(world: GroupWorld) -> None:
+    world.topics["b"] = TopicFacts("b-id", 2)
+    reads_a, reads_b = world.add("a"), world.add("b")
+    world.settle()
+    before = set(reads_a.reading)
+    world.topics["b"] = TopicFacts("b-id", 3)
+    world.write(world.coordinator.take_in_topics(world.situation))
+    answer = world.beat(reads_a)
+    assert answer is not None
+    assert answer.assignment is None
+    assert reads_a.reading == before
+    world.settle()
+    assert len(reads_b.reading) == 3
+
+
+def test_an_answer_that_was_lost_does_not_fence_and_any_other_old_epoch_does(world: GroupWorld) -> None:
+    first = world.add("a")
+    world.beat(first)
+    world.add("a")
+    world.settle()
+    epoch = world.group.holding(first.member_id).epoch
+    owned = frozenset(first.reading)
+    before = world.group.holding(first.member_id).previous_epoch
+    assert before < epoch
+    first.epoch = before
+    assert beat(world, first, owned=owned) == (epoch, None)
+    assert refusal(lambda: beat(world, first)) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert refusal(lambda: beat(world, first, owned=a(0, 1, 2, 3))) is ErrorCode.FENCED_MEMBER_EPOCH
+    first.epoch = epoch + 1
+    assert refusal(lambda: beat(world, first, owned=owned)) is ErrorCode.FENCED_MEMBER_EPOCH
+
+
+def test_a_silent_member_is_out_after_its_session_and_its_partitions_go_on(world: GroupWorld) -> None:
+    silent, other = world.add("a"), world.add("a")
+    world.settle()
+    world.kill(silent)
+    world.now_ms += SESSION_MS - 100
+    world.beat(other)
+    world.write(world.coordinator.remove_overdue(world.situation))
+    assert silent.member_id in world.group.specs
+    world.now_ms += 101
+    outcome = world.coordinator.remove_overdue(world.situation)
+    assert outcome.answer.removed == ((GROUP, silent.member_id),)
+    world.write(outcome)
+    world.settle()
+    assert other.reading == a(0, 1, 2, 3)
+    assert refusal(lambda: beat(world, silent)) is ErrorCode.UNKNOWN_MEMBER
+
+
+def test_a_member_that_does_not_give_up_in_its_own_time_is_out(world: GroupWorld) -> None:
+    stubborn, other = world.add("a"), world.add("a")
+    world.beat(stubborn)
+    world.beat(other)
+    beat(world, stubborn)
+    for _ in range(11):
+        world.now_ms += SESSION_MS // 10
+        beat(world, stubborn)
+        world.beat(other)
+    removed = world.coordinator.remove_overdue(world.situation).answer.removed
+    assert removed == ((GROUP, stubborn.member_id),)
+
+
+def test_a_new_coordinator_gives_everybody_a_whole_session(world: GroupWorld) -> None:
+    member = world.add("a")
+    world.beat(member)
+    world.now_ms += SESSION_MS
+    world.fail_over()
+    world.now_ms += SESSION_MS
+    assert world.coordinator.remove_overdue(world.situation).answer.removed == ()
+    assert beat(world, member) == (1, None)
+
+
+def test_a_static_member_comes_back_to_its_partitions_under_another_id(world: GroupWorld) -> None:
+    static, other = world.add("a", instance_id="one"), world.add("a")
+    world.settle()
+    mine, epoch = frozenset(static.reading), world.group.epoch
+    assert refusal(lambda: world.coordinator.heartbeat(_join("else", "one"), world.situation)) is (
+        ErrorCode.UNRELEASED_INSTANCE_ID
+    )
+    world.leave(static, epoch=AWAY)
+    world.beat(other)
+    assert world.group.state is GroupState.STABLE
+    again = world.add("a", instance_id="one")
+    answer = world.beat(again)
+    assert answer is not None
+    assert (answer.assignment, answer.member_epoch) == (mine, epoch)
+    assert world.group.epoch == epoch
+    assert refusal(lambda: beat(world, static)) is ErrorCode.FENCED_INSTANCE_ID
+
+
+def _join(member_id: str, instance_id: str) -> Heartbeat:
+    return Heartbeat(GROUP, member_id, 0, instance_id=instance_id, topics=("a",), rebalance_timeout_ms=1)
+
+
+def test_a_static_member_that_stays_away_is_out_after_a_session(world: GroupWorld) -> None:
+    static, other = world.add("a", instance_id="one"), world.add("a")
+    world.settle()
+    world.leave(static, epoch=AWAY)
+    for _ in range(12):
+        world.advance(SESSION_MS // 10)
+        world.beat(other)
+    world.settle()
+    assert other.reading == a(0, 1, 2, 3)
+
+
+def test_a_member_that_leaves_twice_is_told_that_it_is_out(world: GroupWorld) -> None:
+    member = world.add("a")
+    world.beat(member)
+    world.leave(member)
+    assert world.group.state is GroupState.EMPTY
+    assert refusal(lambda: beat(world, member, member_epoch=LEAVING)) is ErrorCode.UNKNOWN_MEMBER
+
+
+def test_a_topic_made_anew_is_another_one(world: GroupWorld) -> None:
+    member = world.add("a")
+    world.settle()
+    world.topics["a"] = TopicFacts("new-id", 4)
+    world.settle()
+    assert {partition.topic_id for partition in member.reading} == {"new-id"}
+
+
+def test_members_wait_while_nobody_knows_the_topics(world: GroupWorld) -> None:
+    unknown = world.situation._replace(topics=None)
+    outcome = world.coordinator.heartbeat(_join("m", ""), unknown)
+    assert outcome.answer.assignment == frozenset()
+    assert world.group.state is GroupState.ASSIGNING
+    world.coordinator.take_in_topics(world.situation)
+    again = world.coordinator.heartbeat(_join("m", ""), world.situation)
+    assert again.answer.assignment == a(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"group_id": "x" * 250}, ErrorCode.INVALID_GROUP_ID),
+        ({"group_id": "a\nb"}, ErrorCode.INVALID_GROUP_ID),
+        ({"topics": None}, ErrorCode.INVALID_REQUEST),
+        ({"rebalance_timeout_ms": 0}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": AWAY}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": 5}, ErrorCode.UNKNOWN_MEMBER),
+        ({"assignor": "best"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
+        ({"protocol": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({}, ErrorCode.GROUP_FULL),
+    ],
+)
+def test_what_is_wrong_with_a_join_is_refused_and_changes_nothing(fields: dict[str, object], code: ErrorCode) -> None:
+    world = GroupWorld({"a": TopicFacts("a-id", 4)}, max_size=1)
+    world.beat(world.add("a"))
+    before = tuple(world.group.values())
+    request = replace(_join("new", ""), **fields)  # type: ignore[arg-type]
+    assert refusal(lambda: world.coordinator.heartbeat(request, world.situation)) is code
+    assert tuple(world.group.values()) == before
+
+
+def test_the_assignor_that_most_members_name_is_taken_and_the_brokers_first_where_none_does(world: GroupWorld) -> None:
+    for number, assignor in enumerate(("", "range", "uniform", "range")):
+        world.coordinator.heartbeat(replace(_join(f"m{number}", ""), assignor=assignor), world.situation)
+    assert world.group.assigned.assignor == "range"
+    world.coordinator.heartbeat(Heartbeat(GROUP, "m1", LEAVING), world.situation)
+    assert world.group.assigned.assignor == "uniform", "one against one: the broker's order decides"
+    world.coordinator.heartbeat(Heartbeat(GROUP, "m2", LEAVING), world.situation)
+    world.coordinator.heartbeat(Heartbeat(GROUP, "m3", LEAVING), world.situation)
+    assert world.group.assigned.assignor == "sticky"

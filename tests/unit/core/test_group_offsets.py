@@ -1,0 +1,178 @@
+"""Offsets of a group: who may commit, what is forgotten (docs/groups.md, G7 and G9); records as bytes."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.core.groups.offsets import Commit
+from tidemark.core.groups.records import decode, encode
+from tidemark.core.groups.state import Change, Committed, OffsetKey, TopicFacts
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+
+from tests.unit.core.group_world import GROUP, GroupWorld
+from tests.unit.core.test_group_membership import refusal
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+
+
+@pytest.fixture
+def world() -> GroupWorld:
+    return GroupWorld({"a": TopicFacts("a-id", 4), "b": TopicFacts("b-id", 1)})
+
+
+def at(world: GroupWorld, offset: int, topic: str = "a", text: str = "") -> Committed:
+    return Committed(offset, 3, text, f"{topic}-id", "i", world.situation.wall_ms)
+
+
+def commit(
+    world: GroupWorld,
+    topic: str = "a",
+    partition: int = 0,
+    *,
+    by: tuple[str, int] = ("", -1),
+    offset: int = 5,
+    text: str = "",
+) -> dict[TopicPartition, ErrorCode]:
+    asked = Commit(GROUP, *by, "", {TopicPartition(topic, partition): at(world, offset, topic, text)})
+    outcome = world.coordinator.commit(asked, world.situation)
+    world.write(outcome)
+    return {where: error.code for where, error in outcome.answer.items()}
+
+
+def test_anybody_commits_to_a_group_without_members_and_nobody_beside_members(world: GroupWorld) -> None:
+    assert commit(world) == {}
+    assert world.group.offsets[TopicPartition("a", 0)].offset == 5
+    world.beat(world.add("a"))
+    assert refusal(lambda: commit(world)) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_member_commits_in_its_epoch_only(world: GroupWorld) -> None:
+    member = world.add("a")
+    world.beat(member)
+    me = member.member_id
+    assert commit(world, by=(me, 1)) == {}
+    assert refusal(lambda: commit(world, by=(me, 0))) is ErrorCode.STALE_MEMBER_EPOCH
+    assert refusal(lambda: commit(world, by=(me, 2))) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert refusal(lambda: commit(world, by=("who", 1))) is ErrorCode.UNKNOWN_MEMBER
+
+
+def test_a_commit_never_overwrites_what_the_new_owner_reads(world: GroupWorld) -> None:
+    first, second = world.add("a"), world.add("a")
+    world.settle()
+    theirs = next(iter(second.reading)).partition
+    assert commit(world, partition=theirs, by=(second.member_id, second.epoch), offset=100) == {}
+    assert commit(world, partition=theirs, by=(first.member_id, first.epoch), offset=50) == {
+        TopicPartition("a", theirs): ErrorCode.PARTITION_NOT_ASSIGNED
+    }
+    assert world.group.offsets[TopicPartition("a", theirs)].offset == 100
+
+
+def test_a_member_still_commits_what_it_is_about_to_give_up(world: GroupWorld) -> None:
+    first = world.add("a")
+    world.beat(first)
+    world.beat(world.add("a"))
+    world.beat(first)
+    (going, *_) = world.group.holding(first.member_id).revoking
+    assert commit(world, partition=going.partition, by=(first.member_id, first.epoch)) == {}
+
+
+@pytest.mark.parametrize(
+    ("offset", "text", "code"),
+    [(-1, "", ErrorCode.INVALID_REQUEST), (0, "é" * 2049, ErrorCode.OFFSET_METADATA_TOO_LARGE)],
+)
+def test_a_commit_that_is_wrong_is_refused_by_itself(
+    world: GroupWorld, offset: int, text: str, code: ErrorCode
+) -> None:
+    assert commit(world, offset=offset, text=text) == {TopicPartition("a", 0): code}
+    assert world.coordinator.find(GROUP) is None, "nothing is remembered of it"
+
+
+def test_offsets_age_from_the_time_the_last_member_left(world: GroupWorld) -> None:
+    member = world.add("a")
+    world.beat(member)
+    commit(world, by=(member.member_id, 1))
+    world.now_ms += 2 * WEEK_MS
+    world.write(world.coordinator.expire(world.situation))
+    assert world.group.offsets, "a member reads from it"
+    world.leave(member)
+    world.now_ms += WEEK_MS - 1
+    world.write(world.coordinator.expire(world.situation))
+    assert world.group.offsets
+    world.now_ms += 1
+    world.write(world.coordinator.expire(world.situation))
+    assert world.coordinator.find(GROUP) is None
+    world.check_replay()
+
+
+def test_offsets_of_topics_that_nobody_reads_any_more_age_beside_members(world: GroupWorld) -> None:
+    commit(world, "b")
+    world.beat(world.add("a"))
+    world.now_ms += WEEK_MS
+    world.write(world.coordinator.expire(world.situation))
+    assert world.group.offsets == {}
+
+
+def test_offsets_of_a_topic_that_is_gone_or_made_anew_go(world: GroupWorld) -> None:
+    commit(world, "a")
+    commit(world, "b")
+    del world.topics["a"]
+    world.topics["b"] = TopicFacts("another", 1)
+    world.write(world.coordinator.expire(world.situation))
+    assert len(world.group.offsets) == 2, "this broker may not have heard of it yet"
+    world.now_ms += 60_001
+    world.write(world.coordinator.expire(world.situation._replace(topics=None)))
+    assert len(world.group.offsets) == 2, "it knows of no topic"
+    world.write(world.coordinator.expire(world.situation))
+    assert world.coordinator.find(GROUP) is None
+
+
+def test_a_group_is_altered_and_deleted_only_without_members(world: GroupWorld) -> None:
+    member = world.add("a")
+    world.beat(member)
+    asked = Commit(GROUP, "", -1, "", {TopicPartition("a", 0): at(world, 9)})
+    alter = world.coordinator.alter_offsets
+    assert refusal(lambda: alter(asked, world.situation, validate_only=True)) is ErrorCode.GROUP_NOT_EMPTY
+    assert refusal(lambda: world.coordinator.delete_group(GROUP)) is ErrorCode.GROUP_NOT_EMPTY
+    world.leave(member)
+    assert alter(asked, world.situation, validate_only=True).changes == ()
+    assert world.group.offsets == {}
+    world.write(alter(asked, world.situation, validate_only=False))
+    assert world.group.offsets[TopicPartition("a", 0)].offset == 9
+    world.write(world.coordinator.delete_group(GROUP))
+    assert refusal(lambda: world.coordinator.delete_group(GROUP)) is ErrorCode.GROUP_NOT_FOUND
+    world.check_replay()
+
+
+def test_offsets_of_a_topic_are_forgotten_only_when_no_member_reads_it(world: GroupWorld) -> None:
+    commit(world, "b")
+    commit(world, "a")
+    world.beat(world.add("a"))
+    outcome = world.coordinator.delete_offsets(GROUP, [TopicPartition("a", 0), TopicPartition("b", 0)])
+    assert {where.topic: error.code for where, error in outcome.answer.items()} == {
+        "a": ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    }
+    assert world.group.offsets.keys() == {TopicPartition("a", 0)}
+
+
+def test_a_record_is_written_in_one_way_and_read_by_this_and_later_versions(world: GroupWorld) -> None:
+    change = Change(OffsetKey("gruppe-ü", "a", 3), at(world, 7, text="\ud800 not a character"))
+    key, value = encode(change)
+    assert key == '["offset","gruppe-ü","a",3]'.encode()
+    assert decode(key, value) == change
+    assert decode(key, None) == Change(change.key, None)
+    assert value is not None
+    assert decode(key, value[:-1] + b',"more":1}') == change
+    assert decode(b'["of a later version",1]', b"{}") is None
+
+
+@pytest.mark.parametrize("key", [b"", b"{}", b"[]", b'["offset"]', b"\xff", b"7"])
+def test_a_record_that_is_none_is_refused(key: bytes) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        decode(key, b"{}")
+    assert refused.value.code is ErrorCode.INVALID_PAYLOAD
+
+
+def test_a_value_of_another_kind_is_refused(world: GroupWorld) -> None:
+    key, _ = encode(Change(OffsetKey("g", "a", 0), at(world, 1)))
+    for value in (b"[]", b"{}", b"1", b'"x"'):
+        with pytest.raises(TidemarkError):
+            decode(key, value)
