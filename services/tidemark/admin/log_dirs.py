@@ -6,6 +6,7 @@ Each broker answers for itself (rule M3): all are asked at once, and one that do
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -35,6 +36,8 @@ from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 _DESCRIBE_DEADLINE_S: Final = 10.0
 _ALTER_DEADLINE_S: Final = 5.0
 _REPLICAS_A_CALL: Final = 2_000
+
+_log = logging.getLogger(__name__)
 
 Brokers = Mapping[BrokerId, BrokerRegistration]
 
@@ -148,6 +151,25 @@ class LogDirAdministration:
             if error is not None:
                 refused.setdefault(place.partition, error)
         return refused
+
+    async def stay(self, moves: Sequence[Move], live: Brokers) -> None:
+        """Have brokers give up what they copy into directories that these moves name; as far as they answer."""
+        named = {(broker, move.partition) for move in moves for broker in named_directories(move) if broker in live}
+        partitions = sorted({partition for _, partition in named})
+        found = await asyncio.gather(
+            *(self._describe(broker, live, (), partitions) for broker in sorted({broker for broker, _ in named}))
+        )
+        here = [
+            ReplicaPlace(broker.broker_id, replica.partition, one.directory_id)
+            for broker in found
+            for one in broker.log_dirs
+            for replica in one.replicas
+            if (broker.broker_id, replica.partition) in named and not replica.future
+        ]
+        refused = {key: error for key, error in (await self._ask(here, live, 0, validate_only=False)).items() if error}
+        silent = [broker.error for broker in found if broker.error is not None]
+        for error in (*silent, *refused.values()):
+            _log.warning("what is copied between log directories goes on", extra={"why": str(error)})
 
     async def _ask(
         self, places: Sequence[ReplicaPlace], live: Brokers, throttle_bytes_per_s: int, *, validate_only: bool

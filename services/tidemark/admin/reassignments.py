@@ -95,6 +95,9 @@ class LogDirs(Protocol):
     ) -> Mapping[TopicPartition, TidemarkError]:
         """Why brokers cannot hold replicas where these moves say."""
 
+    async def stay(self, moves: Sequence[Move], live: Mapping[BrokerId, BrokerRegistration]) -> None:
+        """Have brokers give up what they copy into directories that these moves name."""
+
 
 def interval_of(interval_ms: int) -> float:
     """Seconds between news, of what a request says; 0 is the default."""
@@ -290,6 +293,9 @@ class ReassignmentAdministration:
         entries = {move.partition for move in scene.requests.moves}
         if given_up & entries:
             await self._store.cancel_moves(sorted(given_up & entries))
+            placed = [one for one in scene.requests.moves if one.partition in given_up and named_directories(one)]
+            if self._log_dirs is not None and placed:
+                await self._log_dirs.stay(placed, scene.live)
         # Somebody has removed the entry of a move that goes on: it is given up by a new one.
         orphans = [replace(move, cancel=True) for move in _under_way(scene) if move.partition in given_up - entries]
         if orphans:

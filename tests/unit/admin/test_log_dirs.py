@@ -34,13 +34,17 @@ class Disks:
         self.silent: set[int] = set()
         self.offline: set[int] = set()
         self.asked: list[tuple[int, AlterLogDirs]] = []
+        self.held: dict[tuple[int, int], list[ReplicaOnDisk]] = {}
 
     async def describe(
         self, broker: BrokerRegistration, topics: Collection[str], partitions: Collection[TopicPartition]
     ) -> tuple[LogDirectoryContent, ...]:
         self._reach(broker)
         number = broker.broker_id
-        return tuple(LogDirectoryContent(f"u{number}{i}", f"/data/{number}/{i}", 10, 5, None, ()) for i in range(2))
+        return tuple(
+            LogDirectoryContent(f"u{number}{i}", f"/data/{number}/{i}", 10, 5, None, tuple(held))
+            for i, held in enumerate(self.held.get((number, i), []) for i in range(2))
+        )
 
     async def alter(self, broker: BrokerRegistration, wanted: AlterLogDirs) -> Sequence[Alteration]:
         self._reach(broker)
@@ -52,7 +56,7 @@ class Disks:
             raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "it said nothing for 10 s")
 
     def _judge(self, broker: int, log_dir: str) -> TidemarkError | None:
-        if log_dir not in {f"/data/{broker}/{i}" for i in range(2)}:
+        if log_dir not in {f"{name}{i}" for i in range(2) for name in (f"/data/{broker}/", f"u{broker}")}:
             return TidemarkError(ErrorCode.LOG_DIR_NOT_FOUND, f"there are /data/{broker}/0, /data/{broker}/1")
         if broker in self.offline and log_dir.endswith("/1"):
             return TidemarkError(ErrorCode.LOG_DIR_OFFLINE, "its disk is gone")
@@ -76,6 +80,12 @@ def disks() -> Disks:
 @pytest.fixture
 def admin(cluster: Cluster, disks: Disks) -> LogDirAdministration:
     return LogDirAdministration(cluster.store, disks)
+
+
+def replica(partition: TopicPartition, *, future: bool = False) -> ReplicaOnDisk:
+    zero = Offset(0)
+    identity = ReplicaIdentity("id", "i")
+    return ReplicaOnDisk(partition, identity, 7, zero, zero, zero, False, 0, 0.0, False, future=future)
 
 
 def place(broker: int, partition: TopicPartition, log_dir: str) -> ReplicaPlace:
@@ -183,6 +193,21 @@ async def test_a_move_that_only_names_directories_is_written_down(
     same = Move(P1, ids(1, 2), ("any", "any"))
     await moves.alter(MovesQuery([wanted, same], request_id="mine"), validate_only=False)
     assert (await cluster.store.move_requests()).moves == (wanted,)
+
+
+async def test_a_move_that_is_given_up_leaves_replicas_in_the_directories_they_lie_in(
+    cluster: Cluster, admin: LogDirAdministration, disks: Disks
+) -> None:
+    moves = ReassignmentAdministration(cluster.store, Sizes(), log_dirs=admin)
+    wanted = Move(P0, ids(2, 1, 0), ("any", "/data/1/1", "/data/0/1"))
+    await moves.alter(MovesQuery([wanted]), validate_only=False)
+    disks.asked.clear()
+    disks.held = {(1, 0): [replica(P0)], (1, 1): [replica(P0, future=True), replica(P1)]}
+    disks.silent = {0}
+    answer = await moves.alter(MovesQuery(cancel=[P0]), validate_only=False)
+    assert [one.error for one in answer.outcomes] == [None]
+    assert [move.cancel for move in (await cluster.store.move_requests()).moves] == [True]
+    assert disks.asked == [(1, AlterLogDirs(((P0, "u10"),)))]
 
 
 def test_what_is_sent_of_many_replicas_is_what_arrives() -> None:
