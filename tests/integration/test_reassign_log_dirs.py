@@ -1,0 +1,149 @@
+"""Log directories in moves, among real processes and by the command as a shell meets it (seed 002 4.1, 4.3; M1, M3)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from tidemark.client import AdminClient, Consumer, Producer
+from tidemark.local.cluster import LocalCluster, broker_name
+from tidemark.model import TopicPartition
+
+from tests.integration.test_cli import refused, succeeds, tidemark
+from tests.integration.test_reassignments import assigned, file_of, wait_for
+
+BROKERS = 3
+RECORDS = 300
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Brokers with two log directories each."""
+    directory = tmp_path_factory.mktemp("disks")
+    disks = {
+        broker_name(broker): {"log.dirs": ",".join(str(directory / f"disk-{broker}-{disk}") for disk in "ab")}
+        for broker in range(BROKERS)
+    }
+    with LocalCluster(directory / "cluster", brokers=BROKERS, controllers=1, settings=disks) as started:
+        yield started
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Iterator[AdminClient]:
+    with AdminClient(cluster.admin_address) as client:
+        yield client
+
+
+@pytest.fixture
+def zookeeper(cluster: LocalCluster) -> Iterator[KazooClient]:
+    client = KazooClient(cluster.zookeeper.connect, timeout=4)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+def directories(admin: AdminClient, broker: int) -> list[str]:
+    """Paths of a broker's directories, sorted."""
+    (found,) = admin.describe_log_dirs([broker])
+    return sorted(one.path for one in found.log_dirs)
+
+
+def place(admin: AdminClient, broker: int, partition: TopicPartition) -> str:
+    """Path of the directory that a replica lies in; "" where the broker has none."""
+    (found,) = admin.describe_log_dirs([broker], partitions=[partition])
+    held = [one.path for one in found.log_dirs for replica in one.replicas if not replica.future]
+    assert len(held) < 2, "a replica lies in one directory"
+    return held[0] if held else ""
+
+
+def other(admin: AdminClient, broker: int, partition: TopicPartition) -> str:
+    """Path of a directory of the broker that the replica does not lie in."""
+    return next(path for path in directories(admin, broker) if path != place(admin, broker, partition))
+
+
+def moved(topic: str, index: int, replicas: list[int], log_dirs: list[str]) -> dict[str, Any]:
+    """The JSON of seed 002 for one partition."""
+    entry = {"topic": topic, "partition": index, "replicas": replicas, "log_dirs": log_dirs}
+    return {"version": 1, "partitions": [entry]}
+
+
+def write(cluster: LocalCluster, partition: TopicPartition) -> None:
+    with Producer(cluster.bootstrap) as producer:
+        sent = [
+            producer.send(partition.topic, b"%d" % number, partition=partition.partition) for number in range(RECORDS)
+        ]
+        assert [handle.result(20).offset for handle in sent] == list(range(RECORDS))
+
+
+def read(cluster: LocalCluster, partition: TopicPartition) -> list[int]:
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign(partition.topic, [partition.partition])
+        found: list[int] = []
+        while len(found) < RECORDS:
+            batch = consumer.poll(20.0)
+            assert batch is not None, f"{len(found)} of {RECORDS} records came"
+            found += [int(value) for value in batch.rows.column("value").to_pylist()]
+        return found
+
+
+def test_new_replicas_are_made_where_the_move_says(cluster: LocalCluster, admin: AdminClient, tmp_path: Path) -> None:
+    admin.create_topic("anew", partitions=2, replication_factor=1)
+    write(cluster, TopicPartition("anew", 0))
+    for index, disk in enumerate(("b", "a")):
+        partition = TopicPartition("anew", index)
+        (now,) = assigned(admin, "anew")[index]
+        target = (now + 1) % BROKERS
+        wanted = next(path for path in directories(admin, target) if path.endswith(disk))
+        file = file_of(tmp_path, moved("anew", index, [target], [wanted]))
+        out = succeeds(cluster, "reassign", "execute", file)
+        assert f"; on {target} in {wanted}" in out
+        assert place(admin, target, partition) == wanted
+        assert place(admin, now, partition) == ""
+        verified = json.loads(succeeds(cluster, "reassign", "verify", file, "-o", "json"))
+        assert [(one["state"], one["log_dirs"][0]["log_dir"]) for one in verified] == [("done", wanted)]
+    assert read(cluster, TopicPartition("anew", 0)) == list(range(RECORDS))
+
+
+def test_a_directory_that_is_not_there_is_refused_with_those_that_are(
+    cluster: LocalCluster, admin: AdminClient, zookeeper: KazooClient, tmp_path: Path
+) -> None:
+    admin.create_topic("nowhere", partitions=1, replication_factor=2)
+    before = assigned(admin, "nowhere")
+    target = next(broker for broker in range(BROKERS) if broker not in before[0])
+    for log_dirs in (["/not/there", "any"], ["any", "/not/there"]):
+        replicas = [target, before[0][0]]
+        ended = tidemark(cluster, "reassign", "execute", file_of(tmp_path, moved("nowhere", 0, replicas, log_dirs)))
+        refused(ended, "LOG_DIR_NOT_FOUND")
+        broker = replicas[log_dirs.index("/not/there")]
+        assert f"nowhere-0 on broker {broker}" in ended.error
+        assert all(path in ended.error for path in directories(admin, broker))
+    mismatch = tidemark(cluster, "reassign", "execute", file_of(tmp_path, moved("nowhere", 0, [target], ["a", "b"])))
+    refused(mismatch, "LOG_DIRS_MISMATCH")
+    assert assigned(admin, "nowhere") == before
+    assert zookeeper.exists("/admin/reassign_partitions") is None
+
+
+def test_an_entry_written_by_hand_is_carried_out_and_what_cannot_be_is_said(
+    cluster: LocalCluster, admin: AdminClient, zookeeper: KazooClient
+) -> None:
+    admin.create_topic("by-hand", partitions=2, replication_factor=1)
+    targets = [(replicas[0] + 1) % BROKERS for replicas in assigned(admin, "by-hand")]
+    wanted = directories(admin, targets[0])[1]
+    entries = [
+        moved("by-hand", 0, [targets[0]], [wanted])["partitions"][0],
+        moved("by-hand", 1, [targets[1]], ["/not/there"])["partitions"][0],
+    ]
+    zookeeper.create("/admin/reassign_partitions", json.dumps({"version": 1, "partitions": entries}).encode())
+    wait_for(lambda: assigned(admin, "by-hand") == [[one] for one in targets], "both are moved")
+    assert place(admin, targets[0], TopicPartition("by-hand", 0)) == wanted
+    assert place(admin, targets[1], TopicPartition("by-hand", 1)) in directories(admin, targets[1])
+    wait_for(lambda: zookeeper.exists("/admin/reassign_partitions") is None, "the entries go")
+    listed = json.loads(succeeds(cluster, "reassign", "list", "-o", "json"))
+    refusals = [one for one in listed["refusals"] if one["topic"] == "by-hand"]
+    assert [(one["partition"], one["error"]["code"]) for one in refusals] == [(1, "LOG_DIR_NOT_FOUND")]
+    assert f"broker {targets[1]} cannot hold it" in refusals[0]["error"]["message"]
