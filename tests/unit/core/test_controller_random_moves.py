@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tidemark.core import controller_effects as fx
 from tidemark.core import controller_events as ev
+from tidemark.core.move_request import named_directories
 from tidemark.model import NO_LEADER, BrokerId, Move, Offset, TopicDescription, TopicPartition
 
 from tests.unit.core.controller_world import EMPTY
@@ -18,6 +19,7 @@ class MovingWorld(RandomWorld):
 
     def __init__(self, seed: int) -> None:
         self.lists: dict[tuple[str, str], set[tuple[BrokerId, ...]]] = {}
+        self.told_directories: set[tuple[BrokerId, TopicPartition, str]] = set()
         super().__init__(seed)
         self.asked_seen(resumed=True)
 
@@ -54,8 +56,14 @@ class MovingWorld(RandomWorld):
         partition = self._some_partition()
         if partition is None or (partition in self.asked.moves and self.random.random() < 0.9):
             return  # the store refuses that; by hand it is possible
-        throttle = self.random.choice((0, 1000))
-        self.asked.moves[partition] = Move(partition, self._some_brokers(), (), throttle)
+        throttle, brokers = self.random.choice((0, 1000)), self._some_brokers()
+        log_dirs: tuple[str, ...] = ()
+        if self.random.random() < 0.5:
+            log_dirs = tuple(self.random.choice(("any", "/a", "/b")) for _ in brokers)
+            if self.random.random() < 0.3:  # the replicas stay
+                brokers = self.topics[partition.topic].partitions[partition.partition]
+                log_dirs = tuple(self.random.choice(("any", "/a", "/b")) for _ in brokers)
+        self.asked.moves[partition] = Move(partition, brokers, log_dirs, throttle)
 
     def _somebody_cancels(self) -> None:
         if self.asked.moves:
@@ -173,7 +181,20 @@ class MovingWorld(RandomWorld):
                     continue
                 if topic.incarnations.get(one.partition.partition) == one.identity.incarnation and found is not None:
                     assert effect.broker not in found.state.isr_ids, f"{one.partition} is stopped at {effect.broker}"
-        return super()._tell(effect)
+        error = super()._tell(effect)
+        if error is None and isinstance(effect, fx.SendLeaderAndIsr):
+            self._hears_of_directories(effect)
+        return error
+
+    def _refuse(self, effect: fx.SendLeaderAndIsr) -> None:
+        """It answers, and may bounce right after."""
+        self._hears_of_directories(effect)
+        super()._refuse(effect)
+
+    def _hears_of_directories(self, effect: fx.SendLeaderAndIsr) -> None:
+        self.told_directories.update(
+            (effect.broker, one.partition, one.log_dir) for part in effect.commands for one in part.partitions
+        )
 
     def _finish_asked(self, effect: fx.FinishMoves | fx.FinishPartitionRequests, lost: bool) -> list[Any]:
         if isinstance(effect, fx.FinishMoves):
@@ -183,6 +204,9 @@ class MovingWorld(RandomWorld):
                 refused |= self.asked.moves.get(move.partition) != move  # somebody has written another one
                 moves = topic is not None and move.partition.partition in topic.original
                 assert refused or not moves, f"{move} leaves the node and goes on"
+                if not refused and not move.cancel:
+                    for broker, log_dir in named_directories(move).items():
+                        assert (broker, move.partition, log_dir) in self.told_directories, f"{broker} never heard of it"
         return super()._finish_asked(effect, lost)
 
     # -- at rest -------------------------------------------------------------------------------------------------
