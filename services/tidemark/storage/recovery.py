@@ -215,7 +215,7 @@ def _recover_segments(
         try:
             point = expected.recovery_point if trusting else 0
             index = load_index(segment.stem) if trusting else SegmentIndex()
-            if mark is not None or not trusting:
+            if not trusting or (mark is not None and mark.next_offset > point):
                 segment.remove_indexes()
                 index.written = 0
             _scan(segment, index, descriptor.number, size, point, reading)

@@ -145,3 +145,44 @@ def test_an_index_that_is_missing_or_wrong_is_made_anew(path: Path, suffix: str,
     logs, log = opened(path)
     assert log.log_end_offset == 410
     logs.close()
+
+
+def test_kills_one_after_the_other_read_nothing_below_the_recovery_point(
+    path: Path, reads: list[tuple[int, int]]
+) -> None:
+    logs, log = opened(path)
+    append(log, 300)
+    logs.close_clean(BrokerEpoch(1), {})
+    durable = 300 * LENGTH
+    logs, log = opened(path)
+    append(log, 5)
+    logs.close()
+    for _ in range(2):
+        reads.clear()
+        logs, log = opened(path)
+        assert log.log_end_offset == 3050
+        assert min(position for position, _ in reads) > durable - 2 * 4096 - LENGTH
+        logs.close()
+
+
+def test_an_end_mark_past_the_recovery_point_does_not_outlive_the_scan(path: Path) -> None:
+    logs, log = opened(path, segment_bytes=str(10 * LENGTH))
+    append(log, 12)  # the first segment is rolled, no checkpoint vouches for it
+    logs.close()
+    file = path / str(PARTITION) / f"{0:020d}.log"
+    content = bytearray(file.read_bytes())
+    content[9 * LENGTH + 100] ^= 1  # a torn tail: nothing valid follows
+    file.write_bytes(content)
+    (path / str(PARTITION) / f"{100:020d}.log").unlink()
+    logs, log = opened(path, segment_bytes=str(10 * LENGTH))
+    assert log.log_end_offset == 90
+    lead(log, make_batch(["y"] * 10))
+    logs.checkpoint({})
+    whole = read_all(log)
+    logs.close()
+    assert len(whole) < 10 * LENGTH
+    file.write_bytes(whole.ljust(10 * LENGTH, b"\0"))  # offset and size as the mark had them
+    logs, log = opened(path, segment_bytes=str(10 * LENGTH))
+    assert log.log_end_offset == 100
+    assert log.size_bytes() == len(whole)
+    logs.close()
