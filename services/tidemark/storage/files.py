@@ -13,13 +13,14 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import google_crc32c
 
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.storage.loaded_indexes import LIMIT_BYTES, Indexed, LoadedIndexes
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 DELETED_SUFFIX: Final = ".deleted"
@@ -48,15 +49,20 @@ class Descriptor:
 
 
 class DescriptorPool:
-    """Open files under a bound: the least recently used are let go (the hard limit of descriptors is finite)."""
+    """Open files under a bound: the least recently used are let go (the hard limit of descriptors is finite).
 
-    def __init__(self, limit: int = 4096) -> None:
+    Attributes:
+        indexes: those of old segments that are in memory, under a bound of their own.
+    """
+
+    def __init__(self, limit: int = 4096, index_limit_bytes: int = LIMIT_BYTES) -> None:
         assert limit > 0
+        self.indexes = LoadedIndexes(index_limit_bytes)
         self._limit = limit
         self._lock = threading.Lock()
-        self._open: OrderedDict[object, Descriptor] = OrderedDict()
+        self._open: OrderedDict[Indexed, Descriptor] = OrderedDict()
 
-    def get(self, key: object, path: Path) -> Descriptor:
+    def get(self, key: Indexed, path: Path) -> Descriptor:
         """The descriptor of `key`, opened for reading and writing where it is not open."""
         with self._lock:
             found = self._open.get(key)
@@ -70,10 +76,11 @@ class DescriptorPool:
                 self._open.popitem(last=False)
             return found
 
-    def drop(self, key: object) -> None:
+    def drop(self, key: Indexed) -> None:
         """Let go of it; it closes when its readers are done."""
         with self._lock:
             self._open.pop(key, None)
+        self.indexes.drop(key)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -168,6 +175,17 @@ def write_all(descriptor: int, content: bytes | memoryview, position: int) -> No
     while left:
         written = os.pwrite(descriptor, left, position)
         left, position = left[written:], position + written
+
+
+def write_vector(descriptor: int, buffers: Sequence[bytes | memoryview], total: int, position: int) -> None:
+    """pwritev(2) of buffers with so many bytes together, until everything is written."""
+    written = os.pwritev(descriptor, buffers, position)
+    while written < total:
+        rest = memoryview(b"".join(buffers))[written:]
+        count = os.pwrite(descriptor, rest, position + written)
+        if count <= 0:
+            raise OSError(errno.EIO, "nothing was written")
+        written += count
 
 
 def read_exactly(descriptor: int, length: int, position: int) -> bytes:

@@ -29,6 +29,7 @@ from tidemark.storage.files import (
     storage_error,
     sync_directory,
     sync_file,
+    write_vector,
 )
 from tidemark.storage.index import NO_TIMESTAMP_US
 from tidemark.storage.recovery import envelopes_from, make_segment, segment_offsets
@@ -135,19 +136,10 @@ class PartitionLog(CleanableLog, FrontOfLog):
             placed.append((base, following, length, envelope.max_timestamp_us))
             if active.first_timestamp_us is None:
                 active.first_timestamp_us = self._first_timestamp(active, descriptor, envelope.max_timestamp_us)
-        self._write(descriptor, buffers, total, active.size_bytes)
+        write_vector(descriptor, buffers, total, active.size_bytes)
         self._publish(active, placed)
         self._remember(batches, start, placed, leader_epoch, stamping)
         return start + len(placed)
-
-    def _write(self, descriptor: int, buffers: list[bytes | memoryview], total: int, position: int) -> None:
-        written = os.pwritev(descriptor, buffers, position)
-        while written < total:
-            rest = memoryview(b"".join(buffers))[written:]
-            count = os.pwrite(descriptor, rest, position + written)
-            if count <= 0:
-                raise OSError(errno.EIO, "nothing was written")
-            written += count
 
     def _publish(self, active: Segment, placed: list[tuple[int, int, int, int]]) -> None:
         tail, interval_bytes = self._tail, self._interval_bytes
@@ -206,7 +198,8 @@ class PartitionLog(CleanableLog, FrontOfLog):
     def _roll(self) -> Segment:
         """Close the active segment and start the next one at the log end."""
         with self._files_lock:
-            self._segments[-1].seal()
+            sealed = self._segments[-1]
+            sealed.seal()
             write_snapshot(self._path, self._end, self._producers)
             self._snapshot_at, self._unsnapshotted_batches = self._end, 0
             segment = make_segment(self._path, self._end)
@@ -214,6 +207,8 @@ class PartitionLog(CleanableLog, FrontOfLog):
                 self._segments = (*self._segments, segment)
                 self._tail = Tail(self._end, 0)
                 self._names_behind = True
+                if sealed.index is not None:
+                    self._pool.indexes.use(sealed, len(sealed.index))
             return segment
 
     def _start_at_spanning_batch(self, batch: Batch) -> None:
@@ -281,6 +276,8 @@ class PartitionLog(CleanableLog, FrontOfLog):
                 self._cuts += 1
                 dropped = [other for other in self._segments if other.base_offset > segment.base_offset]
                 self._segments = tuple(other for other in self._segments if other not in dropped)
+                self._pool.indexes.drop(segment)
+                segment.index = index  # nobody lets go of it any more
                 self._end = end
                 self._start = min(self._start, end)
                 self._flushed = min(self._flushed, end)

@@ -20,7 +20,7 @@ from tidemark.model import EpochEntry, ErrorCode, Offset, TidemarkError
 from tidemark.ports import TimestampOffset
 from tidemark.storage import search
 from tidemark.storage.files import Descriptor, DescriptorPool, is_broken, monotonic_ms, read_exactly
-from tidemark.storage.index import NO_TIMESTAMP_US
+from tidemark.storage.index import NO_TIMESTAMP_US, SegmentIndex
 from tidemark.storage.recovery import Recovered
 from tidemark.storage.segment import Damage, Segment, fit, skip_to
 from tidemark.storage.settings import StorageSettings
@@ -196,9 +196,9 @@ class LogReader:
         """Read by the index; where it is too coarse, by the headers."""
         while True:
             with self._lock:
-                segment.ensure_index(descriptor.number, self._interval_bytes)
+                index = self._index_of(segment, descriptor)
                 size, last = segment.size_bytes, segment.next_offset
-                start, exact, stop = segment.span(offset, end_offset=limit, max_bytes=max_bytes)
+                start, exact, stop = segment.span(index, offset, end_offset=limit, max_bytes=max_bytes)
             if cached_only and not (exact and stop >= 0):
                 return None
             if not exact:
@@ -215,6 +215,13 @@ class LogReader:
             if stop < 0 or stop == start:
                 stop = fit(descriptor.number, start=start, end=size, end_offset=limit, max_bytes=max_bytes)
             return _pread(descriptor.number, stop - start, start, cached_only) if stop > start else b""
+
+    def _index_of(self, segment: Segment, descriptor: Descriptor) -> SegmentIndex:
+        """Its index, loaded; the lock is held."""
+        index = segment.ensure_index(descriptor.number, self._interval_bytes)
+        if segment is not self._segments[-1]:
+            self._pool.indexes.use(segment, len(index))
+        return index
 
     def _refuse_read(self, offset: int) -> None:
         if self._broken:
@@ -258,7 +265,7 @@ class LogReader:
                 continue
             descriptor = self._pool.get(segment, segment.log_path)
             with self._lock:
-                index = segment.ensure_index(descriptor.number, self._interval_bytes)
+                index = self._index_of(segment, descriptor)
                 number = max(index.before_timestamp(timestamp_us), 0)
                 start, size = index.positions[number] if len(index) else 0, segment.size_bytes
             found = search.first_at_or_after(
@@ -287,7 +294,7 @@ class LogReader:
                 continue
             descriptor = self._pool.get(segment, segment.log_path)
             with self._lock:
-                index = segment.ensure_index(descriptor.number, self._interval_bytes)
+                index = self._index_of(segment, descriptor)
                 number = index.floor(limit)
                 if number >= 0:
                     newest = max(newest, index.timestamps[number])

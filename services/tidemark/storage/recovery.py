@@ -380,6 +380,8 @@ def _fold(directory: Path, recovered: Recovered, recovery_point: int, interval_b
             recovered.unsnapshotted_batches += 1
             if envelope.producer_id >= 0:
                 recovered.producers.observe(envelope)
+    for segment in recovered.segments[:-1]:
+        segment.forget_index()
     if epochs.entries != known:
         write_epochs(directory, epochs.entries)
     recovered.epochs = epochs

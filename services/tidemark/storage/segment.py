@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,11 +96,13 @@ class Segment:
             self.max_timestamp_us = timestamp_us
 
     def ensure_index(self, descriptor: int, interval_bytes: int) -> SegmentIndex:
-        """The index, loaded; what its files lack is read from the headers of the log."""
-        if self.index is not None:
-            return self.index
+        """The index, loaded; what its files lack is read from the headers of the log, and lost files are made anew."""
+        index = self.index
+        if index is not None:  # another thread may let go of it at any time
+            return index
         index = load_index(self.stem)
         index.cut(self.size_bytes)
+        lost = len(index) < self.expected_entries
         position = index.positions[-1] if index.positions else 0
         latest_us = index.timestamps[-1] if index.positions else NO_TIMESTAMP_US
         unindexed = 0
@@ -114,12 +117,13 @@ class Segment:
             unindexed = self.size_bytes - position
         self.unindexed_bytes = unindexed
         self.index = index
+        if lost:
+            with contextlib.suppress(OSError):  # it serves from memory, and is made anew once more
+                self.seal()
         return index
 
-    def span(self, offset: int, *, end_offset: int, max_bytes: int) -> Span:
-        """Where the batches from `offset` on lie, as far as the index tells; the index must be loaded."""
-        index = self.index
-        assert index is not None
+    def span(self, index: SegmentIndex, offset: int, *, end_offset: int, max_bytes: int) -> Span:
+        """Where the batches from `offset` on lie, as far as its index tells."""
         first = index.floor(offset)
         start = index.positions[first] if first >= 0 else 0
         exact = first >= 0 and index.offsets[first] == offset
@@ -145,9 +149,9 @@ class Segment:
 
     def forget_index(self) -> None:
         """Let go of the index in memory; the files have all of it."""
-        if self.index is not None:
-            self.expected_entries = len(self.index)
-            self.index = None
+        index, self.index = self.index, None
+        if index is not None:
+            self.expected_entries = len(index)
 
     def remove_indexes(self) -> None:
         """Delete the index files; they are written anew from memory or from the log."""

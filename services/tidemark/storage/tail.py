@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from typing import Final
 
-_KEEP: Final = 512
+_KEEP: Final = 256
 
 
 class Tail:
@@ -19,15 +20,16 @@ class Tail:
     def __init__(self, base_offset: int, position: int) -> None:
         self.base_offset = base_offset
         self.position = position
-        self.next_offsets: list[int] = []
-        self.ends: list[int] = []
+        self.next_offsets = array("q")
+        self.ends = array("q")
 
     def trim(self) -> None:
         """Forget the older ones where there are too many."""
         if len(self.ends) >= 2 * _KEEP:
-            self.base_offset = self.next_offsets[_KEEP - 1]
-            self.position = self.ends[_KEEP - 1]
-            del self.next_offsets[:_KEEP], self.ends[:_KEEP]
+            gone = len(self.ends) - _KEEP
+            self.base_offset = self.next_offsets[gone - 1]
+            self.position = self.ends[gone - 1]
+            del self.next_offsets[:gone], self.ends[:gone]
 
     def find(self, offset: int, *, end_offset: int, max_bytes: int) -> tuple[int, int]:
         """(start, end) of the whole batches from `offset` (at least `base_offset`) on, below `end_offset`.

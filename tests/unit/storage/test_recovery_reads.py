@@ -186,3 +186,23 @@ def test_an_end_mark_past_the_recovery_point_does_not_outlive_the_scan(path: Pat
     assert log.log_end_offset == 100
     assert log.size_bytes() == len(whole)
     logs.close()
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_lost_index_is_written_anew_by_the_first_who_needs_it(
+    path: Path, reads: list[tuple[int, int]], number: int
+) -> None:
+    logs, log = opened(path, segment_bytes=str(10 * LENGTH))
+    append(log, 36)
+    logs.close_clean(BrokerEpoch(1), {})
+    file = path / str(PARTITION) / f"{number * 100:020d}{INDEX_SUFFIX}"
+    before = file.read_bytes()
+    file.unlink()
+    logs, log = opened(path, segment_bytes=str(10 * LENGTH))
+    assert log.read(Offset(number * 100 + 45), end_offset=360, max_bytes=1)
+    assert file.read_bytes() == before
+    logs.close()
+    reads.clear()
+    logs, log = opened(path, segment_bytes=str(10 * LENGTH))
+    assert reads == []  # the end mark has been written anew too
+    logs.close()
