@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from tidemark.broker.checkpoints import Checkpoints
 from tidemark.broker.control import BrokerControl
@@ -51,6 +52,7 @@ from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import BrokerSettings
 from tidemark.runtime.coordination import start_when_reachable
+from tidemark.runtime.limits import raise_open_files
 from tidemark.runtime.metrics import METRICS, start_metrics_server
 from tidemark.storage.manager import LogManager, open_logs
 from tidemark.v1.broker_service_pb2_grpc import add_BrokerServiceServicer_to_server
@@ -58,6 +60,8 @@ from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServ
 from tidemark.v1.group_service_pb2_grpc import add_GroupServiceServicer_to_server
 from tidemark.v1.replica_service_pb2_grpc import add_ReplicaServiceServicer_to_server
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
+
+_LOG_FILES_MAX: Final = 4096
 
 
 class BrokerProcess:
@@ -167,6 +171,7 @@ class BrokerProcess:
             broker_id=BrokerId(settings.broker_id),
             stray_grace_ms=settings.stray_grace_ms,
             producer_id_expiration_ms=settings.producer_id_expiration_ms,
+            open_files_max=min(_LOG_FILES_MAX, raise_open_files() // 2),
             directory_choice=settings.log_dir_choice,
         )
         self._logs = logs
