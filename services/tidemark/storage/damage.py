@@ -7,7 +7,6 @@ as it was before. `damage.json` stands until the log has been refetched past wha
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -15,7 +14,16 @@ from tidemark.model import TidemarkError
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import ENVELOPE_BYTES, MAGIC
 from tidemark.storage.checkpoint import UNKNOWN
-from tidemark.storage.files import BadFile, Descriptor, pack_json, read_exactly, read_json, replace_file
+from tidemark.storage.files import (
+    TEMPORARY_SUFFIX,
+    BadFile,
+    Descriptor,
+    pack_json,
+    read_exactly,
+    read_json,
+    replace_file,
+    write_all,
+)
 from tidemark.storage.segment import LOG_SUFFIX, Damage, Segment, checked_header
 
 CUT_FILE: Final = "cut-point.json"
@@ -88,12 +96,12 @@ def set_aside(segment: Segment, *, keep_bytes: int) -> None:
     if keep_bytes == 0:
         path.unlink()
         return
-    copy = path.with_name(path.name + ".tmp")
-    with aside.open("rb") as source, copy.open("wb") as target:
-        shutil.copyfileobj(source, target, _SEARCH_BYTES)
-        target.truncate(keep_bytes)
-        target.flush()
-        os.fsync(target.fileno())
+    copy = path.with_name(path.name + TEMPORARY_SUFFIX)
+    source, target = Descriptor(aside, os.O_RDONLY), Descriptor(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for position in range(0, keep_bytes, _SEARCH_BYTES):
+        chunk = read_exactly(source.number, min(_SEARCH_BYTES, keep_bytes - position), position)
+        write_all(target.number, chunk, position)
+    os.fsync(target.number)
     copy.replace(path)
 
 
