@@ -39,6 +39,7 @@ from tidemark.broker.produce import ProduceService
 from tidemark.broker.producer_ids import ProducerIds
 from tidemark.broker.recovery_progress import RecoveryProgress
 from tidemark.broker.registration import UNREGISTERED, Registration, identity_of
+from tidemark.broker.replica_reads import ReplicaReads
 from tidemark.broker.replica_streams import FollowerStreams, LeaderStreams
 from tidemark.broker.retention import Retention
 from tidemark.broker.service import BrokerService
@@ -232,6 +233,7 @@ class BrokerProcess:
             self._configs,
             self._delete_records,
             self._dir_moves,
+            ReplicaReads(self._core, self._logs, self._threads, self._readers),
         )
         self._make_groups(fetch)
         groups = GroupService(self._groups, GroupOffsets(self._groups, self._ends))

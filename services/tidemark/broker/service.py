@@ -14,11 +14,12 @@ from tidemark.broker.log_dirs import LogDirs
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.produce import ProduceService
 from tidemark.broker.producer_ids import ProducerIds
+from tidemark.broker.replica_reads import ReplicaReads
 from tidemark.rpc.alter_log_dirs_codec import alterations_from_proto, results_to_proto
 from tidemark.rpc.config_codec import entry_to_proto
 from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
 from tidemark.rpc.metadata_codec import view_to_proto
-from tidemark.v1 import admin_configs_pb2, alter_log_dirs_pb2, delete_records_pb2
+from tidemark.v1 import admin_configs_pb2, alter_log_dirs_pb2, delete_records_pb2, replica_reads_pb2
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
 
@@ -36,6 +37,7 @@ class BrokerService(BrokerServiceServicer):
         configs: DynamicConfig,
         delete_records: DeleteRecords,
         dir_moves: DirMoves,
+        replica_reads: ReplicaReads,
     ) -> None:
         self._metadata = metadata
         self._produce = produce
@@ -45,6 +47,7 @@ class BrokerService(BrokerServiceServicer):
         self._configs = configs
         self._delete_records = delete_records
         self._dir_moves = dir_moves
+        self._replica_reads = replica_reads
 
     async def GetMetadata(  # noqa: N802
         self, request: pb.GetMetadataRequest, context: Any
@@ -105,6 +108,12 @@ class BrokerService(BrokerServiceServicer):
     ) -> delete_records_pb2.DeleteRecordsResponse:
         """The front of a partition goes."""
         return await self._delete_records.delete(request)
+
+    async def ReadReplica(  # noqa: N802
+        self, request: replica_reads_pb2.ReadReplicaRequest, context: Any
+    ) -> replica_reads_pb2.ReadReplicaResponse:
+        """What this broker's own replica holds."""
+        return await self._replica_reads.read(request)
 
     async def DescribeBrokerConfigs(  # noqa: N802
         self, request: admin_configs_pb2.DescribeBrokerConfigsRequest, context: Any

@@ -23,6 +23,7 @@ from tidemark.cli.log_dirs import log_dirs_app
 from tidemark.cli.output import print_error
 from tidemark.cli.produce import produce
 from tidemark.cli.reassign import reassign_app
+from tidemark.cli.replicas import replicas_app
 from tidemark.cli.topics import topic_app
 from tidemark.model import ErrorCode, TidemarkError
 
@@ -42,6 +43,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(reassign_app, name="reassign")
 app.add_typer(log_dirs_app, name="log-dirs")
 app.add_typer(log_app, name="log")
+app.add_typer(replicas_app, name="replicas")
 app.command()(produce)
 app.command()(consume)
 app.command()(elect)

@@ -1,0 +1,108 @@
+"""`tidemark replicas verify`: whether all replicas of a partition hold the same."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemark.cli.options import BootstrapOption, JsonOption, OutputOption, fits_int32, need_bootstrap
+from tidemark.cli.output import Output
+from tidemark.cli.progress import Progress, bar
+from tidemark.cli.rates import parse_rate, shown_bytes
+
+if TYPE_CHECKING:
+    from tidemark.client.replica_verifier import Verified
+
+replicas_app = typer.Typer(help="Hold the replicas of partitions against one another.", no_args_is_help=True)
+
+
+@replicas_app.callback()
+def replicas() -> None:
+    """Hold the replicas of partitions against one another."""
+
+
+@replicas_app.command()
+def verify(
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this one; repeatable.")
+    ] = None,
+    partitions: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", help="Only this partition of the one --topic; repeatable."),
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--bytes", help="Fetch and compare bytes, not only lengths, fields and CRCs.")
+    ] = False,
+    throttle: Annotated[
+        str, typer.Option("--throttle", metavar="RATE", help="So many bytes of log a second at most, such as 50MB.")
+    ] = "",
+    bootstrap: BootstrapOption = "",
+    as_json: JsonOption = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Compare all replicas of partitions, below the high watermark, while the cluster runs.
+
+    \b
+    Every replica is read from the broker that holds it, which checks each batch's CRC on its disk. Envelopes and CRCs
+    are compared, or the records where a topic has been compacted. A replica that is away or behind is said to be so,
+    and is no error. Status 1 if any replicas differ: the line says the offset, the brokers and what to do next.
+
+    \b
+    Examples:
+      tidemark replicas verify
+      tidemark replicas verify --topic flights --partition 0 --bytes
+      tidemark replicas verify --throttle 50MB --json | jq 'select(.differences != [])'
+    """
+    addresses = need_bootstrap(bootstrap)
+    if partitions and len(topics or ()) != 1:
+        raise typer.BadParameter("partitions are those of one topic: add --topic", param_hint="--partition")
+    for index in partitions or ():
+        fits_int32(index)
+    rate = parse_rate(throttle) if throttle else 0
+    # Only here: the client's libraries take longer to import than bad usage and help need.
+    from tidemark.cli import replicas_verify
+
+    pace = Pace(rate)
+    shape = Output.JSON if as_json else output
+    replicas_verify.run(addresses, topics or [], partitions or [], pace, shape, whole=whole)
+
+
+class Pace:
+    """How fast logs are read, and how far it has come."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self.progress = Progress()
+        self.read_bytes = 0
+        self.done = 0
+        self.count = 0
+        self._bytes_per_s = bytes_per_s
+        self._what = ""
+
+    def begin(self, what: str) -> None:
+        """A partition is being compared."""
+        self._what = what
+        self.progress.tell(self._line)
+
+    def end(self, verified: Verified) -> None:
+        """It is."""
+        self.done += 1
+
+    def on_read(self, count: int) -> None:
+        """A broker has read so much; waits where that was too fast."""
+        self.read_bytes += count
+        self.progress.tell(self._line)
+        if self._bytes_per_s:
+            early_s = self.read_bytes / self._bytes_per_s - self.progress.elapsed_s
+            if early_s > 0:
+                time.sleep(early_s)
+
+    @property
+    def rate(self) -> float:
+        """Bytes of log a second, of all brokers together."""
+        return self.read_bytes / self.progress.elapsed_s
+
+    def _line(self) -> str:
+        part = self.done / self.count if self.count else 0.0
+        return f"{bar(part)}  {self.done} of {self.count} partitions  {shown_bytes(self.rate)}/s  {self._what}"
