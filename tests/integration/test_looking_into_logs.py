@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from tidemark.record.envelope import ENVELOPE_BYTES, Batch, parse_envelope, seal
 from tests.integration.test_cli import refused, succeeds, tidemark
 
 RECORDS = 4000
+PATIENCE_S = 30.0
 CONFIGS = ("--config", "segment.bytes=1048576", "--config", "min.insync.replicas=2")
 
 
@@ -101,6 +104,24 @@ def test_replicas_that_are_the_same_are_said_to_be_and_one_that_was_doctored_is_
     refused(ended, "LOG_DIVERGED")
     assert ended.out.splitlines()[0].startswith(f"error: pairs-0 offset {offset}: brokers ")
     assert ended.out.splitlines()[1].startswith("  next: ")
+    follow_the_advice(hurt, follower, replica)
+
+
+def follow_the_advice(cluster: LocalCluster, broker_id: int, replica: Path) -> None:
+    """The replica's directory goes; the broker fetches all of it again, out of the ISR until it has."""
+    cluster.terminate(broker_name(broker_id))
+    shutil.rmtree(replica)
+    cluster.restart(broker_name(broker_id))
+    until_s = time.monotonic() + PATIENCE_S
+    while True:
+        (told,) = json.loads(f"[{succeeds(cluster, 'replicas', 'verify', '-t', 'pairs', '-p', '0', '--json')}]")
+        (described,) = json.loads(succeeds(cluster, "topic", "describe", "pairs", "-o", "json"))
+        if told["compared"] and not told["behind"] and not told["away"]:
+            break
+        assert broker_id not in described["partitions"][0]["isr"] or time.monotonic() < until_s
+        assert time.monotonic() < until_s, told
+    assert sorted(told["compared"]) == [0, 1, 2]
+    succeeds(cluster, "log", "verify", str(replica))
 
 
 def test_what_is_not_there_is_refused_in_a_sentence(hurt: LocalCluster) -> None:

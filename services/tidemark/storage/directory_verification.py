@@ -281,6 +281,7 @@ class _ReplicaLook:
         first = base_offset_of(segments[0]) if segments else 0
         self._report.log_start = max(first, points.log_start or 0)
         self._bounds(points, first, bool(segments))
+        self._known_damage()
         self._snapshots(names)
 
     def _incarnation(self) -> str:
@@ -311,15 +312,6 @@ class _ReplicaLook:
         )
 
     def _small_files(self, names: Iterable[str], *, has_epochs: bool) -> None:
-        damage = read_damage(self._path)
-        if damage is not None:
-            self._error(
-                FindingKind.DAMAGE,
-                self._path / DAMAGE_FILE,
-                f"the broker found damage: {damage.reason}; not refetched up to offset {damage.until} yet",
-                "nothing while the broker runs and the partition has a leader: it refetches; see docs/operations.md",
-                offset=damage.until,
-            )
         if not has_epochs and EPOCH_FILE in names:
             self._error(FindingKind.FILE, self._path / EPOCH_FILE, "the epoch file is damaged", _ITSELF)
         for name in names:
@@ -328,6 +320,22 @@ class _ReplicaLook:
                 self._note(FindingKind.LEFTOVER, path, "a damaged file that was set aside; it goes once refetched")
             elif name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX, DELETED_SUFFIX)) and not self._live:
                 self._note(FindingKind.LEFTOVER, path, "left by a kill; the next start finishes or removes it")
+
+    def _known_damage(self) -> None:
+        """What the broker has found itself; it forgets it with a checkpoint once the log holds all of it again."""
+        damage, path = read_damage(self._path), self._path / DAMAGE_FILE
+        if damage is None:
+            return
+        if self._report.log_end >= damage.until:
+            self._note(FindingKind.DAMAGE, path, f"refetched by now, and soon forgotten: {damage.reason}")
+            return
+        self._error(
+            FindingKind.DAMAGE,
+            path,
+            f"the broker found damage: {damage.reason}; not refetched up to offset {damage.until} yet",
+            "nothing while the broker runs and the partition has a leader: it fetches what is missing again",
+            offset=damage.until,
+        )
 
     def _bounds(self, points: _Points, first: int, has_segments: bool) -> None:
         end = self._report.log_end

@@ -314,6 +314,9 @@ def test_damage_that_the_broker_knows_of_is_told_with_its_reason(good: Path) -> 
     (found,) = errors(good)
     assert (found.kind, found.offset) == (FindingKind.DAMAGE, 40)
     assert "the disk lied" in found.sentence
+    write_damage(replica(good), KnownDamage("the disk lied", 32))
+    assert errors(good) == []
+    assert [one.kind for one in verify(good).replicas[0].findings] == [FindingKind.DAMAGE]
 
 
 def test_half_a_batch_at_the_end_is_a_torn_tail_and_while_a_broker_writes_no_error(good: Path) -> None:
