@@ -231,8 +231,9 @@ class DirectoryVerifier:
     def _replica(self, target: ReplicaPath, points: Mapping[_Key, _Points]) -> ReplicaReport:
         report = ReplicaReport(target.partition, target.path, target.aside)
         try:
-            if target.path.is_dir():
-                _ReplicaLook(report, self._options, points, self._live, self._on_bytes).run()
+            if target.path.is_dir() and target.aside != "delete":  # what is being deleted is whole no more
+                known = {} if target.aside else points  # checkpoints are of the replica that is served
+                _ReplicaLook(report, self._options, known, self._live, self._on_bytes).run()
         except OSError as error:
             gone = self._live and isinstance(error, FileNotFoundError)
             severity, kind = (Severity.NOTE, FindingKind.GONE) if gone else (Severity.ERROR, FindingKind.FILE)

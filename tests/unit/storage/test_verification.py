@@ -360,6 +360,22 @@ def test_directories_that_were_set_aside_are_listed(good: Path) -> None:
     assert [(one.partition, one.aside) for one in report.replicas][-1] == (TopicPartition("gone", 1), "stray")
 
 
+def test_checkpoints_do_not_count_for_a_copy_under_way_and_what_is_being_deleted_is_not_read(good: Path) -> None:
+    future, deleted = (good / f"{PARTITION}.{'b' * 32}-{suffix}" for suffix in ("future", "delete"))
+    for copy in (future, deleted):
+        shutil.copytree(replica(good), copy)
+    for segment in sorted(future.glob("*.log"))[1:]:
+        segment.unlink()
+    sorted(deleted.glob("*.log"))[1].unlink()
+    report = verify(good)
+    assert report.error_count == 0
+    assert [(one.aside, one.batches > 0) for one in report.replicas] == [
+        ("", True),
+        ("delete", False),
+        ("future", True),
+    ]
+
+
 def test_a_path_that_is_no_log_directory_is_refused(path: Path) -> None:
     path.mkdir()
     with pytest.raises(TidemarkError, match=r"meta\.json"):
