@@ -364,6 +364,15 @@ class PartitionFollower:
         log = self.log
         same_epoch = refusal.current_leader_epoch == self.leader_epoch
         too_old = refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE and refusal.log_start_offset >= log.log_end_offset
+        if (
+            same_epoch
+            and too_old
+            and log.quiet
+            and log.log_start_offset < refusal.log_start_offset <= log.high_watermark
+        ):
+            log.trim(refusal.log_start_offset)  # it was all committed, and its producers stay known
+            self._fetch()
+            return
         if same_epoch and too_old and log.quiet:
             self._ctx.observe(
                 "log_reset", log.partition, log_end_offset=log.log_end_offset, start_offset=refusal.log_start_offset

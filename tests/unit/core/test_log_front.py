@@ -130,9 +130,17 @@ def test_a_follower_that_ends_at_the_log_start_in_an_epoch_that_nobody_knows_any
     assert stage.refused_followers() == [ErrorCode.OFFSET_OUT_OF_RANGE]
     stage.fetches(3, 10)
     assert stage.refused_followers() == [], "an empty log has nothing to doubt"
-    follower = following()
+    follower = following(high_watermark=6)
     follower.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 10)])
     assert follower.one(fx.ResetLog).start_offset == 10
+
+
+def test_a_follower_whose_log_is_all_committed_lets_it_go_and_keeps_its_producers() -> None:
+    follower = following(high_watermark=10)
+    follower.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 10)])
+    assert follower.one(fx.TrimLog).start_offset == 10
+    (position,) = follower.said().positions
+    assert (position.fetch_offset, position.last_epoch, position.log_start_offset) == (10, -1, 10)
 
 
 def test_epochs_below_the_log_start_are_not_taken_from_disk() -> None:
