@@ -34,6 +34,7 @@ from tidemark.ports import StateWrite, StoreEvent, WriteOutcome
 
 from tests.simulation.engine import Node
 from tests.simulation.filed_logs import FiledLogs
+from tests.simulation.fronts import keep_house
 from tests.simulation.machine_logs import MachineLogs
 from tests.simulation.network import Stream
 
@@ -100,6 +101,7 @@ class BrokerNode(Node):
         self.after(dice.randrange(1, 30), self._tick)
         self.after(dice.randrange(1, world.recipe.checkpoint_ms), self._checkpoint)
         self.after(dice.randrange(1, 20), lambda: self.spawn(self._start()))
+        keep_house(self)
 
     # -- what others look at -----------------------------------------------------------------------------------------
 

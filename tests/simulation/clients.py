@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
-from tidemark.model import NO_EPOCH, BrokerId, ErrorCode, Offset, TidemarkError
+from tidemark.model import NO_EPOCH, BrokerId, ErrorCode, TidemarkError
 from tidemark.record.envelope import Batch
 
 from tests.simulation.invariants import InvariantError
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tests.simulation.broker_node import BrokerNode
     from tests.simulation.world import World
 
-_READ_MS = 60
 _DEADLINE_MS = 1500
 Then = Callable[[fx.ReplyToProduce | None, TidemarkError | None], None]
 
@@ -42,6 +41,8 @@ class IdempotentProducer:
         self.waiting: deque[int] = deque()
         self.acknowledged = 0
         self.gave_up = False
+        self._last_offset = -1
+        """Of what is acknowledged."""
         self._next = 0
         self._attempt = 0
         self._busy = False
@@ -60,17 +61,16 @@ class IdempotentProducer:
         sequence = self.waiting[0]
         self._attempt += 1
         attempt = self._attempt
-        batch = self._clients.make_batch(
-            f"p{self.producer_id}:{sequence}", sequence=sequence, producer_id=self.producer_id
-        )
+        batch = self._clients.batch(f"p{self.producer_id}:{sequence}", sequence=sequence, producer_id=self.producer_id)
         engine, dice = self._clients.world.engine, self._clients.dice
 
-        def answered(_: fx.ReplyToProduce | None, error: TidemarkError | None) -> None:
+        def answered(reply: fx.ReplyToProduce | None, error: TidemarkError | None) -> None:
             if not self.waiting or self.waiting[0] != sequence:
                 return  # another attempt got it through
             if error is None:
                 self.waiting.popleft()
                 self.acknowledged += 1
+                self._last_offset = reply.result.base_offset if reply is not None else -1
                 engine.after(dice.choice((0, 1, 20)), self._send)
             elif not error.retriable:
                 self._refused(sequence, error)
@@ -85,9 +85,13 @@ class IdempotentProducer:
         self._clients.send(batch, -1, self._clients.world.leader(), answered)
 
     def _refused(self, sequence: int, error: TidemarkError) -> None:
-        if not self._clients.world.recipe.unclean:
+        """Right where what it goes on from is gone: with another lineage, or with the front of the log, where a
+        replica that began past it leads (rule P4)."""
+        world = self._clients.world
+        is_gone = error.code is ErrorCode.UNKNOWN_PRODUCER_ID and self._last_offset < world.released_front
+        if not world.recipe.unclean and not is_gone:
             raise InvariantError(f"EXACTLY-ONCE-APPEND: batch {sequence} was refused: {error}")
-        self.gave_up = True  # an unclean election took what it goes on from, and it says so
+        self.gave_up = True
 
 
 class Clients:
@@ -96,7 +100,7 @@ class Clients:
     def __init__(self, world: World) -> None:
         self.world = world
         self.dice = world.engine.dice("clients")
-        self.make_batch = make_real_batch if world.recipe.files else make_batch
+        self._make_batch = make_real_batch if world.recipe.files else make_batch
         self.acknowledged = 0
         self._requests: dict[int, _Request] = {}
         self._request_id = 0
@@ -110,9 +114,14 @@ class Clients:
     def done(self) -> bool:
         return all(not one.waiting or one.gave_up for one in self._producers.values())
 
+    def batch(self, value: str, *, records: int = 1, sequence: int = -1, producer_id: int = -1) -> Batch:
+        """Dated now."""
+        at_us = self.world.engine.now * 1000
+        return self._make_batch(value, records=records, sequence=sequence, producer_id=producer_id, at_us=at_us)
+
     def produce(self, value: str, records: int, acks: int, to: BrokerId) -> None:
         broker = to if to >= 0 else self.world.leader()
-        self.send(self.make_batch(value, records=records), acks, broker, lambda reply, error: None)
+        self.send(self.batch(value, records=records), acks, broker, lambda reply, error: None)
 
     def append(self, producer_id: int) -> None:
         producer = self._producers.get(producer_id)
@@ -161,37 +170,3 @@ class Clients:
             self.world.engine.after(200, lambda: request.then(None, lost))
         else:
             self.world.engine.after(self.dice.choice((0, 1, 3)), lambda: request.then(effect, error))
-
-    # -- the consumer ------------------------------------------------------------------------------------------------
-
-    def start_reading(self) -> None:
-        dice, world = self.world.engine.dice("consumer"), self.world
-
-        def ask() -> None:
-            if world.brokers:
-                process = world.brokers[dice.choice(sorted(world.brokers))]
-                process.run(lambda: self._read(process))
-            world.engine.after(_READ_MS, ask)
-
-        world.engine.after(_READ_MS, ask)
-
-    def _read(self, process: BrokerNode) -> None:
-        """As broker/fetch.py: from the start, up to the high watermark, and the lease is compared when it is let go."""
-        partition, now_ms = self.world.partitions[0], self.world.engine.now
-        try:
-            readable = process.core.readable(
-                partition,
-                topic_id="",
-                incarnation="",
-                current_leader_epoch=NO_EPOCH,
-                fetch_offset=Offset(0),
-                last_fetched_epoch=NO_EPOCH,
-                now_ms=now_ms,
-            )
-            process.lease.check(partition)
-        except TidemarkError:
-            return
-        values = self.world.values(process.broker_id, partition)[: readable.end_offset]
-        for invariant in self.world.invariants:
-            invariant.on_release(self.world, process, partition)
-            invariant.on_read(self.world, process, partition, values, readable.high_watermark)

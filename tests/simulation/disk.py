@@ -37,6 +37,7 @@ class StoredLog:
     high_watermark: int = 0
     fresh: bool = True
     cuts: int = 0
+    cleanings: int = 0
 
     @property
     def end(self) -> int:

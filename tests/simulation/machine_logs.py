@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
 from tidemark.core.producer_state import ProducerStates
-from tidemark.model import ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch
 
+from tests.simulation.cleaning import clean
 from tests.simulation.disk import StoredLog
 
 if TYPE_CHECKING:
@@ -200,6 +201,29 @@ class MachineLogs:
         event = ev.FollowerReadDone(effect.follower, effect.partition, effect.leader_epoch, effect.offset, batches)
         self._node.after(self._dice.randrange(0, 4), lambda: self._node.feed(event))
 
+    def read(self, partition: TopicPartition, offset: Offset, end_offset: Offset) -> tuple[Batch, ...]:
+        """For a consumer."""
+        opened = self._open.get(partition)
+        if opened is None:
+            return ()
+        limits = offset, end_offset, 1 << 20
+        return self._fetch(opened[1], fx.ReadForFollower(BrokerId(-1), partition, LeaderEpoch(-1), *limits))
+
+    def clean_soon(self, partition: TopicPartition, high_watermark: int) -> None:
+        """As broker/log_cleaner.py: by the high watermark and the cuts of now, a little later, beside everything."""
+        found = self._open.get(partition)
+        if found is None:
+            return
+        log, cuts = found[1], found[1].cuts
+
+        def run() -> None:
+            current = self._open.get(partition)
+            still = current is not None and current[1] is log and log.cuts == cuts
+            if self._node.alive and still and not self._refuses:
+                self._clean(partition, log, min(high_watermark, log.end))
+
+        self._node.engine.after(self._dice.choice((0, 3, 30)), run)
+
     # -- what the logs are made of; `filed_logs` puts the shipping storage in its place ------------------------------
 
     def _recover(self, effect: fx.OpenLog, log: StoredLog) -> ev.RecoveredLog:
@@ -214,6 +238,24 @@ class MachineLogs:
 
     def _trim(self, log: StoredLog, effect: fx.TrimLog) -> None:
         log.trim(effect.start_offset)
+
+    def expired_until(self, partition: TopicPartition, retention_bytes: int, high_watermark: Offset) -> Offset:
+        """Where the log may start, so that it has so many bytes; in memory it goes batch by batch."""
+        found = self._open.get(partition)
+        start, left_bytes = 0, 0
+        for batch in reversed(found[1].batches if found is not None else ()):
+            left_bytes += batch.envelope.batch_length
+            if left_bytes > retention_bytes and batch.envelope.next_offset <= high_watermark:
+                start = batch.envelope.next_offset
+                break
+        return Offset(start)
+
+    def _clean(self, partition: TopicPartition, log: StoredLog, high_watermark: int) -> None:
+        ends = [one.envelope.next_offset for one in log.batches[:-1] if one.envelope.next_offset <= high_watermark]
+        if ends:
+            now_s = self._node.engine.now // 1000
+            horizon_s = now_s + -(-self._node.world.recipe.delete_retention_ms // 1000)
+            clean(log, self._dice.choice(ends[-4:]), now_s=now_s, horizon_s=horizon_s)
 
     def _cut(self, log: StoredLog, effect: fx.TruncateLog) -> ProducerStates:
         log.truncate(effect.end_offset)

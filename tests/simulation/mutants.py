@@ -32,9 +32,9 @@ from tidemark.model import BrokerId, LeaderEpoch, Offset
 
 from tests.simulation import mutants_of_moves as of_moves
 from tests.simulation.broker_node import BrokerNode
-from tests.simulation.invariants import all_invariants
 from tests.simulation.lives import Failure, live
 from tests.simulation.plan import Plan, Recipe, draw
+from tests.simulation.promises import all_invariants
 from tests.simulation.recipes import GROUP_COMMIT, HARSH, MIXED, MOVES
 
 Patch = Callable[[Any], None]

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 BROKERS = (0, 1, 2)
 CONTROLLERS = (100, 101)
 TOPICS = ("make_topic", "move_topic", "delete_topic")
+SEGMENT_BYTES = 2500
+"""In worlds from whose logs records go: a few batches."""
 START_MS = 400
 """By then the cluster is up."""
 
@@ -45,9 +47,30 @@ class Recipe:
     brokers: tuple[int, ...] = BROKERS
     replicas: tuple[int, ...] = BROKERS
     """Of the topic's partition, at first."""
+    compacted: bool = False
+    delete_retention_ms: int = 60_000
+    """Of tombstones, in worlds with a compacted topic."""
+    retention_bytes: int = -1
     files: bool = False
     """The shipping storage on real files; else logs in memory."""
     weights: Mapping[str, int] = field(default_factory=lambda: dict(MIXED))
+
+    @property
+    def topic_configs(self) -> dict[str, str]:
+        """Of the topic that records are written to."""
+        configs = {"min.insync.replicas": str(self.min_isr)}
+        if self.unclean:
+            configs["unclean.leader.election.enable"] = "true"
+        if self.group_commit:
+            configs["flush.policy"] = "group-commit"
+        deletes = self.retention_bytes >= 0
+        if self.compacted:
+            configs["cleanup.policy"] = "compact,delete" if deletes else "compact"
+        if deletes:
+            configs["retention.bytes"] = str(self.retention_bytes)
+        if self.compacted or deletes:
+            configs |= {"segment.bytes": str(SEGMENT_BYTES), "file.delete.delay.ms": "0"}
+        return configs
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +145,8 @@ def _arguments(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | st
             return (dice.choice(CONTROLLERS), long_ms)
         case "settings":
             return (dice.choice(("os", "group-commit")), dice.choice((2, 2, 3)))
+        case "delete_records":
+            return (dice.choice((30, 60, 100)),)
         case "lost_answers":
             return (dice.choice((20, 50, 90)), dice.choice((200, 600, 1200)))
     raise AssertionError(f"no such misfortune: {kind}")

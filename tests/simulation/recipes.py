@@ -31,6 +31,23 @@ FILES_HARSH = Recipe(
 FILES_UNCLEAN = Recipe("files-unclean", files=True, unclean=True, min_isr=1, misfortunes=15)
 FILES_GROUP_COMMIT = Recipe("files-group-commit", files=True, group_commit=True, misfortunes=12)
 SETTINGS = Recipe("settings", misfortunes=20, weights={**MIXED_WEIGHTS, "settings": 15})
+_GOING = {
+    "delete_records": 6,
+    "crash": 4,
+    "crash_all": 1,
+    "power": 1,
+    "depose": 2,
+    "pause": 2,
+    "cut": 4,
+    "isolate": 3,
+    "full_disk": 2,
+    "failed_disk": 1,
+    "cut_zookeeper": 2,
+    "cut_controller": 2,
+    "elect": 2,
+}
+COMPACTED = Recipe("compacted", compacted=True, misfortunes=12, weights={**_GOING, "delete_records": 0})
+RETAINED = Recipe("retained", retention_bytes=1200, misfortunes=14, weights=_GOING)
 _MOVING = {
     "reassign": 9,
     "cancel": 3,
@@ -75,6 +92,8 @@ RECIPES: Mapping[str, Recipe] = {
         FILES_UNCLEAN,
         FILES_GROUP_COMMIT,
         SETTINGS,
+        COMPACTED,
+        RETAINED,
         MOVES,
         MOVES_HARSH,
         MOVES_SINGLE,

@@ -28,9 +28,13 @@ from tests.simulation.disk import Machine
 from tests.simulation.engine import Engine, Node
 from tests.simulation.ensemble import ZOOKEEPER, Ensemble
 from tests.simulation.filed_logs import lose_power_on_files
-from tests.simulation.invariants import InvariantError, all_invariants
+from tests.simulation.fronts import delete_records
+from tests.simulation.invariants import InvariantError
 from tests.simulation.network import Network
 from tests.simulation.plan import CONTROLLERS, START_MS, Item, Plan
+from tests.simulation.promises import all_invariants
+from tests.simulation.readers import Reader
+from tests.simulation.records import Values, agree
 from tests.simulation.requests import Requests, is_settled
 
 PARTITION = TopicPartition("flights", 0)
@@ -77,6 +81,8 @@ class World:
         """Replicas that somebody wanted a partition to have."""
         self.invariants = all_invariants()
         self.clients = Clients(self)
+        self.released_front = 0
+        """Nothing below it is needed any more: the highest that was ever said."""
         self.steps = 0
         self.story: list[tuple[int, str]] = []
         self.lines: list[str] | None = None
@@ -99,11 +105,7 @@ class World:
 
     def _make_tree(self) -> None:
         """The layout's parents, and one topic as the admin service writes it."""
-        configs = {"min.insync.replicas": str(self.recipe.min_isr)}
-        if self.recipe.unclean:
-            configs["unclean.leader.election.enable"] = "true"
-        if self.recipe.group_commit:
-            configs["flush.policy"] = "group-commit"
+        configs = self.recipe.topic_configs
         topic = TopicDescription(
             PARTITION.topic,
             IDENTITY.topic_id,
@@ -159,7 +161,7 @@ class World:
         found = self.state(PARTITION)
         return found.state.leader if found is not None else BrokerId(-1)
 
-    def values(self, broker: BrokerId, partition: TopicPartition) -> list[str]:
+    def values(self, broker: BrokerId, partition: TopicPartition) -> Values:
         log = self.machines[broker].logs.get(partition)
         return log.values if log is not None else []
 
@@ -252,7 +254,8 @@ class World:
         """The plan, then peace until everything is in sync again."""
         for item in self.plan.items:
             self.engine.at(item.at_ms, lambda item=item: self._happen(item))  # type: ignore[misc]
-        self.clients.start_reading()
+        for goes_on in (False, True):
+            Reader(self, goes_on=goes_on).start()
         self.engine.run(START_MS + self.recipe.duration_ms)
         self._make_peace()
 
@@ -332,7 +335,8 @@ class World:
         if not all(self.machines[one.broker_id].keeps_promise_of(one.broker_epoch) for one in found.state.isr):
             return False
         leader = self.values(found.state.leader, PARTITION)
-        return all(self.values(broker, PARTITION) == leader for broker in assigned)
+        everybody = [self.values(broker, PARTITION) for broker in assigned]
+        return all(len(values) == len(leader) and agree(values, leader) for values in everybody)
 
     def may_lose_power(self) -> bool:
         """The budget of docs: m-1 machines between two catch-ups, any number where acks wait for the disk."""
@@ -378,6 +382,7 @@ class Misfortunes:
             "controller_pause": self._controller_pause,
             "lost_answers": self._lost_answers,
             "settings": self._settings,
+            "delete_records": lambda percent: delete_records(self._world, percent),
             **Requests(self._world).actions,
         }
         actions[item.kind](*item.args)
@@ -525,6 +530,10 @@ class Misfortunes:
 
     def _settings(self, flush_policy: str, min_isr: int) -> None:
         """Somebody changes what the topic promises, never to less than the world's invariants ask for."""
-        configs = {"min.insync.replicas": str(min_isr), "flush.policy": flush_policy}
+        configs = {
+            **self._world.recipe.topic_configs,
+            "min.insync.replicas": str(min_isr),
+            "flush.policy": flush_policy,
+        }
         path, data = paths.topic_config(PARTITION.topic), codecs.encode_configs(configs)
         self._world.ensemble.commit([lambda tree: tree.set(path, data, -1)])

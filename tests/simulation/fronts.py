@@ -1,0 +1,108 @@
+"""What lets records go in a simulated cluster: retention, cleaners, and clients that delete (rule L1).
+
+As broker/retention.py and broker/log_cleaner.py do it, on every broker by itself; deletion is broker/delete_records.py
+but for its waiting.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemark.broker.delete_records import DeleteRecords
+from tidemark.core import events as ev
+from tidemark.model import NO_EPOCH, Offset, TidemarkError
+from tidemark.v1 import delete_records_pb2 as pb
+
+if TYPE_CHECKING:
+    from tests.simulation.broker_node import BrokerNode
+    from tests.simulation.world import World
+
+_RETENTION_MS = 150
+_PATIENCE_MS = 2500
+_LOOK_MS = 20
+
+
+def keep_house(node: BrokerNode) -> None:
+    """Retention and cleaning, for as long as the process lives."""
+    recipe, dice = node.world.recipe, node.engine.dice(f"house {node.name}")
+
+    def retain() -> None:
+        _let_go(node)
+        node.after(_RETENTION_MS, retain)
+
+    def clean() -> None:
+        _clean(node)
+        node.after(dice.randrange(30, 400), clean)
+
+    if recipe.retention_bytes >= 0:
+        node.after(dice.randrange(_RETENTION_MS), retain)
+    if recipe.compacted:
+        node.after(dice.randrange(300), clean)
+
+
+def release(node: BrokerNode, event: ev.FrontReleased) -> None:
+    """Hand it to the core, and remember what was let go."""
+    node.world.released_front = max(node.world.released_front, event.start_offset)
+    node.feed(event)
+
+
+def _let_go(node: BrokerNode) -> None:
+    for partition in node.world.partitions:
+        leader = node.leading(partition)
+        if leader is None:
+            continue
+        start = node.logs.expired_until(partition, node.world.recipe.retention_bytes, leader.log.high_watermark)
+        if start > leader.log.log_start_offset:
+            release(node, ev.FrontReleased(partition, leader.log.identity, leader.leader_epoch, start))
+
+
+def _clean(node: BrokerNode) -> None:
+    """What may be cleaned is asked now, and cleaned a little later."""
+    for partition in node.world.partitions:
+        log = node.replica_log(partition)
+        if log is not None:
+            node.logs.clean_soon(partition, log.high_watermark)
+
+
+def delete_records(world: World, percent: int) -> None:
+    """A client asks the leader to delete so much of what is committed, and waits."""
+    partition, node = world.partitions[0], world.brokers.get(world.leader())
+    if node is None or node.paused:
+        return
+    shipped = DeleteRecords(
+        node.core,
+        lambda event: release(node, event),
+        node.lease,
+        lambda: node.engine.now,  # type: ignore[arg-type]
+    )
+    try:
+        view = node.core.replica(partition)
+        before = 0 if view is None else view.log_start_offset
+        committed = 0 if view is None else view.high_watermark - before
+        asked = -1 if percent == 100 else before + committed * percent // 100
+        request = pb.DeleteRecordsRequest(
+            topic=partition.topic, partition=partition.partition, before_offset=asked, current_leader_epoch=NO_EPOCH
+        )
+        target, epoch = shipped._target(partition, request)
+    except TidemarkError as error:
+        world.tell(f"records are not deleted: {error}")
+        return
+    view = node.core.replica(partition)
+    assert view is not None, "what is led is a replica"
+    world.tell(f"broker {node.broker_id} is to delete what lies before {target}")
+    release(node, ev.FrontReleased(partition, view.identity, epoch, Offset(target)))
+    until_ms = node.engine.now + _PATIENCE_MS
+
+    def look() -> None:
+        try:
+            start = shipped._start(partition, epoch, target)
+        except TidemarkError:
+            return
+        if start.waits and node.engine.now < until_ms:
+            node.after(_LOOK_MS, look)
+        elif not start.waits:
+            world.tell(f"broker {node.broker_id} acknowledges that what lies before {target} is deleted")
+            for invariant in world.invariants:
+                invariant.on_deleted(world, node, partition, target, frozenset(start.behind))
+
+    node.run(look)

@@ -1,0 +1,158 @@
+"""What must hold of logs from which records go: by compaction, retention and deletion (rule L1)."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import TYPE_CHECKING
+
+from tidemark.model import BrokerId, TopicPartition
+
+from tests.simulation.invariants import CommittedRead, Invariant, Read, lineage_of
+from tests.simulation.records import Values, is_tombstone, key_of
+
+if TYPE_CHECKING:
+    from tests.simulation.broker_node import BrokerNode
+    from tests.simulation.world import World
+
+_HORIZON_STEP_MS = 1000
+"""Horizons are told in seconds."""
+
+
+class LatestKept(Invariant):
+    """Of each key the latest committed record stays, a tombstone for its time; what a tombstone that is gone has
+    deleted is gone too."""
+
+    name = "LATEST-KEPT"
+
+    def __init__(self, committed: CommittedRead) -> None:
+        self._committed = committed
+        self._latest: dict[tuple[TopicPartition, int], tuple[int, dict[str, int]]] = {}
+        self._committed_ms: dict[tuple[TopicPartition, int, int], int] = {}
+        self._looked_at: dict[tuple[TopicPartition, BrokerId], object] = {}
+
+    def check(self, world: World, partition: TopicPartition) -> None:
+        if not world.recipe.compacted:
+            return
+        for process in world.brokers.values():
+            log = process.replica_log(partition)
+            lineage = lineage_of(process, partition)
+            stored = world.machines[process.broker_id].logs.get(partition)
+            if log is None or lineage is None or stored is None:
+                continue
+            committed = self._committed.of(partition, lineage)
+            limit = min(log.high_watermark, len(committed))
+            looked_at = (lineage, limit, stored.start, stored.cleanings, stored.cuts, len(committed))
+            if self._looked_at.get((partition, process.broker_id)) != looked_at:
+                self._looked_at[partition, process.broker_id] = looked_at
+                latest = self._latest_of(world, partition, lineage, committed)
+                for key, offset in latest.items():
+                    if stored.start <= offset < limit:
+                        where = f"{partition} at broker {process.broker_id}: {key}"
+                        self._check_key(world, where, key, stored.values, stored.start, (partition, lineage, offset))
+
+    def _latest_of(self, world: World, partition: TopicPartition, lineage: int, committed: Values) -> dict[str, int]:
+        looked, latest = self._latest.get((partition, lineage), (0, {}))
+        for offset in range(looked, len(committed)):
+            value = committed[offset]
+            if value is not None:
+                latest[key_of(value)] = offset
+                self._committed_ms[partition, lineage, offset] = world.engine.now
+        self._latest[partition, lineage] = (len(committed), latest)
+        return latest
+
+    def _check_key(
+        self, world: World, where: str, key: str, values: Values, start: int, latest: tuple[TopicPartition, int, int]
+    ) -> None:
+        offset = latest[2]
+        if values[offset] is not None:
+            return
+        committed = self._committed.of(*latest[:2])[offset]
+        assert committed is not None, "the latest is one"
+        self.require(is_tombstone(committed), f"{where}: the latest record is {committed} at {offset}, and is gone")
+        oldest_ms = self._committed_ms[latest] + world.recipe.delete_retention_ms - _HORIZON_STEP_MS
+        self.require(
+            world.engine.now >= oldest_ms, f"{where}: the tombstone {committed} at {offset} is gone before its time"
+        )
+        back = [one for one in values[start:offset] if one is not None and key_of(one) == key]
+        self.require(not back, f"{where}: {back} came back, which {committed} had deleted")
+
+
+class StartReleased(Invariant):
+    """A log starts where somebody has let go of what lies below, and nowhere past what is committed."""
+
+    name = "START-RELEASED"
+
+    def __init__(self, committed: CommittedRead) -> None:
+        self._committed = committed
+
+    def check(self, world: World, partition: TopicPartition) -> None:
+        for process in world.brokers.values():
+            log = process.replica_log(partition)
+            if log is None:
+                continue
+            start = log.log_start_offset
+            self.require(
+                start <= world.released_front,
+                f"{partition}: broker {process.broker_id} starts at {start}, released was {world.released_front}",
+            )
+            lineage = lineage_of(process, partition)
+            if lineage is not None:
+                committed = len(self._committed.of(partition, lineage))
+                self.require(
+                    start <= committed or lineage > 0, f"{partition}: starts at {start}, {committed} are committed"
+                )
+
+
+class DeletedStaysDeleted(Invariant):
+    """What was acknowledged as deleted is read again only where a replica leads that the acknowledgement named as
+    behind, or once every in-sync replica was killed before a checkpoint."""
+
+    name = "DELETED"
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[TopicPartition, int], int] = {}
+        self._had: dict[tuple[TopicPartition, int], set[BrokerId]] = {}
+        self._behind: dict[tuple[TopicPartition, int], set[BrokerId]] = {}
+
+    def on_deleted(
+        self, world: World, process: BrokerNode, partition: TopicPartition, before_offset: int, behind: Set[BrokerId]
+    ) -> None:
+        leader = process.leading(partition)
+        assert leader is not None, "who answers leads"
+        key = (partition, leader.state.lineage)
+        if before_offset > self._before.get(key, 0):
+            self._before[key], self._had[key], self._behind[key] = before_offset, set(), set(behind)
+
+    def check(self, world: World, partition: TopicPartition) -> None:
+        found = world.state(partition)
+        if found is None:
+            return
+        key = (partition, found.state.lineage)
+        before = self._before.get(key)
+        if before is None:
+            return
+        had = self._had[key]
+        keeps = False
+        for broker, machine in world.machines.items():
+            log = machine.logs.get(partition)
+            start = 0 if log is None else (log.start if broker in world.brokers else log.durable_start)
+            if start >= before:
+                had.add(broker)
+                self._behind[key].discard(broker)
+            in_sync = broker in found.state.isr_ids
+            keeps = keeps or (in_sync and (start >= before or broker not in had))
+        if not keeps and found.state.isr:
+            world.tell(f"every in-sync replica was killed before it wrote down that it starts at {before}")
+            del self._before[key]
+
+    def on_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
+        leader = process.leading(partition)
+        if leader is None:
+            return
+        key = (partition, leader.state.lineage)
+        before = self._before.get(key, 0)
+        if process.broker_id not in self._behind.get(key, ()):
+            self.require(
+                read.first >= before or not read.values,
+                f"{partition}: broker {process.broker_id} shows {read.first}, deleted was what lies before {before}",
+            )

@@ -1,0 +1,44 @@
+"""All invariants of a world."""
+
+from __future__ import annotations
+
+from tests.simulation.invariants import (
+    AckedReadable,
+    CommittedRead,
+    EpochsMonotonic,
+    ExactlyOnceAppend,
+    Flushed,
+    HighWatermarkMonotonic,
+    Invariant,
+    LeaderInIsr,
+    LogMatch,
+    OneLeader,
+    StrongIsr,
+    ValidHighWatermark,
+)
+from tests.simulation.invariants_of_fronts import DeletedStaysDeleted, LatestKept, StartReleased
+from tests.simulation.invariants_of_moves import Led, ReplicaSet, ThrottleGone
+
+
+def all_invariants() -> list[Invariant]:
+    """Fresh ones, for one world; CommittedRead first, as others look at what it gathers; what peace waits for last."""
+    committed = CommittedRead()
+    return [
+        committed,
+        LeaderInIsr(),
+        OneLeader(),
+        ValidHighWatermark(),
+        StrongIsr(committed),
+        Flushed(committed),
+        LogMatch(committed),
+        HighWatermarkMonotonic(),
+        EpochsMonotonic(),
+        AckedReadable(committed),
+        ExactlyOnceAppend(committed),
+        LatestKept(committed),
+        StartReleased(committed),
+        DeletedStaysDeleted(),
+        ReplicaSet(),
+        ThrottleGone(),
+        Led(),
+    ]
