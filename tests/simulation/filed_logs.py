@@ -20,7 +20,7 @@ from tidemark.model import BrokerId, ErrorCode, Offset, TidemarkError, TopicPart
 from tidemark.record.envelope import Batch, split_batches
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.manager import LogManager, open_logs
-from tidemark.storage.segment import Segment
+from tidemark.storage.segment import LOG_SUFFIX
 
 from tests.simulation.disk import Machine, StoredLog
 from tests.simulation.invariants import InvariantError
@@ -148,17 +148,23 @@ class FiledLogs(MachineLogs):
 
 
 def lose_power_on_files(machine: Machine, dice: random.Random) -> None:
-    """Cut each file where the log in memory was cut, and leave the next batch torn there."""
+    """Cut each log where the log in memory was cut, and leave the next batch torn there."""
     assert machine.path is not None
     for partition, log in machine.logs.items():
-        path = Segment(Path(machine.path) / str(partition), 0).log_path
-        kept_bytes = sum(len(batch.data) for batch in log.batches)
-        if not path.exists():
-            assert not kept_bytes, "only what has held nothing has no directory"
-            continue
-        lost_bytes = path.stat().st_size - kept_bytes
-        with path.open("rb+") as file:
-            file.truncate(kept_bytes + (dice.randrange(min(lost_bytes, 300)) if lost_bytes > 0 else 0))
+        left_bytes = sum(len(batch.data) for batch in log.batches)
+        paths = sorted((Path(machine.path) / str(partition)).glob(f"*{LOG_SUFFIX}"))
+        assert paths or not left_bytes, "only what has held nothing has no directory"
+        torn = False
+        for path in paths:
+            size_bytes = path.stat().st_size
+            lost_bytes = size_bytes - left_bytes
+            if torn:
+                path.unlink()
+            elif lost_bytes > 0:
+                with path.open("rb+") as file:
+                    file.truncate(left_bytes + dice.randrange(min(lost_bytes, 300)))
+                torn = True
+            left_bytes -= min(left_bytes, size_bytes)
 
 
 def _named(batch: Batch) -> tuple[tuple[str | None, ...], int, int]:

@@ -32,7 +32,7 @@ from tidemark.storage.files import (
     write_vector,
 )
 from tidemark.storage.index import NO_TIMESTAMP_US
-from tidemark.storage.recovery import envelopes_from, make_segment, segment_offsets
+from tidemark.storage.recovery import envelopes_from, make_segment, segment_offsets, start_anew
 from tidemark.storage.retention import FrontOfLog
 from tidemark.storage.segment import Damage, Segment, walk
 from tidemark.storage.settings import storage_settings
@@ -274,6 +274,7 @@ class PartitionLog(CleanableLog, FrontOfLog):
             self._mark_cut(CutPoint(end, min(self._start, end)))
             with self._lock:
                 self._cuts += 1
+                vouched_for = end < self._flushed
                 dropped = [other for other in self._segments if other.base_offset > segment.base_offset]
                 self._segments = tuple(other for other in self._segments if other not in dropped)
                 self._pool.indexes.drop(segment)
@@ -288,10 +289,13 @@ class PartitionLog(CleanableLog, FrontOfLog):
                 other.remove()
             self._cut_bytes(segment, position)
             segment.next_offset = end
+            self._drop_snapshots(end)
             with self._lock:
                 self._cuts += 1
-            self._drop_snapshots(end)
+                self._names_behind = True  # a flush in the meantime was too early
             self._rebuild_state(end)
+            if vouched_for and position:  # never written over: the cut may reach the disk after what is appended
+                self._roll_if_there_is_space()
 
     def _cut_bytes(self, segment: Segment, size_bytes: int) -> None:
         """Cut the file of a segment and what is known of it; its next offset is the caller's."""
@@ -347,21 +351,17 @@ class PartitionLog(CleanableLog, FrontOfLog):
                 self._mark_cut(CutPoint(min(start_offset, self._end), start_offset))
                 with self._lock:
                     self._cuts += 1
-                    dropped = self._segments
+                    dropped = (*self._trimmed, *self._segments)
                     for other in dropped:
                         self._pool.drop(other)
                     self._start = self._end = self._flushed = start_offset
-                    for other in reversed(dropped):
-                        other.remove()
-                    self._remove_trimmed()
-                    self._segments = (make_segment(self._path, start_offset),)
+                    self._segments = (start_anew(self._path, dropped, start_offset),)
+                    self._trimmed = ()
                     self._tail = Tail(start_offset, 0)
                     self._producers = self._expiring(ProducerStates())
                     self._epochs = LeaderEpochs()
-                    self._latest_epoch, self._epochs_behind = -1, False
+                    self._latest_epoch, self._epochs_behind, self._snapshot_at = -1, False, -1
                     self._names_behind = True
-                self._write_epochs()
-                self._drop_snapshots(-1)
         except OSError as error:
             self._suspect_disk(error)
             self._broken = f"reset {self._path.name}: {error}"
@@ -418,7 +418,8 @@ class PartitionLog(CleanableLog, FrontOfLog):
             return Offset(self._flushed)
         with self._lock:
             cuts, end, names = self._cuts, self._end, self._names_behind
-            behind = [segment for segment in self._segments if segment.next_offset > self._flushed]
+            flushed = self._flushed - names  # a segment that was cut just there is behind too
+            behind = [segment for segment in self._segments if segment.next_offset > flushed]
             self._names_behind = False
         try:
             for segment in behind:

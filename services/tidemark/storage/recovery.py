@@ -30,12 +30,12 @@ from tidemark.storage.damage import (
     valid_batches_in_file,
     write_damage,
 )
-from tidemark.storage.epoch_file import read_epochs, write_epochs
+from tidemark.storage.epoch_file import EPOCH_FILE, read_epochs, write_epochs
 from tidemark.storage.files import DELETED_SUFFIX, TEMPORARY_SUFFIX, Descriptor, read_exactly
 from tidemark.storage.index import SegmentIndex, load_index, read_end_mark
 from tidemark.storage.scan import check_at, checked_batches
 from tidemark.storage.segment import LOG_SUFFIX, OFFSET_DIGITS, Damage, Segment, skip_to, walk
-from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, newest_snapshot
+from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, newest_snapshot, snapshot_path
 from tidemark.storage.swap import recover_swaps
 
 _ALL: Final = (1 << 63) - 1
@@ -126,10 +126,34 @@ def recover(
     except Damage:
         # A header below the recovery point, met while folding: look at everything.
         recovered = _recover(directory, expected, reading, trusting=False)
+    if cut is not None and cut.end_offset <= cut.log_start and recovered.log_end < cut.log_start:
+        recovered = _finished_reset(directory, recovered, cut)
     recovered.cut_pending = cut is not None
     if CLEANER_FILE in names:
         lower_clean_point(directory, recovered.log_end)
     return recovered
+
+
+def _finished_reset(directory: Path, recovered: Recovered, cut: CutPoint) -> Recovered:
+    """After a kill in the middle of one, which had taken some of the segments: the rest goes too."""
+    start = cut.log_start
+    segment = start_anew(directory, recovered.segments, start)
+    damage = _remembered(directory, recovered.damage if cut.end_offset == start else None, start)
+    high_watermark = min(recovered.high_watermark, start)
+    return Recovered([segment], start, start, high_watermark, LeaderEpochs(), ProducerStates(), damage)
+
+
+def start_anew(directory: Path, segments: Sequence[Segment], start_offset: int) -> Segment:
+    """Drop everything: an empty segment at `start_offset`, without epochs and producers.
+
+    What is known of the old log goes before it does, so that a new one never begins with it.
+    """
+    for offset in segment_offsets(directory, SNAPSHOT_SUFFIX):
+        snapshot_path(directory, offset).unlink(missing_ok=True)
+    (directory / EPOCH_FILE).unlink(missing_ok=True)
+    for segment in reversed(segments):
+        segment.remove()
+    return make_segment(directory, start_offset)
 
 
 def nothing_yet(directory: Path, epochs: Sequence[EpochEntry]) -> Recovered:

@@ -1,0 +1,133 @@
+"""Truncation and reset cut short, or followed by a power loss (rules E3, R3, T5): found by the crash points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.model import Offset
+from tidemark.storage.log import PartitionLog
+from tidemark.storage.manager import LogManager
+from tidemark.storage.segment import Segment
+
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
+from tests.unit.storage.test_flush import SMALL, StrictDisk, fill, recovered
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with memory_directory() as made:
+        yield made
+
+
+def opened(path: Path) -> tuple[LogManager, PartitionLog]:
+    logs = open_one(path)
+    return logs, logs.open(PARTITION, IDENTITY, SMALL)[0]
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def killed_in(patch: pytest.MonkeyPatch, removals: int, work: Callable[[], object]) -> bool:
+    """Whether the work was cut short after so many segments were removed."""
+    left = [removals]
+    remove = Segment.remove
+
+    def removing(segment: Segment) -> None:
+        if left[0] == 0:
+            raise Killed
+        left[0] -= 1
+        remove(segment)
+
+    with patch.context() as patched:
+        patched.setattr(Segment, "remove", removing)
+        try:
+            work()
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("removals", range(4))
+def test_a_reset_cut_short_by_a_kill_is_finished_by_the_start(
+    path: Path, monkeypatch: pytest.MonkeyPatch, removals: int
+) -> None:
+    """It dropped what was appended after it, when the start after that took it for a part of the old log."""
+    logs, log = opened(path)
+    fill(log, 20)
+    logs.checkpoint({PARTITION: Offset(100)})
+    assert killed_in(monkeypatch, removals, lambda: log.reset(Offset(104)))
+    logs.close()
+    for appended in range(5):
+        logs = open_one(path)
+        log, found = logs.open(PARTITION, IDENTITY, SMALL)
+        assert (found.log_start_offset, found.log_end_offset, found.damaged) == (104, 104 + 20 * appended, None)
+        assert found.producers.entries == {}
+        fill(log, 4, epoch=appended)
+        logs.close()
+
+
+def test_a_flush_after_a_cut_keeps_the_cut_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = StrictDisk(monkeypatch)
+    _, log = opened(path / "disk")
+    lead(log, *(make_batch([value]) for value in "abc"))
+    log.flush()
+    log.truncate(Offset(2))
+    log.flush()
+    assert recovered(disk, path) == (read_all(log), None, 2)
+
+
+def test_what_is_flushed_behind_a_cut_is_not_doubted_for_what_was_cut(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = StrictDisk(monkeypatch)
+    _, log = opened(path / "disk")
+    lead(log, *(make_batch([value]) for value in "abc"))
+    log.flush()
+    log.truncate(Offset(2))
+    lead(log, make_batch(["y" * 1500]), epoch=1)
+    assert log.flush() == 3
+    assert recovered(disk, path) == (read_all(log), None, 3)
+
+
+def test_a_flush_in_the_middle_of_a_cut_does_not_stand_for_one_after_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = StrictDisk(monkeypatch)
+    _, log = opened(path / "disk")
+    fill(log, 20)
+    log.flush()
+    remove = Segment.remove
+
+    def removing(segment: Segment) -> None:
+        log.flush()
+        remove(segment)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "remove", removing)
+        log.truncate(Offset(30))
+    fill(log, 1, epoch=1)
+    assert log.flush() == 35
+    assert recovered(disk, path) == (read_all(log), None, 35)
+
+
+def test_what_a_checkpoint_vouches_for_is_not_written_over_where_it_is_cut(path: Path) -> None:
+    """The page that the cut goes through may reach the disk before the cut does."""
+    logs, log = opened(path)
+    lead(log, *(make_batch([value]) for value in "abc"))
+    logs.checkpoint({PARTITION: Offset(2)})
+    (first,) = (path / str(PARTITION)).glob("*.log")
+    before = first.read_bytes()
+    log.truncate(Offset(2))
+    cut = first.read_bytes()
+    assert before.startswith(cut)
+    lead(log, make_batch(["d"]), epoch=1)
+    assert first.read_bytes() == cut
+    assert log.log_end_offset == 3
+    whole = read_all(log)
+    logs.close()
+    logs, log = opened(path)
+    assert read_all(log) == whole
+    logs.close()
