@@ -58,6 +58,7 @@ FORMAT_VERSION: Final = 1
 
 _REPLICA_NAME: Final = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
 _ASIDE_NAME: Final = re.compile(r".+\.[0-9a-f]{32}-(?P<suffix>stray|delete)")
+_FUTURE_NAME: Final = re.compile(r".+\.[0-9a-f]{32}-future")
 _NAME_BYTES_MAX: Final = 255
 _LOGGER: Final = logging.getLogger(__name__)
 
@@ -77,6 +78,19 @@ class FoundReplica(NamedTuple):
     path: Path
     identity: ReplicaIdentity | None
     generation: int
+
+
+class FoundFuture(NamedTuple):
+    """The directory of an unfinished copy (rule M3).
+
+    Attributes:
+        clean_point: of the replica's log when the copying began.
+    """
+
+    partition: TopicPartition
+    path: Path
+    identity: ReplicaIdentity
+    clean_point: int
 
 
 class UnmadeDirectory:
@@ -109,6 +123,8 @@ class LogDirectory:
 
     Attributes:
         failed: why it is offline, None while it is not; a sync that failed once is never tried again.
+        futures: copies of replicas of other directories under way into this one, open (rule M3).
+        unfinished: such copies, as they were found.
     """
 
     def __init__(self, path: Path, directory_id: str, lock: Descriptor) -> None:
@@ -116,11 +132,14 @@ class LogDirectory:
         self.directory_id = directory_id
         self.failed: str | None = None
         self.logs: dict[CheckpointKey, PartitionLog] = {}
+        self.futures: dict[CheckpointKey, PartitionLog] = {}
         self._lock_descriptor: Descriptor | None = lock
         self._checkpoint_lock = threading.Lock()
         self._to_delete: deque[tuple[float, list[Path]]] = deque()
         self.previous = PreviousDirectory(directory_id, _clean_epoch(path), _incarnation(path))
-        self.found = list(_found_replicas(path))
+        self.unfinished: list[FoundFuture] = []
+        self._unusable: list[tuple[Path, str]] = []
+        self.found = [*_found_replicas(path), *self._finished_futures()]
         self.roster = Roster(path)
         self.roster.forget_shadowed([found.partition for found in self.found])
         for partition, entry in self.roster.entries.items():
@@ -227,7 +246,7 @@ class LogDirectory:
         points = self.checkpoints
         changed = points.changed
         points.changed = False
-        for key, log in list(self.logs.items()):
+        for key, log in [*self.logs.items(), *self.futures.items()]:
             capture = log.capture()
             if capture is None:
                 continue
@@ -272,7 +291,7 @@ class LogDirectory:
         """
         self._check_online()
         try:
-            for log in self.logs.values():
+            for log in (*self.logs.values(), *self.futures.values()):
                 log.finish()
         except OSError as error:
             raise storage_error(f"finish the logs in {self.path}", error) from error
@@ -287,9 +306,10 @@ class LogDirectory:
 
     def release(self) -> None:
         """Close every log and give the lock back."""
-        for log in self.logs.values():
+        for log in (*self.logs.values(), *self.futures.values()):
             log.close()
         self.logs.clear()
+        self.futures.clear()
         if self._lock_descriptor is not None:
             fcntl.flock(self._lock_descriptor.number, fcntl.LOCK_UN)
             self._lock_descriptor = None
@@ -297,7 +317,27 @@ class LogDirectory:
     def asides(self) -> list[tuple[Path, str]]:
         """(path, "stray" or "delete") of what was set aside."""
         matches = ((path, _ASIDE_NAME.fullmatch(path.name)) for path in self.path.iterdir())
-        return [(path, match["suffix"]) for path, match in matches if match]
+        return [*((path, match["suffix"]) for path, match in matches if match), *self._unusable]
+
+    def _finished_futures(self) -> Iterator[FoundReplica]:
+        """Copies that were committed and not renamed yet: they are replicas. The others are kept account of."""
+        for path in list(self.path.iterdir()):
+            if _FUTURE_NAME.fullmatch(path.name) is None:
+                continue
+            try:
+                document = read_json(path / PARTITION_FILE)
+            except BadFile:  # the replica itself is there as long as this may be a copy
+                self._unusable.append((path, "stray"))
+                continue
+            if document is None:
+                self._unusable.append((path, "delete"))
+                continue
+            partition = TopicPartition(document["topic"], document["partition"])
+            identity = ReplicaIdentity(document["topic_id"], document["incarnation"])
+            if document["future"]:
+                self.unfinished.append(FoundFuture(partition, path, identity, document["clean_point"]))
+            else:
+                yield FoundReplica(partition, path, identity, document["generation"])
 
     def _check_online(self) -> None:
         if self.failed is not None:
@@ -314,6 +354,24 @@ def write_identity(path: Path, identity: ReplicaIdentity, *, generation: int) ->
     """Write partition.json; durable with the next syncfs."""
     document = {"topic_id": identity.topic_id, "incarnation": identity.incarnation, "generation": generation}
     replace_file(path / PARTITION_FILE, pack_json(document))
+
+
+def future_document(
+    partition: TopicPartition, identity: ReplicaIdentity, *, generation: int, future: bool, clean_point: int = 0
+) -> bytes:
+    """The partition.json of a copy (`future`), or of one that has become the replica; its directory's name may be cut
+    off, so that it says whose it is itself."""
+    return pack_json(
+        {
+            "topic_id": identity.topic_id,
+            "incarnation": identity.incarnation,
+            "generation": generation,
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "future": future,
+            "clean_point": clean_point,
+        }
+    )
 
 
 def _found_replicas(directory: Path) -> Iterator[FoundReplica]:

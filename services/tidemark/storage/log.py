@@ -32,6 +32,7 @@ from tidemark.storage.files import (
     write_vector,
 )
 from tidemark.storage.index import NO_TIMESTAMP_US
+from tidemark.storage.movable import MovableLog
 from tidemark.storage.recovery import envelopes_from, make_segment, segment_offsets, start_anew
 from tidemark.storage.retention import FrontOfLog
 from tidemark.storage.segment import Damage, Segment, walk
@@ -51,7 +52,7 @@ class Captured(NamedTuple):
     cuts: int
 
 
-class PartitionLog(CleanableLog, FrontOfLog):
+class PartitionLog(CleanableLog, MovableLog):
     """The whole `Log`: appending, cutting and making durable, on top of reading, cleaning and letting the front go."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
@@ -75,7 +76,7 @@ class PartitionLog(CleanableLog, FrontOfLog):
         if not batches:
             return Offset(self._end)
         if self._unmade is not None:
-            self._make_directory()
+            self.make_directory()
         if not stamp and batches[0].envelope.base_offset < self._end:
             self._start_at_spanning_batch(batches[0])
         first = base_offset if stamp else batches[0].envelope.base_offset
@@ -94,7 +95,7 @@ class PartitionLog(CleanableLog, FrontOfLog):
             raise TidemarkError(ErrorCode.STORAGE_ERROR, f"append to {self._path.name}: {reason}") from error
         return Offset(self._end)
 
-    def _make_directory(self) -> None:
+    def make_directory(self) -> None:
         """The first record is coming, or what is like it; the log may have been closed and set aside meanwhile."""
         with self._files_lock:
             self._check_usable()
@@ -273,7 +274,7 @@ class PartitionLog(CleanableLog, FrontOfLog):
                     break
             self._mark_cut(CutPoint(end, min(self._start, end)))
             with self._lock:
-                self._cuts += 1
+                self._count_cut(end)
                 vouched_for = end < self._flushed
                 dropped = [other for other in self._segments if other.base_offset > segment.base_offset]
                 self._segments = tuple(other for other in self._segments if other not in dropped)
@@ -345,12 +346,12 @@ class PartitionLog(CleanableLog, FrontOfLog):
             TidemarkError: STORAGE_ERROR; the replica is offline then.
         """
         self._check_usable()
-        self._make_directory()
+        self.make_directory()
         try:
             with self._files_lock:
                 self._mark_cut(CutPoint(min(start_offset, self._end), start_offset))
                 with self._lock:
-                    self._cuts += 1
+                    self._count_cut(min(start_offset, self._end))
                     dropped = (*self._trimmed, *self._segments)
                     for other in dropped:
                         self._pool.drop(other)

@@ -25,6 +25,7 @@ from tidemark.storage.directory import (
 )
 from tidemark.storage.files import PARTITION_FILE, DescriptorPool, storage_error
 from tidemark.storage.log import PartitionLog
+from tidemark.storage.mover import ReplicaMover
 from tidemark.storage.placement import FEWEST_REPLICAS, Placement
 from tidemark.storage.recovery import Expected, nothing_yet, recover, segment_offsets
 from tidemark.storage.recovery_estimate import bytes_to_scan
@@ -101,6 +102,7 @@ class LogManager:
         self._deleter = ThreadPoolExecutor(1, thread_name_prefix="log-deleter")
         self._found: dict[TopicPartition, list[tuple[LogDirectory, FoundReplica]]] = {}
         self._strays: list[Path] = []
+        self._take_aside = partial(_take_aside, self._deleter, self._strays)
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         for directory in self._directories:
             for found in directory.found:
@@ -108,6 +110,14 @@ class LogManager:
             for path, suffix in directory.asides():
                 self._take_aside(path, suffix)
         self._placement = Placement(self._directories, self._found, directory_choice)
+        self.mover = ReplicaMover(
+            self._directories,
+            self._found,
+            self._lock,
+            self._pool,
+            self._take_aside,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+        )
 
     @property
     def directory_ids(self) -> tuple[str, ...]:
@@ -204,6 +214,7 @@ class LogManager:
         key = (partition, identity.incarnation)
         with self._lock:
             doubt = self._set_others_aside(partition, identity)
+            self.mover.abandon_others(partition, identity)
             places = self._found.get(partition)
             fresh = not places
             if places:
@@ -267,11 +278,16 @@ class LogManager:
                 continue
             if found.identity is None and keep is None:
                 doubt = _doubt(found.path)
-            self._move_aside(directory, found, "stray")
+            try:
+                self._move_aside(directory, found, "stray")
+            except OSError as error:
+                if keep is None or found.identity != identity:
+                    raise
+                directory.fail(f"set aside {found.path.name}, which has moved: {error.strerror}")  # rule M3
         if keep is None:
             self._found.pop(partition, None)
         else:
-            self._found[partition] = [keep]
+            self._found[partition] = [(keep[0], self.mover.settle(*keep))]
         return doubt
 
     def _place_for(self, partition: TopicPartition) -> LogDirectory:
@@ -306,6 +322,7 @@ class LogManager:
         """
         assert suffix in ("stray", "delete"), suffix
         with self._lock:
+            self.mover.abandon(partition)
             for directory, found in self._found.pop(partition, []):
                 try:
                     self._move_aside(directory, found, suffix)
@@ -327,12 +344,6 @@ class LogManager:
         if found.identity is not None:
             directory.roster.was_set_aside(*key)
         self._take_aside(aside, suffix)
-
-    def _take_aside(self, path: Path, suffix: str) -> None:
-        if suffix == "delete":
-            self._deleter.submit(_delete, path)
-        else:
-            self._strays.append(path)
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
         """Write the HW, recovery-point and log-start checkpoints of every directory, one syncfs each.
@@ -385,9 +396,16 @@ class LogManager:
         now_s = time.time()  # against the file system's own clock, which renamed them
         with self._lock:
             due = [path for path in self._strays if now_s - _changed_s(path) >= self._stray_grace_s]
-            self._strays = [path for path in self._strays if path not in due]
+            self._strays[:] = [path for path in self._strays if path not in due]
         for path in due:
             self._deleter.submit(_delete, path)
+
+
+def _take_aside(deleter: ThreadPoolExecutor, strays: list[Path], path: Path, suffix: str) -> None:
+    if suffix == "delete":
+        deleter.submit(_delete, path)
+    else:
+        strays.append(path)
 
 
 def _changed_s(path: Path) -> float:
