@@ -75,6 +75,7 @@ class BrokerCore(BrokerQueries):
             ev.LogTruncated: self._on_log_truncated,
             ev.LogFailed: self._on_log_failed,
             ev.LogFull: self._on_log_full,
+            ev.LogMoved: self._on_log_moved,
             ev.FrontReleased: self._on_front_released,
             ev.ProduceArrived: self._on_produce,
             ev.ProduceExpired: self._on_produce_expired,
@@ -445,6 +446,11 @@ class BrokerCore(BrokerQueries):
             if replica.log.epochs.truncate_from_end(event.log_end_offset):
                 replica.log.save_epochs()
             self._maybe_begin(replica, now_ms)
+
+    def _on_log_moved(self, event: ev.LogMoved, now_ms: int) -> None:
+        replica = self._of(event.partition, event.identity)
+        if replica is not None and replica.log is not None:
+            replica.log.directory = event.directory
 
     def _on_front_released(self, event: ev.FrontReleased, now_ms: int) -> None:
         replica = self._of(event.partition, event.identity)

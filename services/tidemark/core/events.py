@@ -145,6 +145,15 @@ class LogFull:
 
 
 @dataclass(frozen=True, slots=True)
+class LogMoved:
+    """The log lies in another log directory from now on, with all that it holds (rule M3); `directory`: its index."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    directory: int
+
+
+@dataclass(frozen=True, slots=True)
 class FrontReleased:
     """Retention, or a client that deletes records, needs nothing below `start_offset` any more (rule L1).
 
@@ -275,6 +284,7 @@ Event = (
     | LogTruncated
     | LogFailed
     | LogFull
+    | LogMoved
     | FrontReleased
     | ProduceArrived
     | ProduceExpired

@@ -136,7 +136,7 @@ class PartitionFollower:
         if self._connected:
             assert self.link is not None
             self.link.stop(StopFetch(self.log.partition, newer_leader_epoch))
-            self.link.give_credit(self.log.directory, sum(self._chunk_bytes))
+            self.link.give_credit(self.link.credit_directory(self.log), sum(self._chunk_bytes))
         self._chunk_bytes.clear()
         self.phase = Phase.IDLE
 
@@ -173,7 +173,7 @@ class PartitionFollower:
                 self.leader_epoch,
                 log.log_end_offset,
                 log.last_record_epoch,
-                log.directory,
+                self.link.credit_directory(log),
                 log.flushed_offset if log.group_commit else Offset(0),
                 log.log_start_offset,
             )
@@ -312,7 +312,7 @@ class PartitionFollower:
             return
         assert self.link is not None
         if used_bytes:
-            self.link.give_credit(log.directory, used_bytes)
+            self.link.give_credit(self.link.credit_directory(log), used_bytes)
         if self.phase is Phase.FETCHING:
             self.report()
         elif self.phase is Phase.DRAINING and log.quiet:
@@ -325,7 +325,7 @@ class PartitionFollower:
             log.save_epochs()
         if self._connected:
             assert self.link is not None
-            self.link.give_credit(log.directory, sum(self._chunk_bytes))
+            self.link.give_credit(self.link.credit_directory(log), sum(self._chunk_bytes))
         self._chunk_bytes.clear()
         if self.phase in (Phase.FETCHING, Phase.DRAINING):
             self._pause(now_ms)

@@ -362,6 +362,12 @@ class LeaderLink:
         self._positions.append(position)
         self._ctx.talking_links[self] = None
 
+    def credit_directory(self, log: ReplicaLog) -> int:
+        """The log directory whose credit its chunks use: as long as this stream lasts, where it lay when it was first
+        fetched on it. What is under way was sent against that one; a log that has moved takes the other next time."""
+        fetched = self._fetched.get(log.partition)
+        return log.directory if fetched is None else fetched[1]
+
     def fetched_another(self, log: ReplicaLog) -> bool:
         """Whether another incarnation was fetched on this stream (rule C7): its chunks do not say that it is not this
         one, so this one needs another stream."""
