@@ -64,7 +64,11 @@ class Throttle:
 
 
 class LogCleaner:
-    """Started and stopped with the broker; a log that cannot be cleaned is told of and holds up no other."""
+    """Started and stopped with the broker; a log that cannot be cleaned is told of and holds up no other.
+
+    Args:
+        paused: whether a replica is to be left alone for now (rule M3).
+    """
 
     def __init__(
         self,
@@ -73,11 +77,13 @@ class LogCleaner:
         high_watermarks: Callable[[], Mapping[TopicPartition, Offset]],
         settings: BrokerSettings,
         metrics: Metrics,
+        paused: Callable[[TopicPartition], bool] = lambda partition: False,
     ) -> None:
         self._logs = logs
         self._topics = topics
         self._high_watermarks = high_watermarks
         self._settings = settings
+        self._paused = paused
         self._directories = range(len(logs.directories()))
         self._stopping = threading.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -125,7 +131,7 @@ class LogCleaner:
         found: list[tuple[TopicPartition, PartitionLog, int]] = []
         for partition, log in self._logs.logs_in(directory):
             rules[partition.topic] = self._topics.rules(partition.topic).settings
-            if "compact" in rules[partition.topic].cleanup_policy:
+            if "compact" in rules[partition.topic].cleanup_policy and not self._paused(partition):
                 found.append((partition, log, log.cuts))
         if not found:
             return []

@@ -7,11 +7,13 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from tidemark.broker.dir_moves import DirMoves
 from tidemark.broker.log_threads import LogThreads
 from tidemark.core.broker import BrokerCore
 from tidemark.core.replica import ReplicaView
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
+from tidemark.storage.future import FutureLog
 from tidemark.storage.manager import DirectoryState, LogManager
 
 _SLICE = 500
@@ -21,10 +23,11 @@ _SLICE = 500
 class LogDirs:
     """Asks the core for the replicas and the file systems, off the event loop, for their sizes."""
 
-    def __init__(self, core: BrokerCore, logs: LogManager, threads: LogThreads) -> None:
+    def __init__(self, core: BrokerCore, logs: LogManager, threads: LogThreads, moves: DirMoves) -> None:
         self._core = core
         self._logs = logs
         self._threads = threads
+        self._moves = moves
 
     async def describe(
         self, topics: frozenset[str], partitions: frozenset[TopicPartition]
@@ -40,6 +43,9 @@ class LogDirs:
                 view = self._core.replica(partition)
                 if view is not None:
                     self._place(view, replicas)
+        for directory, future in self._moves.futures():
+            if everything or future.partition.topic in topics or future.partition in partitions:
+                replicas[directory].append(_copy_under_way(future))
         return await asyncio.to_thread(_contents, self._logs.directories(), replicas)
 
     def _place(self, view: ReplicaView, replicas: defaultdict[int, list[ReplicaOnDisk]]) -> None:
@@ -62,6 +68,23 @@ class LogDirs:
                 offline=offline,
             )
         )
+
+
+def _copy_under_way(future: FutureLog) -> ReplicaOnDisk:
+    log = future.log
+    return ReplicaOnDisk(
+        partition=future.partition,
+        identity=future.identity,
+        size_bytes=log.size_bytes(),
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        high_watermark=Offset(0),
+        leader=False,
+        offset_lag=future.offset_lag,
+        bytes_in_per_s=0.0,
+        offline=False,
+        future=True,
+    )
 
 
 def _contents(

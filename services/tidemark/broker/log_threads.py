@@ -3,7 +3,7 @@ What is appended to topics that do not leave it to the kernel is flushed by thre
 
 A thread takes everything that waits, does it, and hands all completions back to the event loop at once. Appends to
 one log that wait together become one write. While a replica is opened or closed, what comes for it is held, so that
-an effect never meets the log of another opening.
+an effect never meets the log of another opening. So it is while a log changes its directory (`pause`, `resume`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tidemark.core.events import (
     LogFailed,
     LogFlushed,
     LogFull,
+    LogMoved,
     LogOpened,
     LogTruncated,
     RecoveredLog,
@@ -52,7 +53,18 @@ class RollLog:
     now_ms: int
 
 
-LogEffect = OpenLog | CloseLog | AppendToLog | TruncateLog | ResetLog | TrimLog | ResumeLog | SaveEpochs | RollLog
+@dataclass(frozen=True, slots=True)
+class ReachPause:
+    """All before it is done, and its completions are delivered, when `reached` is told."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    reached: asyncio.Future[None]
+
+
+LogEffect = (
+    OpenLog | CloseLog | AppendToLog | TruncateLog | ResetLog | TrimLog | ResumeLog | SaveEpochs | RollLog | ReachPause
+)
 _DRAIN_MAX: Final = 64
 _SPACE_S: Final = 1.0
 """So long a cut that found no space waits for some."""
@@ -95,6 +107,9 @@ class LogThreads:
         self._loop = asyncio.get_running_loop()
         self._replicas: dict[TopicPartition, OpenReplica] = {}
         self._held: dict[TopicPartition, deque[LogEffect]] = {}
+        self._paused: set[TopicPartition] = set()
+        self._offline: dict[int, TidemarkError] = {}
+        self._opened_listener: Callable[[TopicPartition], None] = lambda partition: None
         self._openers = openers or LogOpeners(logs)
         self._queues: list[queue.SimpleQueue[_Job | None]] = [queue.SimpleQueue() for _ in logs.directory_ids]
         self._threads = [
@@ -129,6 +144,14 @@ class LogThreads:
         replica = self._replicas.get(partition)
         return replica.log if replica is not None else None
 
+    def replica(self, partition: TopicPartition) -> OpenReplica | None:
+        """An open log with the directory that it lies in."""
+        return self._replicas.get(partition)
+
+    def listen(self, listener: Callable[[TopicPartition], None]) -> None:
+        """Be told, on the event loop, of each log that has been opened."""
+        self._opened_listener = listener
+
     def _submit_later(self, effect: LogEffect) -> None:
         self._loop.call_later(_SPACE_S, self.submit, effect)
 
@@ -139,8 +162,13 @@ class LogThreads:
             self.submit(RollLog(partition, replica.identity, now_ms))
 
     def fail_directory(self, directory: int, error: TidemarkError) -> int:
-        """It is offline: every open log in it has failed; gives how many had not said so yet."""
-        failed = [replica for replica in self._replicas.values() if replica.directory == directory and replica.fail()]
+        """It is offline: every open log in it has failed; gives how many had not said so yet.
+
+        One that is paused is on its way out of it, or into it: that is seen when it goes on.
+        """
+        self._offline[directory] = error
+        here = [one for one in self._replicas.values() if one.directory == directory]
+        failed = [one for one in here if one.partition not in self._paused and one.fail()]
         self._deliver([LogFailed(replica.partition, replica.identity, error) for replica in failed])
         return len(failed)
 
@@ -164,6 +192,45 @@ class LogThreads:
             replica = self._replicas.get(partition)
             if replica is not None and not replica.failed and replica.identity == effect.identity:
                 self._queues[replica.directory].put((replica, effect, time.perf_counter()))
+
+    # -- a change of directory (rule M3) -----------------------------------------------------------------------
+
+    async def pause(self, replica: OpenReplica) -> bool:
+        """Hold what comes for it, and wait until what came before is done; False, and nothing is held, where it is
+        being opened or closed, or has been."""
+        partition = replica.partition
+        if partition in self._held or self._replicas.get(partition) is not replica:
+            return False
+        self._held[partition] = deque()
+        self._paused.add(partition)
+        reached: asyncio.Future[None] = self._loop.create_future()
+        self._queues[replica.directory].put((replica, ReachPause(partition, replica.identity, reached), 0.0))
+        await reached
+        return True
+
+    def resume(self, replica: OpenReplica, moved: tuple[Log, int] | None) -> None:
+        """Go on; `moved`: with this log from now on, in the directory of that index."""
+        partition, identity = replica.partition, replica.identity
+        held = self._held.pop(partition)
+        self._paused.discard(partition)
+        current = replica
+        if moved is not None:
+            current = self._replicas[partition] = OpenReplica(partition, identity, *moved)
+            current.full = replica.full
+            if replica.was_full:
+                self._note_space(replica.directory, True)
+            if replica.failed:
+                current.fail()
+            self._configure(current)
+        offline = self._offline.get(current.directory)
+        failed = offline is not None and current.fail()
+        self._flush.written(current)  # of what was refused meanwhile
+        for one in held:  # before anything that the core asks for next
+            self.submit(one)
+        if moved is not None:
+            self._deliver((LogMoved(partition, identity, current.directory),))
+        if offline is not None and failed:
+            self._deliver((LogFailed(partition, identity, offline),))
 
     # -- open and close ----------------------------------------------------------------------------------------
 
@@ -196,6 +263,7 @@ class LogThreads:
                 self._flush.written(replica)
         for one in held:
             self.submit(one)
+        self._opened_listener(effect.partition)
 
     def _topics_changed(self, topics: frozenset[str]) -> None:
         """What was written under the old settings is flushed as the new ones want it."""
@@ -252,6 +320,9 @@ class LogThreads:
             if done:
                 submitted_s = [at for _, effect, at in work if isinstance(effect, AppendToLog)]
                 self._on_loop(self._completed, done, cut, submitted_s)
+            for _, effect, _ in work:
+                if isinstance(effect, ReachPause):
+                    self._on_loop(_reach, effect.reached)
 
     def _completed(self, events: list[Event], cut: list[OpenReplica], submitted_s: list[float]) -> None:
         for replica in cut:
@@ -270,8 +341,13 @@ class LogThreads:
             self._deliver((LogFlushed(replica.partition, replica.identity, flushed_offset),))
 
     def _flush_failed(self, replica: OpenReplica, error: TidemarkError) -> None:
-        """A log that was closed refuses too; nobody waits for that one."""
-        if self._replicas.get(replica.partition) is replica and replica.fail():
+        """A log that was closed refuses too; nobody waits for that one. One that is paused may have given way to
+        another; it is asked again when it goes on."""
+        if (
+            replica.partition not in self._paused
+            and self._replicas.get(replica.partition) is replica
+            and replica.fail()
+        ):
             self._deliver((LogFailed(replica.partition, replica.identity, error),))
 
     def _carry_out(
@@ -328,6 +404,11 @@ class LogThreads:
             _log.debug("a completion came after the end of the event loop")
 
 
+def _reach(reached: asyncio.Future[None]) -> None:
+    if not reached.done():
+        reached.set_result(None)
+
+
 def _by_replica(work: list[_Job]) -> dict[OpenReplica, list[LogEffect]]:
     """What there is to do for each, in order; logs do not depend on one another."""
     found: dict[OpenReplica, list[LogEffect]] = {}
@@ -381,6 +462,8 @@ def _do(replica: OpenReplica, effect: LogEffect, done: list[Event]) -> None:
         return
     elif isinstance(effect, RollLog):
         log.roll_by_time(effect.now_ms)
+        return
+    elif isinstance(effect, ReachPause):
         return
     else:
         assert isinstance(effect, SaveEpochs)

@@ -154,6 +154,7 @@ class BrokerProcess:
         self._offline.stop()
         await self._cleaner.stop()
         self._retention.stop()
+        await self._dir_moves.stop()
         await self._checkpoints.stop()
         await asyncio.to_thread(self._threads.stop)
         self._readers.shutdown(wait=True)
@@ -194,7 +195,7 @@ class BrokerProcess:
         self._offline = OfflineDirectories(
             logs, self._threads, self._metrics.offline_log_directories.set, self._driver.fail
         )
-        self._dir_moves = DirMoves(self._core, logs, METRICS)
+        self._dir_moves = DirMoves(self._core, logs, self._threads, self._topics, METRICS, self._driver.fail)
         self._control.directories = self._dir_moves
         self._retention = Retention(
             self._core,
@@ -204,11 +205,14 @@ class BrokerProcess:
             settings.log_retention_check_interval_ms,
             lambda: self._clock.wall_us() // 1000,
             self._driver.fail,
+            self._dir_moves.is_copying,
         )
         self._checkpoints = Checkpoints(
             logs, self._core.high_watermarks, settings.replica_high_watermark_checkpoint_interval_ms
         )
-        self._cleaner = LogCleaner(logs, self._topics, self._core.high_watermarks, settings, METRICS)
+        self._cleaner = LogCleaner(
+            logs, self._topics, self._core.high_watermarks, settings, METRICS, self._dir_moves.is_copying
+        )
 
     def _serve_nothing_yet(self) -> None:
         settings = self._settings
@@ -223,7 +227,7 @@ class BrokerProcess:
             self._metrics,
             self._readers,
         )
-        log_dirs = LogDirs(self._core, self._logs, self._threads)
+        log_dirs = LogDirs(self._core, self._logs, self._threads, self._dir_moves)
         clients = BrokerService(
             self._metadata,
             self._produce,
@@ -325,6 +329,7 @@ class BrokerProcess:
         """Those of the table whose scope is broker-dynamic."""
         logging.getLogger().setLevel(settings.log_level.upper())
         self._driver.submit(SettingsChanged(_replication_config(settings)))
+        self._dir_moves.use_throttle(settings.replica_alter_log_dirs_io_max_bytes_per_second)
 
     def _offline_directories(self) -> tuple[str, ...]:
         online = self._logs.directory_ids if self._logs is not None else ()

@@ -46,6 +46,7 @@ class Retention:
         interval_ms: how long from one look to the next.
         wall_ms: the clock that records are dated by.
         fail: called with a mistake of ours: without retention disks fill.
+        paused: whether a replica is to be left alone for now (rule M3).
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Retention:
         interval_ms: int,
         wall_ms: Callable[[], int],
         fail: Callable[[BaseException], None],
+        paused: Callable[[TopicPartition], bool] = lambda partition: False,
     ) -> None:
         self._core = core
         self._threads = threads
@@ -65,6 +67,7 @@ class Retention:
         self._interval_ms = interval_ms
         self._wall_ms = wall_ms
         self._fail = fail
+        self._paused = paused
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -91,7 +94,7 @@ class Retention:
 
     def _look_at(self, partition: TopicPartition) -> _Look | None:
         log, view = self._threads.log(partition), self._core.replica(partition)
-        if log is None or view is None:
+        if log is None or view is None or self._paused(partition):
             return None
         limits = limits_of(self._topics.rules(partition.topic).settings) if view.role == "leader" else None
         return _Look(view, log, limits)

@@ -328,6 +328,16 @@ _BROKER: Final = (
         minimum=1024,
         unlimited=True,
     ),
+    _int(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        ("broker",),
+        UNLIMITED,
+        "bytes/s",
+        "Copying of replicas into other log directories, of all that name no limit of their own together",
+        minimum=1024,
+        unlimited=True,
+        scope=Scope.BROKER_DYNAMIC,
+    ),
     _int("num.read.threads", ("broker",), 2, "", "Threads that read from disk", minimum=1, maximum=256),
     _int(
         "num.recovery.threads.per.data.dir",
