@@ -2,12 +2,12 @@
 
 Peers, in the same run and on the same file system: a loop of write(2), a loop of pread(2), a pass of CRC-32C over the
 same bytes; of compaction, a loop with a dict over records that need no reading. Batches of 64 KiB; the appends include
-the checks that every replicated batch gets.
+the checks that every replicated batch gets. Then 1,000 logs are opened (`_log_open.py`).
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
 import random
 import shutil
@@ -16,8 +16,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import google_crc32c
 from tidemark.model import BrokerId, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
@@ -26,6 +26,9 @@ from tidemark.record.envelope import Batch, parse_envelope
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.storage.cleaner import CleanerSettings, clean_log
 from tidemark.storage.manager import LogManager, open_logs
+
+from bench._log_open import measure
+from bench.figures import Figure, report
 
 PARTITION = TopicPartition("bench", 0)
 IDENTITY = ReplicaIdentity("topic", "incarnation")
@@ -37,6 +40,13 @@ ROUNDS = 3
 COMPACTED = 3600
 """Batches of the log that is compacted: two million records."""
 KEYS = 200_000
+PARTITIONS = 1000
+PEERS = {
+    "append": "plain_write",
+    "append_unchecked": "plain_write",
+    "read": "plain_read",
+    "recovery_scan": "plain_scan",
+}
 
 
 def open_at(path: Path) -> LogManager:
@@ -54,15 +64,19 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def append(path: Path, data: bytes, *, checked: bool) -> None:
+def append(path: Path, data: bytes, *, checked: bool) -> float:
+    """Seconds of the appending alone, without the making of the directory, which syncs."""
     logs = open_at(path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     batch = Batch(parse_envelope(data), data)
+    started = time.perf_counter()
     for _ in range(BATCHES):
         if checked:
             batch = check_batch(data)
         log.append((batch,), base_offset=log.log_end_offset, leader_epoch=LeaderEpoch(1), stamp=True)
+    seconds = time.perf_counter() - started
     logs.close()
+    return seconds
 
 
 def read(path: Path) -> float:
@@ -173,57 +187,55 @@ def compaction(root: Path) -> tuple[float, float]:
     return statistics.median(ours for ours, _ in rates), statistics.median(plain for _, plain in rates)
 
 
-def main() -> int:
-    root = Path(tempfile.mkdtemp(prefix="tidemark-bench-log-"))
-    data = make_data()
-    mebibytes = BATCHES * len(data) / (1 << 20)
+def rounds(root: Path, data: bytes) -> dict[str, list[float]]:
+    """Seconds of each step of ROUNDS rounds; ours and the plain ones take turns."""
     seconds: dict[str, list[float]] = {}
 
     def note(name: str, value: float) -> None:
         seconds.setdefault(name, []).append(value)
 
+    for number in range(ROUNDS):
+        path, raw, plain = root / f"log-{number}", root / f"raw-{number}", root / f"plain-{number}"
+        note("plain_write", timed(partial(plain_write, plain, data)))
+        note("append", append(path, data, checked=True))
+        note("recovery_scan", timed(partial(open_after_kill, path)))
+        note("plain_scan", timed(partial(plain_scan, plain)))
+        note("read", read(path))
+        note("plain_read", timed(partial(plain_read, plain)))
+        note("append_unchecked", append(raw, data, checked=False))
+        for used in root.iterdir():
+            shutil.rmtree(used) if used.is_dir() else used.unlink()
+    return seconds
+
+
+def open_figures(root: Path, data: bytes, size_bytes: int) -> dict[str, Figure]:
+    """Of opening many logs, each beside its plain loop."""
+    figures: dict[str, Figure] = {}
+    for name, opened in measure(root, data, partitions=PARTITIONS, size_bytes=size_bytes).items():
+        figures[name] = Figure(opened.seconds, "s", opened.peer_seconds, lower_is_better=True)
+        print(f"{name}: {PARTITIONS:,} logs, {opened.scanned_bytes / 1e9:.1f} GB scanned")
+    return figures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gigabytes", type=float, default=10.0, help="of the logs that are opened (default: 10)")
+    arguments = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="tidemark-bench-log-"))
+    data = make_data()
+    megabytes = BATCHES * len(data) / 1e6
     try:
-        for number in range(ROUNDS):
-            path, plain = root / f"log-{number}", root / f"plain-{number}"
-            note("plain_write", timed(lambda p=plain: plain_write(p, data)))  # type: ignore[misc]
-            note("append", timed(lambda p=path: append(p, data, checked=True)))  # type: ignore[misc]
-            note("recovery_scan", timed(lambda p=path: open_after_kill(p)))  # type: ignore[misc]
-            note("plain_scan", timed(lambda p=plain: plain_scan(p)))  # type: ignore[misc]
-            note("read", read(path))
-            note("plain_read", timed(lambda p=plain: plain_read(p)))  # type: ignore[misc]
-            note("append_unchecked", timed(lambda p=root / f"raw-{number}": append(p, data, checked=False)))  # type: ignore[misc]
-            for used in root.iterdir():
-                shutil.rmtree(used) if used.is_dir() else used.unlink()
+        seconds = rounds(root, data)
         compacted, plain_compacted = compaction(root)
+        shutil.rmtree(root)
+        root.mkdir()
+        opened = open_figures(root, data, int(arguments.gigabytes * 1e9))
     finally:
         shutil.rmtree(root)
-    rate = {name: mebibytes / statistics.median(values) for name, values in seconds.items()}
-    peers = {
-        "append": "plain_write",
-        "append_unchecked": "plain_write",
-        "read": "plain_read",
-        "recovery_scan": "plain_scan",
-    }
-    figures: dict[str, dict[str, Any]] = {
-        name: {
-            "value": round(rate[name]),
-            "unit": "MiB/s",
-            "peer": round(rate[peer]),
-            "ratio": round(rate[name] / rate[peer], 3),
-        }
-        for name, peer in peers.items()
-    }
-    for name, figure in figures.items():
-        batches = figure["value"] * (1 << 20) / len(data)
-        print(f"{name:18} {figure['value']:>6} MiB/s, {batches:>8.0f} batches/s; peer {figure['peer']} MiB/s")
-    print(f"{'compaction_per_s':18} {compacted:>12,.0f} records/s of {RECORD_BYTES} bytes; peer {plain_compacted:,.0f}")
-    figures["compaction_per_s"] = {
-        "value": round(compacted),
-        "unit": "records/s",
-        "peer": round(plain_compacted),
-        "ratio": round(compacted / plain_compacted, 3),
-    }
-    print(json.dumps({"name": "log", "figures": figures}))
+    rate = {name: megabytes / statistics.median(values) for name, values in seconds.items()}
+    figures = {name: Figure(rate[name], "MB/s", rate[peer]) for name, peer in PEERS.items()}
+    figures["compaction_per_s"] = Figure(compacted, "records/s", plain_compacted)
+    report("log", figures | opened)
     return 0
 
 

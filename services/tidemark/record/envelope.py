@@ -62,6 +62,12 @@ class Attributes(IntFlag):
 
 KNOWN_ATTRIBUTES: Final = 0b11111
 
+# Plain numbers: an operation on members of a flag costs as much as the CRC of a small batch.
+_CONTROL: Final = int(Attributes.CONTROL)
+_COMPACTED: Final = int(Attributes.COMPACTED)
+_APPEND_TIME: Final = int(Attributes.APPEND_TIME)
+_DELETE_HORIZON: Final = int(Attributes.DELETE_HORIZON)
+
 
 class Envelope(NamedTuple):
     """The fields of formats.md's table, in its order."""
@@ -90,22 +96,22 @@ class Envelope(NamedTuple):
     @property
     def is_control(self) -> bool:
         """Whether the batch holds markers of the protocol rather than records."""
-        return bool(self.attributes & Attributes.CONTROL)
+        return bool(self.attributes & _CONTROL)
 
     @property
     def is_compacted(self) -> bool:
         """Whether rows carry their own offset_delta."""
-        return bool(self.attributes & Attributes.COMPACTED)
+        return bool(self.attributes & _COMPACTED)
 
     @property
     def has_append_time(self) -> bool:
         """Whether every record's timestamp is max_timestamp_us."""
-        return bool(self.attributes & Attributes.APPEND_TIME)
+        return bool(self.attributes & _APPEND_TIME)
 
     @property
     def has_delete_horizon(self) -> bool:
         """Whether delete_horizon_s is set."""
-        return bool(self.attributes & Attributes.DELETE_HORIZON)
+        return bool(self.attributes & _DELETE_HORIZON)
 
 
 class Batch(NamedTuple):

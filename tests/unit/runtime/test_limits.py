@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 from tidemark.runtime import limits
 
-INFINITY = limits.resource.RLIM_INFINITY
+INFINITY = resource.RLIM_INFINITY
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,6 @@ def test_the_soft_limit_goes_up_to_the_hard_one(
             raise ValueError("not allowed to")
         current[0] = wanted
 
-    monkeypatch.setattr(limits.resource, "getrlimit", lambda _: current[0])
-    monkeypatch.setattr(limits.resource, "setrlimit", set_limit)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: current[0])
+    monkeypatch.setattr(resource, "setrlimit", set_limit)
     assert limits.raise_open_files() == limit

@@ -1,0 +1,154 @@
+"""Opening many logs: 1,000 partitions with 10 GB over two directories, after a clean stop and after a kill.
+
+They are opened by the threads that a broker has for it, with its progress. The data is written through the logs, in
+appends of many batches, so that it has the indexes, checkpoints and segments which a broker leaves. Nothing drops the
+page cache (that takes a right which a benchmark has not): what fits into memory is read from there.
+
+Peers, over the same files: of a clean stop, a loop that opens each file and reads all but the records; of a kill, a
+loop that reads what is to be scanned and takes its CRC-32C.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import google_crc32c
+from tidemark.broker.log_openers import LogOpeners
+from tidemark.broker.recovery_progress import RecoveryProgress
+from tidemark.model import BrokerEpoch, BrokerId, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
+from tidemark.record.envelope import Batch, parse_envelope
+from tidemark.runtime.metrics import Metrics
+from tidemark.storage.log import PartitionLog
+from tidemark.storage.manager import LogManager, open_logs
+
+TOPIC = "bench"
+APPEND_BATCHES = 100
+READ_BYTES = 1 << 20
+WAIT_S = 300.0
+Ends = dict[TopicPartition, Offset]
+
+
+class Opened(NamedTuple):
+    """Seconds, ours and the plain loop's, and the bytes that both scanned."""
+
+    seconds: float
+    peer_seconds: float
+    scanned_bytes: int = 0
+
+
+def identity(number: int) -> ReplicaIdentity:
+    return ReplicaIdentity("topic", f"incarnation-{number}")
+
+
+def manager(paths: Sequence[Path]) -> LogManager:
+    return open_logs(paths, cluster_id="bench", broker_id=BrokerId(0))
+
+
+def append(log: PartitionLog, batch: Batch, count: int) -> Offset:
+    while count:
+        some = min(count, APPEND_BATCHES)
+        log.append((batch,) * some, base_offset=log.log_end_offset, leader_epoch=LeaderEpoch(1), stamp=True)
+        count -= some
+    return log.log_end_offset
+
+
+def fill(logs: LogManager, data: bytes, *, partitions: int, batches: int) -> Ends:
+    """Append so many batches to each of the partitions; gives where the logs end."""
+    batch = Batch(parse_envelope(data), data)
+    ends: Ends = {}
+    for number in range(partitions):
+        partition = TopicPartition(TOPIC, number)
+        log, _ = logs.open(partition, identity(number), {})
+        ends[partition] = append(log, batch, batches)
+    return ends
+
+
+def open_all(paths: Sequence[Path], ends: Ends) -> tuple[LogManager, float]:
+    """Seconds until every log is open, from the reading of the directories on."""
+    started = time.perf_counter()
+    logs = manager(paths)
+    openers = LogOpeners(logs, progress=RecoveryProgress(logs, [str(path) for path in paths], Metrics()))
+    left = threading.Semaphore(0)
+    wrong: list[object] = []
+
+    def open_one(partition: TopicPartition) -> None:
+        try:
+            _, recovered = logs.open(partition, identity(partition.partition), {})
+            if recovered.log_end_offset != ends[partition] or recovered.damaged is not None:
+                wrong.append(recovered)
+        finally:
+            left.release()
+
+    for partition in ends:
+        openers.open(partition, partial(open_one, partition))
+    for _ in ends:
+        assert left.acquire(timeout=WAIT_S)
+    seconds = time.perf_counter() - started
+    openers.stop()
+    assert not wrong, wrong[0]
+    return logs, seconds
+
+
+def plain_open(paths: Sequence[Path]) -> float:
+    """Seconds of a loop that opens each file of each log, and reads those that hold no records."""
+    started = time.perf_counter()
+    for path in paths:
+        for replica in os.scandir(path):
+            if not replica.is_dir():
+                continue
+            for name in os.listdir(replica.path):
+                descriptor = os.open(f"{replica.path}/{name}", os.O_RDONLY)
+                size = os.fstat(descriptor).st_size
+                if not name.endswith(".log"):
+                    os.read(descriptor, size)
+                os.close(descriptor)
+    return time.perf_counter() - started
+
+
+def plain_scan(paths: Sequence[Path], from_bytes: int) -> tuple[float, int]:
+    """Seconds of a loop that reads each log from a byte on and takes its CRC-32C; and the bytes."""
+    started = time.perf_counter()
+    total = 0
+    for path in paths:
+        for log in path.glob("*/*.log"):
+            descriptor = os.open(log, os.O_RDONLY)
+            position = from_bytes
+            while data := os.pread(descriptor, READ_BYTES, position):
+                google_crc32c.value(data)
+                position += len(data)
+            os.close(descriptor)
+            total += max(position - from_bytes, 0)
+    return time.perf_counter() - started, total
+
+
+def measure(root: Path, data: bytes, *, partitions: int, size_bytes: int) -> dict[str, Opened]:
+    """All of it past the recovery points; after a clean stop; and after a kill with a tenth more than at that stop."""
+    paths = [root / "first", root / "second"]
+    batches = max(1, size_bytes // partitions // len(data))
+    found: dict[str, Opened] = {}
+    try:
+        logs = manager(paths)
+        ends = fill(logs, data, partitions=partitions, batches=batches)
+        logs.close()  # a kill before the first checkpoint
+        logs, seconds = open_all(paths, ends)
+        found["open_after_kill_unsynced_s"] = Opened(seconds, *plain_scan(paths, 0))
+        logs.close_clean(BrokerEpoch(1), ends)
+        logs, seconds = open_all(paths, ends)
+        found["open_after_clean_stop_s"] = Opened(seconds, plain_open(paths))
+        logs.confirm_registration(BrokerEpoch(2), "boot")
+        ends = fill(logs, data, partitions=partitions, batches=max(1, batches // 10))
+        logs.close()
+        logs, seconds = open_all(paths, ends)
+        found["open_after_kill_s"] = Opened(seconds, *plain_scan(paths, batches * len(data)))
+        logs.close()
+    finally:
+        for path in paths:
+            shutil.rmtree(path, ignore_errors=True)
+    return found
