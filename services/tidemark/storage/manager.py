@@ -116,6 +116,7 @@ class LogManager:
             self._lock,
             self._pool,
             self._take_aside,
+            self._placement.changed,
             producer_id_expiration_ms=producer_id_expiration_ms,
         )
 

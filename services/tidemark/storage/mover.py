@@ -60,6 +60,7 @@ class ReplicaMover:
     Args:
         found, lock: the manager's, and what guards it.
         take_aside: told of a directory that is to go, and how; no way back to the manager, or none would be let go.
+        moved: told when a replica lies elsewhere.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class ReplicaMover:
         lock: threading.RLock,
         pool: DescriptorPool,
         take_aside: Callable[[Path, str], None],
+        moved: Callable[[], None] = lambda: None,
         *,
         producer_id_expiration_ms: int,
     ) -> None:
@@ -77,6 +79,7 @@ class ReplicaMover:
         self._lock = lock
         self._pool = pool
         self._take_aside = take_aside
+        self._moved = moved
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._futures: dict[TopicPartition, tuple[LogDirectory, FoundFuture]] = {}
         for directory in directories:
@@ -223,6 +226,7 @@ class ReplicaMover:
             self._futures.pop(future.partition, None)
             home.logs.pop(key, None)
             target.logs[key] = target.futures.pop(key)
+            self._moved()
         self._retire(home, key, old_path)
         return future.log
 
