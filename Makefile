@@ -9,6 +9,7 @@ READY := $(VENV)/.ready
 PARTS := lint types unit simulation contract integration chaos spark
 NAME ?= produce
 SEEDS ?= 1000
+LIVES ?= 20
 
 # Your own choice: make PYTHON=/path/to/python3.12 demo
 PYTHON ?=
@@ -26,7 +27,8 @@ help: ## what there is
 	@echo "make bench NAME=produce one benchmark: produce, latency, durability, failover, controller, log, record;"
 	@echo "                        ARGS=\"--partitions 1000\" is passed on to it"
 	@echo "make chaos MINUTES=10   rounds of kills, stops and cuts on real processes, every history checked"
-	@echo "make soak SEEDS=5000    so many simulated worlds, on all cores; a failing one is shrunk and told as a story"
+	@echo "make soak SEEDS=5000    so many simulated worlds, on all cores; a failing one is shrunk and told as a story;"
+	@echo "                        and LIVES=20 lives of a log on disk, each cut short after every one of its file operations"
 	@echo "make explore            every interleaving of small scopes, 15 minutes; SCOPE=\"--batches 2 --crashes 1 ...\" one scope"
 	@echo "make stubs              the gRPC stubs again, from proto/"
 	@echo "make clean              remove what was made"
@@ -45,8 +47,9 @@ endif
 $(if $(MINUTES),$(filter-out chaos,$(PARTS)),$(PARTS)): $(READY)
 	@$(BIN)/python tests/run.py $@
 
-soak: $(READY) ## so many simulated worlds
+soak: $(READY) ## so many simulated worlds, and every crash point of so many lives of a log
 	@$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS)
+	@$(BIN)/python -m tests.crash --lives $(LIVES)
 
 # Without SCOPE: scopes that come to their end, then the whole one for as long as its bound, and samples of its long stories.
 NONE := --crashes 0 --suspicions 0 --lost-answers 0

@@ -54,7 +54,7 @@ _PARTS = (
     Part("lint", _LINT, 60),
     Part("types", ((_PYTHON, "-m", "mypy"),), 180),
     Part("unit", (_pytest_on_every_core("tests/unit"),), 240),
-    Part("simulation", (_pytest_on_every_core("tests/simulation", "tests/exploration"),), 300),
+    Part("simulation", (_pytest_on_every_core("tests/simulation", "tests/exploration", "tests/crash"),), 300),
     Part("contract", (_pytest("tests/contract"),), 240),
     Part("integration", (_pytest("tests/integration"),), 480),
     Part("chaos", (_pytest("tests/chaos"),), 300),

@@ -1,0 +1,347 @@
+"""The life of one log, by a seed, on a recorded disk: what it held at each step, and what it had promised by then."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tidemark.core.leader_epochs import LeaderEpochs
+from tidemark.core.producer_state import ProducerStates
+from tidemark.model import BrokerEpoch, LeaderEpoch, Offset
+from tidemark.ports import RetentionLimits
+from tidemark.record.envelope import Batch, Codec, split_batches
+from tidemark.storage import log as log_module
+from tidemark.storage.cleaner import CleanerSettings, clean_log
+from tidemark.storage.log import PartitionLog
+from tidemark.storage.manager import LogManager
+
+from tests.crash.recorder import Recorder
+from tests.unit.storage.batches import IDENTITY, PARTITION, at, open_one
+from tests.unit.storage.test_cleaner import keyed
+
+CONFIGS = {
+    "segment.bytes": "3000",
+    "segment.ms": "50",
+    "index.interval.bytes": "600",
+    "file.delete.delay.ms": "0",
+}
+STEP_MS = 7
+
+
+class Version(NamedTuple):
+    """What the log held: `end` exclusive.
+
+    Attributes:
+        batches: those below `start` too that retention let go: until a checkpoint says so they may come back.
+        history: with those that compaction took, as they were first, for what is known of producers.
+    """
+
+    start: int
+    end: int
+    batches: tuple[Batch, ...]
+    history: tuple[Batch, ...]
+
+    @property
+    def names(self) -> frozenset[tuple[int, int, int]]:
+        return frozenset(named(batch) for batch in self.batches)
+
+    @property
+    def first(self) -> int:
+        """Base offset of the first batch, of those that may come back too."""
+        return self.batches[0].envelope.base_offset if self.batches else self.end
+
+    def below(self, end: int) -> tuple[Batch, ...]:
+        return tuple(batch for batch in self.batches if batch.envelope.next_offset <= end)
+
+    def producers_at(self, end: int) -> ProducerStates:
+        states = ProducerStates()
+        for batch in self.history:
+            if batch.envelope.next_offset <= end:
+                states.observe(batch.envelope)
+        return states
+
+
+class Note(NamedTuple):
+    """Between two steps.
+
+    Attributes:
+        version: number of the version that the log is in.
+        promised_end: everything below is on disk (exclusive), as it was in version `promised_version` or later.
+        high_watermark: the last that a checkpoint that came to its end wrote; `last_high_watermark` of any.
+        log_start: likewise.
+        lowest_cut: nothing at or past it was spared by the cuts of the life until then.
+        cut_unsynced: the log was cut, and no sync was asked for since.
+        may_doubt: what follows may leave a replica that says it is damaged, though nothing is lost.
+    """
+
+    doing: str
+    version: int
+    promised_end: int
+    promised_version: int
+    high_watermark: int = 0
+    last_high_watermark: int = 0
+    log_start: int = 0
+    lowest_cut: int = 1 << 62
+    cut_unsynced: bool = False
+    may_doubt: bool = False
+
+
+class Life:
+    """Steps by a seed. Invariant: high watermark <= log end, and nothing is cut below it but by a reset."""
+
+    def __init__(self, root: Path, seed: int, recorder: Recorder) -> None:
+        self._root = root
+        self._rng = random.Random(seed)
+        self._recorder = recorder
+        self.versions = [Version(0, 0, (), ())]
+        self._note = Note("the beginning", 0, 0, 0)
+        self._high_watermark = 0
+        self._epoch = 0
+        self._broker_epoch = 0
+        self._now_ms = 1_000_000
+        self._sequences: dict[int, int] = {}
+        self._logs: LogManager
+        self._log: PartitionLog
+
+    @property
+    def _end(self) -> int:
+        return int(self._log.log_end_offset)
+
+    def live(self, steps: int) -> None:
+        self._recorder.mark(self._note)
+        self._open()
+        choices: list[tuple[Callable[[], None], int]] = [
+            (self._append, 14),
+            (self._flush, 4),
+            (self._checkpoint, 4),
+            (self._roll_by_time, 1),
+            (self._become_leader, 2),
+            (self._truncate, 3),
+            (self._trim, 2),
+            (self._retain, 1),
+            (self._clean, 3),
+            (self._reset, 1),
+            (self._stop_cleanly, 1),
+            (self._be_killed, 2),
+        ]
+        for _ in range(steps):
+            self._now_ms += STEP_MS
+            (step,) = self._rng.choices([one for one, _ in choices], [weight for _, weight in choices])
+            step()
+            self._settle()
+        self._logs.close()
+        self._done("the end")
+
+    def _settle(self) -> None:
+        """The deleter's thread does its work before the next step."""
+        self._logs._deleter.submit(lambda: None).result()
+
+    def _open(self) -> None:
+        self._logs = open_one(self._root)
+        self._log, recovered = self._logs.open(PARTITION, IDENTITY, CONFIGS)
+        assert recovered.damaged is None
+        self._logs.confirm_registration(BrokerEpoch(self._broker_epoch), "boot")
+        self._broker_epoch += 1
+
+    # -- what is noted
+
+    def _seen(self) -> Version:
+        before = self.versions[-1]
+        batches = in_files(self._log)
+        start, end = int(self._log.log_start_offset), self._end
+        assert batches_of(self._log) == tuple(one for one in batches if one.envelope.next_offset > start)
+        known = {batch.envelope.base_offset for batch in before.history}
+        history = [batch for batch in before.history if batch.envelope.next_offset <= end]
+        history += [batch for batch in batches if batch.envelope.base_offset not in known]
+        first = batches[0].envelope.base_offset if batches else start
+        gone = [batch for batch in before.batches if batch.envelope.base_offset < min(first, start)]
+        return Version(start, end, (*gone, *batches), tuple(history))
+
+    def _done(self, doing: str, **changes: Any) -> None:
+        """After a step, or in the middle of one."""
+        if self._log.broken is None:
+            seen = self._seen()
+            if seen != self.versions[-1]:
+                self.versions.append(seen)
+            flushed = max((one.envelope.next_offset for one in seen.below(int(self._log.flushed_offset))), default=0)
+            if flushed > self._note.promised_end or (flushed == self._note.promised_end and changes.get("durable")):
+                changes = {"promised_end": flushed, "promised_version": len(self.versions) - 1, **changes}
+        if changes.pop("durable", False):
+            changes["cut_unsynced"] = False
+        self._note = self._note._replace(doing=doing, version=len(self.versions) - 1, **changes)
+        self._recorder.mark(self._note)
+
+    def _begin(self, doing: str, **changes: Any) -> None:
+        """Before a step that takes something back."""
+        self._note = self._note._replace(doing=doing, **changes)
+        self._recorder.mark(self._note)
+
+    # -- steps
+
+    def _batch(self) -> Batch:
+        rng = self._rng
+        records: list[tuple[bytes | None, bytes | None]] = []
+        for _ in range(rng.randrange(1, 6)):
+            value = None if rng.random() < 0.15 else rng.randbytes(rng.randrange(120))
+            records.append((b"key-%d" % rng.randrange(8), value))
+        producer = rng.choice((-1, 1, 2, 3))
+        sequence = self._sequences.get(producer, 0)
+        self._sequences[producer] = sequence + len(records)
+        named = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence} if producer > 0 else {}
+        return keyed(records, codec=rng.choice(list(Codec)), **named)
+
+    def _append(self) -> None:
+        batches = [self._batch() for _ in range(self._rng.choice((1, 1, 1, 2, 5, 9)))]
+        self._epoch += self._rng.random() < 0.1
+        self._log.append(batches, base_offset=Offset(self._end), leader_epoch=LeaderEpoch(self._epoch), stamp=True)
+        self._done("appended")
+
+    def _flush(self) -> None:
+        self._log.flush()
+        self._advance()
+        self._done("flushed", durable=True)
+
+    def _advance(self) -> None:
+        ends = [one.envelope.next_offset for one in self.versions[-1].batches]
+        self._high_watermark = self._rng.choice(
+            [self._high_watermark, *(end for end in ends if end > self._high_watermark)]
+        )
+
+    def _checkpoint(self) -> None:
+        self._advance()
+        self._begin("checkpointing", last_high_watermark=self._high_watermark)
+        self._logs.checkpoint({PARTITION: Offset(self._high_watermark)})
+        self._settle()
+        start = int(self._log.log_start_offset)
+        self._done("checkpointed", durable=True, high_watermark=self._high_watermark, log_start=start)
+
+    def _roll_by_time(self) -> None:
+        self._log.roll_by_time(self._now_ms)
+        self._done("rolled by time")
+
+    def _become_leader(self) -> None:
+        self._epoch += 1
+        epochs = LeaderEpochs(self._log._epochs.entries)
+        epochs.assign(LeaderEpoch(self._epoch), Offset(self._end))
+        self._log.save_epochs(epochs.entries)
+        self._done("became leader")
+
+    def _truncate(self) -> None:
+        target = self._rng.randint(max(self._high_watermark, int(self._log.log_start_offset)), self._end)
+        whole = [one.envelope.next_offset for one in self.versions[-1].below(target)]
+        reached = max(whole, default=self.versions[-1].start)
+        self._begin(
+            f"truncating to {target}", promised_end=min(self._note.promised_end, reached), **self._cut_at(reached)
+        )
+        self._log.truncate(Offset(target))
+        self._high_watermark = min(self._high_watermark, self._end)
+        self._epoch += 1
+        self._forget_sequences()
+        self._done("truncated")
+
+    def _cut_at(self, end: int) -> dict[str, Any]:
+        return {"lowest_cut": min(self._note.lowest_cut, end), "cut_unsynced": True}
+
+    def _forget_sequences(self) -> None:
+        states = self.versions[-1].producers_at(self._end)
+        self._sequences = {producer: entry.batches[-1].last_sequence + 1 for producer, entry in states.entries.items()}
+
+    def _trim(self) -> None:
+        start = int(self._log.log_start_offset)
+        if self._high_watermark >= start:
+            self._log.trim(Offset(self._rng.randint(start, self._high_watermark)))
+            self._done("trimmed")
+
+    def _retain(self) -> None:
+        limits = RetentionLimits(retention_ms=-1, retention_bytes=5000)
+        start = self._log.expired_until(limits, high_watermark=Offset(self._high_watermark), now_ms=self._now_ms)
+        self._log.trim(start)
+        self._done("retained")
+
+    def _clean(self) -> None:
+        replace = PartitionLog.replace_segments
+
+        def noted(log: PartitionLog, *arguments: Any) -> bool:
+            done = replace(log, *arguments)
+            self._done("swapped")
+            return done
+
+        settings = CleanerSettings(dedupe_buffer_bytes=1 << 20, io_buffer_bytes=2000, delete_retention_ms=1000)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PartitionLog, "replace_segments", noted)
+            clean_log(self._log, self._high_watermark, settings, now_us=self._now_ms * 1000_000, pace=lambda _: None)
+        self._done("cleaned")
+
+    def _reset(self) -> None:
+        start = self._end + self._rng.randint(1, 5)
+        self._begin(f"resetting to {start}", promised_end=0, may_doubt=True, **self._cut_at(min(start, self._end)))
+        self._log.reset(Offset(start))
+        self._high_watermark = start
+        self._sequences.clear()
+        self.versions.append(Version(start, start, (), ()))
+        self._done("reset")
+        if start and self._rng.random() < 0.5:  # compaction left a batch that spans the leader's log start
+            batch = at(self._batch(), start - 1, self._epoch)
+            if batch.envelope.next_offset > start:
+                epoch = LeaderEpoch(self._epoch)
+                self._log.append([batch], base_offset=Offset(start), leader_epoch=epoch, stamp=False)
+        self._done("reset and begun", may_doubt=False)
+
+    def _stop_cleanly(self) -> None:
+        self._begin("stopping", last_high_watermark=self._high_watermark)
+        self._logs.close_clean(BrokerEpoch(self._broker_epoch - 1), {PARTITION: Offset(self._high_watermark)})
+        self._done(
+            "stopped",
+            durable=True,
+            promised_end=self.versions[-1].end if self.versions[-1].batches else 0,
+            promised_version=self._note.version,
+            high_watermark=self._high_watermark,
+            log_start=self.versions[-1].start,
+        )
+        self._open()
+        self._done("started")
+
+    def _be_killed(self) -> None:
+        self._logs.close()
+        self._open()
+        # what no checkpoint knew may have come back, and nothing else
+        self._done("started after a kill")
+
+
+def named(batch: Batch) -> tuple[int, int, int]:
+    """What a batch is in every version that holds it: offsets and epoch."""
+    return batch.envelope.base_offset, batch.envelope.next_offset, batch.envelope.leader_epoch
+
+
+def batches_of(log: PartitionLog, *, until: int | None = None) -> tuple[Batch, ...]:
+    """Every batch below `until`, or the end, in order; there may be holes between them."""
+    found: list[Batch] = []
+    offset, end = log.log_start_offset, log.log_end_offset if until is None else Offset(until)
+    while offset < end:
+        data = log.read(offset, end_offset=end, max_bytes=1 << 20)
+        if not data:
+            break
+        found += split_batches(data)
+        offset = Offset(found[-1].envelope.next_offset)
+    return tuple(found)
+
+
+def in_files(log: PartitionLog) -> tuple[Batch, ...]:
+    """Every batch of its segments: also those below the log start that lie in a segment with others."""
+    found: list[Batch] = []
+    for segment in log._segments if log._unmade is None else ():
+        found += split_batches(segment.log_path.read_bytes()[: segment.size_bytes])
+    return tuple(found)
+
+
+@contextmanager
+def small_intervals() -> Iterator[None]:
+    """So that a short life meets what a long one does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_module, "snapshot_due", lambda batches, states: batches >= 4)
+        patch.setattr(log_module, "_INDEX_BEHIND_ENTRIES", 2)
+        yield

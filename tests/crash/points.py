@@ -1,0 +1,110 @@
+"""Crash points: a life is lived once, recorded, and cut short after any of its operations, in any of the ways."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.crash.disk import Crash, Disk, Image, read_image, write_image
+from tests.crash.lives import Life, Note, Version, small_intervals
+from tests.crash.recorder import Mark, Operation, Recorder, Write
+from tests.crash.verdict import Moment, judge
+
+
+class Lived(NamedTuple):
+    """A life that was lived to its end."""
+
+    seed: int
+    operations: Sequence[Operation]
+    versions: Sequence[Version]
+
+
+class Point(NamedTuple):
+    """After the first `after` operations, in this way; `draw` decides what an undecided disk keeps."""
+
+    after: int
+    crash: Crash
+    draw: int
+
+
+class CrashPointError(AssertionError):
+    """Names the point, so that it can be looked at again."""
+
+
+def lived(seed: int, steps: int, directory: Path) -> Lived:
+    """Live, recorded; what was recorded is checked to be all that happened."""
+    root = directory / "life"
+    root.mkdir()
+    recorder = Recorder(root)
+    with recorder.active(), small_intervals():
+        life = Life(root, seed, recorder)
+        life.live(steps)
+    disk = Disk()
+    for operation in recorder.operations:
+        disk.apply(operation)
+    assert disk.current() == read_image(root), "something changed files past the recorder"
+    shutil.rmtree(root)
+    return Lived(seed, recorder.operations, life.versions)
+
+
+def points_of(life: Lived, *, draws: int) -> Iterator[Point]:
+    """All of them, rising; `draws` of each way that leaves something to chance."""
+    for after, operation in enumerate(life.operations, 1):
+        if isinstance(operation, Mark):
+            continue
+        if isinstance(operation, Write) and len(operation.data) > 1:
+            yield Point(after, Crash.TORN_KILL, 0)
+        yield Point(after, Crash.KILL, 0)
+        yield Point(after, Crash.STRICT, 0)
+        for draw in range(draws):
+            yield Point(after, Crash.ORDERED, draw)
+            yield Point(after, Crash.LOOSE, draw)
+
+
+def try_points(life: Lived, points: Iterable[Point], directory: Path) -> int:
+    """Crash at each of these points, in the order of `points_of`, and judge the start after it; gives how many.
+
+    Raises:
+        CrashPointError: a start did not find what it must.
+    """
+    disk = Disk()
+    done = tried = 0
+    for point in points:
+        while done < point.after - 1:
+            disk.apply(life.operations[done])
+            done += 1
+        if point.crash is Crash.TORN_KILL:
+            write = life.operations[point.after - 1]
+            assert isinstance(write, Write)
+            image = disk.torn(write)
+        else:
+            if done < point.after:
+                disk.apply(life.operations[done])
+                done += 1
+            image = disk.after(point.crash, random.Random(f"{life.seed} {point.after} {point.draw}"))
+        _judge(life, point, image, directory / "image")
+        tried += 1
+    return tried
+
+
+def _judge(life: Lived, point: Point, image: Image, place: Path) -> None:
+    write_image(image, place)
+    moment = Moment(*_notes_around(life, point.after), life.versions, point.crash)
+    try:
+        judge(place, moment)
+    except Exception as error:
+        raise CrashPointError(
+            f"life {life.seed}, {point.crash.value} (draw {point.draw}) after operation {point.after}, "
+            f"{life.operations[point.after - 1]!r:.200}, between {moment.before} and {moment.after}: {error}"
+        ) from error
+    finally:
+        shutil.rmtree(place)
+
+
+def _notes_around(life: Lived, after: int) -> tuple[Note, Note]:
+    earlier = (one.note for one in reversed(life.operations[:after]) if isinstance(one, Mark))
+    later = (one.note for one in life.operations[after:] if isinstance(one, Mark))
+    return next(earlier), next(later)

@@ -1,0 +1,159 @@
+"""What a start after a crash must find (rules R3, E1, P3, T5), held against the life that was cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tidemark.core.events import RecoveredLog
+from tidemark.core.leader_epochs import LeaderEpochs
+from tidemark.model import Offset
+from tidemark.record.checks import check_batches
+from tidemark.record.envelope import Batch
+from tidemark.storage.log import PartitionLog
+
+from tests.crash.disk import Crash
+from tests.crash.lives import CONFIGS, Note, Version, batches_of, named
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one
+
+
+class Moment(NamedTuple):
+    """Where it was cut short: the notes before and after that operation, and all versions of the log."""
+
+    before: Note
+    after: Note
+    versions: Sequence[Version]
+    crash: Crash
+
+    @property
+    def killed(self) -> bool:
+        return self.crash in (Crash.KILL, Crash.TORN_KILL)
+
+    @property
+    def possible(self) -> Sequence[Version]:
+        first = self.before.version if self.killed else self.before.promised_version
+        return self.versions[first : self.after.version + 1]
+
+
+def judge(path: Path, moment: Moment) -> None:
+    """Start there, hold what is found against the moment, go on writing, be killed and start again."""
+    if moment.crash is Crash.LOOSE and moment.before.cut_unsynced:
+        _judge_promised(path, moment)
+        return
+    found = _start(path, moment)
+    again = _start(path, moment._replace(crash=Crash.KILL), expected=found)
+    assert again[: len(found)] == found, "a second start finds what the first one did"
+
+
+def _judge_promised(path: Path, moment: Moment) -> None:
+    """Where the cut of a file may reach the disk before its mark, behind the cut anything may be; not before it."""
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    promised = min(moment.before.promised_end, moment.after.promised_end)
+    assert log.log_end_offset >= promised or moment.before.may_doubt
+    found = batches_of(log, until=min(promised, int(log.log_end_offset)))
+    bodies = {bytes(one.data) for version in moment.possible for one in version.batches}
+    assert all(bytes(one.data) in bodies for one in found)
+    assert not found or found[-1].envelope.next_offset == promised or moment.before.may_doubt
+    logs.close()
+
+
+def _start(path: Path, moment: Moment, expected: Sequence[Batch] | None = None) -> tuple[Batch, ...]:
+    logs = open_one(path)
+    try:
+        log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
+        batches = batches_of(log)
+        for batch in batches:
+            check_batches(bytes(batch.data))
+        if expected is None:
+            _compare(log, recovered, batches, moment)
+        else:
+            assert recovered.damaged is None or moment.before.may_doubt or moment.crash is not Crash.STRICT
+        start = log.log_end_offset
+        lead(log, make_batch(["after"]), epoch=max(1000, log._latest_epoch))
+        after = batches_of(log)
+        assert after[: len(batches)] == batches
+        assert after[-1].envelope.base_offset == start
+        return batches if expected is None else after
+    finally:
+        logs.close()
+
+
+def _compare(log: PartitionLog, recovered: RecoveredLog, batches: tuple[Batch, ...], moment: Moment) -> None:
+    before, after = moment.before, moment.after
+    start, end = int(log.log_start_offset), int(log.log_end_offset)
+    if moment.killed or moment.crash is Crash.STRICT:
+        assert recovered.damaged is None or before.may_doubt or _doubts_cut(moment), recovered.damaged
+    promised = min(before.promised_end, after.promised_end)
+    assert end >= promised or before.may_doubt, f"the log ends at {end}, {promised} was promised"
+    fitting = [one for one in moment.possible if _fits(batches, start, end, one, moment.possible)]
+    assert fitting, f"no version of the log holds [{start}, {end}) of {[named(one) for one in batches]}"
+    if moment.killed and not before.may_doubt:
+        _compare_after_kill(recovered, end, fitting, moment)
+    if recovered.damaged is None:
+        vouched = min(before.high_watermark, after.high_watermark, end)
+        if not moment.killed:  # a cut's mark may come back
+            vouched = 0 if _doubts_cut(moment) else min(vouched, before.lowest_cut, after.lowest_cut)
+        assert vouched <= recovered.high_watermark, f"high watermark {recovered.high_watermark}, {vouched} was on disk"
+    assert recovered.high_watermark <= max(after.last_high_watermark, before.last_high_watermark, 0)
+    if recovered.damaged and before.may_doubt:
+        return
+    _compare_epochs(recovered, batches, start)
+    _compare_producers(recovered, batches, end, fitting, exactly=moment.killed)
+
+
+def _doubts_cut(moment: Moment) -> bool:
+    """A mark of a cut that came to the disk by its name only makes the replica doubt itself."""
+    return moment.before.cut_unsynced and not moment.killed
+
+
+def _fits(batches: Sequence[Batch], start: int, end: int, version: Version, possible: Sequence[Version]) -> bool:
+    """Whether all of it belongs to this history of the log, and only compaction, before or after, took batches of it.
+
+    The cleaner writes durably what it has cleaned, whatever is cut or appended behind, so each batch may be of any
+    version, as long as it is of this history.
+    """
+    history = {named(one) for one in version.history if start < one.envelope.next_offset <= end}
+    found = {named(one) for one in batches}
+    if not found <= history or end > max(version.end, start):
+        return False
+    bodies = {bytes(one.data) for other in possible for one in other.batches}
+    missing = history - found
+    return all(bytes(one.data) in bodies for one in batches) and all(
+        any(other.first <= one[0] < other.end and one not in other.names for other in possible) for one in missing
+    )
+
+
+def _compare_after_kill(recovered: RecoveredLog, end: int, fitting: Sequence[Version], moment: Moment) -> None:
+    least = min(moment.versions[moment.before.version].end, moment.versions[moment.after.version].end)
+    assert end >= least, f"ends at {end}, a kill loses nothing"
+    least, most = moment.before.log_start, max(one.start for one in fitting)
+    assert least <= recovered.log_start_offset <= most, f"starts at {recovered.log_start_offset}, not {least} to {most}"
+
+
+def _compare_epochs(recovered: RecoveredLog, batches: Sequence[Batch], start: int) -> None:
+    epochs = LeaderEpochs(recovered.epochs)
+    assert epochs.entries == recovered.epochs, "in order"
+    for batch in batches:
+        offset = Offset(max(batch.envelope.base_offset, start))
+        assert epochs.epoch_at(offset) == batch.envelope.leader_epoch, (recovered.epochs, named(batch))
+
+
+def _compare_producers(
+    recovered: RecoveredLog, batches: Sequence[Batch], end: int, fitting: Sequence[Version], *, exactly: bool
+) -> None:
+    """After a power loss less may be known of producers whose batches retention took."""
+    found = recovered.producers.entries
+    in_log = {batch.envelope.producer_id for batch in batches if batch.envelope.producer_id >= 0}
+    wrong = []
+    for version in fitting:
+        expected = version.producers_at(end).entries
+        if exactly and found == expected:
+            return
+        wrong = [one for one in found if found[one].batches[-1] != expected[one].batches[-1]] + [
+            one for one in in_log if one not in found
+        ]
+        if not wrong and not exactly:
+            return
+    raise AssertionError(f"of producers {wrong} it knows {found}, expected {expected}")
