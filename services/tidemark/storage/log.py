@@ -34,7 +34,6 @@ from tidemark.storage.files import (
 from tidemark.storage.index import NO_TIMESTAMP_US
 from tidemark.storage.movable import MovableLog
 from tidemark.storage.recovery import envelopes_from, make_segment, segment_offsets, start_anew
-from tidemark.storage.retention import FrontOfLog
 from tidemark.storage.segment import Damage, Segment, walk
 from tidemark.storage.settings import storage_settings
 from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, newest_snapshot, snapshot_due, snapshot_path, write_snapshot
