@@ -223,6 +223,16 @@ class TableHandle:
             batch.wait(timeout)
         return self._outcome()
 
+    def outcomes(self, timeout: float | None = None) -> tuple[list[BatchMetadata], list[tuple[int, TidemarkError]]]:
+        """Where batches went, and of those that went nowhere how many rows each had and why; blocks as `result`."""
+        for batch in self._batches:
+            batch.wait(timeout)
+        went = [batch for batch in self._batches if batch.error is None]
+        return (
+            [BatchMetadata(*batch.partition, batch.base_offset, batch.count) for batch in went],
+            [(batch.count, batch.error) for batch in self._batches if batch.error is not None],
+        )
+
     def done(self) -> bool:
         """Whether all are resolved."""
         return all(batch.done for batch in self._batches)
