@@ -1,39 +1,25 @@
-"""`tidemark consume`: prints committed records as they come."""
+"""`tidemark consume`: prints committed records as they come, or writes them to a file."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import sys
-import time
-from collections.abc import Callable, Iterable
-from typing import Annotated, Protocol
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from tidemark.cli.options import BootstrapOption, OutputOption, need_bootstrap
-from tidemark.cli.output import Output
-from tidemark.cli.records import Record, parse_start, record_json, record_text
-from tidemark.model import ErrorCode, TidemarkError
-
-_POLL_S_MAX = 1.0
+from tidemark.cli.options import BootstrapOption, need_bootstrap
+from tidemark.cli.records import parse_start
 
 
-class Sink(Protocol):
-    """Where records go."""
+class Shape(StrEnum):
+    """Form of the records."""
 
-    def show(self, record: Record) -> None:
-        """Take a record."""
-
-    def flush(self) -> None:
-        """Let others see what was taken."""
-
-
-class Source(Protocol):
-    """Where records come from."""
-
-    def poll(self, timeout_s: float) -> Iterable[Record]:
-        """Records that are there, or come within `timeout_s`; maybe none."""
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
 
 
 def consume(
@@ -41,96 +27,61 @@ def consume(
     start: Annotated[
         str,
         typer.Option(
-            "--from", metavar="WHERE", help="earliest, latest, offset:N or timestamp:ISO (UTC if it names no zone)."
+            "--from",
+            metavar="WHERE",
+            help="earliest, latest, offset:N or timestamp:ISO (UTC if it names no zone).",
+            show_default="latest; earliest with --until-end",
         ),
-    ] = "latest",
-    max_records: Annotated[
-        int | None, typer.Option("--max-records", "--max-messages", "-n", min=1, help="End after so many.")
+    ] = "",
+    count: Annotated[
+        int | None, typer.Option("--count", "--max-records", "--max-messages", "-n", min=1, help="End after so many.")
     ] = None,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="End where the partitions end now; what comes later is not read.")
+    ] = False,
     timeout_s: Annotated[
         float | None, typer.Option("--timeout", min=0.001, help="End after so many seconds without a record.")
     ] = None,
     key_separator: Annotated[
-        str, typer.Option("--key-separator", "-k", metavar="TEXT", help="Print KEY, this, VALUE; else VALUE alone.")
+        str, typer.Option("--key-separator", "-k", metavar="TEXT", help="text: KEY, this, VALUE; else VALUE alone.")
     ] = "",
+    delimiter: Annotated[str, typer.Option("--delimiter", metavar="CHAR", help="csv: between cells.")] = ",",
+    strings: Annotated[bool, typer.Option("--strings", help="parquet: keys and values are text, not bytes.")] = False,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", dir_okay=False, help="Write here instead of on stdout; replaces it.")
+    ] = None,
     bootstrap: BootstrapOption = "",
-    output: OutputOption = Output.TEXT,
+    output: Annotated[
+        Shape, typer.Option("--output", "--format", "-o", help="Lines of values, JSON lines, CSV, or Parquet.")
+    ] = Shape.TEXT,
 ) -> None:
-    """Print records, one a line, until Ctrl-C, --max-records or --timeout.
+    """Print records, one a line, until Ctrl-C, --count, --until-end or --timeout.
 
-    Status 1 if --timeout ended it before --max-records were there.
+    \b
+    Status 1 if --timeout ended it before --count were there. CSV and Parquet have the columns partition, offset,
+    timestamp, key and value, Parquet headers too. On a terminal a line shows how much was read, how fast, and how many
+    committed records are left to read.
 
     \b
     Examples:
       tidemark consume greetings --from earliest
-      tidemark consume flights --from offset:1000 --max-records 10 --output json | jq .value
+      tidemark consume flights --from offset:1000 --count 10 --output json | jq .value
       tidemark consume flights --from timestamp:2013-01-01T05:00:00Z --timeout 5
+      tidemark consume flights --until-end -o parquet --strings --file flights.parquet
+      tidemark consume flights --until-end -o csv > flights.csv
     """
     addresses = need_bootstrap(bootstrap)
     try:
-        where = parse_start(start)
+        where = parse_start(start or ("earliest" if until_end else "latest"))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--from") from None
+    if len(delimiter.encode()) != 1:
+        raise typer.BadParameter(f"{delimiter!r}: want one character", param_hint="--delimiter")
+    if output is Shape.PARQUET and file is None and sys.stdout.isatty():
+        raise typer.BadParameter("Parquet is nothing for a terminal: add --file, or a pipe", param_hint="--output")
     # Only here: the client's libraries take longer to import than bad usage and help need.
-    from tidemark.cli.topic_reader import TopicReader
+    from tidemark.cli.consume_run import Ends, run
 
-    with contextlib.suppress(KeyboardInterrupt), TopicReader(addresses, topic, where) as source:
-        copy(source, Printer(output, key_separator), max_records=max_records, timeout_s=timeout_s)
-
-
-def copy(
-    source: Source,
-    sink: Sink,
-    *,
-    max_records: int | None,
-    timeout_s: float | None,
-    now_s: Callable[[], float] = time.monotonic,
-) -> int:
-    """Show records until there were `max_records`, or none came for `timeout_s`; gives their number.
-
-    Raises:
-        TidemarkError: REQUEST_TIMED_OUT when the time was over before the number was reached.
-    """
-    shown = 0
-    last_s = now_s()
-    while True:
-        waited_s = now_s() - last_s
-        left_s = _POLL_S_MAX if timeout_s is None else timeout_s - waited_s
-        for record in source.poll(max(0.0, min(left_s, _POLL_S_MAX))):
-            sink.show(record)
-            shown += 1
-            last_s = now_s()
-            if shown == max_records:
-                break
-        sink.flush()
-        if shown == max_records:
-            return shown
-        if timeout_s is not None and now_s() - last_s >= timeout_s:
-            break
-    if max_records is not None:
-        raise TidemarkError(
-            ErrorCode.REQUEST_TIMED_OUT,
-            f"{shown} of {max_records} records came; then none for {timeout_s:g} s",
-            {"records": str(shown)},
-        )
-    return shown
-
-
-class Printer:
-    """Writes each record as one line on stdout."""
-
-    def __init__(self, output: Output, key_separator: str) -> None:
-        self._output = output
-        self._key_separator = key_separator
-
-    def show(self, record: Record) -> None:
-        """The record's line."""
-        if self._output is Output.JSON:
-            line = json.dumps(record_json(record), ensure_ascii=False).encode()
-        else:
-            line = record_text(record, self._key_separator)
-        sys.stdout.buffer.write(line + b"\n")
-
-    def flush(self) -> None:
-        """Whoever reads the other end sees what was shown."""
-        sys.stdout.buffer.flush()
+    ends = Ends(count=count, timeout_s=timeout_s, until_end=until_end)
+    layout = {"key_separator": key_separator, "delimiter": delimiter, "strings": strings}
+    run(addresses, topic, where, ends, file, output.value, layout)

@@ -1,20 +1,15 @@
-"""`tidemark produce`: lines of stdin or of a file, each one a record."""
+"""`tidemark produce`: lines, JSON lines, CSV rows or Parquet rows of stdin or of a file, each one a record."""
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections import Counter
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, BinaryIO, Protocol
+from typing import Annotated
 
 import typer
 
 from tidemark.cli.options import BootstrapOption, OutputOption, need_bootstrap
-from tidemark.cli.output import Output, counted, print_json, print_line
-from tidemark.cli.records import read_records
-from tidemark.model import TidemarkError
+from tidemark.cli.output import Output
 
 
 class Acks(StrEnum):
@@ -25,46 +20,35 @@ class Acks(StrEnum):
     ALL = "all"
 
 
-class Place(Protocol):
-    """Where an acknowledged record is."""
+class InputFormat(StrEnum):
+    """What is read."""
 
-    @property
-    def partition(self) -> int:
-        """Its partition."""
-
-
-class Sent(Protocol):
-    """A send that is done."""
-
-    def result(self) -> Place:
-        """Where the record went, or the TidemarkError why it did not."""
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
 
 
-class Tally:
-    """What became of the sends; told from the client's thread."""
+class Compression(StrEnum):
+    """How batches are compressed."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.by_partition: Counter[int] = Counter()
-        self.failed = 0
-        self.first_error: TidemarkError | None = None
+    NONE = "none"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
 
-    def note(self, sent: Sent) -> None:
-        """One send is done."""
-        try:
-            partition = sent.result().partition
-        except TidemarkError as error:
-            with self._lock:
-                self.failed += 1
-                self.first_error = self.first_error or error
-        else:
-            with self._lock:
-                self.by_partition[partition] += 1
 
-    @property
-    def acknowledged(self) -> int:
-        """Number of records."""
-        return self.by_partition.total()
+class TimestampUnit(StrEnum):
+    """What a number in the timestamp column counts since 1970."""
+
+    S = "s"
+    MS = "ms"
+    US = "us"
+
+
+AcksOption = Annotated[
+    Acks, typer.Option("--acks", help="Wait for nobody, the leader's log, or every in-sync replica.")
+]
+CodecOption = Annotated[Compression, typer.Option("--codec", help="Compress batches with this.")]
 
 
 def produce(
@@ -73,62 +57,75 @@ def produce(
         Path | None,
         typer.Option("--file", "-f", exists=True, dir_okay=False, readable=True, help="Read this instead of stdin."),
     ] = None,
+    input_format: Annotated[
+        InputFormat, typer.Option("--format", help="What is read: lines, JSON lines, CSV with a first row of names.")
+    ] = InputFormat.TEXT,
     key_separator: Annotated[
-        str, typer.Option("--key-separator", "-k", metavar="TEXT", help="A line is KEY, this, VALUE; else VALUE alone.")
+        str, typer.Option("--key-separator", "-k", metavar="TEXT", help="text: KEY, this, VALUE; else VALUE alone.")
     ] = "",
-    acks: Annotated[
-        Acks, typer.Option("--acks", help="Wait for nobody, the leader's log, or every in-sync replica.")
-    ] = Acks.ALL,
+    key: Annotated[
+        str, typer.Option("--key-column", metavar="NAME", help="Column, or member of the JSON object, with the key.")
+    ] = "",
+    value: Annotated[
+        str, typer.Option("--value-column", metavar="NAME", help="With the value; else the whole row as JSON.")
+    ] = "",
+    timestamp: Annotated[
+        str,
+        typer.Option("--timestamp-column", metavar="NAME", help="With ISO times or numbers; else the time of sending."),
+    ] = "",
+    timestamp_unit: Annotated[
+        TimestampUnit, typer.Option("--timestamp-unit", help="Of numbers in the timestamp column, since 1970.")
+    ] = TimestampUnit.US,
+    delimiter: Annotated[str, typer.Option("--delimiter", metavar="CHAR", help="csv: between cells.")] = ",",
+    strings: Annotated[
+        bool, typer.Option("--strings", help="csv: every cell is text; else numbers become numbers in the JSON.")
+    ] = False,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many records.")] = None,
+    acks: AcksOption = Acks.ALL,
+    codec: CodecOption = Compression.NONE,
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0.001, max=86_400, help="Seconds until a record must be acknowledged.")
     ] = 30.0,
     bootstrap: BootstrapOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Send lines as records, and wait until every one is acknowledged.
+    """Send lines or rows as records, and wait until every one is acknowledged.
+
+    \b
+    Lines go as they come, so a pipe may stay open. A row, or a JSON line, is sent whole as JSON unless --value-column
+    names what is sent of it. What cannot be a record ends it with status 1, and says its place and how many records
+    before it are acknowledged. On a terminal a line shows how far it is, how fast, and what is not acknowledged yet.
 
     \b
     Examples:
       echo hello | tidemark produce greetings
       tidemark produce flights --file flights.tsv --key-separator ,
-      printf 'AA=1\\nUA=2\\n' | tidemark produce counts --key-separator = --acks 1
+      tidemark produce flights --file flights.csv --format csv --key-column carrier --timestamp-column time_hour
+      tail -f app.jsonl | tidemark produce logs --format json --key-column host
+      tidemark produce flights -f flights.parquet --format parquet --key-column carrier --codec zstd
+      tidemark consume a --until-end -o json | tidemark produce b --format json --key-column key --value-column value
     """
     addresses = need_bootstrap(bootstrap)
-    if file is None:
-        tally = _send(sys.stdin.buffer, topic, addresses, key_separator, acks, timeout_s)
-    else:
-        with file.open("rb") as lines:
-            tally = _send(lines, topic, addresses, key_separator, acks, timeout_s)
-    if output is Output.JSON:
-        by_partition = {str(partition): tally.by_partition[partition] for partition in sorted(tally.by_partition)}
-        print_json(
-            {"topic": topic, "acknowledged": tally.acknowledged, "failed": tally.failed, "partitions": by_partition}
-        )
-    elif tally.first_error is None:
-        print_line(f"sent {counted(tally.acknowledged, 'record')} to {topic}")
-    if tally.first_error is not None:
-        error = tally.first_error
-        sentence = f"{tally.failed} records were not acknowledged, {tally.acknowledged} were: {error.message}"
-        raise TidemarkError(error.code, sentence, error.metadata)
+    named = {"--key-column": key, "--value-column": value, "--timestamp-column": timestamp}
+    for option, given in named.items():
+        if given and input_format is InputFormat.TEXT:
+            raise typer.BadParameter("lines have no columns: add --format json, csv or parquet", param_hint=option)
+    if key_separator and input_format is not InputFormat.TEXT:
+        raise typer.BadParameter("only lines have one: name a --key-column", param_hint="--key-separator")
+    if len(delimiter.encode()) != 1:
+        raise typer.BadParameter(f"{delimiter!r}: want one character", param_hint="--delimiter")
+    # Only here: the client's libraries take longer to import than bad usage and help need.
+    from tidemark.cli.produce_inputs import Columns
+    from tidemark.cli.produce_run import Job, run
 
-
-def _send(lines: BinaryIO, topic: str, bootstrap: str, key_separator: str, acks: Acks, timeout_s: float) -> Tally:
-    """Every line; one that cannot be a record ends it, after the lines before it are sent."""
-    # Only here: the client's libraries take longer to import than most commands to run.
-    from tidemark.client import Producer
-
-    tally = Tally()
-    refused: TidemarkError | None = None
-    with Producer(bootstrap, acks=acks.value, delivery_timeout_ms=max(1, int(timeout_s * 1000))) as producer:
-        try:
-            for record in read_records(lines, key_separator):
-                producer.send(topic, record.value, key=record.key).add_done_callback(tally.note)
-                if tally.first_error is not None:
-                    break
-        except TidemarkError as error:
-            refused = error
-        producer.flush()
-    if refused is not None and tally.first_error is None:
-        sentence = f"{refused.message}; the {tally.acknowledged} records before it are sent"
-        raise TidemarkError(refused.code, sentence if tally.acknowledged else refused.message, refused.metadata)
-    return tally
+    job = Job(
+        topic=topic,
+        file=file,
+        input_format=input_format.value,
+        columns=Columns(key or None, value or None, timestamp or None, timestamp_unit.value),
+        key_separator=key_separator,
+        delimiter=delimiter,
+        strings=strings,
+        count=count,
+    )
+    run(addresses, job, output, acks=acks.value, codec=codec.value, timeout_s=timeout_s)

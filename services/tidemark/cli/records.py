@@ -1,25 +1,16 @@
-"""Records as lines and back: what `produce` reads, what `consume` prints, where `consume` starts. Plain functions."""
+"""Records as lines: what `consume` and `log dump` print, and where `consume` starts. Plain functions."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol
-
-from tidemark.model import ErrorCode, TidemarkError
+from typing import Protocol
 
 _INT64_MAX = 2**63 - 1
 _MICROSECONDS = 1_000_000
-
-
-class KeyedValue(NamedTuple):
-    """A record to send."""
-
-    key: bytes | None
-    value: bytes
 
 
 class Record(Protocol):
@@ -80,27 +71,6 @@ def parse_start(text: str) -> Start:
         since = moment - datetime.fromtimestamp(0, UTC)
         return Start(timestamp_us=(since.days * 86_400 + since.seconds) * _MICROSECONDS + since.microseconds)
     raise ValueError(f"{text!r}: want earliest, latest, offset:N or timestamp:2013-01-01T05:00:00Z")
-
-
-def read_records(lines: Iterable[bytes], key_separator: str) -> Iterator[KeyedValue]:
-    """A record a line, without its newline; with a separator, the key is what stands before the first one.
-
-    Raises:
-        TidemarkError: INVALID_REQUEST for a line without the separator.
-    """
-    separator = key_separator.encode()
-    for number, line in enumerate(lines, 1):
-        text = line.removesuffix(b"\n")
-        if not separator:
-            yield KeyedValue(None, text)
-            continue
-        key, found, value = text.partition(separator)
-        if not found:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST,
-                f"line {number} has no key separator {key_separator!r}: want KEY{key_separator}VALUE",
-            )
-        yield KeyedValue(key, value)
 
 
 def record_text(record: Record, key_separator: str) -> bytes:

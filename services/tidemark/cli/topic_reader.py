@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Final, Self
-
-import pyarrow as pa
+from typing import Any, Final, Self
 
 from tidemark.cli.records import Start
 from tidemark.client.ranges import RangeReader
-from tidemark.client.records import ConsumerRecord
+from tidemark.client.records import PartitionBatch
 
 _DEADLINE_S: Final = 30.0
 """So long a partition may be without a leader before that is an error."""
@@ -27,14 +25,18 @@ class TopicReader:
         topic: its name; raises UNKNOWN_TOPIC.
         start: where each partition begins. An offset that a partition has not reached yet is waited for, as is the
             next record where none is as young as a timestamp.
+        until_end: read nothing that is committed later than now.
     """
 
-    def __init__(self, bootstrap: str, topic: str, start: Start) -> None:
+    def __init__(self, bootstrap: str, topic: str, start: Start, *, until_end: bool = False) -> None:
         self._reader = RangeReader(bootstrap, deadline_s=_DEADLINE_S)
         self._topic = topic
         try:
             self._view = self._reader.topics([topic])[topic]
             self._positions = {index: self._position(index, start) for index in sorted(self._view.partitions)}
+            bounds = self._reader.bounds(topic, list(self._positions))
+            self._ends = {index: one.latest for index, one in bounds.items()}
+            self._until_end = until_end
         except BaseException:
             self._reader.close()
             raise
@@ -47,7 +49,17 @@ class TopicReader:
     ) -> None:
         self._reader.close()
 
-    def poll(self, timeout_s: float) -> Iterator[ConsumerRecord]:
+    @property
+    def finished(self) -> bool:
+        """Whether everything up to the ends was read; never where new records are read too."""
+        return self._until_end and self.lag <= 0
+
+    @property
+    def lag(self) -> int:
+        """Offsets between what was read and where the partitions ended when it was looked last."""
+        return sum(max(self._ends[index] - position, 0) for index, position in self._positions.items())
+
+    def poll(self, timeout_s: float) -> Iterator[PartitionBatch]:
         """What is committed and was not read yet; waits up to `timeout_s` for the first of it.
 
         Raises:
@@ -57,32 +69,35 @@ class TopicReader:
         until_s = time.monotonic() + timeout_s
         while True:
             found = False
-            for record in self._committed():
+            for batch in self._committed():
                 found = True
-                yield record
+                yield batch
             left_s = until_s - time.monotonic()
-            if found or left_s <= 0:
+            if found or left_s <= 0 or self.finished:
                 return
             time.sleep(min(_LOOK_AGAIN_S, left_s))
 
-    def _committed(self) -> Iterator[ConsumerRecord]:
-        """From every position to the high watermark of now."""
-        for index, bounds in self._reader.bounds(self._topic, list(self._positions)).items():
-            if self._positions[index] >= bounds.latest:
+    def _committed(self) -> Iterator[PartitionBatch]:
+        """From every position to the high watermark of now, or to the ends."""
+        if not self._until_end:
+            bounds = self._reader.bounds(self._topic, list(self._positions))
+            self._ends = {index: one.latest for index, one in bounds.items()}
+        for index, end in self._ends.items():
+            if self._positions[index] >= end:
                 continue
             batches = self._reader.read(
                 self._topic,
                 index,
                 self._positions[index],
-                bounds.latest,
+                end,
                 topic_id=self._view.topic_id,
                 incarnation=self._view.partitions[index].incarnation,
             )
             for rows in batches:
-                for record in _records(self._topic, index, rows):
-                    self._positions[index] = record.offset + 1
-                    yield record
-            self._positions[index] = bounds.latest
+                offsets: Any = rows.column("offset")
+                self._positions[index] = offsets[rows.num_rows - 1].as_py() + 1
+                yield PartitionBatch(self._topic, index, rows)
+            self._positions[index] = end
 
     def _position(self, partition: int, start: Start) -> int:
         if start.offset is not None:
@@ -93,14 +108,3 @@ class TopicReader:
                 return found
         bounds = self._reader.bounds(self._topic, [partition])[partition]
         return bounds.earliest if start.position == "earliest" else bounds.latest
-
-
-def _records(topic: str, partition: int, rows: pa.RecordBatch) -> Iterator[ConsumerRecord]:
-    """The rows of a batch in record.schema.OFFSET_SCHEMA, one by one."""
-    columns = [
-        rows.column("offset").to_pylist(),
-        rows.column("timestamp").cast(pa.int64()).to_pylist(),
-        *(rows.column(name).to_pylist() for name in ("key", "value", "headers")),
-    ]
-    for offset, timestamp_us, key, value, headers in zip(*columns, strict=True):
-        yield ConsumerRecord(topic, partition, offset, timestamp_us, key, value, tuple(headers or ()))

@@ -1,39 +1,64 @@
-"""When `consume` ends."""
+"""When `consume` ends, and what it writes."""
 
 from __future__ import annotations
 
+import io
+import json
+from collections.abc import Sequence
+
+import pyarrow as pa
 import pytest
-from tidemark.cli.consume import copy
-from tidemark.cli.records import Record
-from tidemark.client.records import ConsumerRecord
+from pyarrow import parquet
+from tidemark.cli.consume_outputs import open_sink
+from tidemark.cli.consume_run import Ends, Reading, copy
+from tidemark.cli.progress import Progress
+from tidemark.client.records import PartitionBatch
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.schema import OFFSET_SCHEMA
 
 
-def records(count: int, first: int = 0) -> list[ConsumerRecord]:
-    return [ConsumerRecord("t", 0, first + index, 0, None, b"v", ()) for index in range(count)]
+def batch(
+    offsets: Sequence[int], values: Sequence[bytes | None] | None = None, keys: Sequence[bytes | None] | None = None
+) -> PartitionBatch:
+    """Rows of partition 3; the record at an offset has that timestamp."""
+    count = len(offsets)
+    columns = [
+        pa.array(keys or [None] * count, pa.binary()),
+        pa.array(values or [b"v"] * count, pa.binary()),
+        pa.array(offsets, pa.int64()).cast(OFFSET_SCHEMA.field("timestamp").type),
+        pa.array([[("h", b"1")]] + [None] * (count - 1), OFFSET_SCHEMA.field("headers").type),
+        pa.array(offsets, pa.int64()),
+    ]
+    return PartitionBatch("t", 3, pa.RecordBatch.from_arrays(columns, schema=OFFSET_SCHEMA))
 
 
 class Topic:
     """Batches that come after so many seconds each; time passes only while somebody waits for them."""
 
-    def __init__(self, *batches: tuple[float, list[ConsumerRecord]]) -> None:
+    def __init__(self, *batches: tuple[float, list[int]], ends: bool = False) -> None:
         self.time_s = 0.0
+        self.lag = 0
         self._batches = list(batches)
+        self._ends = ends
+
+    @property
+    def finished(self) -> bool:
+        return self._ends and not self._batches
 
     def now_s(self) -> float:
         return self.time_s
 
-    def poll(self, timeout_s: float) -> list[ConsumerRecord]:
+    def poll(self, timeout_s: float) -> list[PartitionBatch]:
         if not self._batches:
             self.time_s += timeout_s
             return []
-        after_s, batch = self._batches[0]
+        after_s, offsets = self._batches[0]
         waited_s = min(after_s, timeout_s)
         self.time_s += waited_s
         if waited_s < after_s:
-            self._batches[0] = (after_s - waited_s, batch)
+            self._batches[0] = (after_s - waited_s, offsets)
             return []
-        return self._batches.pop(0)[1]
+        return [batch(self._batches.pop(0)[1])]
 
 
 class Screen:
@@ -41,34 +66,94 @@ class Screen:
         self.offsets: list[int] = []
         self.seen: list[int] = []
 
-    def show(self, record: Record) -> None:
-        self.offsets.append(record.offset)
+    def show(self, batch: PartitionBatch) -> None:
+        self.offsets += [offset.as_py() for offset in batch.rows.column("offset")]
 
     def flush(self) -> None:
         self.seen = list(self.offsets)
 
+    def close(self) -> None:
+        self.flush()
+
+
+def run(topic: Topic, screen: Screen, ends: Ends) -> int:
+    return copy(topic, screen, ends, reading=Reading(Progress(show=False)), now_s=topic.now_s)
+
 
 def test_it_ends_after_the_number_asked_for_even_within_a_batch() -> None:
-    topic, screen = Topic((0.0, records(5)), (0.0, records(5, 5))), Screen()
-    assert copy(topic, screen, max_records=7, timeout_s=None, now_s=topic.now_s) == 7
+    topic, screen = Topic((0.0, [0, 1, 2, 3, 4]), (0.0, [5, 6, 7, 8, 9])), Screen()
+    assert run(topic, screen, Ends(count=7)) == 7
     assert screen.seen == list(range(7))
 
 
 def test_silence_ends_it_and_each_record_starts_the_wait_anew() -> None:
-    topic, screen = Topic((1.5, records(1)), (1.5, records(1, 1)), (2.5, records(1, 2))), Screen()
-    assert copy(topic, screen, max_records=None, timeout_s=2.0, now_s=topic.now_s) == 2
+    topic, screen = Topic((1.5, [0]), (1.5, [1]), (2.5, [2])), Screen()
+    assert run(topic, screen, Ends(timeout_s=2.0)) == 2
     assert screen.seen == [0, 1]
     assert topic.time_s == pytest.approx(5.0)
 
 
 def test_silence_before_the_number_asked_for_is_a_refusal_that_counts() -> None:
-    topic, screen = Topic((0.0, records(3))), Screen()
+    topic, screen = Topic((0.0, [0, 1, 2])), Screen()
     with pytest.raises(TidemarkError, match="3 of 5 records") as refused:
-        copy(topic, screen, max_records=5, timeout_s=0.5, now_s=topic.now_s)
+        run(topic, screen, Ends(count=5, timeout_s=0.5))
     assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert screen.seen == [0, 1, 2]
 
 
 def test_a_timeout_of_zero_takes_what_is_there() -> None:
-    topic, screen = Topic((0.0, records(2))), Screen()
-    assert copy(topic, screen, max_records=None, timeout_s=0.0, now_s=topic.now_s) == 2
+    topic, screen = Topic((0.0, [0, 1])), Screen()
+    assert run(topic, screen, Ends(timeout_s=0.0)) == 2
+
+
+def test_it_ends_where_the_partitions_do_without_waiting() -> None:
+    topic, screen = Topic((0.0, [0, 1]), (0.5, [2]), ends=True), Screen()
+    assert run(topic, screen, Ends(until_end=True)) == 3
+    assert topic.time_s == pytest.approx(0.5)
+
+
+def written(shape: str, *batches: PartitionBatch, strings: bool = False, key_separator: str = "") -> bytes:
+    file = io.BytesIO()
+    sink = open_sink(shape, file, key_separator=key_separator, delimiter=";", strings=strings)
+    for one in batches:
+        sink.show(one)
+    sink.close()
+    return file.getvalue()
+
+
+BATCH = batch([7, 8], [b'a;"b"', None], [b"k", None])
+
+
+def test_text_is_a_line_a_record_with_the_key_where_a_separator_is_given() -> None:
+    assert written("text", BATCH) == b'a;"b"\n\n'
+    assert written("text", BATCH, key_separator="=") == b'k=a;"b"\n=\n'
+
+
+def test_json_is_a_document_a_line() -> None:
+    first, second = map(json.loads, written("json", BATCH).splitlines())
+    assert (first["offset"], first["key"], first["headers"]) == (7, "k", [{"name": "h", "value": "1"}])
+    assert (second["partition"], second["value"]) == (3, None)
+
+
+def test_csv_has_a_row_of_names_and_quotes_what_needs_it() -> None:
+    names, first, second = written("csv", BATCH).decode().splitlines()
+    assert names == '"partition";"offset";"timestamp";"key";"value"'
+    assert first == '3;7;1970-01-01 00:00:00.000007Z;"k";"a;""b"""'
+    assert second.startswith("3;8;")
+
+
+def test_parquet_has_everything_and_what_is_read_of_it_is_what_was_written() -> None:
+    table = parquet.read_table(io.BytesIO(written("parquet", BATCH, batch([9]))))
+    assert table.column("offset").to_pylist() == [7, 8, 9]
+    assert table.column("value").to_pylist() == [b'a;"b"', None, b"v"]
+    assert table.column("headers").to_pylist() == [[("h", b"1")], None, [("h", b"1")]]
+    texts = parquet.read_table(io.BytesIO(written("parquet", BATCH, strings=True)))
+    assert texts.column("key").to_pylist() == ["k", None]
+    assert parquet.read_table(io.BytesIO(written("parquet"))).num_rows == 0
+
+
+@pytest.mark.parametrize("shape", ["csv", "parquet"])
+def test_bytes_that_are_no_text_are_refused_where_text_is_wanted(shape: str) -> None:
+    with pytest.raises(TidemarkError, match="t-3: a value from offset 4 on is no text") as refused:
+        written(shape, batch([4], [b"\xff"]), strings=True)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST

@@ -1,0 +1,349 @@
+"""What `produce` reads: lines, JSON lines, CSV and Parquet, as rows of key, value, timestamp and headers.
+
+Rows come in chunks of a megabyte or so, as soon as they are there, so a pipe is sent as it flows and a file of any size
+takes the memory of a chunk. What cannot be a record ends the reading with its place; the rows before it come first.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import csv
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as pa_csv
+from pyarrow import parquet
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE
+
+_BLOCK_BYTES: Final = 1 << 20
+_LINE_BYTES_MAX: Final = 16 << 20
+"""More than any batch may have."""
+_PARQUET_ROWS: Final = 10_000
+_UNITS_US: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns of a table, or members of a JSON object, make a record.
+
+    Attributes:
+        key: None: no record has one.
+        value: None: the whole row, or line, as JSON.
+        timestamp: None: the time of sending.
+        timestamp_unit: of numbers, since 1970: "s", "ms" or "us".
+    """
+
+    key: str | None = None
+    value: str | None = None
+    timestamp: str | None = None
+    timestamp_unit: str = "us"
+
+
+def line_blocks(file: BinaryIO) -> Iterator[list[bytes]]:
+    """Lines without their newlines, as many as there are to read at once; the last one may lack its newline.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST for a line longer than any record may be.
+    """
+    read: Callable[[int], bytes] = getattr(file, "read1", file.read)
+    rest: list[bytes] = []
+    rest_bytes = number = 0
+    while block := read(_BLOCK_BYTES):
+        first, newline, others = block.partition(b"\n")
+        rest.append(first)
+        rest_bytes += len(first)
+        if rest_bytes > _LINE_BYTES_MAX:
+            raise _refusal(f"line {number + 1} has more than {_LINE_BYTES_MAX >> 20} MiB, which no record may have")
+        if not newline:
+            continue
+        lines = [b"".join(rest), *others.split(b"\n")]
+        rest = [lines.pop()]
+        rest_bytes = len(rest[0])
+        number += len(lines)
+        yield lines
+    if rest_bytes:
+        yield [b"".join(rest)]
+
+
+def text_chunks(file: BinaryIO, key_separator: str) -> Iterator[pa.RecordBatch]:
+    """A record a line; with a separator, the key is what stands before the first one.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST for a line without the separator.
+    """
+    separator = key_separator.encode()
+    number = 0
+    for lines in line_blocks(file):
+        if not separator:
+            yield _rows(None, lines, None)
+            continue
+        keys: list[bytes | None] = []
+        values: list[bytes | None] = []
+        wrong = False
+        for line in lines:
+            number += 1
+            key, found, value = line.partition(separator)
+            if not found:
+                wrong = True
+                break
+            keys.append(key)
+            values.append(value)
+        if keys:
+            yield _rows(keys, values, None)
+        if wrong:
+            raise _refusal(
+                f"line {number} has no key separator {key_separator!r}: want KEY{key_separator}VALUE",
+            )
+
+
+def json_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """A JSON document a line; empty lines are passed over.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST for a line that is no JSON, or lacks a member that is to be in the record.
+    """
+    number = 0
+    for lines in line_blocks(file):
+        records: list[tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None]]]] = []
+        refused: TidemarkError | None = None
+        for line in lines:
+            number += 1
+            if not line.strip():
+                continue
+            try:
+                records.append(_json_record(line, columns))
+            except ValueError as error:
+                refused = _refusal(f"line {number}: {error}")
+                break
+        if records:
+            keys, values, stamps, headers = (list(column) for column in zip(*records, strict=True))
+            yield _rows(
+                keys if columns.key is not None else None,
+                values,
+                stamps if columns.timestamp is not None else None,
+                headers if any(headers) else None,
+            )
+        if refused is not None:
+            raise refused
+
+
+def _json_record(
+    line: bytes, columns: Columns
+) -> tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None]]]:
+    try:
+        document = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error.msg} at column {error.colno}") from None
+    except UnicodeDecodeError:
+        raise ValueError("no JSON: it is not UTF-8") from None
+    if not isinstance(document, dict) and (columns.key, columns.value, columns.timestamp) != (None, None, None):
+        raise ValueError(f"it is no object, so it has no {columns.key or columns.value or columns.timestamp!r}")
+    key = _member(document, columns.key) if columns.key is not None else None
+    value = _member(document, columns.value) if columns.value is not None else line.strip()
+    stamp = _stamp_us(document, columns) if columns.timestamp is not None else None
+    headers = _headers(document) if columns.value is not None else []
+    return key, value, stamp, headers
+
+
+def _member(document: Mapping[str, Any], name: str) -> bytes | None:
+    """A member as bytes: text as it is, null as null, all else as JSON; or what stands in base64 under NAME_base64."""
+    if name not in document:
+        try:
+            return base64.b64decode(document[f"{name}_base64"], validate=True)
+        except (binascii.Error, TypeError):
+            raise ValueError(f"{name}_base64 is no base64") from None
+        except KeyError:
+            raise ValueError(f"it has no member {name!r}, only {', '.join(document) or 'none'}") from None
+    return _as_bytes(document[name])
+
+
+def _as_bytes(value: object) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else _json_of(value)
+
+
+def _stamp_us(document: Mapping[str, Any], columns: Columns) -> int:
+    name = columns.timestamp or ""
+    value = document.get(name)
+    if isinstance(value, str):
+        try:
+            return _microseconds(datetime.fromisoformat(value))
+        except ValueError:
+            raise ValueError(f"{name} is {value!r}, no time like 2013-01-01T05:00:00Z") from None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return round(value * _UNITS_US[columns.timestamp_unit])
+    raise ValueError(f"{name!r} is {'not there' if value is None else value}: want a time, or a number since 1970")
+
+
+def _microseconds(moment: datetime) -> int:
+    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _headers(document: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
+    """As `consume` prints them; what else is called so is none."""
+    found = document.get("headers")
+    if not isinstance(found, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("name"), str) for one in found
+    ):
+        return []
+    return [(one["name"], _member(one, "value")) for one in found]
+
+
+def csv_chunks(file: BinaryIO, columns: Columns, *, delimiter: str, strings: bool) -> Iterator[pa.RecordBatch]:
+    """A record a row; the first row names the columns. Quoted cells may hold line ends.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST for a row that does not fit, or a column that is not there.
+    """
+    header = file.readline().removeprefix(_BYTE_ORDER_MARK)
+    if not header:
+        return
+    try:
+        names = next(csv.reader([header.decode()], delimiter=delimiter))
+    except (UnicodeDecodeError, csv.Error, StopIteration) as error:
+        raise _refusal(f"line 1 does not name the columns: {error}") from None
+    _check_columns(names, columns)
+    types: dict[str, pa.DataType] = {name: pa.binary() for name in (columns.key, columns.value) if name is not None}
+    if strings:
+        types = {name: pa.string() for name in names if name != columns.timestamp} | types
+    try:
+        reader = pa_csv.open_csv(
+            file,
+            read_options=pa_csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False, column_names=names),
+            parse_options=pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=pa_csv.ConvertOptions(column_types=types),
+        )
+        for batch in reader:
+            yield _shaped(batch, columns)
+    except pa.ArrowInvalid as error:
+        if "Empty CSV" in str(error):
+            return
+        more = "" if strings else "; where cells of a column differ in kind, --strings takes all of them as text"
+        raise _refusal(f"the CSV cannot be read (rows are counted after the first line): {error}{more}") from error
+
+
+def parquet_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """A record a row. A pipe is put into a temporary file first: what a Parquet file holds stands at its end.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST for what is no Parquet, or a column that is not there.
+    """
+    with tempfile.TemporaryFile() as spool:
+        source: Any = file
+        if not file.seekable():
+            while block := file.read(_BLOCK_BYTES):
+                spool.write(block)
+            spool.seek(0)
+            source = spool
+        try:
+            for batch in parquet.ParquetFile(source).iter_batches(batch_size=_PARQUET_ROWS):
+                yield _shaped(batch, columns)
+        except (pa.ArrowException, OSError) as error:
+            raise _refusal(f"the Parquet file cannot be read: {error}") from error
+
+
+def _shaped(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
+    """Rows in SCHEMA; without a column of timestamps they are null, and the producer gives the time."""
+    names = batch.schema.names
+    _check_columns(names, columns)
+    count = batch.num_rows
+    keys = pa.nulls(count, pa.binary()) if columns.key is None else _binary(batch, columns.key)
+    if columns.value is None:
+        values: Any = pa.array([_json_of(row) for row in batch.to_pylist()], pa.binary())
+    else:
+        values = _binary(batch, columns.value)
+    stamps = pa.nulls(count, TIMESTAMP_TYPE) if columns.timestamp is None else _times(batch, columns)
+    headers: Any = pa.nulls(count, HEADERS_TYPE)
+    if columns.value is not None and "headers" in names and pa.types.is_map(batch.schema.field("headers").type):
+        headers = batch.column("headers").cast(HEADERS_TYPE)
+    return pa.RecordBatch.from_arrays([keys, values, stamps, headers], schema=SCHEMA)
+
+
+def _check_columns(names: list[str], columns: Columns) -> None:
+    for wanted in (columns.key, columns.value, columns.timestamp):
+        if wanted is not None and wanted not in names:
+            raise _refusal(f"there is no column {wanted!r}, only {', '.join(names)}")
+
+
+def _binary(batch: pa.RecordBatch, name: str) -> Any:
+    column: Any = batch.column(name)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_nested(column.type):
+        return pa.array([None if one is None else _json_of(one) for one in column.to_pylist()], pa.binary())
+    plain = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
+    return column.cast(pa.binary()) if plain else column.cast(pa.string()).cast(pa.binary())
+
+
+def _times(batch: pa.RecordBatch, columns: Columns) -> Any:
+    assert columns.timestamp is not None
+    column: Any = batch.column(columns.timestamp)
+    if column.null_count:
+        raise _refusal(f"column {columns.timestamp!r} has {column.null_count} empty cells: every record needs a time")
+    if pa.types.is_integer(column.type):
+        factor = pa.scalar(_UNITS_US[columns.timestamp_unit], pa.int64())
+        return pc.multiply_checked(column.cast(pa.int64()), factor).cast(TIMESTAMP_TYPE)
+    if pa.types.is_floating(column.type):
+        fine = pc.multiply(column.cast(pa.float64()), pa.scalar(float(_UNITS_US[columns.timestamp_unit]), pa.float64()))
+        return pc.round(fine).cast(pa.int64()).cast(TIMESTAMP_TYPE)
+    try:
+        return column.cast(TIMESTAMP_TYPE)
+    except pa.ArrowException as error:
+        raise _refusal(f"column {columns.timestamp!r} holds no times: {error}") from error
+
+
+def _json_of(value: object) -> bytes:
+    try:
+        return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError as error:
+        raise _refusal(f"a value cannot be written as JSON: {error}") from None
+
+
+def _plain(value: object) -> object:
+    """What JSON has: bytes as text or base64, times as ISO 8601, not-a-number as null, what is left as text."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(member) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(member) for member in value]
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    return str(value)
+
+
+def _rows(
+    keys: list[Any] | None, values: list[Any], stamps: list[Any] | None, headers: list[Any] | None = None
+) -> pa.RecordBatch:
+    count = len(values)
+    columns: list[Any] = [
+        pa.nulls(count, pa.binary()) if keys is None else pa.array(keys, pa.binary()),
+        pa.array(values, pa.binary()),
+        pa.nulls(count, TIMESTAMP_TYPE) if stamps is None else pa.array(stamps, pa.int64()).cast(TIMESTAMP_TYPE),
+        pa.nulls(count, HEADERS_TYPE) if headers is None else pa.array(headers, HEADERS_TYPE),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _refusal(sentence: str) -> TidemarkError:
+    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
