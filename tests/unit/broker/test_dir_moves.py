@@ -1,0 +1,284 @@
+"""Moves between the log directories of a broker: asked for, refused, cancelled, gone on with; never a record lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tidemark.broker.dir_copier import Budget
+from tidemark.core.effects import CloseLog
+from tidemark.core.events import LogAppended, LogFailed, LogMoved
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.record.checks import check_batches
+from tidemark.rpc.alter_log_dirs_codec import AlterLogDirs
+from tidemark.runtime.configuration import UNLIMITED
+
+from tests.unit.broker.moves_world import MovesWorld
+from tests.unit.storage.batches import IDENTITY, PARTITION, memory_directory, read_all
+from tests.unit.storage.moving import names_in
+
+SLOW_BYTES_PER_S = 1024
+"""The first step takes 16 s of it: a move that is that slow is under way for as long as a test looks at it."""
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[MovesWorld]:
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        await world.start()
+        yield world
+        await world.stop()
+
+
+def offsets(world: MovesWorld) -> list[int]:
+    log = world.threads.log(PARTITION)
+    assert log is not None
+    return [batch.envelope.base_offset for batch in check_batches(read_all(log))]
+
+
+async def slow_move(world: MovesWorld) -> None:
+    """A move to the second directory that has begun and will not end soon."""
+    world.append(300)
+    await world.written()
+    assert await world.alter(world.paths[1], throttle_bytes_per_s=SLOW_BYTES_PER_S) is None
+    await world.until(lambda: any(future.log.log_end_offset for _, future in world.moves.futures()))
+
+
+async def test_a_replica_moves_while_records_come_and_every_one_is_answered_in_order(world: MovesWorld) -> None:
+    world.append(200)
+    assert await world.alter(world.paths[1]) is None
+    while world.where() == 0:
+        world.append(5)
+        await world.until(lambda: world.end() == world.next_offset or world.where() == 1)
+    await world.moved_to(1)
+    world.append(20)
+    await world.written()
+    answered = [event.log_end_offset for event in world.events if isinstance(event, LogAppended)]
+    assert answered == list(range(1, world.next_offset + 1))
+    assert offsets(world) == list(range(world.next_offset))
+    assert [event.directory for event in world.events if isinstance(event, LogMoved)] == [1]
+    assert names_in(world.root, "b") == [str(PARTITION)]
+    assert world.metric("_done_total") == 1
+    assert world.metric("_copied_bytes_total") > 0
+
+
+async def test_a_directory_is_named_by_its_uuid_too_and_moving_back_is_a_move(world: MovesWorld) -> None:
+    world.append(50)
+    await world.written()
+    assert await world.alter(world.logs.directory_ids[1]) is None
+    await world.moved_to(1)
+    assert await world.alter(world.logs.directory_ids[0]) is None
+    await world.moved_to(0)
+    assert offsets(world) == list(range(50))
+
+
+async def test_a_copy_under_way_is_listed_in_its_directory_with_what_it_lacks(world: MovesWorld) -> None:
+    await slow_move(world)
+    (here, replica), (there, copy) = await world.described()
+    assert (here, replica.future, replica.log_end_offset) == (0, False, 300)
+    assert (there, copy.future, copy.leader) == (1, True, False)
+    assert copy.size_bytes > 0
+    assert copy.log_end_offset + copy.offset_lag == 300
+    assert world.metric("") == 1
+
+
+async def test_asking_for_the_directory_that_the_replica_is_in_cancels_the_move(world: MovesWorld) -> None:
+    await slow_move(world)
+    assert await world.alter(world.paths[0]) is None
+    await world.until(lambda: not list(world.moves.futures()))
+    assert world.logs.mover.target_of(PARTITION) is None
+    world.append(10)
+    await world.written()
+    assert offsets(world) == list(range(310))
+    assert world.where() == 0
+
+
+async def test_asking_again_with_another_throttle_changes_the_move_under_way(world: MovesWorld) -> None:
+    await slow_move(world)
+    (move,) = world.moves._moves.values()
+    assert await world.alter(world.paths[1], throttle_bytes_per_s=1 << 30) is None
+    assert move.budget.bytes_per_s == 1 << 30
+
+
+async def test_while_a_replica_is_copied_its_retention_and_cleaning_wait(world: MovesWorld) -> None:
+    assert not world.moves.is_copying(PARTITION)
+    await slow_move(world)
+    assert world.moves.is_copying(PARTITION)
+    await world.alter(world.paths[0])
+    await world.until(lambda: not world.moves.is_copying(PARTITION))
+
+
+async def test_what_cannot_be_is_refused_and_changes_nothing(world: MovesWorld) -> None:
+    error = await world.alter("/nowhere")
+    assert error is not None
+    assert error.code is ErrorCode.LOG_DIR_NOT_FOUND
+    assert world.paths[1] in error.message
+    world.logs._directories[1].fail("input/output error")
+    error = await world.alter(world.paths[1])
+    assert error is not None
+    assert error.code is ErrorCode.LOG_DIR_OFFLINE
+    world.core.role = "offline"
+    error = await world.alter(world.paths[0])
+    assert error is not None
+    assert error.code is ErrorCode.REPLICA_OFFLINE
+    assert not list(world.moves.futures())
+
+
+async def test_of_several_each_has_its_own_answer_and_validate_only_only_checks(world: MovesWorld) -> None:
+    other = TopicPartition("other", 3)
+    request = AlterLogDirs(((other, "/nowhere"), (PARTITION, world.paths[1])), validate_only=True)
+    (one, refused), (two, fine) = await world.moves.alter(request)
+    assert (one, two, fine) == (other, PARTITION, None)
+    assert refused is not None
+    assert not list(world.moves.futures())
+    assert world.where() == 0
+
+
+async def test_the_controllers_wish_for_a_directory_that_is_not_there_is_counted_and_nothing_else(
+    world: MovesWorld,
+) -> None:
+    world.moves.want(PARTITION, "/nowhere")
+    assert world.metric("_refused_total") == 1
+    assert not list(world.moves.futures())
+
+
+async def test_a_replica_that_is_not_there_yet_is_made_where_it_is_wanted() -> None:
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        world.moves.want(PARTITION, world.paths[1])
+        await world.start()
+        assert world.where() == 1
+        assert world.moves._wishes == {}
+        world.append(3)
+        await world.written()
+        await world.stop()
+
+
+async def test_a_replica_that_lies_elsewhere_when_it_is_opened_moves_to_where_it_is_wanted() -> None:
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        await world.start()
+        world.append(30)
+        await world.written()
+        await world.close_log()
+        world.moves.want(PARTITION, world.paths[1])
+        await world.open()
+        await world.moved_to(1)
+        assert offsets(world) == list(range(30))
+        await world.stop()
+
+
+async def test_a_replica_that_is_opened_anew_meanwhile_goes_on_moving(world: MovesWorld) -> None:
+    await slow_move(world)
+    await world.close_log()
+    await world.open()
+    await world.alter(world.paths[1], throttle_bytes_per_s=1 << 30)
+    await world.moved_to(1)
+    world.append(5)
+    await world.written()
+    assert offsets(world) == list(range(305))
+
+
+async def test_a_broker_that_stops_in_the_middle_goes_on_after_its_start_without_being_asked() -> None:
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        await world.start()
+        await slow_move(world)
+        await world.stop()
+        again = MovesWorld(root)
+        await again.start()
+        await again.moved_to(1)
+        assert offsets(again) == list(range(300))
+        await again.stop()
+        assert names_in(root, "a") == []
+
+
+async def test_a_replica_that_is_deleted_meanwhile_takes_its_copy_along(world: MovesWorld) -> None:
+    await slow_move(world)
+    world.submit(CloseLog(PARTITION, IDENTITY, "delete"))
+    await world.until(lambda: not names_in(world.root, "a") and not names_in(world.root, "b"))
+    await world.alter(world.paths[1])
+    assert not [name for name in names_in(world.root, "b") if "future" in name]
+
+
+async def test_a_target_that_goes_offline_ends_the_move_and_the_replica_goes_on(world: MovesWorld) -> None:
+    await slow_move(world)
+    world.logs._directories[1].fail("input/output error")
+    world.moves._moves[PARTITION].budget.bytes_per_s = UNLIMITED
+    await world.alter(world.paths[0])
+    await world.until(lambda: not list(world.moves.futures()))
+    world.append(5)
+    await world.written()
+    assert offsets(world) == list(range(305))
+    assert world.count(LogFailed) == 0
+
+
+async def test_a_source_that_goes_offline_while_the_replica_leaves_it_does_not_take_it_along(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.append(50)
+    await world.written()
+    offline = TidemarkError(ErrorCode.STORAGE_ERROR, "the log directory is offline")
+    loop = asyncio.get_running_loop()
+    retire = world.logs.mover._retire
+
+    def fails(*arguments: object) -> None:
+        world.logs._directories[0].fail("input/output error")
+        asyncio.run_coroutine_threadsafe(_fail_directory(world, offline), loop).result(5)
+        retire(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(world.logs.mover, "_retire", fails)
+    await world.alter(world.paths[1])
+    await world.moved_to(1)
+    world.append(5)
+    await world.written()
+    assert offsets(world) == list(range(55))
+    assert world.count(LogFailed) == 0
+
+
+async def _fail_directory(world: MovesWorld, error: TidemarkError) -> None:
+    world.threads.fail_directory(0, error)
+
+
+async def test_a_source_that_goes_offline_before_the_commit_fails_the_replica_as_ever(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.append(50)
+    await world.written()
+    offline = TidemarkError(ErrorCode.STORAGE_ERROR, "the log directory is offline")
+    loop = asyncio.get_running_loop()
+    finish = world.logs.mover.finish
+
+    def fails(*arguments: object) -> object:
+        world.logs._directories[0].fail("input/output error")
+        asyncio.run_coroutine_threadsafe(_fail_directory(world, offline), loop).result(5)
+        return finish(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(world.logs.mover, "finish", fails)
+    await world.alter(world.paths[1])
+    await world.until(lambda: world.count(LogFailed) == 1)
+    assert world.count(LogMoved) == 0
+
+
+def test_a_budget_spreads_what_is_copied_over_time_and_none_lets_all_through() -> None:
+    now_s = 5.0
+    budget = Budget(1000, now_s=lambda: now_s)
+    assert budget.take(500) == pytest.approx(0.5)
+    assert budget.take(500) == pytest.approx(1.0)
+    now_s = 7.0
+    assert budget.take(100) == pytest.approx(0.1)
+    assert Budget().take(1 << 40) == 0.0
+    assert Budget(100_000).chunk_bytes() == 25_000
+
+
+async def test_a_broker_wide_throttle_holds_for_moves_without_their_own(world: MovesWorld, tmp_path: Path) -> None:
+    world.moves.use_throttle(SLOW_BYTES_PER_S)
+    world.append(300)
+    await world.written()
+    world.moves.want(PARTITION, world.paths[1])
+    await world.until(lambda: any(future.log.log_end_offset for _, future in world.moves.futures()))
+    (move,) = world.moves._moves.values()
+    assert move.budget.bytes_per_s == SLOW_BYTES_PER_S
+    assert world.where() == 0
