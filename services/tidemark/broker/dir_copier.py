@@ -76,7 +76,7 @@ class DirMove:
         replica: as it was open when the move began.
         future, copier: its copy and who fills it; None until that is made.
         copying: it has its turn: nothing of the replica is cleaned or let go by age or size meanwhile.
-        keeps_copy: what becomes of the copy when the move is ended.
+        is_ended: it was asked to end; `keeps_copy`: what becomes of the copy then.
     """
 
     def __init__(self, replica: OpenReplica, directory: int, budget: Budget) -> None:
@@ -88,23 +88,25 @@ class DirMove:
         self.copier: DirCopier | None = None
         self.copying = False
         self.keeps_copy = True
-        self._ended = asyncio.Event()
+        self.is_ended = False
+        self._news = asyncio.Event()
 
     def end(self, *, keeps_copy: bool) -> None:
         """Go on no more than it takes to leave things whole."""
         self.keeps_copy = keeps_copy
-        self._ended.set()
+        self.is_ended = True
+        self.look_again()
 
-    @property
-    def is_ended(self) -> bool:
-        """It was asked to end."""
-        return self._ended.is_set()
+    def look_again(self) -> None:
+        """Wait no longer: the budget is another, or the log."""
+        self._news.set()
 
     async def wait(self, seconds: float) -> None:
-        """So long, or until it is asked to end."""
-        if seconds > 0:
+        """So long, or until there is something to look at."""
+        self._news.clear()
+        if seconds > 0 and not self.is_ended:
             try:
-                await asyncio.wait_for(self._ended.wait(), seconds)
+                await asyncio.wait_for(self._news.wait(), seconds)
             except TimeoutError:
                 return
 

@@ -70,6 +70,8 @@ class DirMoves:
     def use_throttle(self, bytes_per_s: int) -> None:
         """What all copying without a limit of its own may write in a second from now on; -1: no limit."""
         self._budget.bytes_per_s = bytes_per_s
+        for move in self._moves.values():
+            move.look_again()
 
     def want(self, partition: TopicPartition, log_dir: str) -> None:
         """The controller wants the replica in this directory, a path or a uuid; again is fine.
@@ -155,6 +157,7 @@ class DirMoves:
                 self._end(move, keeps_copy=False)  # its end is the time to look again
             else:
                 move.budget = wish.budget
+                move.look_again()
         elif wish.directory != replica.directory:
             self._begin(replica, wish)
         else:
