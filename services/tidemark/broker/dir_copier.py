@@ -222,9 +222,12 @@ class DirCopier:
                 copied = await self.run(partial(future.copy, move.budget.chunk_bytes()))
                 unflushed_bytes += copied.size_bytes
                 self._metrics.copied_bytes.inc(copied.size_bytes)
-                if unflushed_bytes >= _FLUSH_BYTES or (copied.caught_up and not near):
+                if copied.caught_up and not near:
+                    await self.run(partial(self._logs.mover.sync, future))  # while nobody waits for it yet
+                    near = True
+                elif unflushed_bytes >= _FLUSH_BYTES:
                     await self.run(future.log.flush)
-                    unflushed_bytes, near = 0, copied.caught_up  # so that little is left to sync in the end
+                    unflushed_bytes = 0
                 elif copied.caught_up and not future.source.is_damaged:
                     return Outcome.MOVED if await self._swap(move, future) else Outcome.STOPPED
                 await move.wait(_PAUSE_S if future.source.is_damaged else move.budget.take(copied.size_bytes))

@@ -163,13 +163,30 @@ class DirMoves:
         else:
             del self._wishes[partition]
             if left is not None:
-                self._logs.mover.abandon(partition)
+                self._begin_to_drop(replica, left)
 
     def _begin(self, replica: OpenReplica, wish: _Wish) -> None:
         move = self._moves[replica.partition] = DirMove(replica, wish.directory, wish.budget)
         copier = self._copier(replica.directory, wish.directory)
         task = asyncio.create_task(self._make_copy(move, copier), name=f"copy of {replica.partition}")
         self._beginning[move] = task
+
+    def _begin_to_drop(self, replica: OpenReplica, target: int) -> None:
+        """The last process left a copy in a directory that is not wanted any more."""
+        move = self._moves[replica.partition] = DirMove(replica, target, self._budget)
+        move.end(keeps_copy=False)
+        copier = self._copier(replica.directory, target)
+        task = asyncio.create_task(self._drop_copy(move, copier), name=f"end of a copy of {replica.partition}")
+        self._beginning[move] = task
+
+    async def _drop_copy(self, move: DirMove, copier: DirCopier) -> TidemarkError | None:
+        try:
+            await copier.run(partial(self._logs.mover.abandon, move.partition))
+        except Exception as error:  # noqa: BLE001 - handed on: a task's death must not go unseen
+            self._fail(error)
+        del self._beginning[move]
+        self._ended(move, Outcome.GIVEN_UP)
+        return None
 
     def _copier(self, source: int, target: int) -> DirCopier:
         copier = self._copiers.get((source, target))

@@ -150,11 +150,10 @@ class LogManager:
     def prefer(self, partition: TopicPartition, directory: int | None) -> None:
         """Where a replica of it is made, should it have to be; None: wherever there is most room. Not remembered by
         the next start."""
-        with self._lock:
-            if directory is None:
-                self._preferred.pop(partition, None)
-            else:
-                self._preferred[partition] = self._directories[directory]
+        if directory is None:  # asked of the event loop: without the lock that is held across file operations
+            self._preferred.pop(partition, None)
+        else:
+            self._preferred[partition] = self._directories[directory]
 
     def bytes_to_scan(self, partition: TopicPartition) -> int:
         """About how much opening the replica will scan; 0 where it is not here, or its directory was left cleanly."""

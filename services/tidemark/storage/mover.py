@@ -198,6 +198,14 @@ class ReplicaMover:
             self._futures[found.partition] = (target, future)
         return path
 
+    def sync(self, future: FutureLog) -> None:
+        """Make durable what was copied, and whatever else the target's disk has yet to write: step 2 waits for it.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; the target is offline.
+        """
+        self._directories[future.directory].sync()
+
     # -- steps 2 to 5
 
     def finish(self, future: FutureLog, high_watermark: Offset) -> PartitionLog:

@@ -195,6 +195,24 @@ async def test_a_broker_that_stops_in_the_middle_goes_on_after_its_start_without
         assert names_in(root, "a") == []
 
 
+async def test_a_copy_that_was_left_goes_where_the_replica_is_wanted_where_it_is() -> None:
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        await world.start()
+        await slow_move(world)
+        await world.stop()
+        again = MovesWorld(root)
+        again.moves.want(PARTITION, again.paths[0])
+        await again.start()
+        await again.until(lambda: not names_in(root, "b"))
+        assert again.logs.mover.target_of(PARTITION) is None
+        assert offsets(again) == list(range(300))
+        assert again.count(LogMoved) == 0
+        await again.alter(again.paths[1])
+        await again.moved_to(1)
+        await again.stop()
+
+
 async def test_a_replica_that_is_deleted_meanwhile_takes_its_copy_along(world: MovesWorld) -> None:
     await slow_move(world)
     world.submit(CloseLog(PARTITION, IDENTITY, "delete"))
