@@ -72,7 +72,8 @@ class StoredLog:
         self.cuts += 1
         self.batches.clear()
         self.values = [None] * start
-        self.start = self.durable_start = self.flushed = self.high_watermark = start
+        self.start = self.durable_start = self.flushed = start
+        self.high_watermark = min(self.high_watermark, start)
         self.clean_point = min(self.clean_point, start)
         self.epochs = ()
 

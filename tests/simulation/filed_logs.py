@@ -15,17 +15,22 @@ from unittest import mock
 
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
+from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
-from tidemark.model import BrokerId, ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, EpochEntry, ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.ports import RetentionLimits
 from tidemark.record.envelope import Batch, split_batches
+from tidemark.storage.cleaner import CleanerSettings, clean_log
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.manager import LogManager, open_logs
-from tidemark.storage.segment import LOG_SUFFIX
+from tidemark.storage.recovery import segment_offsets
+from tidemark.storage.segment import Segment
+from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, snapshot_path
 
 from tests.simulation.disk import Machine, StoredLog
 from tests.simulation.invariants import InvariantError
 from tests.simulation.machine_logs import MachineLogs
-from tests.simulation.records import values_of
+from tests.simulation.records import Values, values_of
 
 if TYPE_CHECKING:
     from tests.simulation.broker_node import BrokerNode
@@ -37,7 +42,7 @@ class FiledLogs(MachineLogs):
     def __init__(self, node: BrokerNode) -> None:
         super().__init__(node)
         assert self._machine.path is not None, "a world with files has a directory for each machine"
-        self._configs = {"flush.policy": "group-commit"} if node.world.recipe.group_commit else {}
+        self._configs = node.world.recipe.topic_configs
         self._manager: LogManager = open_logs(
             [self._machine.path], cluster_id="cluster", broker_id=BrokerId(node.broker_id)
         )
@@ -58,10 +63,17 @@ class FiledLogs(MachineLogs):
     def _recover(self, effect: fx.OpenLog, log: StoredLog) -> ev.RecoveredLog:
         model = log.recovered()
         self._files[effect.partition], real = self._manager.open(effect.partition, effect.identity, self._configs)
+        is_empty = model.log_start_offset == model.log_end_offset and real.log_start_offset == real.log_end_offset
+        if is_empty and real.log_start_offset < model.log_start_offset:
+            # a batch that spans the start found no space, and nothing but the name of its segment is left
+            log.start = log.durable_start = real.log_start_offset
+            del log.values[real.log_start_offset :]
+            model = log.recovered()
         self._same("the recovered start", real.log_start_offset, model.log_start_offset)
         self._same("the recovered end", real.log_end_offset, model.log_end_offset)
         self._same("the recovered high watermark", real.high_watermark, model.high_watermark)
-        self._same("the recovered epochs", real.epochs, model.epochs)
+        written = _epochs_from(real.epochs, model.epochs) if real.epochs or real.log_start_offset < log.end else ()
+        self._same("the recovered epochs", real.epochs, written)
         self._same("the recovered producers", _producers(real.producers), _producers(model.producers))
         self._same("the recovered damage", real.damaged is None, model.damaged is None)
         return real
@@ -73,6 +85,40 @@ class FiledLogs(MachineLogs):
                 batches, base_offset=effect.base_offset, leader_epoch=effect.leader_epoch, stamp=effect.stamp
             )
             self._same("the end after an append", end, log.end)
+
+    def expired_until(self, partition: TopicPartition, retention_bytes: int, high_watermark: Offset) -> Offset:
+        file = self._files.get(partition)
+        if file is None:
+            return Offset(0)
+        limits = RetentionLimits(retention_ms=-1, retention_bytes=retention_bytes)
+        return file.expired_until(limits, high_watermark=high_watermark, now_ms=self._node.engine.now)
+
+    def _clean(self, partition: TopicPartition, log: StoredLog, high_watermark: int) -> None:
+        """The shipping cleaner; the log in memory becomes what it left, once that is what it may leave."""
+        file, recipe = self._files[partition], self._node.world.recipe
+        settings = CleanerSettings(
+            delete_retention_ms=recipe.delete_retention_ms,
+            dedupe_buffer_bytes=self._dice.choice((200, 1 << 20)),
+            io_buffer_bytes=self._dice.choice((300, 1 << 20)),
+        )
+        done = clean_log(
+            file, high_watermark, settings, now_us=self._node.engine.now * 1000, pace=lambda size_bytes: None
+        )
+        if not done.passes:
+            return
+        first = file._segments[0].base_offset
+        batches = [one for one in log.batches if one.envelope.next_offset <= first]
+        for segment in file._segments:
+            batches += split_batches(segment.log_path.read_bytes())
+        values: Values = [*log.values[:first], *[None] * (log.end - first)]
+        for batch in batches:
+            if batch.envelope.next_offset > first:
+                values[batch.envelope.base_offset : batch.envelope.next_offset] = values_of(batch)
+        for offset, (left, before) in enumerate(zip(values, log.values, strict=True)):
+            self._same(f"what cleaning left at {offset}", left, before if left is not None else None)
+        log.batches, log.values = batches, values
+        log.flushed = max(log.flushed, done.clean_point)
+        log.cleanings += 1
 
     def _find_no_space(self, log: StoredLog, effect: fx.AppendToLog) -> ProducerStates:
         """Half of what is written lands on the disk before it is full."""
@@ -151,20 +197,33 @@ def lose_power_on_files(machine: Machine, dice: random.Random) -> None:
     """Cut each log where the log in memory was cut, and leave the next batch torn there."""
     assert machine.path is not None
     for partition, log in machine.logs.items():
-        left_bytes = sum(len(batch.data) for batch in log.batches)
-        paths = sorted((Path(machine.path) / str(partition)).glob(f"*{LOG_SUFFIX}"))
-        assert paths or not left_bytes, "only what has held nothing has no directory"
-        torn = False
-        for path in paths:
-            size_bytes = path.stat().st_size
-            lost_bytes = size_bytes - left_bytes
-            if torn:
-                path.unlink()
-            elif lost_bytes > 0:
-                with path.open("rb+") as file:
-                    file.truncate(left_bytes + dice.randrange(min(lost_bytes, 300)))
-                torn = True
-            left_bytes -= min(left_bytes, size_bytes)
+        directory = Path(machine.path) / str(partition)
+        if not directory.exists():
+            assert not log.batches, "only what has held nothing has no directory"
+            continue
+        bases = segment_offsets(directory)
+        kept_bases = [base for base in bases if base <= log.end] or bases[:1]
+        for base in bases[len(kept_bases) :]:
+            Segment(directory, base).remove()
+        for offset in segment_offsets(directory, SNAPSHOT_SUFFIX):
+            if offset > log.end:
+                snapshot_path(directory, offset).unlink()
+        if not kept_bases:
+            continue
+        last = Segment(directory, kept_bases[-1])
+        kept_bytes = sum(len(one.data) for one in log.batches if one.envelope.base_offset >= last.base_offset)
+        lost_bytes = last.log_path.stat().st_size - kept_bytes
+        last.remove_indexes()
+        with last.log_path.open("rb+") as file:
+            file.truncate(kept_bytes + (dice.randrange(min(lost_bytes, 300)) if lost_bytes > 0 else 0))
+
+
+def _epochs_from(known: tuple[EpochEntry, ...], written: tuple[EpochEntry, ...]) -> tuple[EpochEntry, ...]:
+    """What was let go is forgotten by the file of epochs at once, by the log's start with the next checkpoint."""
+    epochs = LeaderEpochs(written)
+    if known:
+        epochs.truncate_from_start(known[0].start_offset)
+    return epochs.entries
 
 
 def _named(batch: Batch) -> tuple[tuple[str | None, ...], int, int]:

@@ -367,12 +367,13 @@ class EpochsMonotonic(Invariant):
             self.require(epoch >= last, f"{partition} at {process.broker_id}: epoch {epoch} after {last}")
             written.assign(LeaderEpoch(epoch), Offset(batch.envelope.base_offset))
             last = epoch
-        start = log.log_start_offset
-        cached, known = (
-            [entry for entry in one.entries if start <= entry.start_offset < log.log_end_offset]
-            for one in (log.epochs, written)
-        )
-        if start and cached and cached[0].start_offset == start and cached[:1] != known[:1]:
+        cached = [entry for entry in log.epochs.entries if entry.start_offset < log.log_end_offset]
+        begins = log.epochs.entries[0].start_offset if log.epochs.entries else log.log_end_offset
+        if begins <= world.released_front:
+            # what lies below was let go, here or by its leader
+            written.truncate_from_start(max(begins, log.log_start_offset))
+        known = [entry for entry in written.entries if entry.start_offset < log.log_end_offset]
+        if cached and known and known[0] != cached[0] and cached[0].start_offset <= log.log_start_offset:
             del cached[0]  # of the epoch that spans the start; what says so may lie below
         self.require(cached == known, f"{partition} at {process.broker_id}: {cached} for {known}")
         self._looked_at[key] = looked_at

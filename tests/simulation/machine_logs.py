@@ -197,8 +197,11 @@ class MachineLogs:
         log = self._machine.logs.get(effect.partition)
         if log is None:
             return  # it is being deleted
-        batches = self._fetch(log, effect)
-        event = ev.FollowerReadDone(effect.follower, effect.partition, effect.leader_epoch, effect.offset, batches)
+        whose = effect.follower, effect.partition, effect.leader_epoch, effect.offset
+        try:
+            event = ev.FollowerReadDone(*whose, self._fetch(log, effect))
+        except TidemarkError as error:
+            event = ev.FollowerReadDone(*whose, (), error)
         self._node.after(self._dice.randrange(0, 4), lambda: self._node.feed(event))
 
     def read(self, partition: TopicPartition, offset: Offset, end_offset: Offset) -> tuple[Batch, ...]:
@@ -269,6 +272,8 @@ class MachineLogs:
         log.epochs = effect.entries
 
     def _fetch(self, log: StoredLog, effect: fx.ReadForFollower) -> tuple[Batch, ...]:
+        if effect.offset < log.start:
+            raise TidemarkError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{effect.offset} lies below {log.start}")
         return log.read(effect.offset, effect.end_offset, effect.max_bytes)
 
     def _set_aside(self, effect: fx.CloseLog) -> None:

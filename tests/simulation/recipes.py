@@ -48,6 +48,8 @@ _GOING = {
 }
 COMPACTED = Recipe("compacted", compacted=True, misfortunes=12, weights={**_GOING, "delete_records": 0})
 RETAINED = Recipe("retained", retention_bytes=1200, misfortunes=14, weights=_GOING)
+COMPACTED_FILES = replace(COMPACTED, name="compacted-files", files=True)
+RETAINED_FILES = replace(RETAINED, name="retained-files", files=True, retention_bytes=4000)
 _MOVING = {
     "reassign": 9,
     "cancel": 3,
@@ -94,6 +96,8 @@ RECIPES: Mapping[str, Recipe] = {
         SETTINGS,
         COMPACTED,
         RETAINED,
+        COMPACTED_FILES,
+        RETAINED_FILES,
         MOVES,
         MOVES_HARSH,
         MOVES_SINGLE,
