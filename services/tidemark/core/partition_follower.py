@@ -58,6 +58,7 @@ class PartitionFollower:
         "_pause_ms",
         "_reconciled",
         "_retry_at_ms",
+        "_same_lineage",
         "ask_again",
         "assigned",
         "leader",
@@ -89,7 +90,7 @@ class PartitionFollower:
         self._added = ctx.broker_id in command.adding_replicas
         self.link: LeaderLink | None = None
         self.phase = Phase.IDLE
-        self.spares_high_watermark = spares_high_watermark
+        self.spares_high_watermark = self._same_lineage = spares_high_watermark
         self.may_hold_holes = may_hold_holes
         self.ask_again = False
         self._reconciled = False
@@ -364,13 +365,8 @@ class PartitionFollower:
         log = self.log
         same_epoch = refusal.current_leader_epoch == self.leader_epoch
         too_old = refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE and refusal.log_start_offset >= log.log_end_offset
-        if (
-            same_epoch
-            and too_old
-            and log.quiet
-            and log.log_start_offset < refusal.log_start_offset <= log.high_watermark
-        ):
-            log.trim(refusal.log_start_offset)  # it was all committed, and its producers stay known
+        if same_epoch and too_old and log.quiet and self._is_committed_up_to(refusal.log_start_offset):
+            log.trim(refusal.log_start_offset)  # its producers stay known
             self._fetch()
             return
         if same_epoch and too_old and log.quiet:
@@ -386,3 +382,7 @@ class PartitionFollower:
         if refusal.code is ErrorCode.NOT_A_REPLICA:
             self._pause_ms = min(2 * self._pause_ms, STRANGER_PAUSE_MS_MAX)
         self._pause(now_ms)
+
+    def _is_committed_up_to(self, offset: Offset) -> bool:
+        """Whether all of the log that lies below was committed in this lineage."""
+        return self._same_lineage and self.log.log_start_offset < offset <= self.log.high_watermark

@@ -135,12 +135,18 @@ def test_a_follower_that_ends_at_the_log_start_in_an_epoch_that_nobody_knows_any
     assert follower.one(fx.ResetLog).start_offset == 10
 
 
-def test_a_follower_whose_log_is_all_committed_lets_it_go_and_keeps_its_producers() -> None:
+def test_a_follower_whose_log_was_all_committed_in_this_lineage_lets_it_go_and_keeps_its_producers() -> None:
+    gone = Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 6, 10)
     follower = following(high_watermark=10)
-    follower.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 10)])
+    follower.command(node(2, 6, (1, 2)))
+    follower.answered(4, 10, current=6)
+    follower.from_leader(refusals=[gone])
     assert follower.one(fx.TrimLog).start_offset == 10
     (position,) = follower.said().positions
     assert (position.fetch_offset, position.last_epoch, position.log_start_offset) == (10, -1, 10)
+    stranger = following(high_watermark=10)
+    stranger.from_leader(refusals=[gone._replace(current_leader_epoch=5)])
+    assert stranger.one(fx.ResetLog).start_offset == 10, "what it knows to be committed may be of another lineage"
 
 
 def test_epochs_below_the_log_start_are_not_taken_from_disk() -> None:
