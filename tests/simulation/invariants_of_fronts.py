@@ -20,7 +20,7 @@ _HORIZON_STEP_MS = 1000
 
 class LatestKept(Invariant):
     """Of each key the latest committed record stays, a tombstone for its time; what a tombstone that is gone has
-    deleted is gone too."""
+    deleted is gone too. In the first lineage: what covers a record may be lost with another one."""
 
     name = "LATEST-KEPT"
 
@@ -37,7 +37,7 @@ class LatestKept(Invariant):
             log = process.replica_log(partition)
             lineage = lineage_of(process, partition)
             stored = world.machines[process.broker_id].logs.get(partition)
-            if log is None or lineage is None or stored is None:
+            if log is None or log.cutting or lineage != 0 or stored is None:
                 continue
             committed = self._committed.of(partition, lineage)
             limit = min(log.high_watermark, len(committed))

@@ -21,6 +21,8 @@ from tests.simulation.disk import StoredLog
 if TYPE_CHECKING:
     from tests.simulation.broker_node import BrokerNode
 
+_LOOK_MS = 200
+
 
 class MachineLogs:
     """Open logs of one process."""
@@ -80,10 +82,21 @@ class MachineLogs:
 
     def _fail(self, effect: Any) -> None:
         self.has_failed = True
-        self._machine.failed = self._machine.failed or self._machine.failing
+        if self._machine.failing and not self._machine.failed:
+            self._machine.failed = True
+            self._node.after(_LOOK_MS, self._give_up_directory)
         self._open.pop(effect.partition, None)
         error = TidemarkError(ErrorCode.STORAGE_ERROR, "the simulated disk refused it")
         self._answer(ev.LogFailed(effect.partition, effect.identity, error))
+
+    def _give_up_directory(self) -> None:
+        """As broker/offline_directories.py: idle logs go with it, and the broker with the last directory."""
+        if not self._machine.failed:
+            return
+        for partition, (identity, _) in list(self._open.items()):
+            self._fail(fx.OpenLog(partition, identity))
+        if self._node.world.recipe.directories == 1:
+            self._node.world.leaves(self._node)
 
     @property
     def _refuses(self) -> bool:

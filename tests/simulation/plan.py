@@ -51,6 +51,10 @@ class Recipe:
     delete_retention_ms: int = 60_000
     """Of tombstones, in worlds with a compacted topic."""
     retention_bytes: int = -1
+    quiet_ms: int = 300
+    """How long a world goes on at peace."""
+    directories: int = 2
+    """Of each broker; the partition lies in one of them."""
     files: bool = False
     """The shipping storage on real files; else logs in memory."""
     weights: Mapping[str, int] = field(default_factory=lambda: dict(MIXED))

@@ -50,6 +50,14 @@ COMPACTED = Recipe("compacted", compacted=True, misfortunes=12, weights={**_GOIN
 RETAINED = Recipe("retained", retention_bytes=1200, misfortunes=14, weights=_GOING)
 COMPACTED_FILES = replace(COMPACTED, name="compacted-files", files=True)
 RETAINED_FILES = replace(RETAINED, name="retained-files", files=True, retention_bytes=4000)
+TOMBSTONES = replace(COMPACTED, name="tombstones", delete_retention_ms=6_000, quiet_ms=7_000)
+TOMBSTONES_FILES = replace(TOMBSTONES, name="tombstones-files", files=True)
+COMPACTED_RETAINED = replace(RETAINED, name="compacted-retained", compacted=True)
+COMPACTED_UNCLEAN = replace(COMPACTED, name="compacted-unclean", unclean=True, min_isr=1)
+RETAINED_UNCLEAN = replace(RETAINED, name="retained-unclean", unclean=True, min_isr=1)
+RETAINED_GROUP_COMMIT = replace(RETAINED, name="retained-group-commit", group_commit=True)
+DISKS_FILES = replace(DISKS, name="disks-files", files=True)
+ONE_DIRECTORY = replace(DISKS, name="one-directory", directories=1)
 _MOVING = {
     "reassign": 9,
     "cancel": 3,
@@ -76,6 +84,10 @@ MOVES_HARSH = replace(
 )
 MOVES_SINGLE = replace(MOVES, name="moves-single", min_isr=1)
 MOVES_FILES = replace(MOVES, name="moves-files", files=True)
+MOVES_RETAINED = replace(
+    MOVES, name="moves-retained", retention_bytes=1200, weights={**_MOVING, "delete_records": 8, "full_disk": 2}
+)
+MOVES_COMPACTED = replace(MOVES, name="moves-compacted", compacted=True)
 TOPICS = replace(MOVES, name="topics", weights={**_MOVING, "make_topic": 15, "move_topic": 6, "delete_topic": 10})
 
 RECIPES: Mapping[str, Recipe] = {
@@ -98,10 +110,20 @@ RECIPES: Mapping[str, Recipe] = {
         RETAINED,
         COMPACTED_FILES,
         RETAINED_FILES,
+        TOMBSTONES,
+        TOMBSTONES_FILES,
+        COMPACTED_RETAINED,
+        COMPACTED_UNCLEAN,
+        RETAINED_UNCLEAN,
+        RETAINED_GROUP_COMMIT,
+        DISKS_FILES,
+        ONE_DIRECTORY,
         MOVES,
         MOVES_HARSH,
         MOVES_SINGLE,
         MOVES_FILES,
+        MOVES_RETAINED,
+        MOVES_COMPACTED,
         TOPICS,
     )
 }

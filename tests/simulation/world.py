@@ -207,6 +207,11 @@ class World:
         self.stop_broker(process.broker_id)
         self.engine.after(300, lambda: self.start_broker(process.broker_id))
 
+    def leaves(self, process: BrokerNode) -> None:
+        """Its last log directory is gone; it is started anew when somebody has looked after it."""
+        self.tell(f"broker {process.broker_id} leaves: no log directory is left")
+        self.stop_broker(process.broker_id)
+
     def start_controller(self, controller: BrokerId) -> None:
         if controller not in self.controllers:
             self.controllers[controller] = ControllerNode(self, controller)
@@ -301,7 +306,7 @@ class World:
             )
         if self.offline_at_the_end:
             return
-        self.engine.run(self.engine.now + 300)
+        self.engine.run(self.engine.now + self.recipe.quiet_ms)
         self.check()
         for invariant in self.invariants:
             invariant.at_the_end(self)
