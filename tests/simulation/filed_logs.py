@@ -20,6 +20,7 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.model import BrokerId, EpochEntry, ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.ports import RetentionLimits
 from tidemark.record.envelope import Batch, split_batches
+from tidemark.storage import log as storage_log
 from tidemark.storage.cleaner import CleanerSettings, clean_log
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.manager import LogManager, open_logs
@@ -130,7 +131,7 @@ class FiledLogs(MachineLogs):
             written = os.pwrite(descriptor, b"".join(buffers)[: total // 2], position)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        with mock.patch.object(file, "_write", write):
+        with mock.patch.object(storage_log, "write_vector", write):
             try:
                 file.append(
                     effect.batches, base_offset=effect.base_offset, leader_epoch=effect.leader_epoch, stamp=effect.stamp
