@@ -75,17 +75,27 @@ def read_checkpoints(directory: Path, known: Iterable[CheckpointKey]) -> Checkpo
         (LOG_STARTS, checkpoints.log_starts),
     ):
         try:
-            lines = read_lines(directory / name)
+            found = _read(directory / name)
         except BadFile as bad:
             _log.error("checkpoint not used: logs are checked as if it were lost", extra={"why": str(bad)})
-            lines = None
-        if lines is None:
-            offsets.update(dict.fromkeys(partitions, UNKNOWN))
-            continue
+            found = None
+        offsets.update(dict.fromkeys(partitions, UNKNOWN) if found is None else found)
+    return checkpoints
+
+
+def _read(path: Path) -> dict[CheckpointKey, int] | None:
+    """What a file says; None where there is none. Raises BadFile."""
+    lines = read_lines(path)
+    if lines is None:
+        return None
+    found: dict[CheckpointKey, int] = {}
+    try:
         for line in lines:
             topic, partition, incarnation, offset = line.split(" ")
-            offsets[TopicPartition(topic, int(partition)), incarnation] = int(offset)
-    return checkpoints
+            found[TopicPartition(topic, int(partition)), incarnation] = int(offset)
+    except ValueError:
+        raise BadFile(f"{path.name} has lines that are no checkpoints") from None
+    return found
 
 
 def _lines(offsets: Mapping[CheckpointKey, int]) -> list[str]:

@@ -18,9 +18,9 @@ def read_clean_point(directory: Path) -> int:
     """The point; 0 where the file is missing or damaged."""
     try:
         lines = read_lines(directory / CLEANER_FILE)
-    except BadFile:
+        return int(lines[0]) if lines else 0
+    except (BadFile, ValueError):
         return 0
-    return int(lines[0]) if lines else 0
 
 
 def write_clean_point(directory: Path, offset: int) -> None:

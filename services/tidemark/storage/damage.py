@@ -54,7 +54,7 @@ def write_cut_point(directory: Path, cut: CutPoint) -> None:
 def read_cut_point(directory: Path) -> CutPoint | None:
     """The cut since the last checkpoint; of a damaged file, UNKNOWN: nothing vouches for the log then."""
     try:
-        document = read_json(directory / CUT_FILE)
+        document = read_json(directory / CUT_FILE, end_offset=int, log_start=int)
     except BadFile:
         return CutPoint(UNKNOWN, UNKNOWN)
     return None if document is None else CutPoint(document["end_offset"], document["log_start"])
@@ -68,7 +68,7 @@ def write_damage(directory: Path, damage: KnownDamage) -> None:
 def read_damage(directory: Path) -> KnownDamage | None:
     """What is known to be damaged; a damaged file counts as damage that nothing can end."""
     try:
-        document = read_json(directory / DAMAGE_FILE)
+        document = read_json(directory / DAMAGE_FILE, reason=str, until=int)
     except BadFile as error:
         return KnownDamage(str(error), 1 << 62)
     return None if document is None else KnownDamage(document["reason"], document["until"])

@@ -56,7 +56,7 @@ CLEAN_SHUTDOWN_FILE: Final = "clean-shutdown.json"
 INCARNATION_FILE: Final = "incarnation.json"
 FORMAT_VERSION: Final = 1
 
-_REPLICA_NAME: Final = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
+_REPLICA_NAME: Final = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)")
 _ASIDE_NAME: Final = re.compile(r".+\.[0-9a-f]{32}-(?P<suffix>stray|delete)")
 _FUTURE_NAME: Final = re.compile(r".+\.[0-9a-f]{32}-future")
 _NAME_BYTES_MAX: Final = 255
@@ -173,7 +173,9 @@ class LogDirectory:
     @classmethod
     def _open_locked(cls, path: Path, lock: Descriptor, cluster_id: str, broker_id: BrokerId) -> LogDirectory:
         try:
-            meta = read_json(path / META_FILE)
+            meta = read_json(path / META_FILE, format_version=int)
+            if meta is not None and meta["format_version"] == FORMAT_VERSION:
+                meta = read_json(path / META_FILE, cluster_id=str, broker_id=int, directory_id=str)
         except BadFile as error:
             raise _refusal(path, f"cannot be identified: {error}. Restore the file, or empty the directory") from None
         try:
@@ -382,7 +384,7 @@ def _found_replicas(directory: Path) -> Iterator[FoundReplica]:
         partition = TopicPartition(match["topic"], int(match["partition"]))
         path = Path(entry.path)
         try:
-            document = read_json(path / PARTITION_FILE)
+            document = read_json(path / PARTITION_FILE, topic_id=str, incarnation=str, generation=int)
         except BadFile:
             document = None
         if document is None:
@@ -437,7 +439,7 @@ def _refusal(path: Path, sentence: str, code: ErrorCode = ErrorCode.STORAGE_ERRO
 
 def _clean_epoch(path: Path) -> BrokerEpoch | None:
     try:
-        document = read_json(path / CLEAN_SHUTDOWN_FILE)
+        document = read_json(path / CLEAN_SHUTDOWN_FILE, broker_epoch=int)
     except BadFile:
         return None
     return None if document is None else BrokerEpoch(document["broker_epoch"])
@@ -445,7 +447,7 @@ def _clean_epoch(path: Path) -> BrokerEpoch | None:
 
 def _incarnation(path: Path) -> tuple[str, BrokerEpoch] | None:
     try:
-        document = read_json(path / INCARNATION_FILE)
+        document = read_json(path / INCARNATION_FILE, boot_id=str, broker_epoch=int)
     except BadFile:
         return None
     return None if document is None else (document["boot_id"], BrokerEpoch(document["broker_epoch"]))

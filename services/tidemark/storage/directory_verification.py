@@ -162,7 +162,7 @@ class DirectoryVerifier:
     def _meta(self) -> None:
         path = self._home / META_FILE
         try:
-            document = read_json(path)
+            document = read_json(path, cluster_id=str, broker_id=int, directory_id=str, format_version=int)
         except BadFile as bad:
             sentence = str(bad)
         else:
@@ -288,7 +288,7 @@ class _ReplicaLook:
     def _incarnation(self) -> str:
         path = self._path / PARTITION_FILE
         try:
-            document = read_json(path)
+            document = read_json(path, topic_id=str, incarnation=str, generation=int)
         except BadFile as bad:
             sentence = str(bad)
         else:
@@ -381,7 +381,7 @@ class _ReplicaLook:
     def _snapshots(self, names: Iterable[str]) -> None:
         for name in names:
             stem = name.removesuffix(SNAPSHOT_SUFFIX)
-            if stem == name or not stem.isdigit():
+            if stem == name or not stem.isdecimal():
                 continue
             path = self._path / name
             if read_snapshot(self._path, int(stem)) is None and path.exists():

@@ -89,7 +89,7 @@ def read_roster(path: Path) -> list[RosterLine]:
 def _roster_line(line: bytes) -> RosterLine:
     body, _, crc = line.rpartition(b" ")
     words = body.decode(errors="replace").split(" ")
-    if crc != f"{checksum(body):08x}".encode() or len(words) not in (3, 4, 6) or not words[2].isdigit():
+    if crc != f"{checksum(body):08x}".encode() or len(words) not in (3, 4, 6) or not words[2].isdecimal():
         return RosterLine("?", TopicPartition("", 0))
     partition = TopicPartition(words[1], int(words[2]))
     if words[0] == "+" and len(words) == 6:
@@ -137,16 +137,19 @@ def _number(word: str) -> Cell:
 def _snapshot(path: Path) -> Document:
     columns = ("producer_id", "producer_epoch", "last_timestamp_us", "sequences", "offsets")
     try:
-        document = read_json(path)
+        document = read_json(path, offset=int, producers=list)
     except BadFile as bad:
         return Document(columns, [], str(bad))
     if document is None:
         raise FileNotFoundError(path)
     rows: list[tuple[Cell, ...]] = []
-    for producer_id, epoch, last_us, batches in document["producers"]:
-        sequences = " ".join(f"{first}-{last}" for first, last, _, _ in batches)
-        offsets = " ".join(f"{start}-{end}" for _, _, start, end in batches)
-        rows.append((producer_id, epoch, last_us, sequences, offsets))
+    try:
+        for producer_id, epoch, last_us, batches in document["producers"]:
+            sequences = " ".join(f"{first}-{last}" for first, last, _, _ in batches)
+            offsets = " ".join(f"{start}-{end}" for _, _, start, end in batches)
+            rows.append((producer_id, epoch, last_us, sequences, offsets))
+    except (TypeError, ValueError):
+        return Document(columns, rows, "what follows is no producer")
     said = document["offset"]
     wrong = "" if path.name == f"{said:020d}{SNAPSHOT_SUFFIX}" else f"it is of offset {said}, its name says another"
     return Document(columns, rows, wrong)

@@ -24,11 +24,18 @@ def write_epochs(directory: Path, entries: Iterable[EpochEntry]) -> None:
 def read_epochs(directory: Path) -> LeaderEpochs | None:
     """What the file says; None where it is missing or damaged, so that the envelopes must be read."""
     try:
-        lines = read_lines(directory / EPOCH_FILE)
+        return _read(directory / EPOCH_FILE)
     except BadFile as bad:
         _log.error("epoch file not used: the log says it too", extra={"why": str(bad), "log": directory.name})
         return None
+
+
+def _read(path: Path) -> LeaderEpochs | None:
+    lines = read_lines(path)
     if lines is None:
         return None
-    numbers = [line.split() for line in lines]
-    return LeaderEpochs(EpochEntry(LeaderEpoch(int(epoch)), Offset(int(start))) for epoch, start in numbers)
+    try:
+        numbers = [(int(epoch), int(start)) for epoch, start in (line.split() for line in lines)]
+    except ValueError:
+        raise BadFile(f"{path.name} has lines that are no epochs") from None
+    return LeaderEpochs(EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in numbers)

@@ -216,8 +216,8 @@ def pack_json(document: Mapping[str, Any]) -> bytes:
     return (json.dumps({**document, "crc": _document_crc(document)}, indent=1) + "\n").encode()
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A document of `pack_json`; None where there is no file.
+def read_json(path: Path, **members: type) -> dict[str, Any] | None:
+    """A document of `pack_json` that has these members, of these types; None where there is no file.
 
     Raises:
         BadFile: cut off, damaged or not ours.
@@ -230,11 +230,16 @@ def read_json(path: Path) -> dict[str, Any] | None:
         raise BadFile(f"{path.name} cannot be read: {error.strerror}") from error
     try:
         document = json.loads(content)
-    except ValueError:
+        whole = isinstance(document, dict) and document.pop("crc", None) == _document_crc(document)
+    except (ValueError, RecursionError):
         raise BadFile(f"{path.name} is not JSON") from None
-    if not isinstance(document, dict) or document.pop("crc", None) != _document_crc(document):
+    if not whole:
         raise BadFile(f"the checksum of {path.name} does not match")
-    return document
+    for name, kind in members.items():
+        if type(document.get(name)) is not kind:
+            raise BadFile(f"{path.name} has no {name} that can be used")
+    known: dict[str, Any] = document
+    return known
 
 
 def _document_crc(document: Mapping[str, Any]) -> int:
@@ -262,7 +267,10 @@ def read_lines(path: Path) -> list[str] | None:
     cut = content.rfind(b"crc ")
     if cut < 0 or content[cut:] != f"crc {checksum(content[:cut]):08x}\n".encode():
         raise BadFile(f"the checksum of {path.name} does not match")
-    version, *lines = content[:cut].decode().splitlines()
+    try:
+        version, *lines = content[:cut].decode().splitlines()
+    except ValueError:
+        raise BadFile(f"{path.name} is not what this program writes") from None
     if version != "1":
         raise BadFile(f"{path.name} has version {version}, this program knows 1")
     return lines

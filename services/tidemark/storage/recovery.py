@@ -98,7 +98,7 @@ def segment_offsets(directory: Path, suffix: str = LOG_SUFFIX) -> list[int]:
     """Base offsets of the files with this suffix, rising."""
     length = OFFSET_DIGITS + len(suffix)
     names = (name for name in os.listdir(directory) if len(name) == length and name.endswith(suffix))
-    return sorted(int(name[:OFFSET_DIGITS]) for name in names if name[:OFFSET_DIGITS].isdigit())
+    return sorted(int(name[:OFFSET_DIGITS]) for name in names if name.isascii() and name[:OFFSET_DIGITS].isdigit())
 
 
 def recover(

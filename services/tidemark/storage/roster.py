@@ -125,17 +125,25 @@ class Roster:
         body, _, crc = line.rpartition(b" ")
         if crc != f"{checksum(body):08x}".encode():
             return False
-        sign, topic, index, *rest = body.decode().split(" ")
+        try:
+            self._enter(*body.decode().split(" "))
+        except (TypeError, ValueError):
+            return False  # no line of ours
+        return True
+
+    def _enter(self, sign: str, topic: str, index: str, *rest: str) -> None:
+        """Raises TypeError or ValueError, and has entered nothing then."""
         partition = TopicPartition(topic, int(index))
         if sign == "-":
             self._entries.pop(partition, None)
         elif sign == "x":
-            self.set_aside.add((partition, rest[0]))
+            (incarnation,) = rest
+            self.set_aside.add((partition, incarnation))
         else:
             topic_id, incarnation, epochs = rest
+            entry = RosterEntry(ReplicaIdentity(topic_id, incarnation), _epochs(epochs))
             self.set_aside.discard((partition, incarnation))
-            self._entries[partition] = RosterEntry(ReplicaIdentity(topic_id, incarnation), _epochs(epochs))
-        return True
+            self._entries[partition] = entry
 
     def _rewrite(self) -> None:
         lines = [_line(partition, entry) for partition, entry in self._entries.items()]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tidemark.core.producer_state import ProducerEntry, ProducerStates, RememberedBatch
 from tidemark.model import Offset
@@ -38,17 +39,21 @@ def write_snapshot(directory: Path, offset: int, states: ProducerStates) -> None
 def read_snapshot(directory: Path, offset: int) -> ProducerStates | None:
     """The states of a snapshot; None where it is missing, damaged or of another offset."""
     try:
-        document = read_json(snapshot_path(directory, offset))
-    except BadFile:
+        document = read_json(snapshot_path(directory, offset), offset=int, producers=list)
+        return None if document is None or document["offset"] != offset else _states(document["producers"])
+    except (BadFile, TypeError, ValueError):
         return None
-    if document is None or document["offset"] != offset:
-        return None
+
+
+def _states(producers: Sequence[Any]) -> ProducerStates:
+    """Raises TypeError or ValueError where they are not what `write_snapshot` wrote."""
     entries = {}
-    for producer_id, producer_epoch, last_timestamp_us, batches in document["producers"]:
+    for producer_id, producer_epoch, last_timestamp_us, batches in producers:
         remembered = tuple(
-            RememberedBatch(first, last, Offset(start), Offset(end)) for first, last, start, end in batches
+            RememberedBatch(int(first), int(last), Offset(int(start)), Offset(int(end)))
+            for first, last, start, end in batches
         )
-        entries[producer_id] = ProducerEntry(producer_epoch, remembered, last_timestamp_us)
+        entries[int(producer_id)] = ProducerEntry(int(producer_epoch), remembered, int(last_timestamp_us))
     return ProducerStates(entries)
 
 

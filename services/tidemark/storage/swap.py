@@ -52,7 +52,7 @@ def finish_swap(swap: Path) -> None:
     directory = swap.parent
     for name in sorted(os.listdir(directory), reverse=True):
         stem, suffix = os.path.splitext(name)
-        if suffix == LOG_SUFFIX and stem.isdigit() and base < int(stem) < end:
+        if suffix == LOG_SUFFIX and stem.isdecimal() and base < int(stem) < end:
             Segment(directory, int(stem)).remove()
     first = Segment(directory, base)
     first.remove_indexes()
