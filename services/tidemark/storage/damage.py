@@ -24,11 +24,10 @@ from tidemark.storage.files import (
     replace_file,
     write_all,
 )
-from tidemark.storage.segment import LOG_SUFFIX, Damage, Segment, checked_header
+from tidemark.storage.segment import LOG_SUFFIX, SET_ASIDE_SUFFIX, Damage, Segment, checked_header
 
 CUT_FILE: Final = "cut-point.json"
 DAMAGE_FILE: Final = "damage.json"
-SET_ASIDE_SUFFIX: Final = ".damaged"
 _SEARCH_BYTES: Final = 8 << 20
 
 

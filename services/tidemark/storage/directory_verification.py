@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.storage.checkpoint import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from tidemark.storage.cleaner_point import CLEANER_FILE
-from tidemark.storage.damage import CUT_FILE, DAMAGE_FILE, SET_ASIDE_SUFFIX, read_cut_point, read_damage
+from tidemark.storage.damage import CUT_FILE, DAMAGE_FILE, read_cut_point, read_damage
 from tidemark.storage.directory import META_FILE
 from tidemark.storage.documents import RosterLine, read_roster
 from tidemark.storage.epoch_file import EPOCH_FILE, read_epochs
@@ -30,7 +30,7 @@ from tidemark.storage.files import (
 from tidemark.storage.findings import Finding, FindingKind, ReplicaReport, Severity
 from tidemark.storage.inspection import ReplicaPath, base_offset_of, is_held, replica_paths, segment_paths
 from tidemark.storage.roster import ROSTER_FILE
-from tidemark.storage.segment import OFFSET_DIGITS
+from tidemark.storage.segment import OFFSET_DIGITS, SET_ASIDE_SUFFIX
 from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, read_snapshot
 from tidemark.storage.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from tidemark.storage.verification import LogFacts, SegmentVerifier

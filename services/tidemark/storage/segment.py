@@ -23,6 +23,8 @@ from tidemark.storage.index import (
 )
 
 LOG_SUFFIX: Final = ".log"
+SET_ASIDE_SUFFIX: Final = ".damaged"
+"""Of what is kept for people to look at until it has been refetched."""
 OFFSET_DIGITS: Final = 20
 _WALK_BYTES: Final = 4096
 
