@@ -62,7 +62,15 @@ class DisksOfBrokers:
     ) -> tuple[LogDirectoryContent, ...]:
         """One call, answered by a stream."""
         address = f"{broker.host}:{broker.port}"
-        return await describe_log_dirs(address, topics=topics, partitions=partitions, deadline_s=_DESCRIBE_DEADLINE_S)
+        try:
+            return await describe_log_dirs(
+                address, topics=topics, partitions=partitions, deadline_s=_DESCRIBE_DEADLINE_S
+            )
+        except TidemarkError as error:
+            facts = {**error.metadata, "broker": str(broker.broker_id)}
+            raise TidemarkError(
+                error.code, f"broker {broker.broker_id} does not answer: {error.message}", facts
+            ) from None
 
     async def alter(self, broker: BrokerRegistration, wanted: AlterLogDirs) -> Sequence[Alteration]:
         """One call."""
