@@ -34,8 +34,10 @@ from tidemark.rpc.log_dirs import LogDirectoryContent, describe_log_dirs
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
 _DESCRIBE_DEADLINE_S: Final = 10.0
-_ALTER_DEADLINE_S: Final = 5.0
-_REPLICAS_A_CALL: Final = 2_000
+_ALTER_DEADLINE_S: Final = 10.0
+_CHECKED_A_CALL: Final = 2_000
+_MOVED_A_CALL: Final = 100
+"""A broker answers when it has made the directory and the first files of each copy."""
 
 _log = logging.getLogger(__name__)
 
@@ -196,8 +198,9 @@ class LogDirAdministration:
         self, broker: BrokerId, live: Brokers, wanted: AlterLogDirs
     ) -> dict[tuple[BrokerId, TopicPartition], TidemarkError | None]:
         told: dict[tuple[BrokerId, TopicPartition], TidemarkError | None] = {}
-        for start in range(0, len(wanted.replicas), _REPLICAS_A_CALL):
-            some = wanted.replicas[start : start + _REPLICAS_A_CALL]
+        step = _CHECKED_A_CALL if wanted.validate_only else _MOVED_A_CALL
+        for start in range(0, len(wanted.replicas), step):
+            some = wanted.replicas[start : start + step]
             part = AlterLogDirs(some, wanted.throttle_bytes_per_s, wanted.validate_only)
             try:
                 if broker not in live:

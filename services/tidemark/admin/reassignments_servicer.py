@@ -35,6 +35,7 @@ class ReassignmentCalls(AuditedCalls):
         facts: dict[str, object] = {
             "moves": [
                 f"{one.partition.topic}-{one.partition.partition}:{list(one.replicas)}"
+                + (f" in {list(one.log_dirs)}" if one.log_dirs else "")
                 for one in request.moves[:_LOGGED_MAX]
             ],
             "moves_count": len(request.moves),

@@ -247,3 +247,13 @@ def _told(brokers: Sequence[BrokerLogDirs]) -> list[object]:
         )
         for one in brokers
     ]
+
+
+async def test_many_replicas_are_asked_for_in_portions(
+    cluster: Cluster, admin: LogDirAdministration, disks: Disks
+) -> None:
+    await cluster.topic("many", *[(0,)] * 250)
+    places = [place(0, TopicPartition("many", index), "/data/0/1") for index in range(250)]
+    placed = await admin.alter(places, throttle_bytes_per_s=0, validate_only=False)
+    assert [one.error for one in placed] == [None] * 250
+    assert [len(wanted.replicas) for _, wanted in disks.asked] == [100, 100, 50]
