@@ -14,7 +14,7 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import TopicPartition
 
 from tests.integration.test_cli import refused, succeeds, tidemark
-from tests.integration.test_reassignments import assigned, file_of, wait_for
+from tests.integration.test_reassignments import AS_PRINTED, assigned, document, file_of, wait_for
 
 BROKERS = 3
 RECORDS = 300
@@ -147,3 +147,97 @@ def test_an_entry_written_by_hand_is_carried_out_and_what_cannot_be_is_said(
     refusals = [one for one in listed["refusals"] if one["topic"] == "by-hand"]
     assert [(one["partition"], one["error"]["code"]) for one in refusals] == [(1, "LOG_DIR_NOT_FOUND")]
     assert f"broker {targets[1]} cannot hold it" in refusals[0]["error"]["message"]
+
+
+def test_the_example_of_seed_002_with_named_directories(
+    cluster: LocalCluster, admin: AdminClient, zookeeper: KazooClient, tmp_path: Path
+) -> None:
+    """Both replicas stay on their brokers and go into the other directory there."""
+    partition = TopicPartition("test", 2)
+    admin.create_topic("test", partitions=3, replication_factor=2, configs={"min.insync.replicas": "1"})
+    succeeds(cluster, "reassign", "execute", file_of(tmp_path, document("test", *AS_PRINTED)))
+    write(cluster, partition)
+    before = {broker: place(admin, broker, partition) for broker in (2, 1)}
+    wanted = {broker: other(admin, broker, partition) for broker in (2, 1)}
+    file = file_of(tmp_path, moved("test", 2, [2, 1], list(wanted.values())))
+    early = tidemark(cluster, "reassign", "verify", file, "-o", "json")
+    assert (early.status, json.loads(early.out)[0]["state"]) == (1, "different")
+
+    out = succeeds(cluster, "reassign", "execute", file)
+    back = json.loads(out[out.index("{") : out.index("}\n", out.index("]\n")) + 1])
+    assert back == moved("test", 2, [1, 2], [before[1], before[2]]), "what takes it back names the directories too"
+    for broker in (2, 1):
+        assert place(admin, broker, partition) == wanted[broker]
+        assert f"test:2 is on broker {broker} in {wanted[broker]}" in out
+    assert assigned(admin, "test")[2] == [2, 1]
+    assert zookeeper.exists("/admin/reassign_partitions") is None
+    (verified,) = json.loads(succeeds(cluster, "reassign", "verify", file, "-o", "json"))
+    assert verified["state"] == "done"
+    assert [(one["broker_id"], one["state"]) for one in verified["log_dirs"]] == [(2, "there"), (1, "there")]
+    assert read(cluster, partition) == list(range(RECORDS))
+
+    succeeds(cluster, "reassign", "execute", file_of(tmp_path, back))
+    assert {broker: place(admin, broker, partition) for broker in (2, 1)} == before
+    assert assigned(admin, "test")[2] == [1, 2]
+    assert read(cluster, partition) == list(range(RECORDS))
+
+
+def test_directories_alone_are_moved_by_an_entry_written_by_hand(
+    cluster: LocalCluster, admin: AdminClient, zookeeper: KazooClient
+) -> None:
+    admin.create_topic("stays", partitions=1, replication_factor=2)
+    partition = TopicPartition("stays", 0)
+    write(cluster, partition)
+    (replicas,) = assigned(admin, "stays")
+    wanted = other(admin, replicas[1], partition)
+    epoch = json.loads(zookeeper.get("/brokers/topics/stays/0/leaderAndISR")[0])["leader_epoch"]
+    entry = moved("stays", 0, replicas, ["any", wanted])
+    zookeeper.create("/admin/reassign_partitions", json.dumps(entry).encode())
+    wait_for(lambda: place(admin, replicas[1], partition) == wanted, "the replica lies where it should")
+    wait_for(lambda: zookeeper.exists("/admin/reassign_partitions") is None, "the entry goes")
+    assert assigned(admin, "stays") == [replicas]
+    assert json.loads(zookeeper.get("/brokers/topics/stays/0/leaderAndISR")[0])["leader_epoch"] == epoch
+    assert read(cluster, partition) == list(range(RECORDS))
+
+
+def test_a_copy_is_seen_on_its_way_given_up_and_goes_on_after_a_kill(
+    cluster: LocalCluster, admin: AdminClient, tmp_path: Path
+) -> None:
+    """By `tidemark log-dirs`, throttled to a rate at which it would take minutes."""
+    admin.create_topic("slow", partitions=1, replication_factor=2, configs={"segment.bytes": "1048576"})
+    partition = TopicPartition("slow", 0)
+    with Producer(cluster.bootstrap) as producer:
+        sent = [producer.send("slow", bytes(50_000), partition=0) for _ in range(100)]
+        assert [handle.result(20).offset for handle in sent] == list(range(100))
+    (replicas,) = assigned(admin, "slow")
+    broker, before, wanted = replicas[1], place(admin, replicas[1], partition), other(admin, replicas[1], partition)
+    move = ("log-dirs", "move", "slow:0", "--broker", str(broker))
+    file = file_of(tmp_path, moved("slow", 0, replicas, ["any", wanted]))
+
+    def futures() -> list[str]:
+        (found,) = admin.describe_log_dirs([broker], partitions=[partition])
+        return [one.path for one in found.log_dirs for replica in one.replicas if replica.future]
+
+    out = succeeds(cluster, *move, "--to", wanted, "--throttle", "20KB")
+    assert f"slow:0 on broker {broker} in {before} is moved into {wanted}" in out
+    assert futures() == [wanted]
+    ended = tidemark(cluster, "reassign", "verify", file)
+    assert ended.status == 1
+    assert "copying directories" in ended.out
+    assert "% of 5." in ended.out
+    described = succeeds(cluster, "log-dirs", "describe", "--broker", str(broker), "--topic", "slow", "--replicas")
+    assert [line for line in described.splitlines() if "future" in line and wanted in line]
+
+    out = succeeds(cluster, *move, "--to", before)
+    assert out == f"slow:0 is on broker {broker} in {before}; a move into another directory is given up\n"
+    wait_for(lambda: futures() == [], "the copy goes")
+
+    succeeds(cluster, *move, "--to", wanted, "--throttle", "20KB")
+    assert futures() == [wanted]
+    cluster.kill(broker_name(broker))
+    away = tidemark(cluster, "log-dirs", "describe", "--broker", str(broker))
+    assert (away.status, away.error.split(":")[0]) == (1, "error BROKER_NOT_AVAILABLE")
+    cluster.restart(broker_name(broker))
+    wait_for(lambda: place(admin, broker, partition) != "", "the broker has its replica again")
+    wait_for(lambda: place(admin, broker, partition) == wanted, "a copy that was left goes on by itself")
+    assert json.loads(succeeds(cluster, "reassign", "verify", file, "-o", "json"))[0]["state"] == "done"
