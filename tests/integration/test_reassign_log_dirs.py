@@ -241,3 +241,35 @@ def test_a_copy_is_seen_on_its_way_given_up_and_goes_on_after_a_kill(
     wait_for(lambda: place(admin, broker, partition) != "", "the broker has its replica again")
     wait_for(lambda: place(admin, broker, partition) == wanted, "a copy that was left goes on by itself")
     assert json.loads(succeeds(cluster, "reassign", "verify", file, "-o", "json"))[0]["state"] == "done"
+
+
+def test_a_move_that_is_given_up_leaves_replicas_in_their_directories(
+    cluster: LocalCluster, admin: AdminClient, zookeeper: KazooClient
+) -> None:
+    """One replica goes to another broker, the other into another directory; both so slowly that neither gets there."""
+    admin.create_topic("back", partitions=1, replication_factor=2, configs={"segment.bytes": "1048576"})
+    partition = TopicPartition("back", 0)
+    with Producer(cluster.bootstrap) as producer:
+        sent = [producer.send("back", bytes(50_000), partition=0) for _ in range(100)]
+        assert [handle.result(20).offset for handle in sent] == list(range(100))
+    (replicas,) = assigned(admin, "back")
+    stays, new = replicas[1], next(broker for broker in range(BROKERS) if broker not in replicas)
+    before, wanted = place(admin, stays, partition), other(admin, stays, partition)
+    limit = "replica.alter.log.dirs.io.max.bytes.per.second"
+    succeeds(cluster, "config", "set", "broker", str(stays), f"{limit}=20000")
+    entry = moved("back", 0, [new, stays], ["any", wanted])
+    entry["partitions"][0]["throttle_bytes_per_s"] = 20_000
+    zookeeper.create("/admin/reassign_partitions", json.dumps(entry).encode())
+
+    def futures() -> list[str]:
+        (found,) = admin.describe_log_dirs([stays], partitions=[partition])
+        return [one.path for one in found.log_dirs for replica in one.replicas if replica.future]
+
+    wait_for(lambda: futures() == [wanted], "it is being copied")
+    listed = json.loads(succeeds(cluster, "reassign", "list", "back:0", "-o", "json"))
+    assert [one["log_dirs"] for one in listed["moves"]] == [["any", wanted]]
+    succeeds(cluster, "reassign", "cancel", "back:0")
+    wait_for(lambda: futures() == [], "the copy goes")
+    assert place(admin, stays, partition) == before
+    assert assigned(admin, "back") == [replicas]
+    succeeds(cluster, "config", "set", "broker", str(stays), "--delete", limit)
