@@ -28,6 +28,7 @@ F0, F1, F2, F3 = (TopicPartition("flights", index) for index in range(4))
 B1, B2, B3 = BrokerId(1), BrokerId(2), BrokerId(3)
 MOVE = Move(F0, (B1, B2), ("any", "any"), throttle_bytes_per_s=5_000_000, request_id="r1")
 OTHER = Move(F1, (B3,))
+PLACED = Move(F2, (B3, B1), ("/data/größer 1", "any"))
 MOVES = "/admin/reassign_partitions"
 
 
@@ -50,6 +51,11 @@ async def test_moves_are_read_as_they_were_submitted_and_watched(cluster: Cluste
     await store.submit_moves([OTHER, MOVE])
     await ear.hears(StoreEvent.MOVES)
     assert (await other.move_requests()).moves == (MOVE, OTHER), "what is there already is not there twice"
+    await store.submit_moves([PLACED])
+    assert (await other.move_requests()).moves == (MOVE, OTHER, PLACED)
+    with pytest.raises(TidemarkError) as refused:
+        await store.submit_moves([replace(PLACED, log_dirs=("any", "any"))])
+    assert code_of(refused) is ErrorCode.REASSIGNMENT_IN_PROGRESS
 
 
 async def test_many_who_submit_at_once_lose_nothing(cluster: Cluster) -> None:
