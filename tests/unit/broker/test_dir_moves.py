@@ -136,10 +136,12 @@ async def test_of_several_each_has_its_own_answer_and_validate_only_only_checks(
     assert world.where() == 0
 
 
-async def test_the_controllers_wish_for_a_directory_that_is_not_there_is_counted_and_nothing_else(
+async def test_the_controllers_wish_for_a_directory_that_is_not_there_is_counted_said_and_nothing_else(
     world: MovesWorld,
 ) -> None:
-    world.moves.want(PARTITION, "/nowhere")
+    with pytest.raises(TidemarkError) as caught:
+        world.moves.want(PARTITION, "/nowhere")
+    assert caught.value.code is ErrorCode.LOG_DIR_NOT_FOUND
     assert world.metric("_refused_total") == 1
     assert not list(world.moves.futures())
 
