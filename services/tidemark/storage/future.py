@@ -76,6 +76,14 @@ class FutureLog:
         Raises:
             TidemarkError: STORAGE_ERROR of either log, DISK_FULL of the copy, which then is as it was.
         """
+        size_bytes = 0
+        while True:  # a read ends with its segment
+            copied = self._copy_some(max_bytes - size_bytes)
+            size_bytes += copied.size_bytes
+            if copied.caught_up or copied.size_bytes == 0 or size_bytes >= max_bytes:
+                return Copied(size_bytes, copied.caught_up)
+
+    def _copy_some(self, max_bytes: int) -> Copied:
         self._follow_cuts()
         at, end = self.log.log_end_offset, self.source.log_end_offset
         if at >= end:
@@ -108,11 +116,12 @@ class FutureLog:
         Raises:
             TidemarkError: STORAGE_ERROR, DISK_FULL; also where they differ.
         """
-        while not self.copy(_REST_BYTES).caught_up:
+        while (copied := self.copy(_REST_BYTES)).size_bytes and not copied.caught_up:
             pass
         source, copy = self.source.state(), self.log.state()
-        in_hole = copy._replace(log_end_offset=max(copy.log_end_offset, source.log_end_offset))
-        why = disagreement(in_hole, source)
+        if copied.caught_up:  # the log may end in a hole
+            copy = copy._replace(log_end_offset=max(copy.log_end_offset, source.log_end_offset))
+        why = disagreement(copy, source)
         if why is None and self.source.is_damaged:
             why = "the log is damaged, and has not been refetched yet"
         if why is not None:

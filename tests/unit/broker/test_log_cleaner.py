@@ -35,13 +35,16 @@ class World:
             identity = ReplicaIdentity(topic, topic)
             self.opened[topic] = self.logs.open(TopicPartition(topic, 0), identity, configs)[0]
         self.marks: dict[TopicPartition, Offset] = {}
+        self.paused: set[TopicPartition] = set()
         self.metrics = Metrics()
         settings = read_settings(
             BrokerSettings,
             ["--broker.id", "1", "--log.dirs", str(path), "--zookeeper.connect", "zk:2181", "--listeners", "h:9092"],
             {},
         )
-        self.cleaner = LogCleaner(self.logs, self.table, lambda: self.marks, settings, self.metrics)
+        self.cleaner = LogCleaner(
+            self.logs, self.table, lambda: self.marks, settings, self.metrics, self.paused.__contains__
+        )
 
     def fill(self, topic: str, batches: int) -> None:
         log = self.opened[topic]
@@ -59,6 +62,19 @@ class World:
 def path() -> Iterator[Path]:
     with memory_directory() as directory:
         yield directory
+
+
+def test_a_log_that_is_copied_into_another_directory_is_cleaned_afterwards(path: Path) -> None:
+    world = World(path, {"prices": COMPACT})
+    world.fill("prices", 80)
+    before = rows_of(world.opened["prices"])
+    world.paused.add(TopicPartition("prices", 0))
+    world.round()
+    assert rows_of(world.opened["prices"]) == before
+    world.paused.clear()
+    world.round()
+    assert len(rows_of(world.opened["prices"])) < len(before)
+    world.logs.close()
 
 
 def test_a_round_cleans_the_compacted_logs_that_are_dirty_and_no_other(path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.topics import TopicTable
 from tidemark.core.effects import AppendToLog, CloseLog, OpenLog, ResetLog, TruncateLog
-from tidemark.core.events import Event, LogAppended, LogFailed, LogOpened, LogTruncated
+from tidemark.core.events import Event, LogAppended, LogFailed, LogMoved, LogOpened, LogTruncated
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import Batch
@@ -186,4 +186,82 @@ async def test_a_directory_that_is_offline_has_failed_for_each_of_its_logs_once(
     assert harness.threads.fail_directory(1, offline) == 0
     assert harness.threads.fail_directory(0, offline) == 1
     assert harness.threads.fail_directory(0, offline) == 0
+    assert harness.events[1:] == [LogFailed(PARTITION, IDENTITY, offline)]
+
+
+# -- a change of directory
+
+
+async def test_what_comes_while_a_replica_is_paused_waits_and_goes_to_the_log_it_has_then(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.open()
+    began, go_on, _ = block(monkeypatch)
+    harness.threads.submit(append(0))
+    await asyncio.to_thread(began.wait, 5)
+    replica = harness.threads.replica(PARTITION)
+    assert replica is not None
+    pausing = asyncio.create_task(harness.threads.pause(replica))
+    await asyncio.sleep(0)
+    harness.threads.submit(append(3))
+    assert not pausing.done(), "what came before is not done"
+    go_on.set()
+    assert await pausing
+    assert harness.events[1:] == [LogAppended(PARTITION, IDENTITY, Offset(3))], "told before the pause is reached"
+    other = MemoryLogs().open(PARTITION, IDENTITY, {})[0]
+    other.append((BATCH,), base_offset=Offset(0), leader_epoch=LeaderEpoch(1), stamp=True)
+    harness.threads.resume(replica, (other, 0))
+    assert harness.events[2] == LogMoved(PARTITION, IDENTITY, 0)
+    assert (await harness.wait_for(4))[3] == LogAppended(PARTITION, IDENTITY, Offset(6))
+    assert harness.threads.log(PARTITION) is other
+    assert other.log_end_offset == 6
+
+
+async def test_a_pause_without_a_move_changes_nothing(harness: Harness) -> None:
+    await harness.open()
+    replica = harness.threads.replica(PARTITION)
+    assert replica is not None
+    assert await harness.threads.pause(replica)
+    assert not await harness.threads.pause(replica), "it is paused already"
+    harness.threads.submit(append(0))
+    harness.threads.resume(replica, None)
+    assert (await harness.wait_for(2))[1:] == [LogAppended(PARTITION, IDENTITY, Offset(3))]
+    assert harness.threads.replica(PARTITION) is replica
+
+
+async def test_a_replica_that_is_being_closed_or_was_is_not_paused(harness: Harness) -> None:
+    await harness.open()
+    replica = harness.threads.replica(PARTITION)
+    assert replica is not None
+    harness.threads.submit(CloseLog(PARTITION, IDENTITY, None))
+    assert not await harness.threads.pause(replica)
+    await harness.open()
+    assert not await harness.threads.pause(replica)
+
+
+async def test_a_close_that_comes_during_a_pause_closes_the_log_of_afterwards(harness: Harness) -> None:
+    await harness.open()
+    replica = harness.threads.replica(PARTITION)
+    assert replica is not None
+    assert await harness.threads.pause(replica)
+    harness.threads.submit(append(0))
+    harness.threads.submit(CloseLog(PARTITION, IDENTITY, "delete"))
+    harness.threads.resume(replica, None)
+    await harness.wait_for(2)
+    assert harness.threads.replica(PARTITION) is None
+    await harness.open(AGAIN)
+
+
+async def test_a_directory_that_goes_offline_during_a_pause_fails_the_replica_when_it_goes_on(
+    harness: Harness,
+) -> None:
+    await harness.open()
+    replica = harness.threads.replica(PARTITION)
+    assert replica is not None
+    offline = TidemarkError(ErrorCode.STORAGE_ERROR, "the log directory is offline")
+    assert await harness.threads.pause(replica)
+    assert harness.threads.fail_directory(0, offline) == 0
+    assert len(harness.events) == 1, "nobody knows yet where it will lie"
+    harness.threads.submit(append(0))
+    harness.threads.resume(replica, None)
     assert harness.events[1:] == [LogFailed(PARTITION, IDENTITY, offline)]
