@@ -37,7 +37,7 @@ class Load:
     """Sends records one after the other, and knows which were acknowledged."""
 
     def __init__(self, cluster: LocalCluster) -> None:
-        self._producer = Producer(cluster.bootstrap, acks="all")
+        self._cluster = cluster
         self.acknowledged: list[bytes] = []
         self.refused: list[BaseException] = []
         self._going_on = threading.Event()
@@ -51,19 +51,17 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._going_on.clear()
         self._thread.join()
-        self._producer.close()
 
     def _run(self) -> None:
-        number = len(self.acknowledged)
-        while self._going_on.is_set():
-            value = b"%010d" % number + b"x" * VALUE_BYTES
-            try:
-                self._producer.send(MOVING.topic, value, partition=MOVING.partition).result(DEADLINE_S)
-            except TidemarkError as error:
-                self.refused.append(error)
-                return
-            self.acknowledged.append(value)
-            number += 1
+        with Producer(self._cluster.bootstrap, acks="all") as producer:
+            while self._going_on.is_set():
+                value = b"%010d" % len(self.acknowledged) + b"x" * VALUE_BYTES
+                try:
+                    producer.send(MOVING.topic, value, partition=MOVING.partition).result(DEADLINE_S)
+                except TidemarkError as error:
+                    self.refused.append(error)
+                    return
+                self.acknowledged.append(value)
 
     def wait_for(self, count: int) -> None:
         """So many more."""
@@ -79,31 +77,33 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
-def disks(cluster: LocalCluster) -> list[LogDirectoryContent]:
-    return list(asyncio.run(describe_log_dirs(cluster.address(BROKER), partitions=[MOVING])))
+def disks(cluster: LocalCluster, broker: str = BROKER) -> list[LogDirectoryContent]:
+    return list(asyncio.run(describe_log_dirs(cluster.address(broker), partitions=[MOVING])))
 
 
-def where(cluster: LocalCluster) -> tuple[int | None, ReplicaOnDisk | None]:
+def where(cluster: LocalCluster, broker: str = BROKER) -> tuple[int | None, ReplicaOnDisk | None]:
     """(index of the directory that the replica is in, its copy on the way to another)."""
     place: int | None = None
     copy = None
-    for index, disk in enumerate(disks(cluster)):
+    for index, disk in enumerate(disks(cluster, broker)):
         for replica in disk.replicas:
             place, copy = (place, replica) if replica.future else (index, copy)
     return place, copy
 
 
-def ask(cluster: LocalCluster, log_dir: Path | str, *, throttle_bytes_per_s: int = 0) -> TidemarkError | None:
+def ask(
+    cluster: LocalCluster, log_dir: Path | str, *, throttle_bytes_per_s: int = 0, broker: str = BROKER
+) -> TidemarkError | None:
     request = AlterLogDirs(((MOVING, str(log_dir)),), throttle_bytes_per_s=throttle_bytes_per_s)
-    with grpc.insecure_channel(cluster.address(BROKER)) as channel:
+    with grpc.insecure_channel(cluster.address(broker)) as channel:
         stub: Any = BrokerServiceStub(channel)
         response = stub.AlterReplicaLogDirs(alterations_to_proto(request), timeout=DEADLINE_S)
     ((_, error),) = results_from_proto(response)
     return error
 
 
-def paths(cluster: LocalCluster) -> list[str]:
-    return [disk.path for disk in disks(cluster)]
+def paths(cluster: LocalCluster, broker: str = BROKER) -> list[str]:
+    return [disk.path for disk in disks(cluster, broker)]
 
 
 def consumed(cluster: LocalCluster, count: int) -> list[bytes]:
@@ -193,6 +193,38 @@ def test_a_move_is_cancelled_by_asking_for_where_the_replica_is_and_what_is_wron
     assert ask(cluster, paths(cluster)[first]) is None
     wait_until(lambda: where(cluster) == (first, None), "the copy goes")
     assert consumed(cluster, 1000) == before
+
+
+def test_leader_and_follower_move_at_once_and_the_isr_stays(tmp_path: Path) -> None:
+    names = [broker_name(0), broker_name(1)]
+    settings = {one: {"log.dirs": f"{tmp_path / one / 'a'},{tmp_path / one / 'b'}"} for one in names}
+    with LocalCluster(tmp_path / "cluster", brokers=2, controllers=1, settings=settings) as cluster:
+        configs = {"segment.bytes": "100000", "min.insync.replicas": "2", "flush.policy": "group-commit"}
+        with AdminClient(cluster.admin_address) as admin:
+            admin.create_topic(MOVING.topic, replication_factor=2, configs=configs)
+            leader = leader_of(admin)
+        with Load(cluster) as load:
+            load.wait_for(100)
+            for _ in range(2):
+                places = {one: where(cluster, one)[0] for one in names}
+                targets = {one: 1 - place for one, place in places.items() if place is not None}
+                assert len(targets) == 2
+                for one in names:
+                    assert ask(cluster, paths(cluster, one)[targets[one]], broker=one) is None
+                wait_until(lambda: all(where(cluster, one) == (targets[one], None) for one in names), "moved")  # noqa: B023
+                load.wait_for(50)
+            with AdminClient(cluster.admin_address) as admin:
+                (topic,) = admin.describe_topics([MOVING.topic])
+                assert sorted(topic.partitions[0].in_sync_replicas) == [0, 1]
+                assert leader_of(admin) == leader, "a pause that short moves no leadership"
+            cluster.kill(leader)
+            cluster.restart(leader)
+            load.wait_for(20)
+        assert consumed(cluster, len(load.acknowledged)) == load.acknowledged
+
+
+def leader_of(admin: AdminClient) -> str:
+    return broker_name(admin.describe_topics([MOVING.topic])[0].partitions[0].leader)
 
 
 def copied(cluster: LocalCluster) -> int:
