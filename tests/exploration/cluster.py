@@ -57,7 +57,7 @@ class Cluster:
         self.scope = scope
         self.brokers = Brokers()
         self.disks = Disks()
-        self._setting = Setting(scope, self.brokers, self.disks)
+        self.setting = Setting(scope, self.brokers, self.disks)
         self._decisions: dict[Any, tuple[int, ...]] = {}
 
     def initial(self) -> State:
@@ -81,7 +81,7 @@ class Cluster:
             refused=-1,
             left=Left(0, 0, 0, 0, 0, 0, 0),
         )
-        turn = Turn(self._setting, state)
+        turn = Turn(self.setting, state)
         for place in EVERYBODY:
             turn.feed(place, ("registered", 1, -1))
         state = turn.end()
@@ -99,48 +99,70 @@ class Cluster:
 
     def moves(self, state: State) -> Iterator[Move]:
         """Every move; some lead nowhere (`after` gives None)."""
-        yield from self._of_controller(state)
+        yield from self.of_controller(state)
+        for place in EVERYBODY:
+            yield from self.of_session(state, place)
+            yield from self.of_suspicion(state, place)
         if state.due == NOW:
             return
-        for number, (follower, leader) in enumerate(PAIRS):
-            stream = state.streams[number]
-            if stream.up and state.cores[leader] != DEAD:
-                yield ("up", follower, leader)
-            if stream.down:
-                yield ("down", follower, leader)
-            if stream.hello >= 0 and state.left.breaks:
-                yield ("break", follower, leader)
+        for pair in range(len(PAIRS)):
+            yield from self.of_leader_end(state, pair)
+            yield from self.of_follower_end(state, pair)
         for place in EVERYBODY:
-            yield from self._coordinated(state, place)
-            if state.cores[place] != DEAD:
-                yield from self._of_process(state, place)
+            yield from self.of_coordination(state, place)
+            yield from self.of_command(state, place)
+            yield from self.of_client(state, place)
+            yield from self.of_process(state, place)
 
-    def _of_controller(self, state: State) -> Iterator[Move]:
-        """Decisions, and what makes it decide."""
+    def of_controller(self, state: State) -> Iterator[Move]:
+        """Its decisions."""
         if state.due:
             for node in self.decisions(state):
                 yield ("decide", node)
-        for place in EVERYBODY:
-            if state.cores[place] == DEAD:
-                yield ("restart", place)
-                if state.live[place]:
-                    yield ("session ends", place)
-            elif not state.live[place] and self.brokers.views[state.cores[place]].broker_epoch < 0:
-                yield ("register", place)
-            elif state.live[place] and state.left.expiries:
-                yield ("expire", place)
-            if state.live[place] and state.left.suspicions and not state.suspected:
-                yield ("suspect", place)
-            if BROKERS[place] in state.suspected:
-                yield ("trust", place)
 
-    def _coordinated(self, state: State, place: int) -> Iterator[Move]:
+    def of_leader_end(self, state: State, pair: int) -> Iterator[Move]:
+        """What a leader hears on a stream."""
+        follower, leader = PAIRS[pair]
+        if state.streams[pair].up and state.cores[leader] != DEAD:
+            yield ("up", follower, leader)
+
+    def of_follower_end(self, state: State, pair: int) -> Iterator[Move]:
+        """What a follower hears on a stream, and the end of it."""
+        stream = state.streams[pair]
+        if stream.down:
+            yield ("down", *PAIRS[pair])
+        if stream.hello >= 0 and self.scope.breaks and state.left.breaks:
+            yield ("break", *PAIRS[pair])
+
+    def of_session(self, state: State, place: int) -> Iterator[Move]:
+        """The beginnings and ends of a broker's registrations."""
+        if state.cores[place] == DEAD:
+            yield ("restart", place)
+            if state.live[place]:
+                yield ("session ends", place)
+        elif not state.live[place]:
+            if self.brokers.views[state.cores[place]].broker_epoch < 0:
+                yield ("register", place)
+        elif self.scope.expiries and state.left.expiries:
+            yield ("expire", place)
+
+    def of_suspicion(self, state: State, place: int) -> Iterator[Move]:
+        """A broker is suspected, or trusted again."""
+        if not self.scope.suspicions:
+            return
+        if state.left.suspicions and not state.suspected and state.live[place]:
+            yield ("suspect", place)
+        if BROKERS[place] in state.suspected:
+            yield ("trust", place)
+
+    def of_coordination(self, state: State, place: int) -> Iterator[Move]:
+        """What ZooKeeper does with a request, and its answers."""
         asked = state.asked[place]
         if not asked:
             return
         if asked[0] == "write":
             yield ("zookeeper", place, "answers")
-            if state.left.lost_answers and state.cores[place] != DEAD:
+            if self.scope.lost_answers and state.left.lost_answers and state.cores[place] != DEAD:
                 yield ("zookeeper", place, "writes, and the answer is lost")
                 yield ("zookeeper", place, "loses the request")
         elif asked[0] == "read isr":
@@ -148,24 +170,35 @@ class Cluster:
         else:
             yield ("answer", place)
 
-    def _of_process(self, state: State, place: int) -> Iterator[Move]:
-        view = self.brokers.views[state.cores[place]]
-        if state.commands[place] and state.commands[place][0] != MORE:
+    def of_command(self, state: State, place: int) -> Iterator[Move]:
+        """What the controller tells a broker."""
+        if state.commands[place] and state.commands[place][0] != MORE and state.cores[place] != DEAD:
             yield ("command", place)
+
+    def of_client(self, state: State, place: int) -> Iterator[Move]:
+        """A batch for a leader."""
+        if state.cores[place] == DEAD or self.brokers.views[state.cores[place]].leader_epoch is None:
+            return
+        if self.scope.batches and state.left.produced < self.scope.batches:
+            yield ("produce", place)
+
+    def of_process(self, state: State, place: int) -> Iterator[Move]:
+        """What a process does by itself or suffers."""
+        if state.cores[place] == DEAD:
+            return
+        view = self.brokers.views[state.cores[place]]
         if not state.live[place] and view.broker_epoch >= 0:
             yield ("learn", place)
         if state.work[place]:
             yield ("disk", place)
-        if state.left.produced < self.scope.batches and view.leader_epoch is not None:
-            yield ("produce", place)
         if self.brokers.step(state.cores[place], ("tick",)).effects:
             yield ("tick", place)
-        if state.left.crashes:
+        if self.scope.crashes and state.left.crashes:
             yield ("crash", place, False)
             disk = self.disks[state.disks[place]]
             if (view.high_watermark, view.epochs) != (disk.high_watermark, disk.epochs):
                 yield ("crash", place, True)
-        if state.left.lags:
+        if self.scope.lags and view.may_shrink and state.left.lags:
             for follower in view.may_shrink:
                 yield ("lag", place, follower)
         for follower in view.aged:
@@ -175,7 +208,7 @@ class Cluster:
 
     def decisions(self, state: State) -> tuple[int, ...]:
         """Nodes that the controller may write now, one for each order of preference; the present one: no write."""
-        key = (state.node, state.live, state.epochs, state.suspected, state.refused)
+        key = (state.node, tuple(state.live), tuple(state.epochs), state.suspected, state.refused)
         found = self._decisions.get(key)
         if found is None:
             found = self._decisions[key] = self._decide(state)
@@ -202,7 +235,7 @@ class Cluster:
         Raises:
             InvariantError: an invariant does not hold there, or an assertion of the core failed.
         """
-        turn = Turn(self._setting, state)
+        turn = Turn(self.setting, state)
         return turn.end() if turn.take(move) else None
 
     def ahead(self, state: State) -> Iterator[Chain]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.exploration.cluster import Chain, Cluster
@@ -132,40 +132,10 @@ class Search:
         return True
 
     def _story(self, last: int) -> list[tuple[Move, State]]:
-        """The moves from the beginning to a state and past it, told with the names of the beginning throughout."""
         marks = [last]
         while self._from[marks[-1]]:
             marks.append(self._from[marks[-1]])
-        state, names = self.cluster.initial(), self.names
-        story: list[tuple[Move, State]] = []
-        for mark in reversed(marks[:-1]):
-            chain = next(one for one in self._ahead_of(state) if hash(names.canonical(one[-1][1])) == mark)
-            story += chain
-            state = story[-1][1]
-        return [*story, *self._last_words(state)]
-
-    def _ahead_of(self, state: State) -> Iterator[Chain]:
-        """As `Cluster.ahead`, for a state that was gone on from without a violation before the one looked for."""
-        try:
-            yield from self.cluster.ahead(state)
-        except InvariantError as error:
-            raise AssertionError("the story cannot be told again") from error
-
-    def _last_words(self, state: State) -> list[tuple[Move, State]]:
-        """The moves that break an invariant, each with the last state that is right."""
-        cluster, at_end = self.cluster, True
-        for move in cluster.moves(state):
-            try:
-                after = cluster.after(state, move)
-            except InvariantError as error:
-                self.report.violation = str(error)
-                return [(move, state)]
-            at_end &= after is None
-            if after is not None and after.due == NOW:
-                more = self._last_words(after)
-                if more:
-                    return [(move, after), *more]
-        return [(("rest",), state)] if at_end else []
+        return retold(self.cluster, marks[-2::-1], lambda state: hash(self.names.canonical(state)))
 
     def _measure(self, waiting: int) -> None:
         report = self.report
@@ -177,3 +147,40 @@ class Search:
     def _done(self, waiting: int) -> Report:
         self._measure(waiting)
         return self.report
+
+
+def retold(cluster: Cluster, marks: Sequence[int], mark_of: Callable[[State], int]) -> list[tuple[Move, State]]:
+    """The moves from the beginning through the states with these marks and past the last of them to what is broken.
+
+    They are told with the names of the beginning throughout.
+    """
+    state = cluster.initial()
+    story: list[tuple[Move, State]] = []
+    for mark in marks:
+        story += next(one for one in _ahead_of(cluster, state) if mark_of(one[-1][1]) == mark)
+        state = story[-1][1]
+    return [*story, *_last_words(cluster, state)]
+
+
+def _ahead_of(cluster: Cluster, state: State) -> Iterator[Chain]:
+    """As `Cluster.ahead`, for a state that was gone on from without a violation before the one looked for."""
+    try:
+        yield from cluster.ahead(state)
+    except InvariantError as error:
+        raise AssertionError("the story cannot be told again") from error
+
+
+def _last_words(cluster: Cluster, state: State) -> list[tuple[Move, State]]:
+    """The moves that break an invariant, each with the last state that is right."""
+    at_end = True
+    for move in cluster.moves(state):
+        try:
+            after = cluster.after(state, move)
+        except InvariantError:
+            return [(move, state)]
+        at_end &= after is None
+        if after is not None and after.due == NOW:
+            more = _last_words(cluster, after)
+            if more:
+                return [(move, after), *more]
+    return [(("rest",), state)] if at_end else []

@@ -131,13 +131,13 @@ class Names:
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
-        self._orders = tuple(permutations(EVERYBODY))
+        self.orders = tuple(permutations(EVERYBODY))
         self._renames: tuple[Rename, ...] = tuple(
-            {BROKERS[old]: BROKERS[new] for new, old in enumerate(order)} for order in self._orders
+            {BROKERS[old]: BROKERS[new] for new, old in enumerate(order)} for order in self.orders
         )
-        self._pairs = tuple(tuple(PLACE[order[f], order[o]] for f, o in PAIRS) for order in self._orders)
-        self._which = {order: which for which, order in enumerate(self._orders)}
-        self._known: tuple[dict[Any, Any], ...] = tuple({} for _ in self._orders)
+        self.pairs = tuple(tuple(PLACE[order[f], order[o]] for f, o in PAIRS) for order in self.orders)
+        self._which = {order: which for which, order in enumerate(self.orders)}
+        self._known: tuple[dict[Any, Any], ...] = tuple({} for _ in self.orders)
         self._marks: dict[Any, int] = {}
         self._core_marks: dict[int, int] = {}
 
@@ -147,7 +147,7 @@ class Names:
         order = sorted(EVERYBODY, key=marks.__getitem__)
         if marks[order[0]] != marks[order[1]] != marks[order[2]]:
             return self._twin(state, self._which[tuple(order)])
-        alike = [one for one in self._orders if [marks[place] for place in one] == [marks[place] for place in order]]
+        alike = [one for one in self.orders if [marks[place] for place in one] == [marks[place] for place in order]]
         return min((self._twin(state, self._which[one]) for one in alike), key=hash)
 
     def _mark(self, state: State, place: int) -> int:
@@ -174,8 +174,8 @@ class Names:
     def _twin(self, state: State, which: int) -> State:
         if which == 0:
             return state
-        x, y, z = self._orders[which]
-        rename, streams = self._rename, state.streams
+        x, y, z = self.orders[which]
+        rename, streams = self.term, state.streams
         brokers, names = self._brokers, self._renames[which]
         epoch, broker, broker_epoch = state.led
         return State(
@@ -189,7 +189,7 @@ class Names:
             (state.live[x], state.live[y], state.live[z]),
             brokers.values.renamed(state.node, which, names),
             tuple(rename(state.commands[place], which) for place in (x, y, z)),
-            tuple(rename(streams[pair], which) for pair in self._pairs[which]),
+            tuple(rename(streams[pair], which) for pair in self.pairs[which]),
             tuple(rename(state.asked[place], which) for place in (x, y, z)),
             state.due,
             state.news,
@@ -201,7 +201,24 @@ class Names:
             (epoch, names.get(broker, broker), broker_epoch),
         )
 
-    def _rename(self, term: Any, which: int) -> Any:
+    def core(self, number: int, which: int) -> int:
+        """A process under other names."""
+        return self._brokers.renamed(number, which, self._renames[which])
+
+    def value(self, number: int, which: int) -> int:
+        """A message or a node under other names."""
+        return self._brokers.values.renamed(number, which, self._renames[which])
+
+    def broker(self, broker: int, which: int) -> int:
+        """A broker's other name."""
+        return self._renames[which].get(broker, broker)
+
+    def brokers(self, brokers: tuple[int, ...], which: int) -> tuple[int, ...]:
+        """The other names of some brokers, in order."""
+        return tuple(sorted(self.broker(one, which) for one in brokers))
+
+    def term(self, term: Any, which: int) -> Any:
+        """A stream or what waits for a broker, under other names."""
         if not term:
             return term
         known = self._known[which]
@@ -226,5 +243,5 @@ class Names:
             case ("isr read", node):
                 return ("isr read", number(node, which, names))
             case (tuple(), *_):
-                return tuple(self._rename(one, which) for one in term)
+                return tuple(self.term(one, which) for one in term)
         return term

@@ -12,6 +12,7 @@ from typing import Any
 from tidemark.model import BrokerId, VersionedState
 
 from tests.exploration.brokers import Brokers, Disk, Effect, Event
+from tests.exploration.cells import own, raw
 from tests.exploration.frozen import BROKERS
 from tests.exploration.invariants import InvariantError, Seen, look
 from tests.exploration.state import (
@@ -67,23 +68,27 @@ class Turn:
         self._brokers = setting.brokers
         self._soon = NOW if setting.scope.reduced else DUE
         self._before = state
-        self.cores = list(state.cores)
-        self.disks = list(state.disks)
-        self.work = list(state.work)
-        self.epochs = list(state.epochs)
-        self.live = list(state.live)
+        self.cores = own(state.cores)
+        self.disks = own(state.disks)
+        self.work = own(state.work)
+        self.epochs = own(state.epochs)
+        self.live = own(state.live)
+        self.commands = own(state.commands)
+        self.streams = own(state.streams)
+        self.asked = own(state.asked)
+        self._were = (raw(state.cores), raw(state.streams))
+        self._take_over(state)
+        self._inbox: deque[tuple[int, Event]] = deque()
+        self._reading: tuple[int, int] | None = None
+        self.acked: list[tuple[int, int]] = []
+
+    def _take_over(self, state: State) -> None:
         self.node = state.node
-        self.commands = list(state.commands)
-        self.streams = list(state.streams)
-        self.asked = list(state.asked)
         self.due = state.due
         self.news = state.news
         self.suspected = state.suspected
         self.refused = state.refused
         self.left = state.left
-        self._inbox: deque[tuple[int, Event]] = deque()
-        self._reading: tuple[int, int] | None = None
-        self._acked: list[tuple[int, int]] = []
 
     def take(self, move: Move) -> bool:
         """Make the move; False when it changes nothing."""
@@ -93,9 +98,7 @@ class Turn:
 
     def end(self) -> State:
         """The state now, which every invariant has looked at."""
-        self._connect()
-        while self._setting.scope.reduced and self._hear_what_is_idle():
-            self._connect()
+        self.settle()
         before = self._before
         state = State(
             tuple(self.cores),
@@ -118,9 +121,25 @@ class Turn:
             [self._setting.disks[one].records for one in self.disks],
             state,
             Seen(before.committed, before.stated, before.led),
-            self._acked,
+            self.acked,
         )
         return state._replace(committed=seen.committed, stated=seen.stated, led=seen.led)
+
+    def settle(self) -> None:
+        """Take what is taken eagerly and has become possible by the move."""
+        self._connect()
+        while self._setting.scope.reduced and self._hear_what_is_idle():
+            self._connect()
+
+    def _changed(self) -> list[int]:
+        """The pairs whose stream or one of whose cores is no longer what it was: only there is anything new to do."""
+        cores, streams = self._were
+        moved = [now is not was for now, was in zip(raw(self.cores), cores, strict=True)]
+        return [
+            pair
+            for pair, (now, was) in enumerate(zip(raw(self.streams), streams, strict=True))
+            if now is not was or moved[PAIRS[pair][0]] or moved[PAIRS[pair][1]]
+        ]
 
     # -- brokers -----------------------------------------------------------------------------------------------
 
@@ -158,7 +177,7 @@ class Turn:
                 self._inbox.append((place, ("opened", self._setting.disks[self.disks[place]])))
             case ("reply", label, offset, error):
                 if error is None and self._setting.scope.acks == -1:
-                    self._acked.append((offset, label))
+                    self.acked.append((offset, label))
             case ("refused",):
                 self.due = max(self.due, DUE)
                 self.refused = self._brokers.values[self.node].state.leader_epoch
@@ -239,7 +258,8 @@ class Turn:
     def _connect(self) -> None:
         """Streams that are wanted and can be made, are."""
         views = self._brokers.views
-        for pair, (follower, leader) in enumerate(PAIRS):
+        for pair in self._changed():
+            follower, leader = PAIRS[pair]
             stream = self.streams[pair]
             if stream.wanted < 0 or stream.hello >= 0 or self.cores[leader] == DEAD or self.cores[follower] == DEAD:
                 continue
@@ -250,7 +270,8 @@ class Turn:
 
     def _hear_what_is_idle(self) -> bool:
         """Take in what is of no use to anybody; False when there is nothing of the kind."""
-        for pair, (follower, leader) in enumerate(PAIRS):
+        for pair in self._changed():
+            follower, leader = PAIRS[pair]
             up = self.streams[pair].up
             if not up or self.cores[leader] == DEAD:
                 continue

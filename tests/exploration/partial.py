@@ -1,0 +1,168 @@
+"""A move worked out from the parts of a state that it looks at, and from no others.
+
+A move of one broker looks at few of the columns of a row (see `columns`), so what it changes is the same in all states
+that agree on these. Which ones it looks at is not said by hand: it is made on a state of which little is known, and a
+look at anything else raises `Need`, whereupon it is made again on a state of which that is known too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, cast
+
+from tests.exploration.cells import UNKNOWN, Cells, Need, raw
+from tests.exploration.cluster import Cluster
+from tests.exploration.columns import CONTROL, PROCESS, SESSIONS, STREAM, WAITING, WIDTH, Columns, Facts
+from tests.exploration.invariants import InvariantError
+from tests.exploration.state import EVERYBODY, PAIRS, State
+from tests.exploration.turn import Move, Turn
+
+_CONTROLS: Final = ("node", "due", "news", "suspected", "refused", "left")
+_CELLS: Final = (
+    (("cores", "disks", "work"), PROCESS),
+    (("commands", "asked"), WAITING),
+    (("epochs", "live"), (SESSIONS,) * 3),
+)
+
+
+class Partial:
+    """A state of which some columns are known; it is read as a `State` is."""
+
+    def __init__(self, columns: Columns, known: dict[int, int]) -> None:
+        self._control = columns.part(CONTROL, known[CONTROL]) if CONTROL in known else None
+        for names, places in _CELLS:
+            found = [columns.part(column, known[column]) if column in known else None for column in places]
+            for number, name in enumerate(names):
+                cells = [
+                    UNKNOWN if part is None else part[number][place] if places[0] == SESSIONS else part[number]
+                    for place, part in enumerate(found)
+                ]
+                setattr(self, name, Cells(cells, places))
+        streams = [columns.part(column, known[column]) if column in known else UNKNOWN for column in STREAM]
+        self.streams = Cells(streams, STREAM)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _CONTROLS:
+            if self._control is None:
+                raise Need(CONTROL)
+            return self._control[_CONTROLS.index(name)]
+        raise AttributeError(name)
+
+
+class PartialTurn(Turn):
+    """A move of a partial state: afterwards, what it changes."""
+
+    def _take_over(self, state: State) -> None:
+        """What ZooKeeper and the controller know is read when it is looked at."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _CONTROLS:
+            value = getattr(self._before, name)
+            setattr(self, name, value)
+            return value
+        raise AttributeError(name)
+
+    def changes(self, columns: Columns) -> dict[int, int]:
+        """The new numbers of the columns that are no longer what they were."""
+        before, found = self._before, dict[int, int]()
+
+        def changed(column: int, now: tuple[Any, ...], was: tuple[Any, ...]) -> None:
+            if now != was:
+                found[column] = columns.number(column, now)
+
+        for names, places in _CELLS[:2]:
+            now, was = ([raw(getattr(one, name)) for name in names] for one in (self, before))
+            for place, column in enumerate(places):
+                changed(column, tuple(one[place] for one in now), tuple(one[place] for one in was))
+        for column, stream, old in zip(STREAM, raw(self.streams), raw(before.streams), strict=True):
+            if stream is not old and stream != old:
+                found[column] = columns.number(column, stream)
+        sessions = [tuple(raw(one)) for one in (self.epochs, self.live, before.epochs, before.live)]
+        changed(SESSIONS, (sessions[0], sessions[1]), (sessions[2], sessions[3]))
+        if any(name in self.__dict__ for name in _CONTROLS):
+            now_then = [tuple(getattr(one, name) for name in _CONTROLS) for one in (self, before)]
+            changed(CONTROL, *now_then)
+        return found
+
+
+class Outcome(NamedTuple):
+    """What one move leads to.
+
+    Attributes:
+        delta: new numbers by column, -1 where nothing changes.
+        acked: number of what was acknowledged, 0 for nothing.
+        broken: an invariant that does not hold on the way.
+    """
+
+    delta: tuple[int, ...]
+    acked: int
+    broken: str | None = None
+
+
+class Group(NamedTuple):
+    """Moves that look at much the same columns; `first`: those that are looked at in any case.
+
+    Where `only` says no of the first of them there is no such move."""
+
+    moves: Callable[[State], Iterator[Move]]
+    first: tuple[int, ...]
+    only: Facts | None = None
+
+
+def groups(cluster: Cluster, columns: Columns) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """(of the controller and what makes it decide, of all else)."""
+
+    def bound(moves: Callable[[State, int], Iterator[Move]], at: int) -> Callable[[State], Iterator[Move]]:
+        return lambda state: moves(state, at)
+
+    of_control = [Group(cluster.of_controller, (CONTROL,))]
+    of_streams: list[Group] = []
+    others: list[Group] = []
+    for place in EVERYBODY:
+        process, waiting = PROCESS[place], WAITING[place]
+        of_control.append(Group(bound(cluster.of_session, place), (process, SESSIONS)))
+        if cluster.scope.suspicions:
+            of_control.append(Group(bound(cluster.of_suspicion, place), (CONTROL, SESSIONS)))
+        others.append(Group(bound(cluster.of_coordination, place), (waiting,), columns.asked))
+        others.append(Group(bound(cluster.of_command, place), (waiting, process), columns.told))
+        if cluster.scope.batches:
+            others.append(Group(bound(cluster.of_client, place), (process,)))
+        others.append(Group(bound(cluster.of_process, place), (process,)))
+    for pair, (_, leader) in enumerate(PAIRS):
+        of_streams.append(Group(bound(cluster.of_leader_end, pair), (STREAM[pair], PROCESS[leader]), columns.up))
+    for pair, (follower, _) in enumerate(PAIRS):
+        only = None if cluster.scope.breaks else columns.down
+        of_streams.append(Group(bound(cluster.of_follower_end, pair), (STREAM[pair], PROCESS[follower]), only))
+    return tuple(of_control), (*of_streams, *others)
+
+
+class Evaluator:
+    """Outcomes of a group of moves in a state of which some columns are known."""
+
+    def __init__(self, cluster: Cluster, columns: Columns) -> None:
+        self._setting = cluster.setting
+        self._columns = columns
+        self.acked: dict[tuple[tuple[int, int], ...], int] = {(): 0}
+
+    def outcomes(self, group: Group, known: dict[int, int]) -> list[Outcome]:
+        """Every move's, of those that change anything.
+
+        Raises:
+            Need: more has to be known.
+        """
+        state = cast("State", Partial(self._columns, known))
+        found: list[Outcome] = []
+        for move in group.moves(state):
+            turn = PartialTurn(self._setting, state)
+            try:
+                if not turn.take(move):
+                    continue
+                turn.settle()
+            except InvariantError as error:
+                found.append(Outcome((-1,) * WIDTH, 0, str(error)))
+                continue
+            changes = turn.changes(self._columns)
+            acked = self.acked.setdefault(tuple(turn.acked), len(self.acked))
+            found.append(Outcome(tuple(changes.get(column, -1) for column in range(WIDTH)), acked))
+        return found
+
