@@ -32,7 +32,6 @@ from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr, VersionedState
 from tests.exploration.brokers import Brokers, Disk
 from tests.exploration.frozen import BROKERS
 from tests.exploration.state import (
-    DEAD,
     EVERYBODY,
     FIRST,
     MORE,
@@ -123,7 +122,7 @@ class Cluster:
     def of_leader_end(self, state: State, pair: int) -> Iterator[Move]:
         """What a leader hears on a stream."""
         follower, leader = PAIRS[pair]
-        if state.streams[pair].up and state.cores[leader] != DEAD:
+        if state.streams[pair].up and not state.dead[leader]:
             yield ("up", follower, leader)
 
     def of_follower_end(self, state: State, pair: int) -> Iterator[Move]:
@@ -136,7 +135,7 @@ class Cluster:
 
     def of_session(self, state: State, place: int) -> Iterator[Move]:
         """The beginnings and ends of a broker's registrations."""
-        if state.cores[place] == DEAD:
+        if state.dead[place]:
             yield ("restart", place)
             if state.live[place]:
                 yield ("session ends", place)
@@ -162,7 +161,7 @@ class Cluster:
             return
         if asked[0] == "write":
             yield ("zookeeper", place, "answers")
-            if self.scope.lost_answers and state.left.lost_answers and state.cores[place] != DEAD:
+            if self.scope.lost_answers and state.left.lost_answers and not state.dead[place]:
                 yield ("zookeeper", place, "writes, and the answer is lost")
                 yield ("zookeeper", place, "loses the request")
         elif asked[0] == "read isr":
@@ -172,22 +171,22 @@ class Cluster:
 
     def of_command(self, state: State, place: int) -> Iterator[Move]:
         """What the controller tells a broker."""
-        if state.commands[place] and state.commands[place][0] != MORE and state.cores[place] != DEAD:
+        if state.commands[place] and state.commands[place][0] != MORE and not state.dead[place]:
             yield ("command", place)
 
     def of_client(self, state: State, place: int) -> Iterator[Move]:
         """A batch for a leader."""
-        if state.cores[place] == DEAD or self.brokers.views[state.cores[place]].leader_epoch is None:
+        if state.dead[place] or self.brokers.views[state.cores[place]].leader_epoch is None:
             return
         if self.scope.batches and state.left.produced < self.scope.batches:
             yield ("produce", place)
 
     def of_process(self, state: State, place: int) -> Iterator[Move]:
         """What a process does by itself or suffers."""
-        if state.cores[place] == DEAD:
+        if state.dead[place]:
             return
         view = self.brokers.views[state.cores[place]]
-        if not state.live[place] and view.broker_epoch >= 0:
+        if self.scope.expiries and not state.live[place] and view.broker_epoch >= 0:
             yield ("learn", place)
         if state.work[place]:
             yield ("disk", place)

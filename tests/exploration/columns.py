@@ -1,8 +1,8 @@
 """A state of the cluster as a row of numbers, so that arrays can hold millions: one column for each part of it.
 
-A part is what moves read and change together: of each broker its process with its disk, and what is on its way to it
-from the controller and from ZooKeeper; each stream; all registrations; what ZooKeeper and the controller know; what
-was seen along the story. Different parts have different numbers.
+A part is what moves read and change together: of each broker its process with its disk, what is on its way to it from
+the controller, and from ZooKeeper; each stream; all registrations, and who is dead; what ZooKeeper and the controller
+know; what may still happen; what was seen along the story. Different parts have different numbers.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from tests.exploration.state import DEAD, NOW, Names, State
 from tests.exploration.table import Marks, Rows, joined, stirred
 
 PROCESS: Final = (0, 1, 2)
-WAITING: Final = (3, 4, 5)
-STREAM: Final = (6, 7, 8, 9, 10, 11)
-SESSIONS: Final = 12
-CONTROL: Final = 13
-SEEN: Final = 14
-WIDTH: Final = 15
-KIND: Final = (0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 4, 5)
-"""Of each column, whose numbers it has: processes, what waits, streams, sessions, control, seen."""
+COMMANDS: Final = (3, 4, 5)
+ASKED: Final = (6, 7, 8)
+STREAM: Final = (9, 10, 11, 12, 13, 14)
+SESSIONS: Final = 15
+CONTROL: Final = 16
+LEFT: Final = 17
+SEEN: Final = 18
+WIDTH: Final = 19
+KIND: Final = (0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 4, 5, 6, 7)
+"""Of each column, whose numbers it has."""
+_KINDS: Final = 8
 _ORDERS: Final = 6
 
 
@@ -34,10 +37,12 @@ def parts(state: State) -> tuple[Any, ...]:
     """The parts, by column."""
     return (
         *zip(state.cores, state.disks, state.work, strict=True),
-        *zip(state.commands, state.asked, strict=True),
+        *state.commands,
+        *state.asked,
         *state.streams,
-        (state.epochs, state.live),
-        (state.node, state.due, state.news, state.suspected, state.refused, state.left),
+        (state.epochs, state.live, state.dead),
+        (state.node, state.due, state.news, state.suspected, state.refused),
+        state.left,
         (state.committed, state.stated, state.led),
     )
 
@@ -45,12 +50,11 @@ def parts(state: State) -> tuple[Any, ...]:
 def whole(row: Sequence[Any]) -> State:
     """The state of which these are the parts."""
     cores, disks, work = zip(*row[:3], strict=True)
-    commands, asked = zip(*row[3:6], strict=True)
-    epochs, live = row[SESSIONS]
-    node, due, news, suspected, refused, left = row[CONTROL]
+    epochs, live, _ = row[SESSIONS]
+    node, due, news, suspected, refused = row[CONTROL]
     return State(
-        cores, disks, work, epochs, live, node, commands, tuple(row[6:12]), asked,
-        due, news, suspected, refused, left, *row[SEEN],
+        cores, disks, work, epochs, live, node, tuple(row[3:6]), tuple(row[9:15]), tuple(row[6:9]),
+        due, news, suspected, refused, row[LEFT], *row[SEEN],
     )  # fmt: skip
 
 
@@ -83,16 +87,26 @@ class Columns:
     def __init__(self, cluster: Cluster, names: Names) -> None:
         self._cluster = cluster
         self._names = names
-        self._numbers: tuple[dict[Any, int], ...] = tuple({} for _ in range(6))
-        self._parts: tuple[list[Any], ...] = tuple([] for _ in range(6))
-        self._renamed = tuple(Facts(_ORDERS) for _ in range(6))
-        self._process_mark, self._waiting_mark = Facts(dtype=np.uint64), Facts(dtype=np.uint64)
+        self._numbers: tuple[dict[Any, int], ...] = tuple({} for _ in range(_KINDS))
+        self._parts: tuple[list[Any], ...] = tuple([] for _ in range(_KINDS))
+        self._renamed = tuple(Facts(_ORDERS) for _ in range(_KINDS))
+        self._process_mark = Facts(dtype=np.uint64)
+        self._commands_mark, self._asked_mark = Facts(dtype=np.uint64), Facts(dtype=np.uint64)
         self._session_mark = Facts(3, dtype=np.uint64)
         self.visible, self._visible = Facts(), dict[Any, int]()
         self.leader, self.node, self.now = Facts(), Facts(), Facts()
         self.up, self.down = Facts(), Facts()
         self.told, self.asked = Facts(), Facts()
-        self._notes = (self._of_process, self._of_waiting, self._of_stream, self._of_sessions, self._of_control, None)
+        self._notes = (
+            self._of_process,
+            self._of_commands,
+            self._of_asked,
+            self._of_stream,
+            self._of_sessions,
+            self._of_control,
+            None,
+            None,
+        )
 
     # -- numbers -----------------------------------------------------------------------------------------------
 
@@ -132,11 +146,13 @@ class Columns:
         key = (about and about[:-2], self._cluster.disks[disk].records)
         self.visible.append(self._visible.setdefault(key, len(self._visible)))
 
-    def _of_waiting(self, part: Any) -> None:
-        commands, asked = part
-        self._waiting_mark.append(_mark((len(commands), len(asked))))
-        self.told.append(bool(commands))
-        self.asked.append(bool(asked))
+    def _of_commands(self, part: Any) -> None:
+        self._commands_mark.append(_mark(("commands", len(part))))
+        self.told.append(bool(part))
+
+    def _of_asked(self, part: Any) -> None:
+        self._asked_mark.append(_mark(("asked", len(part))))
+        self.asked.append(bool(part))
 
     def _of_stream(self, part: Any) -> None:
         self.up.append(bool(part.up))
@@ -185,7 +201,8 @@ class Columns:
 
     def _broker_marks(self, rows: Rows) -> Marks:
         """Marks that do not depend on names and tell most brokers apart."""
-        marks = self._process_mark.array[rows[:, 0:3]] + self._waiting_mark.array[rows[:, 3:6]]
+        marks = self._process_mark.array[rows[:, 0:3]] + self._commands_mark.array[rows[:, 3:6]]
+        marks += self._asked_mark.array[rows[:, 6:9]]
         marks += self._session_mark.array[rows[:, SESSIONS]]
         leader = self.leader.array[rows[:, CONTROL]]
         marks += (leader[:, None] == np.arange(3)).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -198,7 +215,8 @@ class Columns:
             return rows
         order, streams = self._names.orders[which], self._names.pairs[which]
         twins = np.empty_like(rows)
-        sources = (*order, *(3 + place for place in order), *(6 + pair for pair in streams), 12, 13, 14)
+        of_brokers = (3 * kind + place for kind in range(3) for place in order)
+        sources = (*of_brokers, *(STREAM[pair] for pair in streams), SESSIONS, CONTROL, LEFT, SEEN)
         for column, source in enumerate(sources):
             kind, numbers = KIND[column], rows[:, source]
             found = self._renamed[kind].array[numbers, which]
@@ -216,15 +234,15 @@ class Columns:
         if kind == 0:
             core, disk, work = part
             return (core if core == DEAD else names.core(core, which), disk, work)
-        if kind in (1, 2):
+        if kind in (1, 2, 3):
             return names.term(part, which)
-        if kind == 3:
-            epochs, live = part
-            order = names.orders[which]
-            return (tuple(epochs[place] for place in order), tuple(live[place] for place in order))
         if kind == 4:
-            node, due, news, suspected, *rest = part
-            return (names.value(node, which), due, news, names.brokers(suspected, which), *rest)
+            return tuple(tuple(each[place] for place in names.orders[which]) for each in part)
+        if kind == 5:
+            node, due, news, suspected, refused = part
+            return (names.value(node, which), due, news, names.brokers(suspected, which), refused)
+        if kind == 6:
+            return part
         committed, stated, (epoch, broker, broker_epoch) = part
         return (committed, stated, (epoch, names.broker(broker, which), broker_epoch))
 

@@ -12,24 +12,27 @@ from typing import Any, Final, NamedTuple, cast
 
 from tests.exploration.cells import UNKNOWN, Cells, Need, raw
 from tests.exploration.cluster import Cluster
-from tests.exploration.columns import CONTROL, PROCESS, SESSIONS, STREAM, WAITING, WIDTH, Columns, Facts
+from tests.exploration.columns import ASKED, COMMANDS, CONTROL, LEFT, PROCESS, SESSIONS, STREAM, WIDTH, Columns, Facts
 from tests.exploration.invariants import InvariantError
 from tests.exploration.state import EVERYBODY, PAIRS, State
 from tests.exploration.turn import Move, Turn
 
-_CONTROLS: Final = ("node", "due", "news", "suspected", "refused", "left")
+_CONTROLS: Final = ("node", "due", "news", "suspected", "refused")
+_SCALARS: Final = {**dict.fromkeys(_CONTROLS, CONTROL), "left": LEFT}
 _CELLS: Final = (
     (("cores", "disks", "work"), PROCESS),
-    (("commands", "asked"), WAITING),
-    (("epochs", "live"), (SESSIONS,) * 3),
+    (("epochs", "live", "dead"), (SESSIONS,) * 3),
 )
+_WHOLE_CELLS: Final = (("commands", COMMANDS), ("asked", ASKED), ("streams", STREAM))
 
 
 class Partial:
     """A state of which some columns are known; it is read as a `State` is."""
 
     def __init__(self, columns: Columns, known: dict[int, int]) -> None:
-        self._control = columns.part(CONTROL, known[CONTROL]) if CONTROL in known else None
+        self._scalars = {
+            column: columns.part(column, known[column]) for column in (CONTROL, LEFT) if column in known
+        }
         for names, places in _CELLS:
             found = [columns.part(column, known[column]) if column in known else None for column in places]
             for number, name in enumerate(names):
@@ -38,15 +41,18 @@ class Partial:
                     for place, part in enumerate(found)
                 ]
                 setattr(self, name, Cells(cells, places))
-        streams = [columns.part(column, known[column]) if column in known else UNKNOWN for column in STREAM]
-        self.streams = Cells(streams, STREAM)
+        for name, places in _WHOLE_CELLS:
+            values = [columns.part(column, known[column]) if column in known else UNKNOWN for column in places]
+            setattr(self, name, Cells(values, places))
 
     def __getattr__(self, name: str) -> Any:
-        if name in _CONTROLS:
-            if self._control is None:
-                raise Need(CONTROL)
-            return self._control[_CONTROLS.index(name)]
-        raise AttributeError(name)
+        column = _SCALARS.get(name)
+        if column is None:
+            raise AttributeError(name)
+        if column not in self._scalars:
+            raise Need(column)
+        part = self._scalars[column]
+        return part if column == LEFT else part[_CONTROLS.index(name)]
 
 
 class PartialTurn(Turn):
@@ -56,7 +62,7 @@ class PartialTurn(Turn):
         """What ZooKeeper and the controller know is read when it is looked at."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in _CONTROLS:
+        if name in _SCALARS:
             value = getattr(self._before, name)
             setattr(self, name, value)
             return value
@@ -66,22 +72,23 @@ class PartialTurn(Turn):
         """The new numbers of the columns that are no longer what they were."""
         before, found = self._before, dict[int, int]()
 
-        def changed(column: int, now: tuple[Any, ...], was: tuple[Any, ...]) -> None:
+        def changed(column: int, now: Any, was: Any) -> None:
             if now != was:
                 found[column] = columns.number(column, now)
 
-        for names, places in _CELLS[:2]:
-            now, was = ([raw(getattr(one, name)) for name in names] for one in (self, before))
-            for place, column in enumerate(places):
-                changed(column, tuple(one[place] for one in now), tuple(one[place] for one in was))
-        for column, stream, old in zip(STREAM, raw(self.streams), raw(before.streams), strict=True):
-            if stream is not old and stream != old:
-                found[column] = columns.number(column, stream)
-        sessions = [tuple(raw(one)) for one in (self.epochs, self.live, before.epochs, before.live)]
-        changed(SESSIONS, (sessions[0], sessions[1]), (sessions[2], sessions[3]))
+        now, was = ([raw(getattr(one, name)) for name in _CELLS[0][0]] for one in (self, before))
+        for place, column in enumerate(PROCESS):
+            changed(column, tuple(one[place] for one in now), tuple(one[place] for one in was))
+        for name, places in _WHOLE_CELLS:
+            for column, one, old in zip(places, raw(getattr(self, name)), raw(getattr(before, name)), strict=True):
+                if one is not old:
+                    changed(column, one, old)
+        now, was = ([tuple(raw(getattr(one, name))) for name in _CELLS[1][0]] for one in (self, before))
+        changed(SESSIONS, tuple(now), tuple(was))
         if any(name in self.__dict__ for name in _CONTROLS):
-            now_then = [tuple(getattr(one, name) for name in _CONTROLS) for one in (self, before)]
-            changed(CONTROL, *now_then)
+            changed(CONTROL, *(tuple(getattr(one, name) for name in _CONTROLS) for one in (self, before)))
+        if "left" in self.__dict__:
+            changed(LEFT, self.left, before.left)
         return found
 
 
@@ -115,16 +122,16 @@ def groups(cluster: Cluster, columns: Columns) -> tuple[tuple[Group, ...], tuple
     def bound(moves: Callable[[State, int], Iterator[Move]], at: int) -> Callable[[State], Iterator[Move]]:
         return lambda state: moves(state, at)
 
-    of_control = [Group(cluster.of_controller, (CONTROL,))]
+    of_control = [Group(cluster.of_controller, (CONTROL, SESSIONS))]
     of_streams: list[Group] = []
     others: list[Group] = []
     for place in EVERYBODY:
-        process, waiting = PROCESS[place], WAITING[place]
-        of_control.append(Group(bound(cluster.of_session, place), (process, SESSIONS)))
+        process = PROCESS[place]
+        of_control.append(Group(bound(cluster.of_session, place), (SESSIONS,)))
         if cluster.scope.suspicions:
-            of_control.append(Group(bound(cluster.of_suspicion, place), (CONTROL, SESSIONS)))
-        others.append(Group(bound(cluster.of_coordination, place), (waiting,), columns.asked))
-        others.append(Group(bound(cluster.of_command, place), (waiting, process), columns.told))
+            of_control.append(Group(bound(cluster.of_suspicion, place), (CONTROL, LEFT)))
+        others.append(Group(bound(cluster.of_coordination, place), (ASKED[place],), columns.asked))
+        others.append(Group(bound(cluster.of_command, place), (COMMANDS[place], process), columns.told))
         if cluster.scope.batches:
             others.append(Group(bound(cluster.of_client, place), (process,)))
         others.append(Group(bound(cluster.of_process, place), (process,)))

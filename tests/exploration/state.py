@@ -120,6 +120,11 @@ class State(NamedTuple):
     stated: tuple[tuple[int, int], ...] = ()
     led: tuple[int, int, int] = NOBODY
 
+    @property
+    def dead(self) -> tuple[bool, ...]:
+        """Of each broker, whether it has no process."""
+        return tuple(core == DEAD for core in self.cores)
+
 
 class Names:
     """Twins: states that differ in the names of the brokers only.

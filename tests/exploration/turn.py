@@ -6,6 +6,7 @@ What a broker core wants done is done within the same move, as far as `cluster` 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,7 @@ class Turn:
         self.work = own(state.work)
         self.epochs = own(state.epochs)
         self.live = own(state.live)
+        self.dead = own(state.dead)
         self.commands = own(state.commands)
         self.streams = own(state.streams)
         self.asked = own(state.asked)
@@ -132,14 +134,28 @@ class Turn:
             self._connect()
 
     def _changed(self) -> list[int]:
-        """The pairs whose stream or one of whose cores is no longer what it was: only there is anything new to do."""
+        """The pairs whose stream is no longer what it was, or what its two ends are to it.
+
+        Only there can anything be taken eagerly that could not be before this move.
+        """
         cores, streams = self._were
-        moved = [now is not was for now, was in zip(raw(self.cores), cores, strict=True)]
+        were = [self._ends(now, was) for now, was in zip(raw(self.cores), cores, strict=True)]
         return [
             pair
             for pair, (now, was) in enumerate(zip(raw(self.streams), streams, strict=True))
-            if now is not was or moved[PAIRS[pair][0]] or moved[PAIRS[pair][1]]
+            if now is not was or were[PAIRS[pair][0]][0] or BROKERS[PAIRS[pair][0]] in were[PAIRS[pair][1]][1]
         ]
+
+    def _ends(self, now: int, was: int) -> tuple[bool, Collection[int]]:
+        """Whether a process is another one to whoever it follows, and to which followers."""
+        if now is was:
+            return False, ()
+        if DEAD in (now, was):
+            return True, BROKERS
+        new, old = (self._brokers.views[core] for core in (now, was))
+        if new.broker_epoch != old.broker_epoch:
+            return True, BROKERS
+        return False, set(new.engaged) ^ set(old.engaged)
 
     # -- brokers -----------------------------------------------------------------------------------------------
 
@@ -261,7 +277,7 @@ class Turn:
         for pair in self._changed():
             follower, leader = PAIRS[pair]
             stream = self.streams[pair]
-            if stream.wanted < 0 or stream.hello >= 0 or self.cores[leader] == DEAD or self.cores[follower] == DEAD:
+            if stream.wanted < 0 or stream.hello >= 0 or self.dead[leader] or self.dead[follower]:
                 continue
             hello = views[self.cores[follower]].broker_epoch
             if hello >= 0 and views[self.cores[leader]].broker_epoch == stream.wanted:
@@ -273,7 +289,7 @@ class Turn:
         for pair in self._changed():
             follower, leader = PAIRS[pair]
             up = self.streams[pair].up
-            if not up or self.cores[leader] == DEAD:
+            if not up or self.dead[leader]:
                 continue
             view = self._brokers.views[self.cores[leader]]
             idle = up[0][0] == END or not self._brokers.asks(up[0][0])
@@ -342,7 +358,7 @@ class Turn:
             if how != "answers":
                 self.left = self.left._replace(lost_answers=self.left.lost_answers - 1)
                 answer = ("not written", True)
-        self.asked[place] = answer if self.cores[place] != DEAD else ()
+        self.asked[place] = answer if not self.dead[place] else ()
 
     def _answer(self, place: int) -> None:
         answer, self.asked[place] = self.asked[place], ()
@@ -354,7 +370,7 @@ class Turn:
         self.node, self.due, self.news, self.refused = node, IDLE, False, -1
         for place in EVERYBODY:
             waiting = self.commands[place]
-            if self.live[place] and self.cores[place] != DEAD and (news or waiting == (MORE,)):
+            if self.live[place] and not self.dead[place] and (news or waiting == (MORE,)):
                 self.commands[place] = (waiting[0], MORE) if waiting and waiting[0] != MORE else (self._telling(),)
 
     def _telling(self) -> Event:
@@ -388,6 +404,7 @@ class Turn:
             disk = disk._replace(high_watermark=view.high_watermark, epochs=view.epochs)
             self.disks[place] = self._setting.disks.number(disk)
         self.cores[place] = DEAD
+        self.dead[place] = True
         self.commands[place] = self.work[place] = ()
         if self.asked[place] and self.asked[place][0] != "write":
             self.asked[place] = ()
@@ -404,6 +421,7 @@ class Turn:
     def _restart(self, place: int) -> None:
         """Rule Z3: the new registration takes the place of the old one, whether that is still there or not."""
         self.cores[place] = self._brokers.fresh(BROKERS[place])
+        self.dead[place] = False
         self.asked[place] = ()
         self._register(place)
         self.due = self._soon
