@@ -13,6 +13,7 @@ import sys
 from tests.exploration.search import Report, Search
 from tests.exploration.state import Scope
 from tests.exploration.story import tell
+from tests.exploration.walk import Walk
 
 
 def main(arguments: list[str]) -> int:
@@ -30,14 +31,16 @@ def main(arguments: list[str]) -> int:
         slow_disks=options.slow_disks,
     )
     print(f"{scope}", flush=True)
-    search = Search(scope)
-    report = search.run(
-        seconds=options.minutes * 60,
-        beam=options.beam,
-        seed=options.seed,
-        progress=_progress,
-        progress_every_s=options.progress_seconds,
-    )
+    seconds, every_s = options.minutes * 60, options.progress_seconds
+    search: Search | Walk
+    if options.beam is not None:
+        search = Search(scope)
+        report = search.run(
+            seconds=seconds, beam=options.beam, seed=options.seed, progress=_progress, progress_every_s=every_s
+        )
+    else:
+        search = Walk(scope)
+        report = search.run(seconds=seconds, progress=_progress, progress_every_s=every_s)
     print(summary(report))
     if report.violation is None:
         return 0

@@ -8,7 +8,7 @@ from typing import Any, Final
 UNKNOWN: Final = object()
 
 
-class Need(Exception):
+class NeedError(Exception):
     """A column of a row (see `columns`) was looked at that is not known."""
 
     def __init__(self, column: int) -> None:
@@ -26,7 +26,7 @@ class Cells(list[Any]):
     def __getitem__(self, place: Any) -> Any:
         value = super().__getitem__(place)
         if value is UNKNOWN:
-            raise Need(self.columns[place])
+            raise NeedError(self.columns[place])
         return value
 
     def __setitem__(self, place: Any, value: Any) -> None:

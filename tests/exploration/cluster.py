@@ -32,6 +32,7 @@ from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr, VersionedState
 from tests.exploration.brokers import Brokers, Disk
 from tests.exploration.frozen import BROKERS
 from tests.exploration.state import (
+    DEAD,
     EVERYBODY,
     FIRST,
     MORE,
@@ -122,7 +123,7 @@ class Cluster:
     def of_leader_end(self, state: State, pair: int) -> Iterator[Move]:
         """What a leader hears on a stream."""
         follower, leader = PAIRS[pair]
-        if state.streams[pair].up and not state.dead[leader]:
+        if state.streams[pair].up and state.cores[leader] != DEAD:
             yield ("up", follower, leader)
 
     def of_follower_end(self, state: State, pair: int) -> Iterator[Move]:
@@ -171,19 +172,19 @@ class Cluster:
 
     def of_command(self, state: State, place: int) -> Iterator[Move]:
         """What the controller tells a broker."""
-        if state.commands[place] and state.commands[place][0] != MORE and not state.dead[place]:
+        if state.commands[place] and state.commands[place][0] != MORE and state.cores[place] != DEAD:
             yield ("command", place)
 
     def of_client(self, state: State, place: int) -> Iterator[Move]:
         """A batch for a leader."""
-        if state.dead[place] or self.brokers.views[state.cores[place]].leader_epoch is None:
+        if state.cores[place] == DEAD or self.brokers.views[state.cores[place]].leader_epoch is None:
             return
         if self.scope.batches and state.left.produced < self.scope.batches:
             yield ("produce", place)
 
     def of_process(self, state: State, place: int) -> Iterator[Move]:
         """What a process does by itself or suffers."""
-        if state.dead[place]:
+        if state.cores[place] == DEAD:
             return
         view = self.brokers.views[state.cores[place]]
         if self.scope.expiries and not state.live[place] and view.broker_epoch >= 0:

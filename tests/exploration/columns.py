@@ -257,4 +257,3 @@ class Columns:
 
 def _mark(value: Any) -> np.uint64:
     return np.uint64(stirred(np.array([hash(value) & 0xFFFFFFFFFFFFFFFF], np.uint64))[0])
-

@@ -2,7 +2,7 @@
 
 A move of one broker looks at few of the columns of a row (see `columns`), so what it changes is the same in all states
 that agree on these. Which ones it looks at is not said by hand: it is made on a state of which little is known, and a
-look at anything else raises `Need`, whereupon it is made again on a state of which that is known too.
+look at anything else raises `NeedError`, whereupon it is made again on a state of which that is known too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, cast
 
-from tests.exploration.cells import UNKNOWN, Cells, Need, raw
+from tests.exploration.cells import UNKNOWN, Cells, NeedError, raw
 from tests.exploration.cluster import Cluster
 from tests.exploration.columns import ASKED, COMMANDS, CONTROL, LEFT, PROCESS, SESSIONS, STREAM, WIDTH, Columns, Facts
 from tests.exploration.invariants import InvariantError
@@ -30,9 +30,7 @@ class Partial:
     """A state of which some columns are known; it is read as a `State` is."""
 
     def __init__(self, columns: Columns, known: dict[int, int]) -> None:
-        self._scalars = {
-            column: columns.part(column, known[column]) for column in (CONTROL, LEFT) if column in known
-        }
+        self._scalars = {column: columns.part(column, known[column]) for column in (CONTROL, LEFT) if column in known}
         for names, places in _CELLS:
             found = [columns.part(column, known[column]) if column in known else None for column in places]
             for number, name in enumerate(names):
@@ -50,7 +48,7 @@ class Partial:
         if column is None:
             raise AttributeError(name)
         if column not in self._scalars:
-            raise Need(column)
+            raise NeedError(column)
         part = self._scalars[column]
         return part if column == LEFT else part[_CONTROLS.index(name)]
 
@@ -155,7 +153,7 @@ class Evaluator:
         """Every move's, of those that change anything.
 
         Raises:
-            Need: more has to be known.
+            NeedError: more has to be known.
         """
         state = cast("State", Partial(self._columns, known))
         found: list[Outcome] = []
@@ -172,4 +170,3 @@ class Evaluator:
             acked = self.acked.setdefault(tuple(turn.acked), len(self.acked))
             found.append(Outcome(tuple(changes.get(column, -1) for column in range(WIDTH)), acked))
         return found
-

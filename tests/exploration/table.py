@@ -45,17 +45,20 @@ class Table:
         return self.count
 
     def find(self, marks: Marks) -> Numbers:
-        """The number of each mark (0 in a table without numbers), -1 for one that is not there."""
+        """The number of each mark, -1 for one that is not there."""
+        places = self.places(marks)
+        assert self._numbers is not None, "a table without numbers has none to find"
+        return np.where(places < 0, -1, self._numbers[places])
+
+    def places(self, marks: Marks) -> Numbers:
+        """Where each mark is, -1 for one that is not there."""
         found = np.full(len(marks), -1, np.int64)
         asked = np.arange(len(marks))
-        places = self._places(marks)
+        places = self._first_places(marks)
         while len(asked):
             there = self._marks[places]
             hit = there == marks[asked]
-            if self._numbers is None:
-                found[asked[hit]] = 0
-            else:
-                found[asked[hit]] = self._numbers[places[hit]]
+            found[asked[hit]] = places[hit]
             on = ~hit & (there != 0)
             asked = asked[on]
             places = (places[on] + 1) & (len(self._marks) - 1)
@@ -68,12 +71,12 @@ class Table:
         self._enter(marks, numbers)
         self.count += len(marks)
 
-    def _places(self, marks: Marks) -> Numbers:
+    def _first_places(self, marks: Marks) -> Numbers:
         return ((marks * _SPREAD) >> np.uint64(64 - self._bits)).astype(np.int64)
 
     def _enter(self, marks: Marks, numbers: Numbers | None) -> None:
         left = np.arange(len(marks))
-        places = self._places(marks)
+        places = self._first_places(marks)
         while len(left):
             free = self._marks[places] == 0
             mine = marks[left]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.exploration.__main__ import main, summary
+from tests.exploration.cluster import Cluster
 from tests.exploration.frozen import BROKERS
 from tests.exploration.mutants import MUTANTS, Mutant
 from tests.exploration.search import Search
 from tests.exploration.state import DEAD, Scope, State
 from tests.exploration.story import tell
+from tests.exploration.walk import Walk
 
 SECONDS_MAX = 60.0
 
@@ -24,9 +26,9 @@ SECONDS_MAX = 60.0
     ids=["a crash", "a lost answer", "slow disks"],
 )
 def test_every_state_of_a_small_scope_is_right(scope: Scope) -> None:
-    search = Search(scope)
-    report = search.run(seconds=SECONDS_MAX)
-    assert report.violation is None, "\n".join(tell(search.cluster, report.story))
+    walk = Walk(scope, parents=True)
+    report = walk.run(seconds=SECONDS_MAX)
+    assert report.violation is None, "\n".join(tell(walk.cluster, report.story))
     assert report.complete, summary(report)
     assert report.at_rest > 0, "some story comes to its end, with everybody in sync"
 
@@ -34,12 +36,46 @@ def test_every_state_of_a_small_scope_is_right(scope: Scope) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.patch.__name__)
 def test_a_mutant_is_found_and_its_story_told(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.patch(monkeypatch)
-    search = Search(mutant.scope)
-    report = search.run(seconds=SECONDS_MAX)
+    walk = Walk(mutant.scope, parents=True)
+    report = walk.run(seconds=SECONDS_MAX)
     assert report.violation is not None, summary(report)
     assert report.violation.startswith(mutant.guarantee)
-    lines = list(tell(search.cluster, report.story))
+    lines = list(tell(walk.cluster, report.story))
     assert "a client sends the next batch" in "\n".join(lines)
+
+
+def test_a_story_is_told_by_a_walk_that_kept_no_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It walks again and keeps them; the story is as short as the one that is found state by state."""
+    mutant = next(one for one in MUTANTS if one.patch.__name__ == "change_in_flight_holds_nothing_back")
+    mutant.patch(monkeypatch)
+    walked, searched = Walk(mutant.scope).run(), Search(mutant.scope).run()
+    assert walked.violation is not None
+    assert searched.violation is not None
+    assert len(walked.story) == len(searched.story)
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Scope(batches=0, suspicions=1),
+        Scope(batches=0, crashes=1, lost_answers=1),
+        Scope(batches=0, expiries=1, reduced=False),
+        Scope(batches=1, lags=1, breaks=1),
+        Scope(batches=1, lags=1, acks=1, slow_disks=True),
+    ],
+    ids=["a suspicion", "a crash and a lost answer", "an expired session", "a broken stream", "slow disks"],
+)
+def test_a_walk_in_rows_sees_what_a_search_state_by_state_sees(scope: Scope) -> None:
+    """As many states, moves and ends, at the same depths, and the same constellations."""
+    by_walk: set[tuple[object, ...]] = set()
+    by_search: set[tuple[object, ...]] = set()
+    walk, search = Walk(scope), Search(scope)
+    walked = walk.run(seconds=SECONDS_MAX, visit=lambda state: by_walk.add(outline(walk.cluster, state)))
+    searched = search.run(seconds=SECONDS_MAX, visit=lambda state: by_search.add(outline(search.cluster, state)))
+    assert searched.complete, summary(searched)
+    for name in ("states", "transitions", "known", "at_rest", "depth", "complete", "violation"):
+        assert getattr(walked, name) == getattr(searched, name), name
+    assert by_walk == by_search
 
 
 def test_a_twin_has_the_same_future() -> None:
@@ -68,14 +104,14 @@ def test_what_is_taken_eagerly_hides_nothing() -> None:
 def constellations(scope: Scope) -> set[tuple[object, ...]]:
     search = Search(scope)
     seen: set[tuple[object, ...]] = set()
-    report = search.run(seconds=SECONDS_MAX, visit=lambda state: seen.add(outline(search, state)))
+    report = search.run(seconds=SECONDS_MAX, visit=lambda state: seen.add(outline(search.cluster, state)))
     assert report.complete, summary(report)
     return seen
 
 
-def outline(search: Search, state: State) -> tuple[object, ...]:
+def outline(cluster: Cluster, state: State) -> tuple[object, ...]:
     """What the invariants look at, whatever the brokers' names."""
-    brokers, disks = search.cluster.brokers, search.cluster.disks
+    brokers, disks = cluster.brokers, cluster.disks
     node = brokers.values[state.node].state
     each = []
     for place, core in enumerate(state.cores):

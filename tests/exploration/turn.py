@@ -277,7 +277,7 @@ class Turn:
         for pair in self._changed():
             follower, leader = PAIRS[pair]
             stream = self.streams[pair]
-            if stream.wanted < 0 or stream.hello >= 0 or self.dead[leader] or self.dead[follower]:
+            if stream.wanted < 0 or stream.hello >= 0 or self.cores[leader] == DEAD or self.cores[follower] == DEAD:
                 continue
             hello = views[self.cores[follower]].broker_epoch
             if hello >= 0 and views[self.cores[leader]].broker_epoch == stream.wanted:
@@ -289,7 +289,7 @@ class Turn:
         for pair in self._changed():
             follower, leader = PAIRS[pair]
             up = self.streams[pair].up
-            if not up or self.dead[leader]:
+            if not up or self.cores[leader] == DEAD:
                 continue
             view = self._brokers.views[self.cores[leader]]
             idle = up[0][0] == END or not self._brokers.asks(up[0][0])

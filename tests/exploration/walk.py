@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.exploration.cells import Need
+from tests.exploration.cells import NeedError
 from tests.exploration.cluster import Cluster
 from tests.exploration.columns import CONTROL, PROCESS, SEEN, SESSIONS, WIDTH, Columns, Facts
 from tests.exploration.invariants import InvariantError, Seen, at_rest, look
@@ -129,7 +129,7 @@ class Moves:
             row = rows[at]
             try:
                 outcomes = self._evaluator.outcomes(group, {column: int(row[column]) for column in path})
-            except Need as need:
+            except NeedError as need:
                 values[number] = -2 - self._path((*path, need.column))
             else:
                 values[number] = self._set(tuple(outcomes))
@@ -174,6 +174,7 @@ class Walk:
         self._looks = Table()
         self._known = Table(bits=16, numbered=parents)
         self._parents = parents
+        self._visit: Callable[[State], object] | None = None
         self._started_s = time.monotonic()
 
     def run(
@@ -184,7 +185,10 @@ class Walk:
         progress: Callable[[Report], None] | None = None,
         progress_every_s: float = 10.0,
     ) -> Report:
-        """Walk until all is seen, an invariant breaks, or the time is over. `visit` is shown each state, once."""
+        """Walk until all is seen, an invariant breaks, or the time is over. `visit` is shown each state that is come
+        to, those that are only passed through as well, some of them often.
+        """
+        self._visit = visit
         report = self.report
         rows, marks = self._columns.canonical(self._columns.row(self.cluster.initial())[None, :])
         self._known.add(marks, np.zeros(1, np.int64))
@@ -196,9 +200,6 @@ class Walk:
                 rows = level.pop()
                 for start in range(0, len(rows), _AT_ONCE):
                     some = rows[start : start + _AT_ONCE]
-                    if visit is not None:
-                        for row in some:
-                            visit(self._columns.state(row))
                     try:
                         following += self._go_on(some)
                     except BrokenError as error:
@@ -277,6 +278,9 @@ class Walk:
             self._looks.add(new, np.array(values, np.int64))
             seen[missing] = self._looks.find(keys[missing])
         rows[:, SEEN] = seen
+        if self._visit is not None:
+            for row in rows:
+                self._visit(columns.state(row))
         return rows
 
     def _look(self, row: NDArray[np.int32], acked: int, parent: int) -> int:
@@ -296,7 +300,7 @@ class Walk:
         report = self.report
         twins, marks = self._columns.canonical(rows)
         report.merged += int((twins != rows).any(axis=1).sum())
-        new = np.flatnonzero(self._known.find(marks) < 0)
+        new = np.flatnonzero(self._known.places(marks) < 0)
         if len(new):
             different, first = np.unique(marks[new], return_index=True)
             new = new[first]
