@@ -6,9 +6,11 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator
+from urllib.request import urlopen
 
 import pytest
 from tidemark.client.aio import AdminClient, Producer
+from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.v1 import group_service_pb2 as pb
@@ -245,4 +247,44 @@ async def test_another_broker_goes_on_when_the_coordinator_is_killed(tmp_path_fa
         for member in members:
             await member.stop()
             assert not member.refusals
+        await groups.close()
+
+
+def _cleaned_least(cluster: LocalCluster) -> float:
+    """How often the broker that compacts least has."""
+    return min(_cleaned(cluster, broker_id) for broker_id in range(3))
+
+
+def _cleaned(cluster: LocalCluster, broker_id: int) -> float:
+    with urlopen(f"http://{cluster.metrics_address(broker_name(broker_id))}/metrics", timeout=5) as answer:
+        lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
+    return float(lines["tidemark_broker_log_cleaner_runs_total"])
+
+
+async def test_what_was_compacted_is_what_groups_were(tmp_path_factory: pytest.TempPathFactory) -> None:
+    settings = {"broker": {"offsets.topic.num.partitions": "1", "log.cleaner.backoff.ms": "50"}}
+    started = LocalCluster(tmp_path_factory.mktemp("compacted"), settings=settings)
+    async with started as cluster:
+        groups = Groups(cluster.bootstrap.split(","))
+        topic = await make_topic(cluster, 4)
+        member = Member(groups, "g", topic)
+        await member.beat()
+        await groups.commit("gone", topic, {0: 1})
+        await groups.ask("gone", "DeleteGroup", pb.DeleteGroupRequest(group_id="gone"))
+        async with AdminClient(cluster.admin_address) as admin:
+            resource = ConfigResource(ConfigKind.TOPIC, "__consumer_offsets")
+            small = {"segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "0"}
+            await admin.alter_configs(resource, set_=small)
+        offset, deadline_s = 0, time.monotonic() + 40
+        while await asyncio.to_thread(_cleaned_least, cluster) < 3:
+            assert time.monotonic() < deadline_s, "nothing is compacted"
+            for _ in range(50):
+                offset += 1
+                await member.commit(topic, {0: offset, 1: 2 * offset})
+        found = await groups.find("g")
+        await asyncio.to_thread(cluster.kill, broker_name(found.broker_id))
+        assert await groups.committed("g") == {(topic, 0): offset, (topic, 1): 2 * offset}
+        assert await groups.committed("gone") == {}
+        assert (await member.beat()).member_epoch == member.epoch
+        assert member.reading == of(topic, 0, 1, 2, 3)
         await groups.close()

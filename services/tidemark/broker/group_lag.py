@@ -42,12 +42,16 @@ class PartitionEnds:
 
     Args:
         own: ListOffsets of this broker.
+        between_s: between one try and the next.
     """
 
-    def __init__(self, broker_id: BrokerId, metadata: MetadataCache, own: ListOffsets) -> None:
+    def __init__(
+        self, broker_id: BrokerId, metadata: MetadataCache, own: ListOffsets, *, between_s: float = _BETWEEN_S
+    ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
         self._own = own
+        self._between_s = between_s
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def close(self) -> None:
@@ -62,7 +66,7 @@ class PartitionEnds:
         left = set(partitions)
         for attempt in range(_TRIES):
             if attempt:
-                await asyncio.sleep(_BETWEEN_S)
+                await asyncio.sleep(self._between_s)
             by_leader: dict[BrokerId, list[TopicPartition]] = {}
             for partition in left:
                 leader = self._leader(partition)

@@ -105,7 +105,7 @@ class GroupOffsets:
         rows = [row for group in groups for row in group.partitions]
         found = await self._ends.ask({TopicPartition(row.topic, row.partition) for row in rows})
         for row in rows:
-            _fill(row, found)
+            fill_in_lag(row, found)
 
     def _is_current(self, partition: TopicPartition, committed: Committed) -> bool:
         """Unless this broker knows that the partition is another one now (rule C7)."""
@@ -121,7 +121,8 @@ class GroupOffsets:
         return topic is not None and topic.topic_id == partition.topic_id
 
 
-def _fill(row: pb.GroupPartition, found: Mapping[TopicPartition, Ends | TidemarkError]) -> None:
+def fill_in_lag(row: pb.GroupPartition, found: Mapping[TopicPartition, Ends | TidemarkError]) -> None:
+    """What is left to read of a row whose committed offset was read before the ends were asked for."""
     ends = found[TopicPartition(row.topic, row.partition)]
     if isinstance(ends, TidemarkError):
         row.error.CopyFrom(errors.to_proto(ends))

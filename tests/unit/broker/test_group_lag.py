@@ -1,0 +1,110 @@
+"""High watermarks for lag: asked of leaders, start before end, and said why where one is not known (G10)."""
+
+from __future__ import annotations
+
+from tidemark.broker.group_lag import Ends, PartitionEnds
+from tidemark.broker.group_offsets import fill_in_lag
+from tidemark.broker.metadata_cache import MetadataCache
+from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.model import (
+    NO_LEADER,
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    ErrorCode,
+    LeaderEpoch,
+    TidemarkError,
+    TopicPartition,
+)
+from tidemark.rpc import errors
+from tidemark.v1 import broker_service_pb2 as pb
+from tidemark.v1 import group_service_pb2 as groups_pb
+
+HERE, GONE = BrokerId(0), BrokerId(1)
+
+
+class OwnLeader:
+    """ListOffsets of this broker: each partition's answers, one after the other."""
+
+    def __init__(self) -> None:
+        self.answers: list[dict[int, tuple[int, int] | ErrorCode]] = []
+        self.asked: list[pb.ListOffsetsRequest] = []
+
+    async def __call__(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        self.asked.append(request)
+        now = self.answers.pop(0)
+        response = pb.ListOffsetsResponse()
+        for part in request.partitions:
+            result = response.partitions.add(topic=part.topic, partition=part.partition)
+            answer = now[part.partition]
+            if isinstance(answer, ErrorCode):
+                result.error.CopyFrom(errors.to_proto(TidemarkError(answer, "not now")))
+            else:
+                result.offset = answer[0] if part.WhichOneof("position") == "earliest" else answer[1]
+        return response
+
+
+def cache(*leaders: BrokerId) -> MetadataCache:
+    made = MetadataCache("")
+    partitions = {
+        index: PartitionView(index, leader, LeaderEpoch(1), (leader,), (leader,))
+        for index, leader in enumerate(leaders)
+    }
+    made.update(
+        ClusterView(
+            controller_epoch=ControllerEpoch(1),
+            brokers={HERE: BrokerRegistration(HERE, "127.0.0.1", 1)},
+            topics={"a": TopicView("a", "a-id", partitions=partitions)},
+            complete=True,
+        )
+    )
+    return made
+
+
+def p(index: int, topic: str = "a") -> TopicPartition:
+    return TopicPartition(topic, index)
+
+
+async def test_each_leader_is_asked_once_for_all_its_partitions_the_start_before_the_end() -> None:
+    own = OwnLeader()
+    own.answers = [{0: (1, 5), 1: (0, 0)}]
+    found = await PartitionEnds(HERE, cache(HERE, HERE), own, between_s=0).ask([p(1), p(0)])
+    assert found == {p(0): Ends(1, 5), p(1): Ends(0, 0)}
+    (request,) = own.asked
+    assert [part.WhichOneof("position") for part in request.partitions] == ["earliest", "latest"] * 2
+
+
+async def test_a_new_leader_is_asked_again_and_what_answered_is_not() -> None:
+    own = OwnLeader()
+    own.answers = [{0: ErrorCode.OFFSET_NOT_AVAILABLE, 1: (0, 7)}, {0: (0, 9)}]
+    found = await PartitionEnds(HERE, cache(HERE, HERE), own, between_s=0).ask([p(0), p(1)])
+    assert found == {p(0): Ends(0, 9), p(1): Ends(0, 7)}
+
+
+async def test_what_is_not_known_says_why_and_holds_up_nothing_else() -> None:
+    own = OwnLeader()
+    own.answers = [{0: (0, 3)}]
+    found = await PartitionEnds(HERE, cache(HERE, NO_LEADER, GONE), own, between_s=0).ask(
+        [p(0), p(1), p(2), p(9), p(0, "b")]
+    )
+    why = {where: one.code for where, one in found.items() if isinstance(one, TidemarkError)}
+    assert why == {
+        p(1): ErrorCode.LEADER_NOT_AVAILABLE,
+        p(2): ErrorCode.LEADER_NOT_AVAILABLE,
+        p(9): ErrorCode.UNKNOWN_PARTITION,
+        p(0, "b"): ErrorCode.UNKNOWN_TOPIC,
+    }
+    assert found[p(0)] == Ends(0, 3)
+
+
+def test_lag_counts_what_is_there_to_read_and_is_never_negative() -> None:
+    def lag(committed: int, start: int, end: int) -> tuple[int, str]:
+        row = groups_pb.GroupPartition(topic="a", partition=0, committed_offset=committed, lag=-1)
+        fill_in_lag(row, {p(0): Ends(start, end)})
+        return row.lag, row.error.code
+
+    assert lag(4, 0, 10) == (6, "")
+    assert lag(-1, 3, 10) == (7, "")
+    assert lag(1, 3, 10) == (7, "")
+    assert lag(10, 0, 10) == (0, "")
+    assert lag(12, 0, 10) == (0, "LOG_TRUNCATED")

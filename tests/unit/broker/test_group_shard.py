@@ -1,0 +1,216 @@
+"""What a coordinator answers when, and what it does when a write fails (docs/groups.md, G8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+from tidemark.broker.group_log import GroupLog
+from tidemark.broker.group_metrics import GroupMetrics
+from tidemark.broker.group_shard import GroupShard
+from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
+from tidemark.core.groups.membership import Heartbeat, HeartbeatAnswer, Situation
+from tidemark.core.groups.offsets import Commit, Refusals
+from tidemark.core.groups.settings import GroupSettings
+from tidemark.core.groups.state import Change, Committed, TopicFacts
+from tidemark.model import ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
+from tidemark.runtime.metrics import Metrics
+
+PARTITION = TopicPartition("__consumer_offsets", 3)
+AT_0 = TopicPartition("a", 0)
+
+
+class HeldLog:
+    """What was written; a write ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.partition = PARTITION
+        self.leader_epoch = LeaderEpoch(1)
+        self.records: list[Change] = []
+        self.writes: asyncio.Queue[tuple[list[Change], asyncio.Future[None]]] = asyncio.Queue()
+        self.may_read = asyncio.Event()
+        self.may_read.set()
+        self.refusal: TidemarkError | None = None
+        self.unwritable: TidemarkError | None = None
+
+    async def read(self) -> list[Change]:
+        await self.may_read.wait()
+        return list(self.records)
+
+    async def write(self, changes: list[Change], timeout_s: float) -> None:
+        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.writes.put_nowait((changes, held))
+        await held
+        self.records.extend(changes)
+
+    def check(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def check_writable(self) -> None:
+        if self.unwritable is not None:
+            raise self.unwritable
+
+    def over(self) -> TidemarkError:
+        return TidemarkError(ErrorCode.NOT_COORDINATOR, "it is over")
+
+    async def finish_write(self, error: TidemarkError | None = None) -> list[Change]:
+        changes, held = await self.writes.get()
+        if error is None:
+            held.set_result(None)
+        else:
+            held.set_exception(error)
+        return changes
+
+
+def situation() -> Situation:
+    return Situation({"a": TopicFacts("a-id", 2)}, GroupSettings(), 0, 1_000)
+
+
+@pytest.fixture
+def log() -> HeldLog:
+    return HeldLog()
+
+
+@pytest.fixture
+async def shard(log: HeldLog) -> AsyncIterator[GroupShard]:
+    made = GroupShard(cast(GroupLog, log), situation, 1.0, GroupMetrics(Metrics()))
+    await loaded(made)
+    yield made
+    made.close()
+
+
+async def loaded(shard: GroupShard) -> None:
+    async with asyncio.timeout(5):
+        while shard.is_loading:  # noqa: ASYNC110 - a thread replays what was read
+            await asyncio.sleep(0)
+
+
+def commit(shard: GroupShard, offset: int, group_id: str = "g") -> asyncio.Task[Refusals]:
+    asked = Commit(group_id, "", -1, "", {AT_0: Committed(offset, -1, "", "a-id", "", 0)})
+
+    def change(coordinator: GroupCoordinator, now: Situation) -> Outcome[Refusals]:
+        return coordinator.commit(asked, now)
+
+    return asyncio.create_task(shard.change(change))
+
+
+def beat(shard: GroupShard, member_id: str, epoch: int) -> asyncio.Task[HeartbeatAnswer]:
+    request = Heartbeat("g", member_id, epoch, topics=("a",), rebalance_timeout_ms=1)
+    return asyncio.create_task(shard.change(lambda coordinator, now: coordinator.heartbeat(request, now)))
+
+
+def remembered(shard: GroupShard) -> int:
+    return shard.coordinator.group("g").offsets[AT_0].offset
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_no_answer_leaves_before_everything_it_was_made_of_is_written(log: HeldLog, shard: GroupShard) -> None:
+    committing = commit(shard, 1)
+    await turns()
+    looking = asyncio.create_task(shard.look(lambda coordinator: coordinator.group("g").offsets[AT_0].offset))
+    await turns()
+    assert not committing.done()
+    assert not looking.done(), "what it saw is not certain yet"
+    await log.finish_write()
+    assert await committing == {}
+    assert await looking == 1
+
+
+async def test_what_comes_during_a_write_is_written_together_with_the_next(log: HeldLog, shard: GroupShard) -> None:
+    first = commit(shard, 1)
+    await turns()
+    others = [commit(shard, 2 + number, f"g{number}") for number in range(5)]
+    await turns()
+    assert len(await log.finish_write()) == 1
+    await first
+    assert len(await log.finish_write()) == 5
+    await asyncio.gather(*others)
+
+
+async def test_after_a_write_that_failed_the_state_is_what_the_log_holds(log: HeldLog, shard: GroupShard) -> None:
+    kept = commit(shard, 1)
+    await log.finish_write()
+    await kept
+    failing = commit(shard, 2)
+    await turns()
+    behind = commit(shard, 3)
+    await turns()
+    log.may_read.clear()
+    await log.finish_write(TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "nobody knows"))
+    for task in (failing, behind):
+        with pytest.raises(TidemarkError) as refused:
+            await task
+        assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+    with pytest.raises(TidemarkError) as loading:
+        await commit(shard, 4)
+    assert loading.value.code is ErrorCode.COORDINATOR_LOADING
+    log.may_read.set()
+    await loaded(shard)
+    assert remembered(shard) == 1
+
+
+async def test_what_could_not_be_written_changes_nothing(log: HeldLog, shard: GroupShard) -> None:
+    log.unwritable = TidemarkError(ErrorCode.NOT_ENOUGH_REPLICAS, "one is missing")
+    with pytest.raises(TidemarkError) as refused:
+        await commit(shard, 1)
+    assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    shard.sweep()
+    shard.expire()
+    assert shard.coordinator.find("g") is None
+    assert log.writes.empty()
+
+
+async def test_an_answer_after_the_leadership_is_a_refusal(log: HeldLog, shard: GroupShard) -> None:
+    committing = commit(shard, 1)
+    await turns()
+    log.refusal = log.over()
+    await log.finish_write()
+    with pytest.raises(TidemarkError) as refused:
+        await committing
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
+
+
+async def test_members_wait_for_news_of_their_own_group_only(log: HeldLog, shard: GroupShard) -> None:
+    joining = beat(shard, "m1", 0)
+    await log.finish_write()
+    await joining
+    mine, other = shard.news_of("g"), shard.news_of("another")
+    committing = commit(shard, 1, "another")
+    await log.finish_write()
+    await committing
+    assert not mine.is_set()
+    assert not other.is_set(), "offsets are no news to members"
+    joining = beat(shard, "m2", 0)
+    await log.finish_write()
+    await joining
+    assert mine.is_set()
+    assert not other.is_set()
+    shard.close()
+    assert other.is_set(), "nobody waits at a coordinator that is none"
+
+
+async def test_a_heartbeat_without_news_writes_nothing(log: HeldLog, shard: GroupShard) -> None:
+    joining = beat(shard, "m1", 0)
+    await log.finish_write()
+    epoch = (await joining).member_epoch
+    answer = await beat(shard, "m1", epoch)
+    assert (answer.member_epoch, answer.assignment) == (epoch, None)
+    assert log.writes.empty()
+
+
+async def test_a_mistake_of_ours_is_no_half_change(log: HeldLog, shard: GroupShard) -> None:
+    def change(coordinator: GroupCoordinator, now: Situation) -> Outcome[None]:
+        coordinator.commit(Commit("g", "", -1, "", {AT_0: Committed(5, -1, "", "a-id", "", 0)}), now)
+        raise RuntimeError("a mistake")
+
+    with pytest.raises(RuntimeError):
+        await shard.change(change)
+    await loaded(shard)
+    assert shard.coordinator.find("g") is None

@@ -1,0 +1,71 @@
+"""Groups as messages: what is told, what is left out, what is said of members."""
+
+from __future__ import annotations
+
+from tidemark.core.groups.coordinator import GroupCoordinator
+from tidemark.core.groups.membership import Heartbeat, Situation
+from tidemark.core.groups.settings import GroupSettings
+from tidemark.core.groups.state import AWAY, GroupPartition, TopicFacts
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc.group_codec import (
+    description_to_proto,
+    heartbeat_from_proto,
+    listing_to_proto,
+    partitions_from_proto,
+    partitions_to_proto,
+    results_to_proto,
+)
+from tidemark.v1 import group_service_pb2 as pb
+
+NOW = Situation({"a": TopicFacts("a-id", 3)}, GroupSettings(), 0, 0)
+SOME = frozenset({GroupPartition("a", "1", 0), GroupPartition("a", "1", 2), GroupPartition("b", "2", 0)})
+
+
+def test_a_set_of_partitions_comes_back_as_it_went() -> None:
+    assert partitions_from_proto(partitions_to_proto(SOME)) == SOME
+    assert [topic.partitions for topic in partitions_to_proto(SOME).topics] == [[0, 2], [0]]
+
+
+def test_nothing_owned_and_nothing_said_of_it_are_told_apart() -> None:
+    silent = pb.GroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=3)
+    assert heartbeat_from_proto(silent, "here") == Heartbeat("g", "m", 3, client_host="here")
+    said = pb.GroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        instance_id="i",
+        rebalance_timeout_ms=5,
+        subscription=pb.GroupSubscription(topics=["b", "a"]),
+        assignor="range",
+        owned=pb.GroupPartitions(),
+        protocol="consumer",
+        client_id="c",
+    )
+    assert heartbeat_from_proto(said, "here") == Heartbeat(
+        "g", "m", 0, "i", 5, ("b", "a"), "range", frozenset(), "consumer", "c", "here"
+    )
+
+
+def test_a_group_is_described_with_where_each_member_stands() -> None:
+    coordinator = GroupCoordinator()
+    first = Heartbeat("g", "m1", 0, "one", 1, ("a",), client_id="c", client_host="h")
+    coordinator.heartbeat(first, NOW)
+    coordinator.heartbeat(Heartbeat("g", "m2", 0, "", 1, ("a",)), NOW)
+    coordinator.heartbeat(Heartbeat("g", "m1", 1, "one"), NOW)
+    described = description_to_proto(coordinator.group("g"), 7)
+    assert (described.state, described.assignor, described.coordinator_id) == (pb.GROUP_STATE_RECONCILING, "sticky", 7)
+    states = {member.member_id: member.state for member in described.members}
+    assert states == {"m1": pb.GROUP_MEMBER_STATE_UNREVOKED, "m2": pb.GROUP_MEMBER_STATE_UNRELEASED}
+    giving, waiting = described.members
+    assert partitions_from_proto(giving.revoking) == partitions_from_proto(waiting.target)
+    assert (giving.instance_id, giving.client_id, giving.client_host) == ("one", "c", "h")
+    coordinator.heartbeat(Heartbeat("g", "m1", AWAY, "one"), NOW)
+    assert description_to_proto(coordinator.group("g"), 7).members[0].state == pb.GROUP_MEMBER_STATE_AWAY
+    listed = listing_to_proto(coordinator.group("g"), 3)
+    assert (listed.group_id, listed.protocol, listed.member_count, listed.partition) == ("g", "consumer", 2, 3)
+
+
+def test_each_partition_of_a_request_has_its_result_in_its_order() -> None:
+    good, bad = TopicPartition("a", 1), TopicPartition("a", 0)
+    results = results_to_proto([good, bad], {bad: TidemarkError(ErrorCode.UNKNOWN_PARTITION, "no")})
+    assert [(one.partition, one.error.code) for one in results] == [(1, ""), (0, "UNKNOWN_PARTITION")]
+    assert not results[0].HasField("error")
