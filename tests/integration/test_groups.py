@@ -250,6 +250,53 @@ async def test_another_broker_goes_on_when_the_coordinator_is_killed(tmp_path_fa
         await groups.close()
 
 
+async def test_nothing_hangs_without_enough_replicas_and_nobody_is_out_when_they_are_back(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    settings = {
+        "broker": {
+            "offsets.topic.num.partitions": "1",
+            "group.consumer.session.timeout.ms": "3000",
+            "offsets.commit.timeout.ms": "1000",
+        }
+    }
+    async with LocalCluster(tmp_path_factory.mktemp("few"), settings=settings) as cluster:
+        groups = Groups(cluster.bootstrap.split(","))
+        topic = await make_topic(cluster, 2)
+        member = Member(groups, "g", topic)
+        await member.beat()
+        await member.commit(topic, {0: 1})
+        found = await groups.find("g")
+        address = f"{found.host}:{found.port}"
+        others = [broker_name(broker_id) for broker_id in range(3) if broker_id != found.broker_id]
+        for name in others:
+            await asyncio.to_thread(cluster.kill, name)
+        request = pb.CommitOffsetsRequest(group_id="g", member_id=member.member_id, member_epoch=member.epoch)
+        request.offsets.add(topic=topic, partition=0, offset=2, leader_epoch=-1)
+        ends_s, codes = time.monotonic() + 9, set()
+        while time.monotonic() < ends_s:
+            began_s = time.monotonic()
+            with pytest.raises(TidemarkError) as refused:
+                await call(lambda: groups.stub(address).CommitOffsets(request, timeout=10))
+            assert time.monotonic() - began_s < 3, "a call hangs"
+            assert refused.value.retriable, refused.value
+            codes.add(refused.value.code)
+            await asyncio.sleep(0.1)
+        assert codes <= {
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            ErrorCode.REQUEST_TIMED_OUT,
+            ErrorCode.COORDINATOR_LOADING,
+            ErrorCode.NOT_COORDINATOR,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        }
+        for name in others:
+            await asyncio.to_thread(cluster.restart, name)
+        assert await member.commit(topic, {0: 3}) == {0: ""}
+        assert await groups.committed("g") == {(topic, 0): 3}
+        assert not member.refusals
+        await groups.close()
+
+
 def _cleaned_least(cluster: LocalCluster) -> float:
     """How often the broker that compacts least has."""
     return min(_cleaned(cluster, broker_id) for broker_id in range(3))

@@ -58,7 +58,7 @@ class GroupLog:
         self.leader_epoch = leader_epoch
 
     async def read(self) -> list[Change]:
-        """Everything in it, once all of it is committed: what an earlier leader left is then decided for good."""
+        """All that it remembers, once all of it is committed: what an earlier leader left is then decided for good."""
         while True:
             news = self._logs.waiters.watch([self.partition])
             try:
@@ -151,7 +151,8 @@ def _batches_of(changes: list[Change], now_us: int) -> tuple[Batch, ...]:
 
 
 def _changes_in(log: Log, start: Offset, end: Offset) -> list[Change]:
-    changes: list[Change] = []
+    """The last value of each key: what came before it is nobody's state any more, and costs nothing."""
+    last: dict[bytes, bytes | None] = {}
     offset = start
     while offset < end:
         data = log.read(offset, end_offset=end, max_bytes=_READ_BYTES)
@@ -163,16 +164,16 @@ def _changes_in(log: Log, start: Offset, end: Offset) -> list[Change]:
                 continue
             rows = read_batch(batch)
             for key, value in zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True):
-                change = _decoded(key, value)
-                if change is not None:
-                    changes.append(change)
-    return changes
+                if key is not None:
+                    last[key] = value
+    changes = (_decoded(key, value) for key, value in last.items() if value is not None)
+    return [change for change in changes if change is not None]
 
 
-def _decoded(key: bytes | None, value: bytes | None) -> Change | None:
+def _decoded(key: bytes, value: bytes) -> Change | None:
     """One that cannot be understood is told of and left out: the other groups go on."""
     try:
-        return None if key is None else decode(key, value)
+        return decode(key, value)
     except TidemarkError as error:
         _log.error("a record of a consumer group cannot be understood", extra={"why": error.message})
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
@@ -20,6 +21,7 @@ from tidemark.core.groups.state import Change, OffsetKey
 from tidemark.model import ErrorCode, TidemarkError
 
 _RETRY_S: Final = 0.2
+_HANGS_S: Final = 0.5
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -57,6 +59,7 @@ class GroupShard:
         self._last: asyncio.Future[None] | None = None
         self._news: dict[str, asyncio.Event] = {}
         self._closed = False
+        self._writing_since_s: float | None = None
         self._loader = asyncio.create_task(self._load(), name=f"load {log.partition}")
         self._writer: asyncio.Task[None] | None = None
 
@@ -116,8 +119,12 @@ class GroupShard:
         return found
 
     def sweep(self) -> None:
-        """Take out members whose time is over; called now and then."""
-        if self._is_changeable():
+        """Take out members whose time is over; called now and then.
+
+        Not while a write hangs: members wait for it too, and what they say meanwhile is not heard.
+        """
+        hangs = self._writing_since_s is not None and time.monotonic() - self._writing_since_s > _HANGS_S
+        if self._is_changeable() and not hangs:
             self._swept(lambda coordinator, now: coordinator.remove_overdue(now), "timed_out")
 
     def take_in_topics(self) -> None:
@@ -186,6 +193,7 @@ class GroupShard:
         try:
             while (write := self._gathering) is not None:
                 self._gathering = None
+                self._writing_since_s = time.monotonic()
                 try:
                     await self.log.write(write.changes, self._write_timeout_s)
                 except TidemarkError as error:
@@ -197,7 +205,7 @@ class GroupShard:
                     return
                 write.done.set_result(None)
         finally:
-            self._writer = None
+            self._writer = self._writing_since_s = None
 
     def _give_up(self, write: _Write, error: TidemarkError) -> None:
         self._metrics.failed_writes.inc()

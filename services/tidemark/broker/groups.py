@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from itertools import count
 from typing import Final, NamedTuple
 
 from tidemark.broker.group_log import GroupLog, GroupLogs
@@ -27,6 +28,7 @@ from tidemark.model import NO_LEADER, BrokerId, BrokerRegistration, ErrorCode, L
 from tidemark.runtime.configuration import BrokerSettings
 
 _SWEEP_S: Final = 0.5
+_SWEEPS_A_COUNT: Final = 10
 _FIRST_USE_S: Final = 3.0
 _TOPIC_NEWS_S: Final = 0.1
 
@@ -115,10 +117,10 @@ class Groups:
                 they are known; COORDINATOR_NOT_AVAILABLE.
         """
         check_group_id(group_id)
-        count = self._partition_count()
-        if count is None:
+        partition_count = self._partition_count()
+        if partition_count is None:
             raise _not_available("nobody has asked for the coordinator yet: ask first")
-        index = partition_of_group(group_id, count)
+        index = partition_of_group(group_id, partition_count)
         shard = self._shards.get(index)
         if shard is not None:
             return shard
@@ -167,18 +169,18 @@ class Groups:
         return None if topic is None or topic.error is not None else count_of(topic) or None
 
     def _is_led(self, view: ClusterView, group_id: str) -> bool:
-        count = self._partition_count()
-        if count is None:
+        partition_count = self._partition_count()
+        if partition_count is None:
             return False
-        partition = view.topics[OFFSETS_TOPIC].partitions.get(partition_of_group(group_id, count))
+        partition = view.topics[OFFSETS_TOPIC].partitions.get(partition_of_group(group_id, partition_count))
         return partition is not None and partition.leader in view.brokers
 
     def _located(self, group_id: str) -> Coordinator:
         view = self.metadata.view
-        count = self._partition_count()
-        if count is None:
+        partition_count = self._partition_count()
+        if partition_count is None:
             raise _not_available(f"{OFFSETS_TOPIC} is being made; try again")
-        index = partition_of_group(group_id, count)
+        index = partition_of_group(group_id, partition_count)
         partition: PartitionView | None = view.topics[OFFSETS_TOPIC].partitions.get(index)
         broker = None if partition is None else view.brokers.get(partition.leader)
         if partition is None or partition.leader == NO_LEADER or broker is None:
@@ -186,11 +188,12 @@ class Groups:
         return Coordinator(index, broker, partition.leader_epoch)
 
     async def _sweep(self) -> None:
-        while True:
+        for number in count():
             await asyncio.sleep(_SWEEP_S)
             for shard in tuple(self._shards.values()):
                 shard.sweep()
-            self.metrics.show(self._counts)
+            if number % _SWEEPS_A_COUNT == 0:
+                self.metrics.show(self._counts)
 
     async def _expire(self) -> None:
         while True:
