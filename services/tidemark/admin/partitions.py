@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidemark.admin.planning import check_topic_name, plan_partitions
+from tidemark.admin.planning import check_count_may_change, check_topic_name, plan_partitions
 from tidemark.admin.polling import poll
 from tidemark.admin.views import partitions_of, partitions_without_leader, topic_view
 from tidemark.core.cluster_state import TopicView
@@ -108,6 +108,8 @@ class PartitionAdministration:
         topic = await self._topic(name)
         indexes = [index for index in sorted(topic.partitions) if index >= total_count]
         moving = [index for index in indexes if index in topic.original]
+        if indexes:
+            check_count_may_change(name)
         if moving:
             raise TidemarkError(
                 ErrorCode.REASSIGNMENT_IN_PROGRESS,

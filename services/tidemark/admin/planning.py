@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tidemark.core.groups.partitioning import OFFSETS_TOPIC
 from tidemark.core.placement import assign_replicas, check_counts
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription
 from tidemark.runtime.configuration import topic_settings
@@ -160,6 +161,7 @@ def plan_partitions(
         )
     if not missing:
         return topic
+    check_count_may_change(topic.topic)
     if assignments:
         for replicas in assignments:
             _check_replicas(topic.topic, replicas, brokers, draining)
@@ -178,6 +180,17 @@ def plan_partitions(
     )
     _check_fits(planned, total_count, len(added[0]))
     return planned
+
+
+def check_count_may_change(topic: str) -> None:
+    """Refuse it for `__consumer_offsets` (INVALID_PARTITIONS): no group would be found any more where it is."""
+    if topic == OFFSETS_TOPIC:
+        raise TidemarkError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{topic} keeps the number of partitions that it was made with: each consumer group belongs to one of them "
+            "by that number; offsets.topic.num.partitions says how many a new cluster gets",
+            {"topic": topic},
+        )
 
 
 def _replication_factor(topic: TopicDescription) -> int:

@@ -159,6 +159,19 @@ async def test_a_partition_that_is_moved_is_not_removed(cluster: Cluster, partit
     assert await refusal(work) is ErrorCode.REASSIGNMENT_IN_PROGRESS
 
 
+async def test_the_topic_of_consumer_groups_keeps_its_number_of_partitions(
+    cluster: Cluster, partitions: PartitionAdministration
+) -> None:
+    name = "__consumer_offsets"
+    await cluster.topic(name, (0, 1), (1, 2))
+    more = partitions.create_partitions(name, 3, validate_only=False, timeout_s=0.0)
+    fewer = partitions.delete_partitions(name, 1, force=True, validate_only=False, timeout_s=0.0)
+    for work in (more, fewer):
+        assert await refusal(work) is ErrorCode.INVALID_PARTITIONS
+    requests = await cluster.store.partition_requests()
+    assert (requests.added, requests.removed) == ({}, {})
+
+
 TOPIC = TopicDescription("t", "id", dict.fromkeys(range(6), ids(0)), {})
 
 
