@@ -74,7 +74,7 @@ class GroupOffsets:
         """Every partition that has an offset or belongs to a member; without its high watermark."""
         owners: dict[TopicPartition, str] = {}
         for member_id in group.specs:
-            for one in group.holding(member_id).assigned:
+            for one in group.holding(member_id).held:
                 if self._is_known(one):
                     owners[TopicPartition(one.topic, one.partition)] = member_id
         rows = []

@@ -118,6 +118,11 @@ class GroupShard:
         await self._settled()
         return found
 
+    def excuse(self, ms: int) -> None:
+        """This process stood still for so long."""
+        if self._coordinator is not None:
+            self._coordinator.excuse(ms)
+
     def sweep(self) -> None:
         """Take out members whose time is over; called now and then.
 

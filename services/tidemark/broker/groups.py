@@ -28,6 +28,7 @@ from tidemark.model import NO_LEADER, BrokerId, BrokerRegistration, ErrorCode, L
 from tidemark.runtime.configuration import BrokerSettings
 
 _SWEEP_S: Final = 0.5
+_STOOD_STILL_MS: Final = 1000
 _SWEEPS_A_COUNT: Final = 10
 _FIRST_USE_S: Final = 3.0
 _TOPIC_NEWS_S: Final = 0.1
@@ -188,9 +189,16 @@ class Groups:
         return Coordinator(index, broker, partition.leader_epoch)
 
     async def _sweep(self) -> None:
+        clock = self._logs.clock
+        due_ms = clock.now_ms()
         for number in count():
+            due_ms += int(_SWEEP_S * 1000)
             await asyncio.sleep(_SWEEP_S)
+            late_ms = clock.now_ms() - due_ms
+            due_ms = clock.now_ms()
             for shard in tuple(self._shards.values()):
+                if late_ms > _STOOD_STILL_MS:  # a laptop slept, or SIGSTOP: members could not be heard
+                    shard.excuse(late_ms)
                 shard.sweep()
             if number % _SWEEPS_A_COUNT == 0:
                 self.metrics.show(self._counts)

@@ -14,10 +14,11 @@ from typing import Any
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
 from tidemark.core.groups.group import Group
 from tidemark.core.groups.membership import Heartbeat, HeartbeatAnswer, Situation
+from tidemark.core.groups.offsets import Commit
 from tidemark.core.groups.records import decode, encode
 from tidemark.core.groups.settings import GroupSettings
-from tidemark.core.groups.state import GroupPartition, MemberState, TopicFacts
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.core.groups.state import Committed, GroupPartition, MemberState, TopicFacts
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 GROUP = "g"
 SESSION_MS = 1000
@@ -63,6 +64,8 @@ class GroupWorld:
         self.coordinator = GroupCoordinator()
         self.members: dict[str, Member] = {}
         self.next_number = 0
+        self.delayed: list[Commit] = []
+        self.commits: dict[GroupPartition, tuple[str, int]] = {}
 
     @property
     def situation(self) -> Situation:
@@ -158,6 +161,37 @@ class GroupWorld:
         self.write(self.coordinator.remove_overdue(self.situation))
         self.check_nobody_reads_what_another_reads()
 
+    def commit(self, member: Member, *, delayed: bool = False) -> None:
+        """Each partition one further than the group knows it; `delayed`: the request is long on its way."""
+        group = self.coordinator.find(GROUP)
+        known = {} if group is None else group.offsets
+        asked = {}
+        for partition in member.reading:
+            where = TopicPartition(partition.topic, partition.partition)
+            before = known.get(where)
+            at = before.offset + 1 if before is not None and before.topic_id == partition.topic_id else 0
+            asked[where] = Committed(at, -1, "", partition.topic_id, "", self.situation.wall_ms)
+        request = Commit(GROUP, member.member_id, member.epoch, member.instance_id, asked)
+        if delayed:
+            self.delayed.append(request)
+        else:
+            self.deliver(request)
+
+    def deliver(self, request: Commit) -> None:
+        """A commit arrives. What counts of it was read by whoever committed last, or by nobody since."""
+        try:
+            outcome = self.coordinator.commit(request, self.situation)
+        except TidemarkError:
+            return
+        self.write(outcome)
+        for where, committed in request.offsets.items():
+            if where in outcome.answer:
+                continue
+            partition = GroupPartition(where.topic, committed.topic_id, where.partition)
+            by, at = self.commits.get(partition, (request.member_id, -1))
+            assert committed.offset >= at or by == request.member_id, f"{request.member_id} takes {by}'s commit back"
+            self.commits[partition] = (request.member_id, committed.offset)
+
     def settle(self, rounds: int = 30) -> None:
         """Everybody beats until nothing changes, and everything has its reader."""
         self.write(self.coordinator.take_in_topics(self.situation))
@@ -209,6 +243,8 @@ def random_steps(world: GroupWorld, dice: random.Random) -> list[tuple[int, Call
         (1, lambda: world.write(world.coordinator.take_in_topics(world.situation))),
         (1, lambda: _change_topics(world, dice)),
     ]
+    if world.delayed:
+        steps.append((2, lambda: world.deliver(world.delayed.pop(dice.randrange(len(world.delayed))))))
     if len(members) < 6:
         topics = tuple(sorted(dice.sample(["a", "b", "c"], dice.randint(1, 3))))
         steps.append((3, lambda: world.add(*topics, instance_id=dice.choice(("", "", f"i{world.next_number}")))))
@@ -217,6 +253,8 @@ def random_steps(world: GroupWorld, dice: random.Random) -> list[tuple[int, Call
         steps += [
             (12, lambda: world.beat(one)),
             (2, lambda: world.beat(one, answer_lost=True)),
+            (3, lambda: world.commit(one)),
+            (2, lambda: world.commit(one, delayed=True)),
             (1, lambda: world.beat(one, write_lost=True)),
             (1, lambda: world.leave(one)),
             (1, lambda: world.kill(one)),

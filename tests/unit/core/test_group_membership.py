@@ -133,6 +133,16 @@ def test_a_member_that_does_not_give_up_in_its_own_time_is_out(world: GroupWorld
     assert removed == ((GROUP, stubborn.member_id),)
 
 
+def test_time_in_which_the_coordinator_stood_still_is_held_against_nobody(world: GroupWorld) -> None:
+    member = world.add("a")
+    world.beat(member)
+    world.now_ms += 10 * SESSION_MS
+    world.coordinator.excuse(10 * SESSION_MS)
+    assert world.coordinator.remove_overdue(world.situation).answer.removed == ()
+    world.now_ms += SESSION_MS + 1
+    assert world.coordinator.remove_overdue(world.situation).answer.removed == ((GROUP, member.member_id),)
+
+
 def test_a_new_coordinator_gives_everybody_a_whole_session(world: GroupWorld) -> None:
     member = world.add("a")
     world.beat(member)

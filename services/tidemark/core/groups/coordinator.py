@@ -104,6 +104,13 @@ class GroupCoordinator:
         if group is not None and member_id in group.specs:
             group.last_seen_ms[member_id] = now_ms
 
+    def excuse(self, ms: int) -> None:
+        """The coordinator itself stood still for so long: that is held against no member."""
+        for group in self._groups.values():
+            for since_ms in (group.last_seen_ms, group.revoking_since_ms):
+                for member_id in since_ms:
+                    since_ms[member_id] += ms
+
     def commit(self, asked: Commit, now: Situation) -> Outcome[Refusals]:
         """See `offsets.commit`; INVALID_GROUP_ID too."""
         check_group_id(asked.group_id)
