@@ -3,7 +3,7 @@ to them; lag is told by `tidemark group describe` and by clients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
 from tidemark.core.groups.state import AssignedKey, Change, OffsetKey
 from tidemark.runtime.metrics import Metrics
@@ -34,9 +34,8 @@ class GroupMetrics:
             elif isinstance(change.key, AssignedKey) and change.value is not None:
                 self.rebalances.inc()
 
-    def show(self, count_states: Callable[[], tuple[dict[str, int], int, int, int]]) -> None:
-        """Set the gauges: groups by state, members, offsets, partitions that load."""
-        by_state, members, offsets, loading = count_states()
+    def show(self, by_state: Mapping[str, int], *, members: int, offsets: int, loading: int) -> None:
+        """Set the gauges; `loading`: partitions that are still being read."""
         for state, number in by_state.items():
             self.groups.labels(state).set(number)
         self.members.set(members)

@@ -201,7 +201,7 @@ class Groups:
                     shard.excuse(late_ms)
                 shard.sweep()
             if number % _SWEEPS_A_COUNT == 0:
-                self.metrics.show(self._counts)
+                self._count()
 
     async def _expire(self) -> None:
         while True:
@@ -221,7 +221,7 @@ class Groups:
         except Exception as error:  # noqa: BLE001 - handed on
             self._fail(error)
 
-    def _counts(self) -> tuple[dict[str, int], int, int, int]:
+    def _count(self) -> None:
         states: Counter[str] = Counter({str(state): 0 for state in GroupState})
         members = offsets = loading = 0
         for shard in self._shards.values():
@@ -236,7 +236,7 @@ class Groups:
                 states[str(group.state)] += 1
                 members += len(group.specs)
                 offsets += len(group.offsets)
-        return dict(states), members, offsets, loading
+        self.metrics.show(states, members=members, offsets=offsets, loading=loading)
 
 
 class KnownTopics(Mapping[str, TopicFacts]):

@@ -94,8 +94,11 @@ class GroupWorld:
         self.members[member.member_id] = member
         return member
 
-    def beat(self, member: Member, *, answer_lost: bool = False, write_lost: bool = False) -> HeartbeatAnswer | None:
-        """A heartbeat, and what the member makes of the answer; None where there was none or it was refused."""
+    def beat(self, member: Member, *, answer_lost: bool = False, written: float = 1.0) -> HeartbeatAnswer | None:
+        """A heartbeat, and what the member makes of the answer; None where there was none or it was refused.
+
+        `written`: how much of its records the coordinator wrote before another took over; 1: all, and it lives.
+        """
         sent_ms = self.now_ms
         owned = frozenset(member.reading)
         tells = member.whole or owned != member.said
@@ -114,8 +117,9 @@ class GroupWorld:
             if error.code in _REJOIN:
                 member.drop_everything()
             return None
-        if write_lost:
+        if written < 1:
             member.whole = True
+            self.log.extend(encode(change) for change in outcome.changes[: int(written * len(outcome.changes))])
             self.fail_over()
             return None
         self.write(outcome)
@@ -255,7 +259,7 @@ def random_steps(world: GroupWorld, dice: random.Random) -> list[tuple[int, Call
             (2, lambda: world.beat(one, answer_lost=True)),
             (3, lambda: world.commit(one)),
             (2, lambda: world.commit(one, delayed=True)),
-            (1, lambda: world.beat(one, write_lost=True)),
+            (1, lambda: world.beat(one, written=dice.random())),
             (1, lambda: world.leave(one)),
             (1, lambda: world.kill(one)),
             (1, lambda: _subscribe(one, dice)),

@@ -1,0 +1,80 @@
+"""How `__consumer_offsets` comes to be (docs/groups.md, G1)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tidemark.broker.group_topic import GroupTopic
+from tidemark.core.groups.partitioning import OFFSETS_TOPIC, partition_of_group
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
+from tidemark.runtime.configuration import topic_settings
+
+from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
+
+
+async def store_of(ensemble: FakeZooKeeper, broker: int) -> FakeMetadataStore:
+    """The session of a broker that has registered."""
+    store = ensemble.store()
+    await store.start()
+    registration = BrokerRegistration(BrokerId(broker), "here", 1, directory_ids=(f"d{broker}",), boot_id="b")
+    await store.register_broker(registration, clean=True, locked_directory_ids=frozenset())
+    return store
+
+
+def topic_of(store: FakeMetadataStore) -> GroupTopic:
+    return GroupTopic(store, partitions=8, replication_factor=3)
+
+
+async def test_brokers_that_make_it_at_once_make_it_once() -> None:
+    ensemble = FakeZooKeeper()
+    stores = [await store_of(ensemble, broker) for broker in range(4)]
+    await asyncio.gather(*(topic_of(store).ensure() for store in stores))
+    made = (await stores[0].topics())[OFFSETS_TOPIC]
+    assert len(made.partitions) == len(set(made.incarnations.values())) == 8
+    assert all(len(set(replicas)) == 3 for replicas in made.partitions.values())
+    assert {replicas[0] for replicas in made.partitions.values()} == {BrokerId(broker) for broker in range(4)}
+    assert topic_settings(made.configs).cleanup_policy == "compact"
+    await topic_of(stores[1]).ensure()
+    assert (await stores[0].topics())[OFFSETS_TOPIC].topic_id == made.topic_id
+
+
+async def test_a_cluster_of_one_broker_has_one_replica() -> None:
+    store = await store_of(FakeZooKeeper(), 0)
+    await topic_of(store).ensure()
+    assert set((await store.topics())[OFFSETS_TOPIC].partitions.values()) == {(BrokerId(0),)}
+
+
+async def test_brokers_that_are_known_and_down_are_waited_for() -> None:
+    ensemble = FakeZooKeeper()
+    stores = [await store_of(ensemble, broker) for broker in range(3)]
+    await stores[2].stop()
+    with pytest.raises(TidemarkError) as refused:
+        await topic_of(stores[0]).ensure()
+    assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "of 3 brokers 2 are up" in refused.value.message
+    await stores[0].begin_draining([BrokerId(2)])  # it is being removed: nobody waits for it
+    await topic_of(stores[0]).ensure()
+    assert set((await stores[0].topics())[OFFSETS_TOPIC].partitions[0]) == {BrokerId(0), BrokerId(1)}
+
+
+async def test_zookeeper_that_does_not_answer_is_no_coordinator_yet_and_is_not_asked_by_every_call() -> None:
+    store = await store_of(FakeZooKeeper(), 0)
+    topic = topic_of(store)
+    store.session.lose_answers(1, applied=False)
+    with pytest.raises(TidemarkError) as refused:
+        await topic.ensure()
+    assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await topic.ensure()
+    assert await store.topics() == {}, "the next try waits a moment"
+
+
+def test_groups_spread_over_the_partitions_and_each_stays_where_it_is() -> None:
+    found = {partition_of_group(f"group-{number}", 16) for number in range(200)}
+    assert found == set(range(16))
+    assert partition_of_group("a", 16) == partition_of_group("a", 16)
+    assert (partition_of_group("orders", 16), partition_of_group("gruppe-ü", 16)) == (ORDERS, UMLAUT)
+
+
+ORDERS, UMLAUT = 12, 12
+"""As written down: another hash would lose every group there is."""

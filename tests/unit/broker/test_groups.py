@@ -1,0 +1,142 @@
+"""Where a group is looked after, as a broker that does not do it itself says (docs/groups.md, G1)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from tidemark.broker.group_log import GroupLogs
+from tidemark.broker.group_metrics import GroupMetrics
+from tidemark.broker.group_topic import GroupTopic
+from tidemark.broker.groups import Groups, KnownTopics
+from tidemark.broker.metadata_cache import MetadataCache
+from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.core.groups.partitioning import OFFSETS_TOPIC
+from tidemark.core.groups.state import TopicFacts
+from tidemark.model import (
+    NO_LEADER,
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    ErrorCode,
+    LeaderEpoch,
+    TidemarkError,
+)
+from tidemark.runtime.configuration import BrokerSettings, read_settings
+from tidemark.runtime.metrics import Metrics
+
+HERE, THERE = BrokerId(0), BrokerId(1)
+
+
+class TopicByHand:
+    """Makes the topic when it is asked to: led by the broker it was told of."""
+
+    def __init__(self, metadata: MetadataCache, leader: BrokerId) -> None:
+        self.metadata = metadata
+        self.leader = leader
+        self.asked = 0
+
+    async def ensure(self) -> None:
+        self.asked += 1
+        asyncio.get_running_loop().call_soon(self.metadata.update, view(self.leader))
+
+
+def view(leader: BrokerId | None, *, complete: bool = True) -> ClusterView:
+    topics = {}
+    if leader is not None:
+        partition = PartitionView(0, leader, LeaderEpoch(4), (THERE,), (THERE,))
+        topics[OFFSETS_TOPIC] = TopicView(OFFSETS_TOPIC, "id", 1, 1, {0: partition}, partition_count=1)
+    brokers = {one: BrokerRegistration(one, f"host-{one}", 9192) for one in (HERE, THERE)}
+    return ClusterView(controller_epoch=ControllerEpoch(1), brokers=brokers, topics=topics, complete=complete)
+
+
+def settings(**more: str) -> BrokerSettings:
+    flags = {"broker.id": "0", "log.dirs": "/nowhere", "zookeeper.connect": "here:1", **more}
+    return read_settings(BrokerSettings, [part for key, text in flags.items() for part in (f"--{key}", text)], {})
+
+
+def groups_of(leader: BrokerId | None, made_for: BrokerId = THERE) -> tuple[Groups, TopicByHand]:
+    metadata = MetadataCache("")
+    metadata.update(view(leader))
+    topic = TopicByHand(metadata, made_for)
+    nothing: Any = None
+    groups = Groups(
+        HERE,
+        settings(),
+        cast(GroupLogs, nothing),
+        metadata,
+        cast(GroupTopic, topic),
+        GroupMetrics(Metrics()),
+        lambda error: None,
+    )
+    return groups, topic
+
+
+async def test_any_broker_says_where_a_group_is_looked_after() -> None:
+    groups, topic = groups_of(THERE)
+    found = await groups.find("g")
+    assert (found.broker.broker_id, found.partition, found.leader_epoch) == (THERE, 0, 4)
+    assert topic.asked == 0
+    with pytest.raises(TidemarkError) as elsewhere:
+        groups.shard_of("g")
+    assert elsewhere.value.code is ErrorCode.NOT_COORDINATOR
+    assert elsewhere.value.metadata == {"coordinator": "1", "host": "host-1", "port": "9192", "partition": "0"}
+
+
+async def test_the_first_who_asks_has_the_topic_made_and_waits_for_its_leader() -> None:
+    groups, topic = groups_of(None)
+    with pytest.raises(TidemarkError) as early:
+        groups.shard_of("g")
+    assert early.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (await groups.find("g")).broker.broker_id == THERE
+    assert topic.asked == 1
+
+
+@pytest.mark.parametrize("leader", [NO_LEADER, BrokerId(9)])
+async def test_a_leader_that_is_not_there_is_no_coordinator(leader: BrokerId) -> None:
+    groups, _ = groups_of(leader)
+    with pytest.raises(TidemarkError) as refused:
+        await groups.find("g")
+    assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_broker_that_is_about_to_lead_asks_for_patience() -> None:
+    groups, _ = groups_of(HERE)
+    with pytest.raises(TidemarkError) as refused:
+        groups.shard_of("g")
+    assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_what_is_no_group_id_is_refused_by_every_broker() -> None:
+    groups, topic = groups_of(None)
+    for group_id in ("", "x" * 250, "a\tb"):
+        with pytest.raises(TidemarkError) as refused:
+            await groups.find(group_id)
+        assert refused.value.code is ErrorCode.INVALID_GROUP_ID
+    assert topic.asked == 0
+
+
+def test_topics_are_those_that_the_cluster_has() -> None:
+    broken = TopicView("broken", "", error=TidemarkError(ErrorCode.UNKNOWN_TOPIC, "no"))
+    counted = TopicView("a", "a-id", partition_count=7)
+    known = KnownTopics(ClusterView(topics={"a": counted, "broken": broken}))
+    assert dict(known) == {"a": TopicFacts("a-id", 7)}
+    assert "broken" not in known
+    assert len(known) == 1
+
+
+@pytest.mark.parametrize("assignors", ["best", "sticky,best", "sticky,sticky", ","])
+async def test_an_assignor_that_there_is_not_ends_the_start(assignors: str) -> None:
+    nothing: Any = None
+    with pytest.raises(TidemarkError) as refused:
+        Groups(
+            HERE,
+            settings(**{"group.consumer.assignors": assignors}),
+            nothing,
+            nothing,
+            nothing,
+            GroupMetrics(Metrics()),
+            lambda error: None,
+        )
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
