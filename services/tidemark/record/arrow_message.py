@@ -73,6 +73,28 @@ class _Table(NamedTuple):
     fields: tuple[int, ...]
 
 
+class _Places(NamedTuple):
+    """Where the numbers of a message lie in its metadata; 0 for one that is absent, and 0 then."""
+
+    body_bytes: int
+    row_count: int
+    nodes: int
+    buffers: int
+
+
+class _Shape(NamedTuple):
+    """Metadata of which all but the numbers is known: `metadata & mask == constant`, both as one number."""
+
+    mask: int
+    constant: int
+    places: _Places
+
+
+_SHAPES: dict[tuple[int, int, bool], _Shape] = {}
+"""By the length of the metadata, the codec, and whether there is the column offset_delta. Filled by `know_shape` with
+what this program writes, never with what it is sent: in a message made for it, a number could lie over an offset."""
+
+
 def check_message(data: bytes, start: int, *, codec: int, compacted: bool) -> MessageFacts:
     """Check that bytes [start, end of data) are exactly one RecordBatch message of the layout a payload has.
 
@@ -106,22 +128,63 @@ def _check_message(data: bytes, start: int, codec: int, compacted: bool) -> Mess
     # A copy of some 500 bytes: reads past the metadata fail by themselves, whatever follows it in the batch.
     metadata = data[metadata_start:body_start]
 
-    message = _table(metadata, _U32.unpack_from(metadata, 0)[0], 5)
-    _check_message_table(metadata, message, len(data) - body_start)
-    header = _table(metadata, _follow(metadata, message, 2, "header"), 5)
-    _check_compression(metadata, header, codec)
-
-    node_count = _COMPACTED_NODE_COUNT if compacted else _NODE_COUNT
+    shape = _SHAPES.get((metadata_bytes, codec, compacted))
+    if shape is not None and int.from_bytes(metadata, "little") & shape.mask == shape.constant:
+        places = shape.places
+    else:
+        places = _locate(metadata, codec, compacted)
+    body_bytes = _I64.unpack_from(metadata, places.body_bytes)[0] if places.body_bytes else 0
+    if body_bytes != len(data) - body_start:
+        _refuse(f"its body is {len(data) - body_start} bytes long, not {body_bytes}: truncated, or more follows it")
+    row_count = _I64.unpack_from(metadata, places.row_count)[0] if places.row_count else 0
+    nodes = _NODES[_COMPACTED_NODE_COUNT if compacted else _NODE_COUNT].unpack_from(metadata, places.nodes)
     buffer_count = _COMPACTED_BUFFER_COUNT if compacted else _BUFFER_COUNT
-    row_count = _scalar(metadata, header, 0, _I64, 0)
-    nodes = _struct_vector(metadata, header, 1, "nodes", node_count, _NODES)
-    buffers = _struct_vector(metadata, header, 2, "buffers", buffer_count, _BUFFER_TABLES)
+    buffers = _BUFFER_TABLES[buffer_count].unpack_from(metadata, places.buffers)
     _check_nodes(nodes, row_count, compacted)
     uncompressed_bytes = _check_buffers(data, body_start, nodes, buffers, compressed=codec != 0)
     return MessageFacts(row_count, nodes[1], uncompressed_bytes)
 
 
-def _check_message_table(metadata: bytes, message: _Table, body_bytes_left: int) -> None:
+def know_shape(message: bytes, *, codec: int, compacted: bool) -> None:
+    """Remember how the metadata of a message that this program wrote is laid out, so that others like it are quick.
+
+    Only its numbers may differ in those: every byte that says where something lies must be the same.
+    """
+    metadata_bytes = _PREFIX.unpack_from(message)[1]
+    metadata = message[_PREFIX.size : _PREFIX.size + metadata_bytes]
+    places = _locate(metadata, codec, compacted)
+    assert places.body_bytes, "it has a body"
+    assert places.row_count, "it has rows"
+    mask = bytearray(b"\xff" * metadata_bytes)
+    for place, size in (
+        (places.body_bytes, _I64.size),
+        (places.row_count, _I64.size),
+        (places.nodes, _NODES[_COMPACTED_NODE_COUNT if compacted else _NODE_COUNT].size),
+        (places.buffers, _BUFFER_TABLES[_COMPACTED_BUFFER_COUNT if compacted else _BUFFER_COUNT].size),
+    ):
+        mask[place : place + size] = bytes(size)
+    number = int.from_bytes(mask, "little")
+    constant = int.from_bytes(metadata, "little") & number
+    _SHAPES[metadata_bytes, codec, compacted] = _Shape(number, constant, places)
+
+
+def _locate(metadata: bytes, codec: int, compacted: bool) -> _Places:
+    """Where the numbers are, with everything checked that leads there."""
+    message = _table(metadata, _U32.unpack_from(metadata, 0)[0], 5)
+    _check_message_table(metadata, message)
+    header = _table(metadata, _follow(metadata, message, 2, "header"), 5)
+    _check_compression(metadata, header, codec)
+    node_count = _COMPACTED_NODE_COUNT if compacted else _NODE_COUNT
+    buffer_count = _COMPACTED_BUFFER_COUNT if compacted else _BUFFER_COUNT
+    return _Places(
+        _at(message, 3) if message.fields[3] else _ABSENT,
+        _at(header, 0) if header.fields[0] else _ABSENT,
+        _struct_vector(metadata, header, 1, "nodes", node_count),
+        _struct_vector(metadata, header, 2, "buffers", buffer_count),
+    )
+
+
+def _check_message_table(metadata: bytes, message: _Table) -> None:
     version = _scalar(metadata, message, 0, _I16, 0)
     if version != _METADATA_V5:
         _refuse(f"its metadata version is {version + 1}, not 5")
@@ -130,9 +193,6 @@ def _check_message_table(metadata: bytes, message: _Table, body_bytes_left: int)
         _refuse("it is not a RecordBatch message")
     if message.fields[4]:
         _refuse("it carries custom metadata")
-    body_bytes = _scalar(metadata, message, 3, _I64, 0)
-    if body_bytes != body_bytes_left:
-        _refuse(f"its body is {body_bytes_left} bytes long, not {body_bytes}: truncated, or more follows it")
 
 
 def _check_compression(metadata: bytes, header: _Table, codec: int) -> None:
@@ -247,14 +307,13 @@ def _follow(metadata: bytes, table: _Table, field: int, name: str) -> int:
     return position
 
 
-def _struct_vector(
-    metadata: bytes, table: _Table, field: int, name: str, count: int, layouts: dict[int, struct.Struct]
-) -> tuple[int, ...]:
+def _struct_vector(metadata: bytes, table: _Table, field: int, name: str, count: int) -> int:
+    """Position of the first of its structs."""
     position = _follow(metadata, table, field, name)
     found = _U32.unpack_from(metadata, position)[0]
     if found != count:
         _refuse(f"it has {found} {name}; the columns of a payload make {count}")
-    return layouts[count].unpack_from(metadata, position + 4)
+    return position + _U32.size
 
 
 def _refuse(what: str) -> NoReturn:

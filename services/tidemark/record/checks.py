@@ -30,12 +30,14 @@ from tidemark.record.envelope import (
     parse_envelope,
 )
 from tidemark.record.schema import COMPACTED_SCHEMA, SCHEMA
+from tidemark.record.shapes import know_own_shapes
 
 _OFFSET_MAX: Final = (1 << 63) - 1
 _CODEC_MAX: Final = max(Codec)
 _ONE_THREAD: Final = pa.ipc.IpcReadOptions(use_threads=False)
 _SCHEMA_MESSAGES: Final = {len(schema): schema.serialize().to_pybytes() for schema in (SCHEMA, COMPACTED_SCHEMA)}
 """The schema message that a stream opens with, by the number of columns."""
+know_own_shapes()
 
 
 @dataclass(frozen=True, slots=True)
