@@ -29,8 +29,5 @@ def know_own_shapes() -> None:
 
 def _one_value(field: pa.Field[Any]) -> pa.Array[Any]:
     value: pa.Array[Any]
-    if field.nullable:
-        value = pa.nulls(1, field.type)
-    else:
-        value = pa.Array.from_buffers(field.type, 1, [None, _ZERO])
+    value = pa.nulls(1, field.type) if field.nullable else pa.Array.from_buffers(field.type, 1, [None, _ZERO])
     return value
