@@ -32,6 +32,7 @@ TOPIC = "bench"
 APPEND_BATCHES = 100
 READ_BYTES = 1 << 20
 WAIT_S = 300.0
+OPEN_FILES_MAX = 512
 Ends = dict[TopicPartition, Offset]
 
 
@@ -47,8 +48,8 @@ def identity(number: int) -> ReplicaIdentity:
     return ReplicaIdentity("topic", f"incarnation-{number}")
 
 
-def manager(paths: Sequence[Path]) -> LogManager:
-    return open_logs(paths, cluster_id="bench", broker_id=BrokerId(0))
+def manager(paths: Sequence[Path], *, open_files_max: int = 4096) -> LogManager:
+    return open_logs(paths, cluster_id="bench", broker_id=BrokerId(0), open_files_max=open_files_max)
 
 
 def append(log: PartitionLog, batch: Batch, count: int) -> Offset:
@@ -126,6 +127,23 @@ def plain_scan(paths: Sequence[Path], from_bytes: int) -> tuple[float, int]:
             os.close(descriptor)
             total += max(position - from_bytes, 0)
     return time.perf_counter() - started, total
+
+
+def replicas_held(root: Path, data: bytes, *, replicas: int, with_records: int) -> tuple[float, int]:
+    """(kilobytes of memory for each, descriptors) of so many replicas in one process, some with records, that may keep
+    OPEN_FILES_MAX files open."""
+    before_bytes, before_files = _resident_bytes(), len(os.listdir("/dev/fd"))
+    logs = manager([root / "first", root / "second"], open_files_max=OPEN_FILES_MAX)
+    opened = [logs.open(TopicPartition(TOPIC, number), identity(number), {})[0] for number in range(replicas)]
+    for log in opened[:with_records]:
+        append(log, Batch(parse_envelope(data), data), 1)
+    found = (_resident_bytes() - before_bytes) / replicas / 1000, len(os.listdir("/dev/fd")) - before_files
+    logs.close()
+    return found
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def measure(root: Path, data: bytes, *, partitions: int, size_bytes: int) -> dict[str, Opened]:

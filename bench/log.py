@@ -27,7 +27,7 @@ from tidemark.record.payload import build_batch, from_columns
 from tidemark.storage.cleaner import CleanerSettings, clean_log
 from tidemark.storage.manager import LogManager, open_logs
 
-from bench._log_open import measure
+from bench._log_open import measure, replicas_held
 from bench.figures import Figure, report
 
 PARTITION = TopicPartition("bench", 0)
@@ -214,6 +214,9 @@ def open_figures(root: Path, data: bytes, size_bytes: int) -> dict[str, Figure]:
     for name, opened in measure(root, data, partitions=PARTITIONS, size_bytes=size_bytes).items():
         figures[name] = Figure(opened.seconds, "s", opened.peer_seconds, lower_is_better=True)
         print(f"{name}: {PARTITIONS:,} logs, {opened.scanned_bytes / 1e9:.1f} GB scanned")
+    kilobytes, descriptors = replicas_held(root, data, replicas=10 * PARTITIONS, with_records=PARTITIONS)
+    figures["replica_kb"] = Figure(kilobytes, "kB")
+    figures["replica_descriptors"] = Figure(descriptors, "open files")
     return figures
 
 
