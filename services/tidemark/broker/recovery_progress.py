@@ -149,7 +149,7 @@ class RecoveryProgress:
         expected_bytes = self._scanned_bytes + self._remaining_bytes
         if expected_bytes:
             parts.append(f"{_gigabytes(self._scanned_bytes)} of {_gigabytes(expected_bytes)} GB scanned")
-            done = self._scanned_bytes / expected_bytes
+            done = max(done, self._scanned_bytes / expected_bytes)  # an estimate without an index is too high
         if done:
             parts.append(f"about {elapsed_s / done - elapsed_s:.0f} s to go")
         return ", ".join(parts)

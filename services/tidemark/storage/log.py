@@ -40,7 +40,7 @@ from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, newest_snapshot, snapshot
 from tidemark.storage.tail import Tail
 
 _IOV_MAX: Final = 1024
-_INDEX_BEHIND_ENTRIES: Final = 256
+_INDEX_BEHIND_ENTRIES: Final = 64
 
 
 class Captured(NamedTuple):

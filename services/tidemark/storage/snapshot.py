@@ -11,7 +11,7 @@ from tidemark.model import Offset
 from tidemark.storage.files import BadFile, pack_json, read_json, replace_file
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
-_BATCHES: Final = 1024
+_BATCHES: Final = 256
 
 
 def snapshot_path(directory: Path, offset: int) -> Path:

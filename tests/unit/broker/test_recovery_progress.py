@@ -94,7 +94,7 @@ def test_a_line_every_second_says_how_far_it_is_and_how_long_it_will_take(caplog
     world.logs.on_scanned(partition(1), GIGABYTE // 4)
     world.progress.opened(partition(1))
     assert caplog.messages == [
-        "opened 1 of 4 logs, 0.5 of 3.0 GB scanned, about 5 s to go",
+        "opened 1 of 4 logs, 0.5 of 3.0 GB scanned, about 3 s to go",
         "opened 1 of 4 logs, 1.0 of 3.0 GB scanned, about 4 s to go",
     ]
     world.now_s += 0.5
