@@ -55,15 +55,11 @@ def test_what_consume_prints_as_json_is_produced_into_another_topic(cluster: Loc
     succeeds(cluster, "topic", "create", copy, "--partitions", "3")
     lines = succeeds(cluster, "consume", topic, "--until-end", "-o", "json")
     columns = ("--key-column", "key", "--value-column", "value", "--timestamp-column", "timestamp_us")
-    assert (
-        succeeds(cluster, "produce", copy, "--format", "json", *columns, stdin=lines) == f"sent 2 records to {copy}\n"
-    )
-    first, second = (
-        [row[name] for name in ("partition", "key", "value", "timestamp_us")] for row in rows_of(cluster, copy)
-    )
-    assert [first, second] == [
-        [row[name] for name in ("partition", "key", "value", "timestamp_us")] for row in rows_of(cluster, topic)
-    ]
+    sent = succeeds(cluster, "produce", copy, "--format", "json", *columns, stdin=lines)
+    assert sent == f"sent 2 records to {copy}\n"
+    names = ("partition", "key", "value", "timestamp_us")
+    before, after = ([[row[name] for name in names] for row in rows_of(cluster, one)] for one in (topic, copy))
+    assert before == after
 
 
 def test_a_parquet_file_is_sent_up_to_a_count_and_read_up_to_one(

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from tidemark.cli.apply import apply
+from tidemark.cli.bench import bench_app
 from tidemark.cli.cluster import cluster_app
 from tidemark.cli.config import config_app
 from tidemark.cli.consume import consume
@@ -43,6 +44,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(reassign_app, name="reassign")
 app.add_typer(log_dirs_app, name="log-dirs")
 app.add_typer(log_app, name="log")
+app.add_typer(bench_app, name="bench")
 app.add_typer(replicas_app, name="replicas")
 app.command()(produce)
 app.command()(consume)

@@ -36,6 +36,18 @@ def parse_rate(text: str) -> int:
     return rate
 
 
+def parse_size(text: str) -> int:
+    """Bytes of "100", "1kB" or "64KiB"; bad usage for what is none, or 0."""
+    found = _RATE.fullmatch(text.strip())
+    factor = _UNITS.get(found[2].upper()) if found is not None and not text.strip().endswith("/s") else None
+    if found is None or factor is None:
+        raise typer.BadParameter(f"{text!r}: want bytes, such as 100, 1kB or 64KiB")
+    size = round(float(found[1]) * factor)
+    if not 1 <= size <= _INT64_MAX:
+        raise typer.BadParameter(f"{text!r}: want 1 byte or more")
+    return size
+
+
 def shown_bytes(count: float | None) -> str:
     """ "1.5 MB"; "unknown" for None."""
     if count is None:
