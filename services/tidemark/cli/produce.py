@@ -49,6 +49,18 @@ AcksOption = Annotated[
     Acks, typer.Option("--acks", help="Wait for nobody, the leader's log, or every in-sync replica.")
 ]
 CodecOption = Annotated[Compression, typer.Option("--codec", help="Compress batches with this.")]
+KeyColumnOption = Annotated[
+    str, typer.Option("--key-column", metavar="NAME", help="Column, or member of the JSON object, with the key.")
+]
+ValueColumnOption = Annotated[
+    str, typer.Option("--value-column", metavar="NAME", help="With the value; else the whole row as JSON.")
+]
+TimestampColumnOption = Annotated[
+    str, typer.Option("--timestamp-column", metavar="NAME", help="With ISO times or numbers; else the time of sending.")
+]
+TimestampUnitOption = Annotated[
+    TimestampUnit, typer.Option("--timestamp-unit", help="Of numbers in the timestamp column, since 1970.")
+]
 
 
 def produce(
@@ -63,19 +75,10 @@ def produce(
     key_separator: Annotated[
         str, typer.Option("--key-separator", "-k", metavar="TEXT", help="text: KEY, this, VALUE; else VALUE alone.")
     ] = "",
-    key: Annotated[
-        str, typer.Option("--key-column", metavar="NAME", help="Column, or member of the JSON object, with the key.")
-    ] = "",
-    value: Annotated[
-        str, typer.Option("--value-column", metavar="NAME", help="With the value; else the whole row as JSON.")
-    ] = "",
-    timestamp: Annotated[
-        str,
-        typer.Option("--timestamp-column", metavar="NAME", help="With ISO times or numbers; else the time of sending."),
-    ] = "",
-    timestamp_unit: Annotated[
-        TimestampUnit, typer.Option("--timestamp-unit", help="Of numbers in the timestamp column, since 1970.")
-    ] = TimestampUnit.US,
+    key: KeyColumnOption = "",
+    value: ValueColumnOption = "",
+    timestamp: TimestampColumnOption = "",
+    timestamp_unit: TimestampUnitOption = TimestampUnit.US,
     delimiter: Annotated[str, typer.Option("--delimiter", metavar="CHAR", help="csv: between cells.")] = ",",
     strings: Annotated[
         bool, typer.Option("--strings", help="csv: every cell is text; else numbers become numbers in the JSON.")
@@ -107,13 +110,7 @@ def produce(
     """
     addresses = need_bootstrap(bootstrap)
     named = {"--key-column": key, "--value-column": value, "--timestamp-column": timestamp}
-    for option, given in named.items():
-        if given and input_format is InputFormat.TEXT:
-            raise typer.BadParameter("lines have no columns: add --format json, csv or parquet", param_hint=option)
-    if key_separator and input_format is not InputFormat.TEXT:
-        raise typer.BadParameter("only lines have one: name a --key-column", param_hint="--key-separator")
-    if len(delimiter.encode()) != 1:
-        raise typer.BadParameter(f"{delimiter!r}: want one character", param_hint="--delimiter")
+    _check_usage(input_format, [option for option, given in named.items() if given], key_separator, delimiter)
     # Only here: the client's libraries take longer to import than bad usage and help need.
     from tidemark.cli.produce_inputs import Columns
     from tidemark.cli.produce_run import Job, run
@@ -129,3 +126,12 @@ def produce(
         count=count,
     )
     run(addresses, job, output, acks=acks.value, codec=codec.value, timeout_s=timeout_s)
+
+
+def _check_usage(input_format: InputFormat, named: list[str], key_separator: str, delimiter: str) -> None:
+    if named and input_format is InputFormat.TEXT:
+        raise typer.BadParameter("lines have no columns: add --format json, csv or parquet", param_hint=named[0])
+    if key_separator and input_format is not InputFormat.TEXT:
+        raise typer.BadParameter("only lines have one: name a --key-column", param_hint="--key-separator")
+    if len(delimiter.encode()) != 1:
+        raise typer.BadParameter(f"{delimiter!r}: want one character", param_hint="--delimiter")
