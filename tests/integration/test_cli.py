@@ -163,7 +163,12 @@ def test_bad_usage_ends_with_status_2_and_no_traceback(arguments: tuple[str, ...
 
 
 @pytest.mark.parametrize(
-    "command", [(), ("topic", "create"), ("topic", "list"), ("topic", "describe"), ("topic", "delete"), ("dev",)]
+    "command",
+    [
+        *((), ("dev",), ("produce",), ("consume",), ("log", "dump"), ("log", "verify"), ("replicas", "verify")),
+        *(("topic", verb) for verb in ("create", "list", "describe", "delete")),
+        *(("bench", what) for what in ("produce", "consume", "latency")),
+    ],
 )
 def test_help_teaches_with_examples(command: tuple[str, ...]) -> None:
     ended = tidemark(None, *command, "--help")
