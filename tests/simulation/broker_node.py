@@ -42,6 +42,18 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 UNREGISTERED = BrokerEpoch(-1)
+_TOLD = frozenset(
+    {
+        "truncated",
+        "became_leader",
+        "fenced",
+        "replica_damaged",
+        "log_trimmed",
+        "log_reset",
+        "disk_full",
+        "disk_has_space",
+    }
+)
 Answered = Callable[[TidemarkError | None, tuple[tuple[TopicPartition, TidemarkError], ...]], None]
 
 
@@ -147,7 +159,7 @@ class BrokerNode(Node):
         self.after(100, self._tick)
 
     def _observed(self, effect: fx.Observed) -> None:
-        if effect.kind in ("truncated", "became_leader", "fenced", "replica_damaged"):
+        if effect.kind in _TOLD:
             fields = ", ".join(f"{key} {value}" for key, value in effect.fields.items())
             self.world.tell(f"broker {self.broker_id}: {effect.kind} ({fields})")
 

@@ -48,6 +48,8 @@ class FiledLogs(MachineLogs):
             [self._machine.path], cluster_id="cluster", broker_id=BrokerId(node.broker_id)
         )
         self._files: dict[TopicPartition, PartitionLog] = {}
+        self._cleaned: dict[TopicPartition, tuple[tuple[int, int, int] | None, int]] = {}
+        """How a log was when it was cleaned, and when the first of its tombstones may go, in seconds."""
 
     def die(self) -> None:
         """A kill: what was written stays, nothing is closed properly."""
@@ -97,6 +99,10 @@ class FiledLogs(MachineLogs):
     def _clean(self, partition: TopicPartition, log: StoredLog, high_watermark: int) -> None:
         """The shipping cleaner; the log in memory becomes what it left, once that is what it may leave."""
         file, recipe = self._files[partition], self._node.world.recipe
+        now_s, looked_at = self._node.engine.now // 1000, (log.end, log.cuts, high_watermark)
+        before, horizon_s = self._cleaned.get(partition, (None, 0))
+        if before == looked_at and horizon_s > now_s:
+            return
         settings = CleanerSettings(
             delete_retention_ms=recipe.delete_retention_ms,
             dedupe_buffer_bytes=self._dice.choice((200, 1 << 20)),
@@ -107,6 +113,7 @@ class FiledLogs(MachineLogs):
         )
         if not done.passes:
             return
+        self._cleaned[partition] = (looked_at, done.earliest_horizon_s)
         first = file._segments[0].base_offset
         batches = [one for one in log.batches if one.envelope.next_offset <= first]
         for segment in file._segments:
@@ -115,8 +122,8 @@ class FiledLogs(MachineLogs):
         for batch in batches:
             if batch.envelope.next_offset > first:
                 values[batch.envelope.base_offset : batch.envelope.next_offset] = values_of(batch)
-        for offset, (left, before) in enumerate(zip(values, log.values, strict=True)):
-            self._same(f"what cleaning left at {offset}", left, before if left is not None else None)
+        for offset, (left, was) in enumerate(zip(values, log.values, strict=True)):
+            self._same(f"what cleaning left at {offset}", left, was if left is not None else None)
         log.batches, log.values = batches, values
         log.flushed = max(log.flushed, done.clean_point)
         log.cleanings += 1

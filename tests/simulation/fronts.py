@@ -32,7 +32,7 @@ def keep_house(node: BrokerNode) -> None:
 
     def clean() -> None:
         _clean(node)
-        node.after(dice.randrange(30, 400), clean)
+        node.after(dice.randrange(30, 800 if recipe.files else 400), clean)
 
     if recipe.retention_bytes >= 0:
         node.after(dice.randrange(_RETENTION_MS), retain)
@@ -69,12 +69,7 @@ def delete_records(world: World, percent: int) -> None:
     partition, node = world.partitions[0], world.brokers.get(world.leader())
     if node is None or node.paused:
         return
-    shipped = DeleteRecords(
-        node.core,
-        lambda event: release(node, event),
-        node.lease,
-        lambda: node.engine.now,  # type: ignore[arg-type]
-    )
+    shipped = DeleteRecords(node.core, node.feed, node.lease, lambda: node.engine.now)
     try:
         view = node.core.replica(partition)
         before = 0 if view is None else view.log_start_offset

@@ -266,6 +266,10 @@ class LogMatch(_OfCommitted):
             committed = self._committed.of(partition, lineage)
             common = min(log.high_watermark, len(committed))
             values = world.values(process.broker_id, partition)
+            has_holes = None in values[log.log_start_offset :]
+            self.require(
+                world.recipe.compacted or not has_holes, f"{partition}: a hole in the log of {process.broker_id}"
+            )
             # Of another lineage, what lies below the leader's start is met before it is told to go.
             first = world.released_front if world.recipe.unclean else 0
             self.require(

@@ -29,6 +29,8 @@ class LatestKept(Invariant):
         self._latest: dict[tuple[TopicPartition, int], tuple[int, dict[str, int]]] = {}
         self._committed_ms: dict[tuple[TopicPartition, int, int], int] = {}
         self._looked_at: dict[tuple[TopicPartition, BrokerId], object] = {}
+        self.came_of_age: set[int] = set()
+        """Offsets of tombstones that are gone."""
 
     def check(self, world: World, partition: TopicPartition) -> None:
         if not world.recipe.compacted:
@@ -73,6 +75,7 @@ class LatestKept(Invariant):
         self.require(
             world.engine.now >= oldest_ms, f"{where}: the tombstone {committed} at {offset} is gone before its time"
         )
+        self.came_of_age.add(offset)
         back = [one for one in values[start:offset] if one is not None and key_of(one) == key]
         self.require(not back, f"{where}: {back} came back, which {committed} had deleted")
 

@@ -30,6 +30,7 @@ from tidemark.core.replica_log import ReplicaLog
 from tidemark.core.replication_session import Sending
 from tidemark.model import BrokerId, LeaderEpoch, Offset
 
+from tests.simulation import mutants_of_fronts as of_fronts
 from tests.simulation import mutants_of_moves as of_moves
 from tests.simulation.broker_node import BrokerNode
 from tests.simulation.lives import Failure, live
@@ -39,7 +40,7 @@ from tests.simulation.recipes import GROUP_COMMIT, HARSH, MIXED, MOVES
 
 Patch = Callable[[Any], None]
 WORLDS_MAX = 150
-NAMES = frozenset({"LIVENESS", "AssertionError", *(one.name for one in all_invariants())})
+NAMES = frozenset({"LIVENESS", "AssertionError", "STORAGE", "READ-IN-ORDER", *(one.name for one in all_invariants())})
 """What may catch a mutant: an invariant, peace that does not come, or an assertion of the core (as rule E3's)."""
 
 
@@ -410,6 +411,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(of_moves.forgets_the_throttle, "M2", MOVES),
     Mutant(of_moves.keeps_what_was_removed, "M1", MOVES),
     Mutant(of_moves.obeys_commands_in_any_order, "F4", of_moves.LATE_MOVES),
+    *(Mutant(patch, *where) for patch, where in of_fronts.RULES.items()),
 )
 
 

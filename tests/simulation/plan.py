@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 BROKERS = (0, 1, 2)
 CONTROLLERS = (100, 101)
 TOPICS = ("make_topic", "move_topic", "delete_topic")
-SEGMENT_BYTES = 2500
-"""In worlds from whose logs records go: a few batches."""
 START_MS = 400
 """By then the cluster is up."""
 
@@ -51,6 +49,8 @@ class Recipe:
     delete_retention_ms: int = 60_000
     """Of tombstones, in worlds with a compacted topic."""
     retention_bytes: int = -1
+    segment_bytes: int = 2500
+    """Where records go, on files: a few batches."""
     quiet_ms: int = 300
     """How long a world goes on at peace."""
     directories: int = 2
@@ -73,7 +73,7 @@ class Recipe:
         if deletes:
             configs["retention.bytes"] = str(self.retention_bytes)
         if self.compacted or deletes:
-            configs |= {"segment.bytes": str(SEGMENT_BYTES), "file.delete.delay.ms": "0"}
+            configs |= {"segment.bytes": str(self.segment_bytes), "file.delete.delay.ms": "0"}
         return configs
 
 

@@ -51,7 +51,7 @@ RETAINED = Recipe("retained", retention_bytes=1200, misfortunes=14, weights=_GOI
 COMPACTED_FILES = replace(COMPACTED, name="compacted-files", files=True)
 RETAINED_FILES = replace(RETAINED, name="retained-files", files=True, retention_bytes=4000)
 TOMBSTONES = replace(COMPACTED, name="tombstones", delete_retention_ms=6_000, quiet_ms=7_000)
-TOMBSTONES_FILES = replace(TOMBSTONES, name="tombstones-files", files=True)
+TOMBSTONES_FILES = replace(TOMBSTONES, name="tombstones-files", files=True, segment_bytes=700)
 COMPACTED_RETAINED = replace(RETAINED, name="compacted-retained", compacted=True)
 COMPACTED_UNCLEAN = replace(COMPACTED, name="compacted-unclean", unclean=True, min_isr=1)
 RETAINED_UNCLEAN = replace(RETAINED, name="retained-unclean", unclean=True, min_isr=1)

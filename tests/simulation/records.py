@@ -83,6 +83,8 @@ def values_of(batch: Batch) -> tuple[str | None, ...]:
         values: Values = [None] * (envelope.last_offset_delta + 1)
         offsets = row_offsets(envelope, rows).to_pylist()
         for offset, headers in zip(offsets, rows.column(3).to_pylist(), strict=True):
+            assert offset is not None, "every row has one"
+            assert headers is not None, "every record has its word"
             values[offset - envelope.base_offset] = headers[0][1].decode()
         if len(_REAL) > 1 << 14:
             _REAL.clear()

@@ -4,30 +4,63 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.invariants_of_fronts import LatestKept
 from tests.simulation.lives import live
 from tests.simulation.plan import draw
 from tests.simulation.recipes import RECIPES
 from tests.simulation.shrink import shortest_story
+from tests.simulation.world import PARTITION
 
-WORLDS_PER_RECIPE = 20
+WORLDS_PER_RECIPE = 12
+WORLDS_OF_TOMBSTONES = 3
+"""They are long, so that tombstones come of age."""
 STEPS_MIN = 500
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_invariant_holds_in_every_world(name: str) -> None:
     steps = acknowledged = 0
-    for seed in range(WORLDS_PER_RECIPE):
+    worlds = WORLDS_OF_TOMBSTONES if name.startswith("tombstones") else WORLDS_PER_RECIPE
+    for seed in range(worlds):
         plan = draw(seed, RECIPES[name])
         life = live(plan)
         if life.failure is not None:
             pytest.fail(shortest_story(plan, life.failure))
         steps += life.world.steps
         acknowledged += life.world.clients.acknowledged
-    assert steps >= STEPS_MIN * WORLDS_PER_RECIPE, "worlds that are too short show little"
-    assert acknowledged > 10 * WORLDS_PER_RECIPE, "where little is acknowledged little is promised"
+    assert steps >= STEPS_MIN * worlds, "worlds that are too short show little"
+    assert acknowledged > 10 * worlds, "where little is acknowledged little is promised"
 
 
 def test_the_same_seed_is_the_same_life() -> None:
     lives = [live(draw(7, RECIPES["harsh"]), tracing=True).world.lines for _ in range(2)]
     assert lives[0]
     assert lives[0] == lives[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentences"),
+    [
+        ("retained", ["log_trimmed", "log_reset", "acknowledges that what lies before"]),
+        ("retained-files", ["log_trimmed", "acknowledges that what lies before"]),
+        ("disks-files", ["disk_full", "disk_has_space"]),
+        ("one-directory", ["no log directory is left"]),
+    ],
+)
+def test_what_kinds_of_worlds_are_for_does_happen_in_them(name: str, sentences: list[str]) -> None:
+    told = [sentence for seed in range(6) for _, sentence in live(draw(seed, RECIPES[name])).world.story]
+    assert [one for one in sentences if not any(one in sentence for sentence in told)] == []
+
+
+@pytest.mark.parametrize("name", ["compacted", "compacted-files", "tombstones", "tombstones-files"])
+def test_cleaned_logs_have_lost_what_is_covered_and_tombstones_in_their_time(name: str) -> None:
+    recipe, records, left, gone = RECIPES[name], 0, 0, 0
+    for seed in range(3):
+        world = live(draw(seed, recipe)).world
+        for broker in world.assigned(PARTITION):
+            values = world.values(broker, PARTITION)
+            records += len(values)
+            left += sum(value is not None for value in values)
+        gone += sum(len(one.came_of_age) for one in world.invariants if isinstance(one, LatestKept))
+    assert 0 < left < records / 2
+    assert (gone > 0) == (recipe.quiet_ms > recipe.delete_retention_ms)

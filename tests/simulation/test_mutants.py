@@ -13,7 +13,7 @@ from tests.simulation.plan import Recipe, draw
 from tests.simulation.shrink import shrink, story
 
 STORY_ITEMS_MAX = 8
-SOUND_WORLDS = 6
+SOUND_WORLDS = 4
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

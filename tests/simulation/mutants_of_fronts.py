@@ -1,0 +1,182 @@
+"""Known ways to get compaction, retention, deletion and full disks wrong (rules L1, P3, P4, R1), for `mutants`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tidemark.broker.delete_records import DeleteRecords, _Start
+from tidemark.core import events as ev
+from tidemark.core.broker import BrokerCore
+from tidemark.core.leader_epochs import LeaderEpochs
+from tidemark.core.partition_follower import PartitionFollower
+from tidemark.core.partition_leader import PartitionLeader
+from tidemark.core.replica_log import ReplicaLog
+from tidemark.model import NO_EPOCH, Offset
+from tidemark.storage import cleaner
+from tidemark.storage.log import PartitionLog
+
+from tests.simulation.machine_logs import MachineLogs
+from tests.simulation.recipes import COMPACTED_FILES, DISKS, MIXED, RETAINED, TOMBSTONES_FILES
+
+FULL = replace(DISKS, name="full", idempotent=60, weights={"full_disk": 8, "cut": 2, "depose": 3})
+FRONTS = replace(RETAINED, name="fronts", weights={"delete_records": 8, "crash": 4, "isolate": 3, "depose": 6})
+CLEANED_FORKS = replace(COMPACTED_FILES, name="cleaned-forks", weights={"depose": 8, "isolate": 4, "crash": 3})
+DELETED = replace(RETAINED, name="deleted", retention_bytes=-1, weights={"delete_records": 8, "depose": 5, "cut": 5})
+
+
+def cleans_past_the_high_watermark(monkeypatch: Any) -> None:
+    """What is not committed covers what is."""
+    original = PartitionLog.cleaning_view
+    monkeypatch.setattr(
+        PartitionLog, "cleaning_view", lambda self, high_watermark, cuts=None: original(self, 1 << 40, cuts=cuts)
+    )
+
+
+def drops_tombstones_before_their_time(monkeypatch: Any) -> None:
+    """A tombstone goes with the next cleaning."""
+    compact = cleaner.compact
+    monkeypatch.setattr(
+        cleaner,
+        "compact",
+        lambda batches, latest, rule: compact(batches, latest, replace(rule, now_s=rule.delete_horizon_s)),
+    )
+
+
+def never_covers_with_tombstones(monkeypatch: Any) -> None:
+    """A tombstone goes in its time; what it should have taken along stays."""
+
+    def add(self: Any, batches: Any, rows: Any) -> bool:
+        kept = [(one, row.filter(row.column(1).is_valid())) for one, row in zip(batches, rows, strict=True)]
+        whole = [(one, row) for one, row in kept if row.num_rows == one.envelope.record_count]
+        return original(self, [one for one, _ in whole], [row for _, row in whole]) if whole else True
+
+    original = cleaner.KeyOffsets.add
+    monkeypatch.setattr(cleaner.KeyOffsets, "add", add)
+
+
+def drops_the_last_batches_of_producers(monkeypatch: Any) -> None:
+    """Of a producer nothing stays when its records are covered."""
+
+    def view(self: PartitionLog, high_watermark: int, cuts: Any = None) -> Any:
+        found = original(self, high_watermark, cuts=cuts)
+        return None if found is None else found._replace(producers=frozenset())
+
+    original = PartitionLog.cleaning_view
+    monkeypatch.setattr(PartitionLog, "cleaning_view", view)
+
+
+def takes_holes(monkeypatch: Any) -> None:
+    """A follower takes a chunk that leaves something out, though nothing was ever compacted; a leader sends one."""
+    begin, fetch = PartitionFollower.__init__, MachineLogs._fetch
+
+    def init(self: PartitionFollower, *arguments: Any, **more: Any) -> None:
+        begin(self, *arguments, **{**more, "may_hold_holes": True})
+
+    def fetch_with_a_hole(self: MachineLogs, log: Any, effect: Any) -> Any:
+        found = fetch(self, log, effect)
+        return found[1:] if len(found) > 1 and effect.follower >= 0 else found
+
+    monkeypatch.setattr(PartitionFollower, "__init__", init)
+    monkeypatch.setattr(MachineLogs, "_fetch", fetch_with_a_hole)
+
+
+def lets_go_what_is_not_committed(monkeypatch: Any) -> None:
+    """The log starts where somebody wishes, and further."""
+
+    def trim(self: ReplicaLog, start_offset: Offset) -> None:
+        self.high_watermark = max(self.high_watermark, start_offset)
+        original(self, start_offset)
+
+    def released(self: BrokerCore, event: ev.FrontReleased, now_ms: int) -> None:
+        replica = self._of(event.partition, event.identity)
+        if replica is not None and isinstance(replica.role, PartitionLeader):
+            log = replica.role.log
+            if log.log_end_offset > log.log_start_offset:
+                log.trim(log.log_end_offset)
+
+    original = ReplicaLog.trim
+    monkeypatch.setattr(ReplicaLog, "trim", trim)
+    monkeypatch.setattr(BrokerCore, "_on_front_released", released)
+
+
+def follows_the_front_past_what_is_committed(monkeypatch: Any) -> None:
+    """A follower's log starts where its leader's does, whatever it knows to be committed."""
+
+    def on_chunk(self: PartitionFollower, chunk: Any, now_ms: int) -> None:
+        original(self, chunk, now_ms)
+        log = self.log
+        if chunk.log_start_offset > log.log_start_offset and not log.cutting:
+            log.trim(chunk.log_start_offset)
+
+    original = PartitionFollower.on_chunk
+    monkeypatch.setattr(PartitionFollower, "on_chunk", on_chunk)
+
+
+def keeps_what_nobody_can_vouch_for(monkeypatch: Any) -> None:
+    """A follower goes on at the log start after an epoch that its leader has forgotten."""
+    monkeypatch.setattr(LeaderEpochs, "earliest", property(lambda self: NO_EPOCH))
+
+
+def answers_before_followers_have_let_go(monkeypatch: Any) -> None:
+    """Records are said to be deleted when the leader has deleted them."""
+
+    def start(self: DeleteRecords, *arguments: Any) -> _Start:
+        return original(self, *arguments)._replace(behind=(), waits=False)
+
+    original = DeleteRecords._start
+    monkeypatch.setattr(DeleteRecords, "_start", start)
+
+
+def goes_on_after_what_did_not_fit(monkeypatch: Any) -> None:
+    """What comes after an append that found no space is put behind it."""
+
+    def full(self: ReplicaLog, event: ev.LogFull) -> None:
+        before = self.next_offset
+        original(self, event)
+        self.next_offset = before
+
+    original = ReplicaLog.full
+    monkeypatch.setattr(ReplicaLog, "full", full)
+
+
+def remembers_what_did_not_fit(monkeypatch: Any) -> None:
+    """A producer that sends again what found no space is told that it is there."""
+
+    def full(self: ReplicaLog, event: ev.LogFull) -> None:
+        before = self.producers
+        original(self, event)
+        self.producers = before
+
+    original = ReplicaLog.full
+    monkeypatch.setattr(ReplicaLog, "full", full)
+
+
+def acknowledges_what_did_not_fit(monkeypatch: Any) -> None:
+    """What found no space is acknowledged."""
+
+    def on_full(self: PartitionLeader, error: Any) -> None:
+        for request_id, waiting in list(self._waiting.items()):
+            del self._waiting[request_id]
+            self._reply(request_id, waiting.base_offset, None)
+        original(self, error)
+
+    original = PartitionLeader.on_full
+    monkeypatch.setattr(PartitionLeader, "on_full", on_full)
+
+
+RULES = {
+    cleans_past_the_high_watermark: ("L1", CLEANED_FORKS),
+    drops_tombstones_before_their_time: ("L1", COMPACTED_FILES),
+    never_covers_with_tombstones: ("L1", TOMBSTONES_FILES),
+    drops_the_last_batches_of_producers: ("L1, P3", CLEANED_FORKS),
+    takes_holes: ("L1", MIXED),
+    lets_go_what_is_not_committed: ("L1", FRONTS),
+    follows_the_front_past_what_is_committed: ("L1", FRONTS),
+    keeps_what_nobody_can_vouch_for: ("E2, E3", FRONTS),
+    answers_before_followers_have_let_go: ("L1", DELETED),
+    goes_on_after_what_did_not_fit: ("R1", FULL),
+    remembers_what_did_not_fit: ("P3", FULL),
+    acknowledges_what_did_not_fit: ("R1", FULL),
+}
+"""Each with the rule it breaks and the kind of world that shows it."""
