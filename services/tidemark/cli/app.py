@@ -19,6 +19,7 @@ from tidemark.cli.cluster import cluster_app
 from tidemark.cli.config import config_app
 from tidemark.cli.consume import consume
 from tidemark.cli.elect import elect
+from tidemark.cli.group import group_app
 from tidemark.cli.log import log_app
 from tidemark.cli.log_dirs import log_dirs_app
 from tidemark.cli.output import print_error
@@ -43,6 +44,7 @@ app.add_typer(cluster_app, name="cluster")
 app.add_typer(config_app, name="config")
 app.add_typer(reassign_app, name="reassign")
 app.add_typer(log_dirs_app, name="log-dirs")
+app.add_typer(group_app, name="group")
 app.add_typer(log_app, name="log")
 app.add_typer(bench_app, name="bench")
 app.add_typer(replicas_app, name="replicas")

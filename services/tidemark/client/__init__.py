@@ -3,6 +3,7 @@
 from tidemark.client.batching import SendHandle, TableHandle
 from tidemark.client.records import ConsumerRecord, PartitionBatch, RecordMetadata, Timestamp
 from tidemark.client.sync import AdminClient, Consumer, Producer
+from tidemark.client.sync_groups import Groups
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.core.replica_place import ReplicaPlace
 
@@ -13,6 +14,7 @@ __all__ = [
     "ConfigResource",
     "Consumer",
     "ConsumerRecord",
+    "Groups",
     "PartitionBatch",
     "Producer",
     "RecordMetadata",

@@ -97,6 +97,8 @@ class Membership:
         self._session_s = _SESSION_TIMEOUT_S
         self._lives_s = time.monotonic()
         self._committed: dict[TopicPartition, int] = {}
+        self._committing = asyncio.Lock()
+        """One after the other: a retry of an earlier commit must not undo a later one."""
         self._tasks: list[asyncio.Task[None]] = []
         self._poke = asyncio.Event()
         self._news = asyncio.Event()
@@ -140,11 +142,12 @@ class Membership:
             TidemarkError: what the coordinator refuses with, FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER when the partitions
                 may be somebody else's by now; that of the first partition refused; REQUEST_TIMED_OUT.
         """
-        found = list(positions)
-        if not found:
-            return
         deadline_s = time.monotonic() + timeout_s
-        while True:
+        async with self._committing:
+            await self._commit(list(positions), deadline_s)
+
+    async def _commit(self, found: list[GroupPosition], deadline_s: float) -> None:
+        while found:
             epoch = self.member_epoch
             request = commit_request(self._settings, found, self.member_id, epoch)
             left_s = deadline_s - time.monotonic()
@@ -338,13 +341,14 @@ class Membership:
                 _log.info("group %s: a commit is tried again later: %s", self._settings.group, error)
 
     async def _commit_processed(self, partitions: frozenset[TopicPartition], timeout_s: float) -> None:
-        processed = self._reader.processed()
-        news = [
-            processed[partition]
-            for partition in sorted(partitions & processed.keys())
-            if processed[partition].offset != self._committed.get(partition)
-        ]
-        await self.commit(news, timeout_s=timeout_s)
+        async with self._committing:
+            processed = self._reader.processed()
+            news = [
+                processed[partition]
+                for partition in sorted(partitions & processed.keys())
+                if processed[partition].offset != self._committed.get(partition)
+            ]
+            await self._commit(news, time.monotonic() + timeout_s)
 
     def began_at(self, partition: TopicPartition, offset: int) -> None:
         """That offset is remembered already."""
@@ -381,18 +385,23 @@ def commit_request(
         member_id=member_id,
         member_epoch=member_epoch,
         instance_id=settings.instance_id if member_id else "",
-        offsets=[
-            pb.OffsetCommit(
-                topic=one.partition.topic,
-                partition=one.partition.partition,
-                offset=one.offset,
-                leader_epoch=one.leader_epoch,
-                topic_id=one.topic_id,
-                incarnation=one.incarnation,
-            )
-            for one in positions
-        ],
+        offsets=commit_positions(positions),
     )
+
+
+def commit_positions(positions: Iterable[tuple[TopicPartition, int, int, str, str]]) -> list[pb.OffsetCommit]:
+    """As `GroupPosition` has them."""
+    return [
+        pb.OffsetCommit(
+            topic=where.topic,
+            partition=where.partition,
+            offset=offset,
+            leader_epoch=leader_epoch,
+            topic_id=topic_id,
+            incarnation=incarnation,
+        )
+        for where, offset, leader_epoch, topic_id, incarnation in positions
+    ]
 
 
 def raise_refused(results: Iterable[pb.GroupPartitionResult]) -> None:

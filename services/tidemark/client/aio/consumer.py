@@ -181,6 +181,8 @@ class Consumer(Lifecycle):
             TidemarkError: FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER when others may be reading these partitions by now,
                 PARTITION_NOT_ASSIGNED, UNKNOWN_TOPIC, OFFSET_METADATA_TOO_LARGE; REQUEST_TIMED_OUT.
         """
+        if offsets is None and self._held is not None:
+            self._held.settle()  # or the next automatic commit would go back behind this one
         wanted = None if offsets is None else {as_partition(where): offset for where, offset in offsets.items()}
         await self.reading_group.commit(wanted, timeout_s=self.settings.request_timeout_ms / 1000)
 

@@ -1,0 +1,242 @@
+"""Looking after consumer groups: who reads what, how far, and from where they shall go on (docs/groups.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import grpc
+
+from tidemark.client.aio.lifecycle import Lifecycle
+from tidemark.client.cluster import Cluster
+from tidemark.client.coordinator import Coordinator, group_stub
+from tidemark.client.group_settings import group_settings
+from tidemark.client.membership import commit_positions
+from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc import errors
+from tidemark.v1 import group_service_pb2 as pb
+
+_TIMEOUT_S = 30.0
+_LIST_TIMEOUT_S = 10.0
+
+
+class GroupListing(NamedTuple):
+    """A group in a list; `state`: EMPTY, ASSIGNING, RECONCILING or STABLE."""
+
+    group: str
+    protocol: str
+    state: str
+    members: int
+    coordinator_id: int
+
+
+class GroupMember(NamedTuple):
+    """A member; `state`: STABLE, UNREVOKED (gives partitions up), UNRELEASED (waits for some) or AWAY."""
+
+    member_id: str
+    instance_id: str
+    client_id: str
+    host: str
+    member_epoch: int
+    state: str
+    topics: tuple[str, ...]
+    assigned: tuple[TopicPartition, ...]
+
+
+class GroupPartition(NamedTuple):
+    """How far a group has read in a partition; offsets are the next to read, -1 for none or unknown.
+
+    `lag`: records it has not read, never negative; -1 while the high watermark is unknown, and `error` says why.
+    """
+
+    partition: TopicPartition
+    member_id: str
+    committed: int
+    committed_at_ms: int
+    log_start_offset: int
+    high_watermark: int
+    lag: int
+    error: TidemarkError | None
+    topic_id: str
+    incarnation: str
+
+
+class GroupDescription(NamedTuple):
+    """A group, its members and how far it has read."""
+
+    group: str
+    protocol: str
+    state: str
+    group_epoch: int
+    assignor: str
+    coordinator_id: int
+    members: tuple[GroupMember, ...]
+    partitions: tuple[GroupPartition, ...]
+
+
+class Groups(Lifecycle):
+    """Asks brokers about groups; no admin service is needed.
+
+    async with Groups("127.0.0.1:9192") as groups:
+        for one in await groups.describe_groups(["readers"]):
+            ...
+    """
+
+    def __init__(self, bootstrap: str | None = None, *, timeout_s: float = _TIMEOUT_S) -> None:
+        self._cluster = Cluster(bootstrap)
+        self._timeout_s = timeout_s
+
+    async def start(self) -> None:
+        """Reach the cluster; raises BROKER_NOT_AVAILABLE with the cause of each address."""
+        await self._cluster.start()
+
+    async def close(self) -> None:
+        """End every connection."""
+        await self._cluster.close()
+
+    async def list_groups(self) -> tuple[list[GroupListing], list[TidemarkError]]:
+        """All groups by id, and why some may be missing: brokers that do not answer, or still read what they know."""
+        brokers = sorted(self._cluster.view.brokers.items())
+        answers = await asyncio.gather(
+            *(self._list_of(broker_id, f"{broker.host}:{broker.port}") for broker_id, broker in brokers)
+        )
+        found = [listing for listings, _ in answers for listing in listings]
+        return sorted(found), [error for _, error in answers if error is not None]
+
+    async def _list_of(self, broker_id: int, address: str) -> tuple[list[GroupListing], TidemarkError | None]:
+        try:
+            response = await group_stub(self._cluster, address).ListGroups(
+                pb.ListGroupsRequest(), timeout=_LIST_TIMEOUT_S
+            )
+        except grpc.aio.AioRpcError as failure:
+            return [], errors.from_rpc_error(failure, address=address)
+        found = [
+            GroupListing(
+                one.group_id,
+                one.protocol,
+                _short(pb.GroupState.Name(one.state), "GROUP_STATE_"),
+                one.member_count,
+                broker_id,
+            )
+            for one in response.groups
+        ]
+        if not response.loading_partitions:
+            return found, None
+        loading = TidemarkError(
+            ErrorCode.COORDINATOR_LOADING,
+            f"broker {broker_id} still reads {len(response.loading_partitions)} partitions of __consumer_offsets: "
+            "groups in them are missing; list again in a moment",
+        )
+        return found, loading
+
+    async def describe_groups(self, groups: Sequence[str], *, offsets: bool = True) -> list[GroupDescription]:
+        """In the order asked for.
+
+        Raises:
+            TidemarkError: GROUP_NOT_FOUND, INVALID_GROUP_ID, REQUEST_TIMED_OUT.
+        """
+        return await asyncio.gather(*(self._describe(group, offsets) for group in groups))
+
+    async def _describe(self, group: str, offsets: bool) -> GroupDescription:
+        request = pb.DescribeGroupsRequest(group_ids=[group], without_offsets=not offsets)
+
+        async def ask(stub: Any, **options: Any) -> pb.GroupDescription:
+            (found,) = (await stub.DescribeGroups(request, **options)).groups
+            if found.HasField("error"):
+                raise errors.from_proto(found.error)
+            answer: pb.GroupDescription = found
+            return answer
+
+        return _description(await self._call(group, lambda stub: lambda _, **options: ask(stub, **options), request))
+
+    async def set_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int], *, validate_only: bool = False
+    ) -> dict[TopicPartition, TidemarkError]:
+        """Have a group without members go on elsewhere; gives what was refused.
+
+        Raises:
+            TidemarkError: GROUP_NOT_EMPTY, INVALID_GROUP_ID, UNKNOWN_TOPIC, UNKNOWN_PARTITION.
+        """
+        positions = []
+        for where, offset in sorted(offsets.items()):
+            view = await self._cluster.topic(where.topic, timeout_s=self._timeout_s)
+            partition = view.partitions.get(where.partition)
+            incarnation = "" if partition is None else partition.incarnation
+            positions.append((where, offset, NO_EPOCH, view.topic_id, incarnation))
+        request = pb.AlterGroupOffsetsRequest(
+            group_id=group, offsets=commit_positions(positions), validate_only=validate_only
+        )
+        return _refused(await self._call(group, lambda stub: stub.AlterGroupOffsets, request))
+
+    async def delete(self, group: str) -> None:
+        """Forget a group without members; raises GROUP_NOT_EMPTY, GROUP_NOT_FOUND."""
+        await self._call(group, lambda stub: stub.DeleteGroup, pb.DeleteGroupRequest(group_id=group))
+
+    async def delete_offsets(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, TidemarkError]:
+        """Forget how far a group has read in these; gives what was refused: GROUP_SUBSCRIBED_TO_TOPIC."""
+        request = pb.DeleteGroupOffsetsRequest(group_id=group)
+        for where in partitions:
+            request.partitions.add(topic=where.topic, partition=where.partition)
+        return _refused(await self._call(group, lambda stub: stub.DeleteGroupOffsets, request))
+
+    async def _call(self, group: str, method: Callable[[Any], Callable[..., Any]], request: Any) -> Any:
+        group_settings(group)  # says what is wrong with the id
+        return await Coordinator(self._cluster, group).call(method, request, timeout_s=self._timeout_s)
+
+
+def _refused(response: Any) -> dict[TopicPartition, TidemarkError]:
+    return {
+        TopicPartition(one.topic, one.partition): errors.from_proto(one.error)
+        for one in response.partitions
+        if one.HasField("error")
+    }
+
+
+def _description(found: pb.GroupDescription) -> GroupDescription:
+    return GroupDescription(
+        group=found.group_id,
+        protocol=found.protocol,
+        state=_short(pb.GroupState.Name(found.state), "GROUP_STATE_"),
+        group_epoch=found.group_epoch,
+        assignor=found.assignor,
+        coordinator_id=found.coordinator_id,
+        members=tuple(map(_member, found.members)),
+        partitions=tuple(map(_partition, found.partitions)),
+    )
+
+
+def _member(found: pb.GroupMember) -> GroupMember:
+    return GroupMember(
+        member_id=found.member_id,
+        instance_id=found.instance_id,
+        client_id=found.client_id,
+        host=found.client_host,
+        member_epoch=found.member_epoch,
+        state=_short(pb.GroupMemberState.Name(found.state), "GROUP_MEMBER_STATE_"),
+        topics=tuple(found.subscribed_topics),
+        assigned=tuple(
+            TopicPartition(part.topic, index) for part in found.assignment.topics for index in part.partitions
+        ),
+    )
+
+
+def _partition(found: pb.GroupPartition) -> GroupPartition:
+    return GroupPartition(
+        partition=TopicPartition(found.topic, found.partition),
+        member_id=found.member_id,
+        committed=found.committed_offset,
+        committed_at_ms=found.committed_at_ms,
+        log_start_offset=found.log_start_offset,
+        high_watermark=found.high_watermark,
+        lag=found.lag,
+        error=errors.from_proto(found.error) if found.HasField("error") else None,
+        topic_id=found.topic_id,
+        incarnation=found.incarnation,
+    )
+
+
+def _short(name: str, prefix: str) -> str:
+    return name.removeprefix(prefix)
