@@ -118,6 +118,37 @@ class UnmadeDirectory:
         self._roster.put(self._found.partition, RosterEntry(self._found.identity, tuple(entries)))
 
 
+class _Lock:
+    """What keeps other processes out: a file of its own and, should somebody delete that, the directory itself.
+
+    Raises:
+        BlockingIOError: another process has it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = Descriptor(path / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+        self._place = Descriptor(path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(self._place.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:  # network file systems lock no directories
+            _LOGGER.info("only its lock file is locked", extra={"directory": str(path)})
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the directory is there under its name."""
+        try:
+            return os.path.samestat(path.stat(), os.fstat(self._place.number))
+        except OSError:
+            return False
+
+    def release(self) -> None:
+        """Give it back."""
+        for descriptor in (self._place, self._file):
+            fcntl.flock(descriptor.number, fcntl.LOCK_UN)
+
+
 class LogDirectory:
     """A directory that this process holds the lock of.
 
@@ -127,13 +158,13 @@ class LogDirectory:
         unfinished: such copies, as they were found.
     """
 
-    def __init__(self, path: Path, directory_id: str, lock: Descriptor) -> None:
+    def __init__(self, path: Path, directory_id: str, lock: _Lock) -> None:
         self.path = path
         self.directory_id = directory_id
         self.failed: str | None = None
         self.logs: dict[CheckpointKey, PartitionLog] = {}
         self.futures: dict[CheckpointKey, PartitionLog] = {}
-        self._lock_descriptor: Descriptor | None = lock
+        self._held: _Lock | None = lock
         self._checkpoint_lock = threading.Lock()
         self._to_delete: deque[tuple[float, list[Path]]] = deque()
         self.previous = PreviousDirectory(directory_id, _clean_epoch(path), _incarnation(path))
@@ -158,20 +189,20 @@ class LogDirectory:
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
-            lock = Descriptor(path / LOCK_FILE, os.O_RDWR | os.O_CREAT)
-            fcntl.flock(lock.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = _Lock(path)
         except BlockingIOError:
             raise _refusal(path, "is held by another process: stop that broker first") from None
         except OSError as error:
-            raise storage_error(f"open the log directory {path}", error) from error
+            sentence = f"cannot be used: {error.strerror}. Let this user write to it, or correct log.dirs"
+            raise _refusal(path, sentence, storage_error("", error).code) from error
         try:
             return cls._open_locked(path, lock, cluster_id, broker_id)
         except BaseException:
-            fcntl.flock(lock.number, fcntl.LOCK_UN)
+            lock.release()
             raise
 
     @classmethod
-    def _open_locked(cls, path: Path, lock: Descriptor, cluster_id: str, broker_id: BrokerId) -> LogDirectory:
+    def _open_locked(cls, path: Path, lock: _Lock, cluster_id: str, broker_id: BrokerId) -> LogDirectory:
         try:
             meta = read_json(path / META_FILE, format_version=int)
             if meta is not None and meta["format_version"] == FORMAT_VERSION:
@@ -312,9 +343,9 @@ class LogDirectory:
             log.close()
         self.logs.clear()
         self.futures.clear()
-        if self._lock_descriptor is not None:
-            fcntl.flock(self._lock_descriptor.number, fcntl.LOCK_UN)
-            self._lock_descriptor = None
+        if self._held is not None:
+            self._held.release()
+            self._held = None
 
     def asides(self) -> list[tuple[Path, str]]:
         """(path, "stray" or "delete") of what was set aside."""
@@ -342,6 +373,9 @@ class LogDirectory:
                 yield FoundReplica(partition, path, identity, document["generation"])
 
     def _check_online(self) -> None:
+        """Online, and still where it was opened: a syncfs by its path is to reach its own file system."""
+        if self.failed is None and self._held is not None and not self._held.is_at(self.path):
+            self.fail("it is gone, or is not the directory any more that was opened")
         if self.failed is not None:
             raise TidemarkError(ErrorCode.STORAGE_ERROR, self.failed)
 

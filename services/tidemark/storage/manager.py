@@ -55,6 +55,10 @@ def open_logs(
     """
     if not directories:
         raise TidemarkError(ErrorCode.INVALID_CONFIG, "log.dirs names no directory: name at least one")
+    named = [os.path.realpath(path) for path in directories]
+    twice = next((one for number, one in enumerate(named) if one in named[:number]), None)
+    if twice is not None:
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"log.dirs names {twice} twice: name it once")
     opened: list[LogDirectory] = []
     try:
         for path in directories:
