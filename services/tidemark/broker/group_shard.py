@@ -21,6 +21,7 @@ from tidemark.core.groups.state import Change, OffsetKey
 from tidemark.model import ErrorCode, TidemarkError
 
 _RETRY_S: Final = 0.2
+_SLICE: Final = 500
 _HANGS_S: Final = 0.5
 
 _T = TypeVar("_T")
@@ -137,11 +138,16 @@ class GroupShard:
         if self._is_changeable():
             self._swept(lambda coordinator, now: coordinator.take_in_topics(now), "topics")
 
-    def expire(self) -> None:
-        """Forget what is too old."""
-        if self._is_changeable():
-            assert self._coordinator is not None
-            self._write(self._coordinator.expire(self._situation()).changes)
+    async def expire(self) -> None:
+        """Forget what is too old; some groups at a time, as there may be very many."""
+        coordinator = self._coordinator
+        group_ids = [] if coordinator is None else [group.group_id for group in coordinator.groups]
+        for first in range(0, len(group_ids), _SLICE):
+            await asyncio.sleep(0)
+            if coordinator is not self._coordinator or not self._is_changeable():
+                return
+            assert coordinator is not None
+            self._write(coordinator.expire(self._situation(), group_ids[first : first + _SLICE]).changes)
 
     def touch(self, group_id: str, member_id: str) -> None:
         """A member is known to live, whatever becomes of its request."""

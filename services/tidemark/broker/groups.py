@@ -207,7 +207,7 @@ class Groups:
         while True:
             await asyncio.sleep(self._expire_s)
             for shard in tuple(self._shards.values()):
-                shard.expire()
+                await shard.expire()
 
     async def _follow_topics(self) -> None:
         async for _ in self.metadata.watch(()):

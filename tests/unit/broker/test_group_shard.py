@@ -162,9 +162,30 @@ async def test_what_could_not_be_written_changes_nothing(log: HeldLog, shard: Gr
         await commit(shard, 1)
     assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
     shard.sweep()
-    shard.expire()
+    await shard.expire()
     assert shard.coordinator.find("g") is None
     assert log.writes.empty()
+
+
+async def test_what_is_too_old_is_forgotten_by_a_record(log: HeldLog, shard: GroupShard) -> None:
+    committing = commit(shard, 1)
+    await log.finish_write()
+    await committing
+    await shard.expire()
+    assert log.writes.empty()
+    log.records.clear()
+    log.refusal = None
+    long_after = situation()._replace(wall_ms=10 * GroupSettings().offsets_retention_ms)
+    made = GroupShard(cast(GroupLog, log), lambda: long_after, 1.0, GroupMetrics(Metrics()))
+    await loaded(made)
+    committing = commit(made, 1)
+    await log.finish_write()
+    await committing
+    await made.expire()
+    (change,) = await log.finish_write()
+    assert change.value is None
+    assert made.coordinator.find("g") is None
+    made.close()
 
 
 async def test_an_answer_after_the_leadership_is_a_refusal(log: HeldLog, shard: GroupShard) -> None:

@@ -52,6 +52,7 @@ class GroupCoordinator:
 
     def __init__(self) -> None:
         self._groups: dict[str, Group] = {}
+        self._with_members: dict[str, Group] = {}
 
     @classmethod
     def replay(cls, changes: Iterable[Change], now_ms: int) -> GroupCoordinator:
@@ -66,7 +67,9 @@ class GroupCoordinator:
                 group_id = change.key.group_id
                 coordinator._groups.setdefault(group_id, Group(group_id)).put(change.key, change.value)
         for group in coordinator._groups.values():
-            group.last_seen_ms = dict.fromkeys(group.specs, now_ms)
+            if group.specs:
+                coordinator._with_members[group.group_id] = group
+                group.last_seen_ms = dict.fromkeys(group.specs, now_ms)
         return coordinator
 
     @property
@@ -106,7 +109,7 @@ class GroupCoordinator:
 
     def excuse(self, ms: int) -> None:
         """The coordinator itself stood still for so long: that is held against no member."""
-        for group in self._groups.values():
+        for group in self._with_members.values():
             for since_ms in (group.last_seen_ms, group.revoking_since_ms):
                 for member_id in since_ms:
                     since_ms[member_id] += ms
@@ -151,7 +154,7 @@ class GroupCoordinator:
         """Take out the members whose time is over."""
         removed: list[tuple[str, str]] = []
         changes: list[Change] = []
-        for group in tuple(self._groups.values()):
+        for group in tuple(self._with_members.values()):
             members = membership.overdue(group, now)
             if members:
                 removed.extend((group.group_id, member_id) for member_id in members)
@@ -162,16 +165,16 @@ class GroupCoordinator:
         """Topics have come, gone or grown: groups that read them are assigned anew."""
         group_ids: list[str] = []
         changes: list[Change] = []
-        for group in tuple(self._groups.values()):
+        for group in tuple(self._with_members.values()):
             if is_outdated(group, now.topics):
                 group_ids.append(group.group_id)
                 changes.extend(self._raise_epoch(group.group_id, now).changes)
         return Outcome(Swept(tuple(group_ids), ()), tuple(changes))
 
-    def expire(self, now: Situation) -> Outcome[None]:
-        """Forget what is older than `offsets.retention.minutes`."""
+    def expire(self, now: Situation, group_ids: Iterable[str] | None = None) -> Outcome[None]:
+        """Forget what is older than `offsets.retention.minutes`, of these groups or of all."""
         changes: list[Change] = []
-        for group_id in tuple(self._groups):
+        for group_id in tuple(self._groups) if group_ids is None else group_ids:
             changes.extend(self._change(group_id, lambda transaction: offsets.expire(transaction, now)).changes)
         return Outcome(None, tuple(changes))
 
@@ -187,8 +190,9 @@ class GroupCoordinator:
         group = self._groups.get(group_id) or Group(group_id)
         transaction = Transaction(group)
         answer = change(transaction)
-        if group.exists:
-            self._groups[group_id] = group
-        else:
-            self._groups.pop(group_id, None)
+        for groups, belongs in ((self._groups, group.exists), (self._with_members, bool(group.specs))):
+            if belongs:
+                groups[group_id] = group
+            else:
+                groups.pop(group_id, None)
         return Outcome(answer, transaction.changes)
