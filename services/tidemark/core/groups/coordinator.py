@@ -31,7 +31,7 @@ class Outcome(NamedTuple, Generic[_T]):
 
 
 class Swept(NamedTuple):
-    """What time, or news of topics, did to groups: the ids of those changed, and the members taken out."""
+    """What time, or news of topics, did to members: the ids of groups changed, and the members taken out."""
 
     group_ids: tuple[str, ...]
     removed: tuple[tuple[str, str], ...]
@@ -171,12 +171,12 @@ class GroupCoordinator:
                 changes.extend(self._raise_epoch(group.group_id, now).changes)
         return Outcome(Swept(tuple(group_ids), ()), tuple(changes))
 
-    def expire(self, now: Situation, group_ids: Iterable[str] | None = None) -> Outcome[None]:
+    def expire(self, now: Situation, group_ids: Iterable[str] | None = None) -> Outcome[Swept]:
         """Forget what is older than `offsets.retention.minutes`, of these groups or of all."""
         changes: list[Change] = []
         for group_id in tuple(self._groups) if group_ids is None else group_ids:
             changes.extend(self._change(group_id, lambda transaction: offsets.expire(transaction, now)).changes)
-        return Outcome(None, tuple(changes))
+        return Outcome(Swept((), ()), tuple(changes))
 
     def _remove(self, group_id: str, members: tuple[str, ...], now: Situation) -> Outcome[None]:
         return self._change(group_id, lambda transaction: membership.remove(transaction, members, now))
