@@ -16,7 +16,7 @@ from tidemark.core.placement import assign_replicas
 from tidemark.model import ErrorCode, TidemarkError, TopicDescription
 from tidemark.ports import MetadataStore
 
-_SEGMENT_BYTES: Final = 8 << 20
+_SEGMENT_BYTES: Final = 4 << 20
 """Only what is not in the active segment is compacted: a new coordinator reads little more than that."""
 _QUIET_S: Final = 1.0
 """After a try the next one waits: ZooKeeper is not asked by every client's every call."""
