@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.model import TopicPartition
 from tidemark.storage.files import BadFile, pack_lines, read_lines, write_temporary
@@ -24,6 +24,14 @@ _log = logging.getLogger(__name__)
 
 CheckpointKey = tuple[TopicPartition, str]
 """A partition and its incarnation."""
+
+
+class Captured(NamedTuple):
+    """What a checkpoint will vouch for: the log at one instant, and the number of cuts until then."""
+
+    log_end: int
+    log_start: int
+    cuts: int
 
 
 @dataclass(slots=True)

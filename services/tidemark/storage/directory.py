@@ -28,6 +28,7 @@ from tidemark.storage.checkpoint import (
     HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
+    Captured,
     CheckpointKey,
     Checkpoints,
     read_checkpoints,
@@ -46,7 +47,7 @@ from tidemark.storage.files import (
     sync_directory,
     sync_file_system,
 )
-from tidemark.storage.log import Captured, PartitionLog
+from tidemark.storage.log import PartitionLog
 from tidemark.storage.recovery import make_segment
 from tidemark.storage.roster import Roster, RosterEntry
 

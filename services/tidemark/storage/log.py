@@ -11,12 +11,13 @@ import errno
 import os
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.record.envelope import STAMP_BYTES, Batch, stamp
+from tidemark.storage.checkpoint import Captured
 from tidemark.storage.cleanable import CleanableLog
 from tidemark.storage.cleaner_point import lower_clean_point
 from tidemark.storage.damage import CUT_FILE, CutPoint, forget_damage, read_cut_point, write_cut_point
@@ -41,14 +42,6 @@ from tidemark.storage.tail import Tail
 
 _IOV_MAX: Final = 1024
 _INDEX_BEHIND_ENTRIES: Final = 64
-
-
-class Captured(NamedTuple):
-    """What a checkpoint will vouch for: the log at one instant, and the number of cuts until then."""
-
-    log_end: int
-    log_start: int
-    cuts: int
 
 
 class PartitionLog(CleanableLog, MovableLog):
@@ -137,13 +130,14 @@ class PartitionLog(CleanableLog, MovableLog):
             if active.first_timestamp_us is None:
                 active.first_timestamp_us = self._first_timestamp(active, descriptor, envelope.max_timestamp_us)
         write_vector(descriptor, buffers, total, active.size_bytes)
-        self._publish(active, placed)
+        self._publish(active, descriptor, placed)
         self._remember(batches, start, placed, leader_epoch, stamping)
         return start + len(placed)
 
-    def _publish(self, active: Segment, placed: list[tuple[int, int, int, int]]) -> None:
+    def _publish(self, active: Segment, descriptor: int, placed: list[tuple[int, int, int, int]]) -> None:
         tail, interval_bytes = self._tail, self._interval_bytes
         with self._lock:
+            active.ensure_index(descriptor, interval_bytes)  # a checkpoint may have let go of it
             for base, following, length, timestamp_us in placed:
                 active.note(
                     base_offset=base,
@@ -491,9 +485,12 @@ class PartitionLog(CleanableLog, MovableLog):
                 self._epochs_behind = False
                 due = snapshot_due(self._unsnapshotted_batches, self._producers)
                 snapshot = self._producers.copy() if due else None
-            if behind:
+            idle, self._captured_end = captured.log_end == self._captured_end, captured.log_end
+            if behind or (idle and index is not None and len(index) > _INDEX_BEHIND_ENTRIES):
                 with self._lock:
                     active.persist()
+                    if idle:
+                        active.forget_index()
             if epochs is not None:
                 try:
                     write_epochs(self._path, epochs)

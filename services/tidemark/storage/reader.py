@@ -92,6 +92,7 @@ class LogReader:
         self._cut_pending = recovered.cut_pending
         self._snapshot_at = recovered.snapshot_at
         self._unsnapshotted_batches = recovered.unsnapshotted_batches
+        self._captured_end = -1
         self._names_behind = True
         self._identity_behind = True
         self._broken: str | None = None

@@ -24,6 +24,7 @@ from tests.unit.storage.batches import (
     make_batch,
     memory_directory,
     open_one,
+    read_all,
 )
 
 OPEN_FILES_MAX = 64
@@ -109,6 +110,28 @@ def test_indexes_of_old_segments_are_let_go_and_read_again(path: Path) -> None:
     assert log.log_end_offset == 340
     logs.close()
     assert pool.indexes.total_bytes == 0
+
+
+def test_a_checkpoint_lets_go_of_the_index_of_a_log_that_is_not_appended_to(path: Path) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {"index.interval.bytes": "1"})
+    lead(log, *[BATCH] * 1000)
+    logs.checkpoint({})
+    assert log._segments[-1].index is not None
+    logs.checkpoint({})
+    assert log._segments[-1].index is None
+    assert log.read(Offset(35), end_offset=10_000, max_bytes=1) == read_all(log)[3 * LENGTH : 4 * LENGTH]
+    lead(log, BATCH)
+    index = log._segments[-1].index
+    assert index is not None
+    assert list(index.offsets) == list(range(0, 10_010, 10))
+    logs.checkpoint({})
+    logs.close()
+    logs = open_one(path)
+    log, recovered = logs.open(PARTITION, IDENTITY, {"index.interval.bytes": "1"})
+    assert recovered.log_end_offset == 10_010
+    assert len(read_all(log)) == 1001 * LENGTH
+    logs.close()
 
 
 class Old:
