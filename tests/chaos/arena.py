@@ -7,17 +7,23 @@ from types import TracebackType
 
 from tidemark.local.cluster import LocalCluster
 
+from tests.chaos.arena_names import BROKERS, CONTROLLERS, ZOOKEEPER
+from tests.chaos.disks import Disks
 from tests.chaos.proxy import HOST, Network
 
-ZOOKEEPER = "zookeeper"
-BROKERS = ("broker-0", "broker-1", "broker-2")
-CONTROLLERS = ("controller-100", "controller-101")
+_EAGER = {
+    "controlled.shutdown.max.wait.ms": "3000",
+    "log.cleaner.backoff.ms": "300",
+    "log.retention.check.interval.ms": "300",
+}
+"""What takes minutes elsewhere happens within a round."""
 
 
 class Arena:
     """Three brokers, two controllers, an admin service, ZooKeeper, and the network between them."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, disks: Disks) -> None:
+        self.disks = disks
         self.network = Network(self._pids)
         self._directory = directory
         self._ports: dict[str, int] = {}
@@ -42,10 +48,17 @@ class Arena:
             self._ports[ZOOKEEPER] = self.network.add(ZOOKEEPER, lambda: self.cluster.zookeeper.port)
             everybody = {"zookeeper.connect": f"{HOST}:{self._ports[ZOOKEEPER]}"}
             settings = {kind: dict(everybody) for kind in ("broker", "controller", "admin")}
-            settings["broker"]["controlled.shutdown.max.wait.ms"] = "3000"
+            settings["broker"] |= _EAGER
             for name in (*BROKERS, *CONTROLLERS):
                 settings[name] = {"advertised.listeners": f"{HOST}:{self._ports[name]}"}
-            self._cluster = LocalCluster(self._directory, settings=settings)
+            for name in BROKERS:
+                settings[name]["log.dirs"] = self.disks.log_dirs(name)
+            self._cluster = LocalCluster(
+                self._directory,
+                settings=settings,
+                environment=self.disks.environment,
+                launchers=self.disks.launchers,
+            )
             self._cluster.start()
         except BaseException:
             self.network.__exit__()

@@ -2,6 +2,9 @@
 
 A record whose outcome is unknown may be in the log once or not at all; everything else is exact. Readers were assigned
 their partitions and did not seek, so what they were given must be without a step back and without a gap.
+
+Of a compacted topic a record may be gone once a later one of its key is there; of one that shrinks, what lies below
+its start: everything else that is known of such a record, from acknowledgements and readers, must agree all the same.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tests.chaos.history import History, Outcome, Partition
+
+REPLICAS = 3
 
 
 class Anomaly(StrEnum):
@@ -35,6 +40,8 @@ class Anomaly(StrEnum):
     """Somebody was told a lower end than somebody had been told before they asked."""
     NEVER_SENT = "never sent"
     """Nobody sent what is there."""
+    CAME_BACK = "came back"
+    """Deleted, as all replicas have said, and there at the end, though one of them was never killed since."""
     GAVE_UP = "gave up"
     """A client raised where it should have waited."""
 
@@ -58,8 +65,28 @@ def check(history: History) -> list[Finding]:
         *_of_senders(history),
         *_of_readers(history),
         *_of_ends(history),
+        *_of_deletions(history),
         *(Finding(Anomaly.GAVE_UP, -1, failure) for failure in history.failures),
     ]
+
+
+class _Gone:
+    """What may be gone at the end: below the start, or with a later record of its key in the log."""
+
+    def __init__(self, history: History) -> None:
+        self._starts = history.starts
+        self._keys = {(record.partition, record.value): record.key for record in history.sent if record.key}
+        self._latest: dict[tuple[Partition, str], int] = {}
+        for partition, records in history.final.items():
+            for offset, value in records:
+                key = self._keys.get((partition, value))
+                if key is not None:
+                    self._latest[partition, key] = offset
+
+    def may(self, partition: Partition, offset: int, value: str) -> bool:
+        key = self._keys.get((partition, value))
+        covered = key is not None and self._latest.get((partition, key), -1) > offset
+        return covered or offset < self._starts.get(partition, 0)
 
 
 def _of_the_log(history: History) -> Iterator[Finding]:
@@ -82,17 +109,18 @@ def _of_senders(history: History) -> Iterator[Finding]:
         for offset, value in records:
             places.setdefault((partition, value), offset)
     last: dict[tuple[str, Partition], tuple[int, str]] = {}
+    gone = _Gone(history)
     for record in history.sent:
         where = places.get((record.partition, record.value))
         if record.outcome is Outcome.ACKNOWLEDGED:
             found = at_offset.get(record.partition, {}).get(record.offset)
-            if where is None:
+            if where is None and (found is not None or not gone.may(record.partition, record.offset, record.value)):
                 yield Finding(
                     Anomaly.LOST,
                     record.partition,
                     f"{record.value!r} was acknowledged at {record.offset}, where there is {found!r}",
                 )
-            elif where != record.offset:
+            elif where is not None and where != record.offset:
                 yield Finding(
                     Anomaly.DIVERGED,
                     record.partition,
@@ -114,6 +142,10 @@ def _of_readers(history: History) -> Iterator[Finding]:
     at_offset = {partition: dict(records) for partition, records in history.final.items()}
     seen: dict[tuple[Partition, int], tuple[str, str]] = {}
     positions: dict[tuple[str, Partition], int] = {}
+    gone = _Gone(history)
+    for record in history.sent:
+        if record.outcome is Outcome.ACKNOWLEDGED:
+            seen[record.partition, record.offset] = (record.value, f"{record.sender}, who had it acknowledged,")
     for one in history.polled:
         log = at_offset.get(one.partition, {})
         value, reader = seen.setdefault((one.partition, one.offset), (one.value, one.reader))
@@ -123,7 +155,8 @@ def _of_readers(history: History) -> Iterator[Finding]:
                 one.partition,
                 f"at {one.offset} {reader} was given {value!r} and {one.reader} {one.value!r}",
             )
-        if log.get(one.offset) != one.value:
+        there = log.get(one.offset)
+        if there != one.value and (there is not None or not gone.may(one.partition, one.offset, one.value)):
             yield Finding(
                 Anomaly.UNCOMMITTED,
                 one.partition,
@@ -162,3 +195,16 @@ def _of_ends(history: History) -> Iterator[Finding]:
                     Anomaly.END_WENT_BACK, partition, f"{floor[number]} was told before {end_offset} was asked for"
                 )
             highest = max(highest, end_offset)
+
+
+def _of_deletions(history: History) -> Iterator[Finding]:
+    """A log start is forgotten only by who is killed before it has written it down."""
+    for one in history.deleted:
+        start = history.starts.get(one.partition, 0)
+        killed = {name for at_s, name in history.killed if at_s >= one.answered_s}
+        if start < one.before_offset and len(killed) < REPLICAS:
+            yield Finding(
+                Anomaly.CAME_BACK,
+                one.partition,
+                f"it starts at {start}, deleted was what lies before {one.before_offset}",
+            )

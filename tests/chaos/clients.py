@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
 
-from tidemark.client import Consumer, Producer, SendHandle
-from tidemark.model import TidemarkError
+from tidemark.client import AdminClient, Consumer, Producer, SendHandle
+from tidemark.client.ranges import RangeReader
+from tidemark.model import ErrorCode, TidemarkError
 
-from tests.chaos.history import History, Outcome, Polled, Sent, ToldEnd
+from tests.chaos.history import Deleted, History, Outcome, Polled, Sent, ToldEnd
+from tests.chaos.loads import Load
 
 DRAIN_S = 90.0
-_BURST = 40
+_ASK_S = 20.0
 _PAUSE_S = 0.02
 
 
 class Sender:
     """An idempotent producer with acks=all that sends numbered values to the partitions in turn."""
 
-    def __init__(self, name: str, bootstrap: str, topic: str, partitions: int) -> None:
+    def __init__(self, name: str, bootstrap: str, load: Load) -> None:
         self.name = name
         self._bootstrap = bootstrap
-        self._topic = topic
-        self._partitions = partitions
-        self._handles: list[tuple[str, int, SendHandle]] = []
+        self._load = load
+        self._handles: list[tuple[str, str, int, SendHandle]] = []
 
     def send_until(self, ended: threading.Event, history: History) -> None:
         """A steady load; then waits for what is under way and writes everything down."""
+        load, number = self._load, 0
         with Producer(self._bootstrap, acks="all", batch_bytes=4096) as producer:
-            number = 0
             while not ended.is_set():
-                for _ in range(_BURST):
-                    value = f"{self.name}:{number}"
-                    partition = number % self._partitions
-                    handle = producer.send(self._topic, value.encode(), partition=partition)
-                    self._handles.append((value, partition, handle))
+                for _ in range(load.burst):
+                    value, partition = f"{self.name}:{number}", number % load.partitions
+                    key = f"k{number * number % load.keys}" if load.keys else ""
+                    handle = producer.send(load.topic, value.encode(), key=key.encode() or None, partition=partition)
+                    self._handles.append((value, key, partition, handle))
                     number += 1
                 ended.wait(_PAUSE_S)
             try:
@@ -44,24 +46,30 @@ class Sender:
                 history.add_failure(f"{self.name} could not deliver what it had sent: {error}")
             history.sent += [self._known(*sent) for sent in self._handles]
 
-    def _known(self, value: str, partition: int, handle: SendHandle) -> Sent:
+    def _known(self, value: str, key: str, partition: int, handle: SendHandle) -> Sent:
         try:
             told = handle.result(0.0)
         except (TidemarkError, TimeoutError):
-            return Sent(value, self.name, partition, Outcome.UNKNOWN)
-        return Sent(value, self.name, partition, Outcome.ACKNOWLEDGED, told.offset)
+            return Sent(value, self.name, partition, Outcome.UNKNOWN, key=key)
+        return Sent(value, self.name, partition, Outcome.ACKNOWLEDGED, told.offset, key)
 
 
 def read_until(
-    name: str, bootstrap: str, topic: str, at_end: Callable[[dict[int, int]], bool], history: History
+    name: str, bootstrap: str, load: Load, at_end: Callable[[dict[int, int]], bool], history: History
 ) -> None:
-    """Read everything from the beginning, until `at_end` likes the positions."""
+    """Read everything from the beginning, until `at_end` likes the positions; over what is gone from the front."""
     positions: dict[int, int] = {}
     try:
         with Consumer(bootstrap) as consumer:
-            consumer.assign(topic)
+            consumer.assign(load.topic)
             while not at_end(positions):
-                batch = consumer.poll(0.2)
+                try:
+                    batch = consumer.poll(0.2)
+                except TidemarkError as error:
+                    if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or not load.shrinks:
+                        raise
+                    _go_to_the_start(consumer, bootstrap, load, positions)
+                    continue
                 if batch is None:
                     continue
                 rows = batch.rows.select(["offset", "value"]).to_pylist()
@@ -71,6 +79,33 @@ def read_until(
                 positions[batch.partition] = rows[-1]["offset"] + 1
     except TidemarkError as error:
         history.add_failure(f"{name} gave up at {positions}: {error}")
+
+
+def _go_to_the_start(consumer: Consumer, bootstrap: str, load: Load, positions: dict[int, int]) -> None:
+    """In whatever partition begins past where it is read; what cannot be asked now is asked again."""
+    try:
+        with RangeReader(bootstrap, deadline_s=_ASK_S) as reader:
+            for partition, bounds in reader.bounds(load.topic, range(load.partitions)).items():
+                if consumer.position((load.topic, partition)) < bounds.earliest:
+                    consumer.seek((load.topic, partition), bounds.earliest)
+                    positions[partition] = bounds.earliest
+    except TidemarkError as error:
+        if not error.retriable:
+            raise
+
+
+def delete_until(admin: str, load: Load, ended: threading.Event, seed: int, history: History) -> None:
+    """Delete some of a partition's front now and then; what is refused or not answered may have happened or not."""
+    chance = random.Random(seed)
+    with AdminClient(admin, timeout_s=5.0) as client:
+        while not ended.wait(chance.uniform(0.5, 3.0)):
+            partition = chance.randrange(load.partitions)
+            try:
+                told = client.delete_records(load.topic, partition, -1)
+            except TidemarkError:
+                continue
+            if not told.behind:
+                history.deleted.append(Deleted(partition, told.low_watermark, time.monotonic()))
 
 
 def ask_ends_until(bootstrap: str, topic: str, partitions: int, ended: threading.Event, history: History) -> None:

@@ -27,6 +27,8 @@ class Sent:
     partition: Partition
     outcome: Outcome
     offset: Offset = -1
+    key: str = ""
+    """Empty where records have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,22 @@ class ToldEnd:
     answered_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """Somebody was told that the records before an offset are deleted, by every assigned replica."""
+
+    partition: Partition
+    before_offset: Offset
+    answered_s: float
+
+
 @dataclass(slots=True)
 class History:
-    """Everything of one round.
+    """Everything of one topic in one round.
 
     Attributes:
+        starts: where each partition starts at the end; 0 where none is given.
+        killed: when which process was killed, or lost a directory; seconds.
         final: what is in each partition at the end, when everybody is well again: (offset, value) in offset order.
     """
 
@@ -61,6 +74,9 @@ class History:
     polled: list[Polled] = field(default_factory=list)
     ends: list[ToldEnd] = field(default_factory=list)
     final: dict[Partition, list[tuple[Offset, str]]] = field(default_factory=dict)
+    starts: dict[Partition, Offset] = field(default_factory=dict)
+    deleted: list[Deleted] = field(default_factory=list)
+    killed: list[tuple[float, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

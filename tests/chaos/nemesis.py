@@ -11,7 +11,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from tidemark.model import TidemarkError
 
-from tests.chaos.arena import BROKERS, CONTROLLERS, ZOOKEEPER, Arena
+from tests.chaos.arena import Arena
+from tests.chaos.arena_names import BROKERS, CONTROLLERS, ZOOKEEPER
+from tests.chaos.disks import SMALL
 from tests.chaos.proxy import ANYBODY, Trouble
 
 SHORT_S = (0.2, 1.5)
@@ -23,8 +25,11 @@ class Nemesis:
 
     def __init__(self, arena: Arena, seed: int) -> None:
         self._arena = arena
+        self.seed = seed
         self._chance = random.Random(seed)
         self.told: list[str] = []
+        self.killed: list[tuple[float, str]] = []
+        """When, by time.monotonic, and which broker."""
         self._faults: tuple[Callable[[], Iterator[str]], ...] = (
             self._kill_a_broker,
             self._kill_a_broker,
@@ -40,6 +45,8 @@ class Nemesis:
             self._cut_two_brokers,
             self._cut_one_way,
             self._slow_links,
+            self._fill_a_disk,
+            self._break_a_disk,
         )
 
     def strike_until(self, until_s: float) -> None:
@@ -65,6 +72,7 @@ class Nemesis:
         for name in cluster.names:
             if not cluster.process(name).running:
                 self.told.append(f"{name} had ended by itself")
+                self.killed.append((time.monotonic(), name))
                 cluster.restart(name)
 
     # -- processes
@@ -76,21 +84,26 @@ class Nemesis:
         yield from self._kill(self._chance.choice(CONTROLLERS))
 
     def _kill(self, name: str) -> Iterator[str]:
-        self._arena.cluster.kill(name)
+        self._kill_now(name)
         yield f"kill -9 {name}"
         self._wait(SHORT_S)
         self._bring_back(name)
+
+    def _kill_now(self, name: str) -> None:
+        self._arena.cluster.kill(name)
+        self.killed.append((time.monotonic(), name))
 
     def _shut_a_broker_down(self) -> Iterator[str]:
         """Controlled: it says that it wants to go and waits until it may."""
         name = self._chance.choice(BROKERS)
         self._arena.cluster.terminate(name)
+        self.killed.append((time.monotonic(), name))  # it may be so slow that it is killed in the end
         yield f"SIGTERM {name}"
         self._bring_back(name)
 
     def _kill_every_broker(self) -> Iterator[str]:
         for name in BROKERS:
-            self._arena.cluster.kill(name)
+            self._kill_now(name)
         yield "kill -9 of every broker"
         for name in self._chance.sample(BROKERS, len(BROKERS)):
             self._bring_back(name)
@@ -131,6 +144,24 @@ class Nemesis:
         yield "SIGSTOP zookeeper"
         self._wait((0.5, 8.0))
         os.kill(zookeeper.pid, signal.SIGCONT)
+
+    # -- disks
+
+    def _fill_a_disk(self) -> Iterator[str]:
+        self._arena.disks.fill()
+        yield f"the second disk of {SMALL} is full"
+        self._wait(LONG_S)
+        self._arena.disks.make_room()
+
+    def _break_a_disk(self) -> Iterator[str]:
+        """Its replicas there are given up; a start takes them back."""
+        name = self._chance.choice(BROKERS)
+        self._arena.disks.break_second(name)
+        yield f"the second disk of {name} fails"
+        self._wait(LONG_S)
+        self._arena.disks.mend()
+        self._kill_now(name)
+        self._bring_back(name)
 
     # -- the network
 

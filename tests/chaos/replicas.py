@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Container
 from pathlib import Path
 
 from tidemark.model import BrokerId, Offset, TopicPartition
 from tidemark.record.checks import check_batches
+from tidemark.record.envelope import Batch, parse_envelope
+from tidemark.record.payload import with_offsets
 from tidemark.storage.manager import LogManager, open_logs
 
 _READ_BYTES = 1 << 20
@@ -19,19 +22,32 @@ Batches = dict[int, tuple[int, bytes]]
 """By base offset: the next batch's, and the bytes."""
 
 
-def differences(directories: dict[int, Path], ends: dict[TopicPartition, int], scratch: Path) -> list[str]:
+def differences(
+    directories: dict[int, list[Path]],
+    ends: dict[TopicPartition, int],
+    scratch: Path,
+    *,
+    compacted: Container[str] = (),
+) -> list[str]:
     """Where a replica lacks something or differs from another below `ends`, exclusive; `directories` by broker.
+
+    Of the topics `compacted`, records are compared instead of bytes: what two have is the same, and each has the
+    latest of every key. Below where one of the logs starts nothing is.
 
     The logs are opened from copies: what a round left behind is evidence.
     """
     opened: dict[int, LogManager] = {}
     try:
-        for broker, directory in directories.items():
-            copy = scratch / f"copy-{broker}"
-            shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.tmp"))
-            cluster_id = json.loads((copy / "meta.json").read_text())["cluster_id"]
-            opened[broker] = open_logs([copy], cluster_id=cluster_id, broker_id=BrokerId(broker))
-        return compare({broker: _contents(logs, ends) for broker, logs in opened.items()}, ends)
+        for broker, places in directories.items():
+            copies = [scratch / f"copy-{broker}" / str(number) for number in range(len(places))]
+            for directory, copy in zip(places, copies, strict=True):
+                shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.tmp", "ballast"))
+            cluster_id = json.loads((copies[0] / "meta.json").read_text())["cluster_id"]
+            opened[broker] = open_logs(copies, cluster_id=cluster_id, broker_id=BrokerId(broker))
+        contents = {broker: _contents(logs, ends) for broker, logs in opened.items()}
+        whole = {partition: end for partition, end in ends.items() if partition.topic not in compacted}
+        cleaned = {partition: end for partition, end in ends.items() if partition.topic in compacted}
+        return [*compare(contents, whole), *compare_records(contents, cleaned)]
     finally:
         for logs in opened.values():
             logs.close()
@@ -69,10 +85,41 @@ def compare(contents: dict[int, dict[TopicPartition, Batches]], ends: dict[Topic
             reached = max((following for following, _ in batches.values()), default=0)
             if reached < end:
                 found.append(f"{partition}: broker {broker} ends at {reached}, below {end}")
+        begins = max((min(batches, default=0) for batches in held.values()), default=0)
         first, *others = held
         for other in others:
-            offsets = sorted({*held[first], *held[other]})
+            offsets = sorted(offset for offset in {*held[first], *held[other]} if offset >= begins)
             wrong = next((at for at in offsets if held[first].get(at) != held[other].get(at)), None)
             if wrong is not None:
                 found.append(f"{partition}: brokers {first} and {other} differ at {wrong}")
     return found
+
+
+def compare_records(contents: dict[int, dict[TopicPartition, Batches]], ends: dict[TopicPartition, int]) -> list[str]:
+    """The same of compacted partitions."""
+    found: list[str] = []
+    for partition, end in ends.items():
+        latest: dict[bytes, int] = {}
+        known: dict[int, tuple[int, tuple[bytes, bytes]]] = {}
+        held = {broker: _records(mine.get(partition, {}), end) for broker, mine in contents.items()}
+        for broker, records in held.items():
+            for offset, record in records.items():
+                first, same = known.setdefault(offset, (broker, record))
+                if same != record:
+                    found.append(f"{partition}: brokers {first} and {broker} differ at {offset}")
+                latest[record[0]] = max(latest.get(record[0], -1), offset)
+        for broker, records in held.items():
+            lacking = sorted(offset for offset in latest.values() if offset not in records)
+            if lacking:
+                found.append(f"{partition}: broker {broker} lacks the latest records of keys at {lacking}")
+    return found
+
+
+def _records(batches: Batches, end: int) -> dict[int, tuple[bytes, bytes]]:
+    """Key and value by offset."""
+    records: dict[int, tuple[bytes, bytes]] = {}
+    for _, data in batches.values():
+        for row in with_offsets(Batch(parse_envelope(data), data)).to_pylist():
+            if row["offset"] < end:
+                records[row["offset"]] = (row["key"], row["value"])
+    return records

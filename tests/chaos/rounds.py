@@ -6,24 +6,24 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tidemark.client import AdminClient
 from tidemark.client.ranges import RangeReader
-from tidemark.model import TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
-from tests.chaos.arena import BROKERS, Arena
-from tests.chaos.checker import check
-from tests.chaos.clients import Sender, ask_ends_until, read_until
+from tests.chaos.arena import Arena
+from tests.chaos.arena_names import BROKERS
+from tests.chaos.checker import REPLICAS, check
+from tests.chaos.clients import Sender, ask_ends_until, delete_until, read_until
+from tests.chaos.disks import Disks
 from tests.chaos.history import History, Outcome
+from tests.chaos.loads import COMPACTED, LOADS, PLAIN, SHRINKING, Load
 from tests.chaos.mover import Mover
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.replicas import differences
 
-TOPIC = "round"
-PARTITIONS = 6
-SENDERS = ("a", "b")
-READERS = ("x", "y")
 CALM_S = 2.0
 """The load goes on so long after the last misfortune."""
 PEACE_S = 90.0
@@ -42,33 +42,58 @@ class Report:
     ends: int
     moves: tuple[int, int, int]
     """Asked for, cancelled, refused."""
+    covered: int
+    """Acknowledged records of the compacted topic that later ones have replaced."""
+    let_go: int
+    """Offsets below the starts of the topic that shrinks."""
+    deletions: int
 
     def __str__(self) -> str:
         verdict = "all is well" if not self.findings else "\n  ".join(["WRONG:", *self.findings[:20]])
         return (
             f"seed {self.seed}: {len(self.faults)} misfortunes, {self.acknowledged} acknowledged, {self.unknown} "
             f"unknown, {self.polled} polled, {self.ends} ends asked, "
-            f"{self.moves[0]} moves asked, {self.moves[1]} cancelled, {self.moves[2]} refused\n"
+            f"{self.moves[0]} moves asked, {self.moves[1]} cancelled, {self.moves[2]} refused; "
+            f"{self.covered} records compacted away, {self.let_go} let go, {self.deletions} deletions\n"
             f"  {'; '.join(self.faults)}\n  {verdict}"
         )
 
 
 def run_round(directory: Path, seed: int, duration_s: float) -> Report:
     """A round in an empty directory, which holds the evidence afterwards."""
-    history = History()
-    with Arena(directory) as arena:
-        nemesis = Nemesis(arena, seed)
-        with AdminClient(arena.cluster.admin_address) as admin:
-            admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, configs={"min.insync.replicas": "2"})
-            mover = Mover(arena.cluster.admin_address, TOPIC, PARTITIONS, seed)
-            _live_through(arena, nemesis, mover, history, duration_s)
-            not_in_sync = mover.bring_home(time.monotonic() + PEACE_S) or _wait_until_in_sync(admin)
-        findings = [str(finding) for finding in check(history)] + not_in_sync
-    if not not_in_sync:
-        directories = {int(name.split("-")[1]): directory / name for name in BROKERS}
-        ends = {TopicPartition(TOPIC, index): log[-1][0] + 1 for index, log in history.final.items() if log}
-        findings += differences(directories, ends, directory)
+    histories = {load.topic: History() for load in LOADS}
+    with Disks(directory) as disks:
+        with Arena(directory, disks) as arena:
+            nemesis = Nemesis(arena, seed)
+            with AdminClient(arena.cluster.admin_address) as admin:
+                for load in LOADS:
+                    admin.create_topic(
+                        load.topic, partitions=load.partitions, replication_factor=3, configs=load.topic_configs
+                    )
+                mover = Mover(arena.cluster.admin_address, PLAIN.topic, PLAIN.partitions, seed)
+                _live_through(arena, nemesis, mover, histories, duration_s)
+                not_in_sync = mover.bring_home(time.monotonic() + PEACE_S) or _wait_until_in_sync(admin)
+            findings = list(not_in_sync)
+            for topic, history in histories.items():
+                history.killed = nemesis.killed
+                findings += [f"{topic}: {finding}" for finding in check(history)]
+        if not not_in_sync:
+            directories = {int(name.split("-")[1]): disks.seen_from_here(name) for name in BROKERS}
+            ends = {
+                TopicPartition(topic, index): log[-1][0] + 1
+                for topic, history in histories.items()
+                for index, log in history.final.items()
+                if log
+            }
+            findings += differences(directories, ends, directory, compacted=[COMPACTED.topic])
+    return _report(seed, nemesis, mover, histories, findings)
+
+
+def _report(seed: int, nemesis: Nemesis, mover: Mover, histories: dict[str, History], findings: list[str]) -> Report:
+    history = histories[PLAIN.topic]
     outcomes = Counter(record.outcome for record in history.sent)
+    compacted, shrinking = histories[COMPACTED.topic], histories[SHRINKING.topic]
+    acknowledged = sum(record.outcome is Outcome.ACKNOWLEDGED for record in compacted.sent)
     return Report(
         seed,
         nemesis.told,
@@ -78,29 +103,43 @@ def run_round(directory: Path, seed: int, duration_s: float) -> Report:
         len(history.polled),
         len(history.ends),
         (mover.asked, mover.cancelled, mover.refused),
+        acknowledged - sum(map(len, compacted.final.values())),
+        sum(shrinking.starts.values()),
+        len(shrinking.deleted),
     )
 
 
-def _live_through(arena: Arena, nemesis: Nemesis, mover: Mover, history: History, duration_s: float) -> None:
+def _live_through(
+    arena: Arena, nemesis: Nemesis, mover: Mover, histories: dict[str, History], duration_s: float
+) -> None:
     ended, asked_enough, moved_enough = threading.Event(), threading.Event(), threading.Event()
-    finals: dict[int, int] = {}
+    finals: dict[str, dict[int, int]] = {}
     deadline_s = time.monotonic() + duration_s + 3 * PEACE_S
 
-    def at_end(positions: dict[int, int]) -> bool:
+    def at_end(topic: str, positions: dict[int, int]) -> bool:
         if time.monotonic() > deadline_s:
-            history.add_failure(f"a reader was at {positions} when it should have been at {finals}")
+            histories[topic].add_failure(f"a reader was at {positions} when it should have been at {finals}")
             return True
-        return bool(finals) and all(positions.get(partition, 0) >= end for partition, end in finals.items())
+        return bool(finals) and all(positions.get(partition, 0) >= end for partition, end in finals[topic].items())
 
-    senders = [Sender(name, arena.bootstrap, TOPIC, PARTITIONS) for name in SENDERS]
-    sending = [threading.Thread(target=sender.send_until, args=(ended, history)) for sender in senders]
-    reading = [
-        threading.Thread(target=read_until, args=(name, arena.bootstrap, TOPIC, at_end, history)) for name in READERS
-    ]
-    asking = threading.Thread(target=ask_ends_until, args=(arena.bootstrap, TOPIC, PARTITIONS, asked_enough, history))
-    moving = threading.Thread(target=mover.move_until, args=(moved_enough,))
-    everybody = [*sending, *reading, asking, moving]
-    for thread in everybody:
+    sending, others = [], [threading.Thread(target=mover.move_until, args=(moved_enough,))]
+    for load in LOADS:
+        history = histories[load.topic]
+        senders = [Sender(name, arena.bootstrap, load) for name in load.senders]
+        sending += [threading.Thread(target=sender.send_until, args=(ended, history)) for sender in senders]
+        others += [
+            threading.Thread(
+                target=read_until, args=(name, arena.bootstrap, load, partial(at_end, load.topic), history)
+            )
+            for name in load.readers
+        ]
+    plain, shrinking = histories[PLAIN.topic], histories[SHRINKING.topic]
+    asking = (arena.bootstrap, PLAIN.topic, PLAIN.partitions, asked_enough, plain)
+    others.append(threading.Thread(target=ask_ends_until, args=asking))
+    deleting = threading.Thread(
+        target=delete_until, args=(arena.cluster.admin_address, SHRINKING, ended, nemesis.seed, shrinking)
+    )
+    for thread in (*sending, *others, deleting):
         thread.start()
     try:
         nemesis.strike_until(time.monotonic() + duration_s)
@@ -108,33 +147,51 @@ def _live_through(arena: Arena, nemesis: Nemesis, mover: Mover, history: History
     finally:
         moved_enough.set()
         ended.set()
-        for thread in sending:
+        for thread in (*sending, deleting):
             thread.join()
         try:
-            history.final = _read_back(arena.bootstrap)
+            for load in LOADS:
+                _read_back(arena.bootstrap, load, histories[load.topic])
         finally:
-            finals.update({partition: end[-1][0] + 1 for partition, end in history.final.items() if end} or {-1: 0})
+            finals.update(
+                {
+                    topic: {partition: log[-1][0] + 1 for partition, log in history.final.items() if log}
+                    for topic, history in histories.items()
+                }
+            )
             asked_enough.set()
-            for thread in (*reading, asking, moving):
+            for thread in others:
                 thread.join()
 
 
-def _read_back(bootstrap: str) -> dict[int, list[tuple[int, str]]]:
-    final: dict[int, list[tuple[int, str]]] = {}
-    with RangeReader(bootstrap, deadline_s=PEACE_S) as reader:
-        for partition, bounds in reader.bounds(TOPIC, range(PARTITIONS)).items():
-            records = final[partition] = []
-            for rows in reader.read(TOPIC, partition, bounds.earliest, bounds.latest):
-                for row in rows.select(["offset", "value"]).to_pylist():
-                    records.append((row["offset"], row["value"].decode()))
-    return final
+def _read_back(bootstrap: str, load: Load, history: History) -> None:
+    """What is there; again, where retention has let go what was to be read."""
+    deadline_s = time.monotonic() + PEACE_S
+    while True:
+        try:
+            with RangeReader(bootstrap, deadline_s=PEACE_S) as reader:
+                for partition, bounds in reader.bounds(load.topic, range(load.partitions)).items():
+                    records = history.final[partition] = []
+                    history.starts[partition] = bounds.earliest
+                    for rows in reader.read(load.topic, partition, bounds.earliest, bounds.latest):
+                        for row in rows.select(["offset", "value"]).to_pylist():
+                            records.append((row["offset"], row["value"].decode()))
+        except TidemarkError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or not load.shrinks or time.monotonic() > deadline_s:
+                raise
+        else:
+            return
 
 
 def _wait_until_in_sync(admin: AdminClient) -> list[str]:
     deadline_s = time.monotonic() + PEACE_S
     while True:
-        partitions = admin.describe_topics([TOPIC])[0].partitions
-        behind = {index: one.in_sync_replicas for index, one in partitions.items() if len(one.in_sync_replicas) < 3}
+        behind = {
+            f"{topic.topic}-{index}": one.in_sync_replicas
+            for topic in admin.describe_topics([load.topic for load in LOADS])
+            for index, one in topic.partitions.items()
+            if len(one.in_sync_replicas) < REPLICAS
+        }
         if not behind:
             return []
         if time.monotonic() > deadline_s:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.chaos.checker import Anomaly, check
-from tests.chaos.history import History, Outcome, Polled, Sent, ToldEnd
+from tests.chaos.history import Deleted, History, Outcome, Polled, Sent, ToldEnd
 
 
 def good() -> History:
@@ -75,6 +75,11 @@ def give_up(history: History) -> None:
     history.add_failure("the reader stopped")
 
 
+def bring_back(history: History) -> None:
+    history.deleted.append(Deleted(0, 2, 0.5))
+    history.killed += [(0.4, "broker-0"), (0.6, "broker-1"), (0.6, "broker-2")]
+
+
 DOCTORED: dict[Callable[[History], None], Anomaly] = {
     lose: Anomaly.LOST,
     double: Anomaly.DUPLICATE,
@@ -86,6 +91,7 @@ DOCTORED: dict[Callable[[History], None], Anomaly] = {
     go_back: Anomaly.WENT_BACK,
     tell_a_lower_end: Anomaly.END_WENT_BACK,
     invent: Anomaly.NEVER_SENT,
+    bring_back: Anomaly.CAME_BACK,
     give_up: Anomaly.GAVE_UP,
 }
 
@@ -105,3 +111,40 @@ def test_a_doctored_history_is_found_out(doctor: Callable[[History], None]) -> N
 
 def test_every_anomaly_has_a_doctored_history() -> None:
     assert set(DOCTORED.values()) == set(Anomaly)
+
+
+def compacted() -> History:
+    """Of two keys, each written twice; the first record of each is gone, and was acknowledged, and read by one."""
+    history = History()
+    history.sent = [
+        Sent(f"a{number}", "a", 0, Outcome.ACKNOWLEDGED, number, key=f"k{number % 2}") for number in range(4)
+    ]
+    history.final = {0: [(2, "a2"), (3, "a3")]}
+    history.polled = [Polled("x", 0, 0, "a0"), Polled("x", 0, 2, "a2"), Polled("x", 0, 3, "a3")]
+    return history
+
+
+def test_what_a_later_record_of_its_key_covers_may_be_gone() -> None:
+    assert check(compacted()) == []
+
+
+def test_the_latest_record_of_a_key_may_not_be_gone() -> None:
+    history = compacted()
+    history.final = {0: [(2, "a2")]}
+    assert {finding.anomaly for finding in check(history)} == {Anomaly.LOST, Anomaly.UNCOMMITTED}
+
+
+def test_what_is_gone_was_the_same_for_all() -> None:
+    history = compacted()
+    history.polled[0] = Polled("x", 0, 0, "a1")
+    assert Anomaly.DIVERGED in {finding.anomaly for finding in check(history)}
+
+
+def test_what_lies_below_the_start_may_be_gone_and_only_that() -> None:
+    history = good()
+    history.starts = {0: 2}
+    history.final[0] = history.final[0][2:]
+    history.deleted.append(Deleted(0, 2, 0.5))
+    assert check(history) == []
+    history.final[0] = history.final[0][1:]
+    assert {finding.anomaly for finding in check(history)} == {Anomaly.UNCOMMITTED}

@@ -5,10 +5,7 @@ Its directory is a small tmpfs in a mount namespace of its own, which a process 
 
 from __future__ import annotations
 
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,32 +14,15 @@ from tidemark.client.ranges import RangeReader
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import TopicPartition
 
+from tests.chaos.disks import entering, small_disk
 from tests.chaos.replicas import differences
 
 TOPIC = "full"
 PARTITIONS = 3
-DISK_BYTES = 32 << 20
 BALLAST_BYTES = 20 << 20
 VALUE_BYTES = 1000
 RECORDS = 16_000
 DEADLINE_S = 60.0
-MOUNT = 'mount -t tmpfs -o size="$1" none "$0" && echo mounted && exec sleep 600'
-
-
-@contextmanager
-def small_disk(directory: Path) -> Iterator[int]:
-    """Keeps a tmpfs mounted there, seen only in its own namespace; gives the process to enter that by."""
-    directory.mkdir(parents=True)
-    keeper = subprocess.Popen(
-        ["unshare", "-Urm", "sh", "-c", MOUNT, str(directory), str(DISK_BYTES)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert keeper.stdout is not None
-        assert keeper.stdout.readline() == "mounted\n"
-        yield keeper.pid
-    finally:
-        keeper.kill()
-        keeper.communicate()
 
 
 def in_sync(admin: AdminClient) -> set[frozenset[int]]:
@@ -80,8 +60,7 @@ def test_a_full_disk_costs_no_acknowledged_record_and_space_alone_brings_the_rep
         seen_from_here = Path(f"/proc/{keeper}/root{full}")
         ballast = seen_from_here / "ballast"
         ballast.write_bytes(bytes(BALLAST_BYTES))
-        enter = ("nsenter", "--preserve-credentials", "-U", "-m", "-t", str(keeper))
-        with LocalCluster(tmp_path, launchers={"broker-1": enter}) as cluster:
+        with LocalCluster(tmp_path, launchers={"broker-1": entering(keeper)}) as cluster:
             with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
                 admin.create_topic(
                     TOPIC, partitions=PARTITIONS, replication_factor=3, configs={"min.insync.replicas": "2"}
@@ -99,6 +78,6 @@ def test_a_full_disk_costs_no_acknowledged_record_and_space_alone_brings_the_rep
                 told = handle.result(0.0)
                 acknowledged[told.partition].append(told.offset)
             assert offsets(cluster.bootstrap) == acknowledged
-        directories = {0: tmp_path / "broker-0", 1: seen_from_here, 2: tmp_path / "broker-2"}
+        directories = {0: [tmp_path / "broker-0"], 1: [seen_from_here], 2: [tmp_path / "broker-2"]}
         ends = {TopicPartition(TOPIC, partition): len(offsets) for partition, offsets in acknowledged.items()}
         assert differences(directories, ends, tmp_path) == []

@@ -1,0 +1,133 @@
+"""The log directories of a round's brokers: two each, one of which is small and fills up, and any of which may fail.
+
+The small one is a tmpfs in a mount namespace of its own, which a process of the test keeps; no root is needed. A
+directory fails by a hook in the broker's interpreter: what is appended there is refused as a broken disk refuses it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+
+from tests.chaos.arena_names import BROKERS
+
+DISK_BYTES = 32 << 20
+SMALL = "broker-1"
+_MOUNT = 'mount -t tmpfs -o size="$1" none "$0" && echo mounted && exec sleep 3600'
+_CHUNK_BYTES = 1 << 20
+_HOOK = """
+import os
+real, broken = os.pwritev, os.environ["BROKEN_DISK"]
+
+def pwritev(descriptor, buffers, position):
+    if os.path.exists(broken):
+        with open(broken) as file:
+            number, _, place = file.read().strip().partition(" ")
+        if place and os.readlink(f"/proc/self/fd/{descriptor}").startswith(place):
+            raise OSError(int(number), os.strerror(int(number)))
+    return real(descriptor, buffers, position)
+
+os.pwritev = pwritev
+"""
+
+
+@contextmanager
+def small_disk(directory: Path, size_bytes: int = DISK_BYTES) -> Iterator[int]:
+    """Keeps a tmpfs mounted there, seen only in its own namespace; gives the process to enter that by."""
+    directory.mkdir(parents=True)
+    keeper = subprocess.Popen(
+        ["unshare", "-Urm", "sh", "-c", _MOUNT, str(directory), str(size_bytes)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert keeper.stdout is not None
+        assert keeper.stdout.readline() == "mounted\n"
+        yield keeper.pid
+    finally:
+        keeper.kill()
+        keeper.communicate()
+
+
+def entering(keeper: int) -> tuple[str, ...]:
+    """The command that a service's own is appended to, to see the small disk."""
+    return ("nsenter", "--preserve-credentials", "-U", "-m", "-t", str(keeper))
+
+
+class Disks:
+    """Made before the cluster, gone after its logs were looked at."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._held = ExitStack()
+        self._keeper = -1
+        self._broken = directory / "broken-disk"
+
+    def __enter__(self) -> Disks:
+        self._keeper = self._held.enter_context(small_disk(self._second(SMALL)))
+        for name in BROKERS:
+            self._second(name).mkdir(exist_ok=True)
+        hook = self._directory / "hook"
+        hook.mkdir()
+        (hook / "sitecustomize.py").write_text(_HOOK)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._held.close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of every service."""
+        path = os.pathsep.join([str(self._directory / "hook"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        return {"PYTHONPATH": path, "BROKEN_DISK": str(self._broken)}
+
+    @property
+    def launchers(self) -> dict[str, tuple[str, ...]]:
+        """As a local cluster takes them."""
+        return {SMALL: entering(self._keeper)}
+
+    def _second(self, name: str) -> Path:
+        return self._directory / f"second-{name}"
+
+    def log_dirs(self, name: str) -> str:
+        """Of a broker, as its setting has them."""
+        return f"{self._directory / name},{self._second(name)}"
+
+    def seen_from_here(self, name: str) -> list[Path]:
+        """The same, to look at."""
+        second = self._second(name)
+        return [self._directory / name, Path(f"/proc/{self._keeper}/root{second}") if name == SMALL else second]
+
+    @property
+    def _ballast(self) -> Path:
+        return self.seen_from_here(SMALL)[1] / "ballast"
+
+    def fill(self) -> None:
+        """Leave no space on the small one."""
+        with self._ballast.open("wb", buffering=0) as file:
+            size_bytes = _CHUNK_BYTES
+            while size_bytes:
+                try:
+                    file.write(bytes(size_bytes))
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    size_bytes //= 2
+
+    def make_room(self) -> None:
+        """Give the space back."""
+        self._ballast.unlink()
+
+    def break_second(self, name: str) -> None:
+        """Appends to a broker's second directory fail."""
+        self._broken.write_text(f"{errno.EIO} {self._second(name)}\n")
+
+    def mend(self) -> None:
+        """No directory fails any more; a broker that has given one up takes it back when it is started anew."""
+        with suppress(FileNotFoundError):
+            self._broken.unlink()

@@ -1,0 +1,54 @@
+"""The topics of a round: what is kept of them, and who writes to them and reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_SAFE = {"min.insync.replicas": "2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One topic.
+
+    Attributes:
+        keys: so many keys its records have, 0 for none.
+        shrinks: records go from its front.
+        burst: so many records each sender sends at a time.
+    """
+
+    topic: str
+    partitions: int
+    senders: tuple[str, ...]
+    readers: tuple[str, ...]
+    keys: int = 0
+    shrinks: bool = False
+    burst: int = 40
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def topic_configs(self) -> dict[str, str]:
+        return {**_SAFE, **self.configs}
+
+
+PLAIN = Load("round", 6, ("a", "b"), ("x", "y"))
+COMPACTED = Load(
+    "compacted",
+    2,
+    ("c",),
+    ("z",),
+    keys=60,
+    burst=15,
+    configs={"cleanup.policy": "compact", "segment.bytes": "16384", "min.cleanable.dirty.ratio": "0.1"},
+)
+SHRINKING = Load(
+    "shrinking",
+    2,
+    ("d",),
+    ("w",),
+    shrinks=True,
+    burst=15,
+    configs={"retention.bytes": "60000", "segment.bytes": "8192", "file.delete.delay.ms": "100"},
+)
+LOADS = (PLAIN, COMPACTED, SHRINKING)
