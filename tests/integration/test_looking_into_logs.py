@@ -26,7 +26,8 @@ CONFIGS = ("--config", "segment.bytes=1048576", "--config", "min.insync.replicas
 @pytest.fixture(scope="module")
 def hurt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A cluster of three brokers of these tests' own."""
-    with LocalCluster(tmp_path_factory.mktemp("hurt")) as started:
+    settings = {"broker": {"log.cleaner.backoff.ms": "100"}}
+    with LocalCluster(tmp_path_factory.mktemp("hurt"), settings=settings) as started:
         yield started
 
 
@@ -122,6 +123,31 @@ def follow_the_advice(cluster: LocalCluster, broker_id: int, replica: Path) -> N
         assert time.monotonic() < until_s, told
     assert sorted(told["compared"]) == [0, 1, 2]
     succeeds(cluster, "log", "verify", str(replica))
+
+
+def test_replicas_of_a_compacted_topic_are_the_same_whatever_their_cleaners_have_done(hurt: LocalCluster) -> None:
+    policy = ("cleanup.policy=compact", "segment.bytes=20000", "min.cleanable.dirty.ratio=0.01")
+    flags = [text for setting in policy for text in ("--config", setting)]
+    succeeds(hurt, "topic", "create", "prices", "-p", "1", "-r", "3", *flags)
+    looks: list[dict[str, Any]] = []
+    until_s = time.monotonic() + PATIENCE_S
+    with Producer(hurt.bootstrap, acks="all", linger_ms=0) as producer:
+        while not looks or looks[-1]["end_offset"] < 4000:
+            for number in range(500):
+                producer.send("prices", b"%d" % number + b"y" * 50, key=b"%d" % (number % 40), partition=0)
+            producer.flush()
+            looks.append(json.loads(succeeds(hurt, "replicas", "verify", "-t", "prices", "--json")))
+    directories = [str(directory(hurt, broker_id) / "prices-0") for broker_id in range(3)]
+    while True:
+        verified = json.loads(succeeds(hurt, "log", "verify", *directories, "--json", "--deep"))
+        records = [one["replicas"][0]["records"] for one in verified["directories"]]
+        if max(records) < 2000:
+            break
+        assert time.monotonic() < until_s, records
+    looks.append(json.loads(succeeds(hurt, "replicas", "verify", "-t", "prices", "--json", "--bytes")))
+    assert [look["differences"] for look in looks] == [[]] * len(looks)
+    assert looks[-1]["holes"] == [], "every cleaner is through"
+    assert looks[-1]["batches"] < looks[-1]["end_offset"]
 
 
 def test_what_is_not_there_is_refused_in_a_sentence(hurt: LocalCluster) -> None:

@@ -237,7 +237,7 @@ class BrokerProcess:
             self._configs,
             self._delete_records,
             self._dir_moves,
-            ReplicaReads(self._core, self._logs, self._threads, self._readers),
+            ReplicaReads(self._core, self._threads, self._readers),
         )
         self._make_groups(fetch)
         groups = GroupService(self._groups, GroupOffsets(self._groups, self._ends))

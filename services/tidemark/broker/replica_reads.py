@@ -17,8 +17,7 @@ from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Log
 from tidemark.record.checks import check_envelope
 from tidemark.record.envelope import ENVELOPE_BYTES, parse_envelope
-from tidemark.storage.cleaner_point import read_clean_point
-from tidemark.storage.manager import LogManager
+from tidemark.storage.cleanable import CleanableLog
 from tidemark.v1 import replica_reads_pb2 as pb
 
 _READ_BYTES_MAX: Final = 4 << 20
@@ -28,9 +27,8 @@ _READ_BYTES_MAX: Final = 4 << 20
 class ReplicaReads:
     """Reads in the pool of readers, never past the replica's log end."""
 
-    def __init__(self, core: BrokerCore, logs: LogManager, threads: LogThreads, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, core: BrokerCore, threads: LogThreads, pool: ThreadPoolExecutor) -> None:
         self._core = core
-        self._logs = logs
         self._threads = threads
         self._pool = pool
 
@@ -51,7 +49,7 @@ class ReplicaReads:
         limit = min(request.max_bytes or _READ_BYTES_MAX, _READ_BYTES_MAX)
         loop = asyncio.get_running_loop()
         clean_offset, data = await loop.run_in_executor(
-            self._pool, self._read, partition, log, start, end, max(limit, 1), request.envelopes_only
+            self._pool, _read, partition, log, start, end, max(limit, 1), request.envelopes_only
         )
         now = self._core.replica(partition)
         if now is None or now.identity != view.identity or self._threads.log(partition) is not log:
@@ -78,17 +76,18 @@ class ReplicaReads:
             raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition}: its log is not open; try again")
         return log
 
-    def _read(
-        self, partition: TopicPartition, log: Log, start: Offset, end: Offset, max_bytes: int, envelopes_only: bool
-    ) -> tuple[int, bytes]:
-        index = self._logs.directory_of(partition)
-        directories = self._logs.directories()
-        clean = read_clean_point(directories[index].path / str(partition)) if index is not None else 0
-        if start >= end:
-            return clean, b""
-        data = log.read(start, end_offset=end, max_bytes=max_bytes) or b""
-        envelopes = _checked(partition, data)
-        return clean, envelopes if envelopes_only else data
+
+def _read(
+    partition: TopicPartition, log: Log, start: Offset, end: Offset, max_bytes: int, envelopes_only: bool
+) -> tuple[int, bytes]:
+    """The cleaner's point, then the batches: what a cleaner replaces meanwhile lies below the next answer's point."""
+    view = log.cleaning_view(0) if isinstance(log, CleanableLog) else None
+    clean_offset = view.clean_point if view is not None else 0
+    if start >= end:
+        return clean_offset, b""
+    data = log.read(start, end_offset=end, max_bytes=max_bytes) or b""
+    envelopes = _checked(partition, data)
+    return clean_offset, envelopes if envelopes_only else data
 
 
 def _checked(partition: TopicPartition, data: bytes) -> bytes:

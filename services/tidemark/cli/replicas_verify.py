@@ -40,6 +40,7 @@ def run(
                 topic.topic_id,
                 topic.partitions[one.partition],
                 addresses(view),
+                compacted="compact" in topic.configs.get("cleanup.policy", ""),
                 whole_bytes=whole,
                 on_read=pace.on_read,
             ).run()
@@ -83,6 +84,11 @@ def verified_lines(verified: Verified) -> list[str]:
         f"note: {name}: broker {broker} is behind, it was compared up to {end} of {verified.end}"
         for broker, end in sorted(verified.behind.items())
     ]
+    lines += [
+        f"note: {name}: broker {broker} has no batch at offset {holes[0]} and {len(holes) - 1} others above its "
+        "cleaner's point: as it is while the cleaner is at work; look again when it is done"
+        for broker, holes in sorted(verified.holes.items())
+    ]
     return lines
 
 
@@ -121,6 +127,7 @@ def verified_json(verified: Verified) -> Mapping[str, object]:
         "compared": verified.compared,
         "behind": [{"broker": broker, "end_offset": end} for broker, end in sorted(verified.behind.items())],
         "away": [{"broker": broker, "why": why} for broker, why in sorted(verified.away.items())],
+        "holes": [{"broker": broker, "offsets": holes} for broker, holes in sorted(verified.holes.items())],
         "differences": [
             {
                 "offset": one.offset,

@@ -24,7 +24,7 @@ from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 READ_BYTES: Final = 4 << 20
 _CALL_S: Final = 10.0
 _PATIENCE_S: Final = 5.0
-"""So long a replica may be on its way to being open."""
+"""So long a replica may be on its way to being open, or a broker may know of no others."""
 
 
 class Stretch(NamedTuple):
@@ -65,19 +65,24 @@ class ReplicaReader:
 
     def view(self, topics: Sequence[str] = ()) -> ClusterView:
         """The cluster with these topics, all where none is named; raises BROKER_NOT_AVAILABLE, UNKNOWN_TOPIC."""
-        causes: dict[str, str] = {}
         request = pb.GetMetadataRequest(topics=topics, all_topics=not topics)
-        for address in self._bootstrap:
-            try:
-                view = view_from_proto(self._call(address, "GetMetadata", request).metadata)
-            except TidemarkError as error:
-                causes[address] = error.message
-                continue
-            if view.brokers:
-                return _with(view, topics)
-            causes[address] = "it has just started and knows no brokers yet"
-        told = "; ".join(f"{address}: {cause}" for address, cause in causes.items())
-        raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"no broker answers ({told})", causes)
+        until_s = time.monotonic() + _PATIENCE_S
+        backoff = Backoff()
+        while True:
+            causes: dict[str, str] = {}
+            for address in self._bootstrap:
+                try:
+                    view = view_from_proto(self._call(address, "GetMetadata", request).metadata)
+                except TidemarkError as error:
+                    causes[address] = error.message
+                    continue
+                if view.brokers:
+                    return _with(view, topics)
+                causes[address] = "it has just started and knows no brokers yet"
+            if time.monotonic() >= until_s:
+                told = "; ".join(f"{address}: {cause}" for address, cause in causes.items())
+                raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"no broker answers ({told})", causes)
+            time.sleep(backoff.next_s())
 
     def read(
         self,

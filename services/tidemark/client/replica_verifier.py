@@ -19,6 +19,7 @@ from tidemark.core.cluster_state import PartitionView
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
 
 _DISK: Final = (ErrorCode.CORRUPT_BATCH, ErrorCode.STORAGE_ERROR, ErrorCode.REPLICA_OFFLINE)
+_HOLES_MAX: Final = 100
 
 
 class Reads(Protocol):
@@ -56,6 +57,8 @@ class Verified:
         compared: brokers whose replicas were, up to their own ends.
         behind: of those, the ones that end below `end`, by their ends.
         away: brokers that did not answer, and why.
+        holes: offsets of batches that a broker has not and another has, above every cleaner's point of a topic that is
+            compacted: a cleaner moves its point when it is through, so this may be what it has done so far.
     """
 
     partition: TopicPartition
@@ -66,6 +69,7 @@ class Verified:
     compared: list[int] = field(default_factory=list)
     behind: dict[int, int] = field(default_factory=dict)
     away: dict[int, str] = field(default_factory=dict)
+    holes: dict[int, list[int]] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
 
 
@@ -94,6 +98,7 @@ class PartitionVerifier:
         topic_id: of its topic.
         view: its assigned replicas, ISR and leader.
         addresses: of the brokers that are there.
+        compacted: whether a cleaner may be at work in the topic.
         whole_bytes: read and compare bytes, not only envelopes and their CRCs.
         on_read: told how many bytes of log a broker has read; may wait, so that brokers have time for others.
     """
@@ -106,6 +111,7 @@ class PartitionVerifier:
         view: PartitionView,
         addresses: Mapping[int, str],
         *,
+        compacted: bool = False,
         whole_bytes: bool = False,
         on_read: Callable[[int], None] = lambda _: None,
     ) -> None:
@@ -113,6 +119,7 @@ class PartitionVerifier:
         self._identity = ReplicaIdentity(topic_id, view.incarnation)
         self._view = view
         self._addresses = addresses
+        self._compacted = compacted
         self._whole_bytes = whole_bytes
         self._on_read = on_read
         self._cursors: list[_Cursor] = []
@@ -274,7 +281,13 @@ class PartitionVerifier:
             return self._differ(mine, its, cleaned=cleaned)
         if cleaned or (mine is None and its is None):
             return ""
-        return f"broker {other.broker if its is None else measure.broker} has no batch there"
+        lacking = other.broker if its is None else measure.broker
+        if self._compacted:
+            found_at = self.result.holes.setdefault(lacking, [])
+            if len(found_at) < _HOLES_MAX:
+                found_at.append(base)
+            return ""
+        return f"broker {lacking} has no batch there"
 
 
 def _standing(state: Stretch) -> tuple[bool, int, int]:

@@ -276,7 +276,7 @@ class _ReplicaLook:
         verifier = SegmentVerifier(self._report, facts, deep=self._options.deep, on_bytes=self._on_bytes)
         for number, path in enumerate(segments):
             verifier.verify(path, last=number == len(segments) - 1)
-        if verifier.met_compacted:
+        if verifier.met_compacted or self._is_being_compacted():
             kept = [one for one in self._report.findings if one.kind is not FindingKind.HOLE]
             self._report.findings[:] = kept
         first = base_offset_of(segments[0]) if segments else 0
@@ -321,6 +321,13 @@ class _ReplicaLook:
                 self._note(FindingKind.LEFTOVER, path, "a damaged file that was set aside; it goes once refetched")
             elif name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX, DELETED_SUFFIX)) and not self._live:
                 self._note(FindingKind.LEFTOVER, path, "left by a kill; the next start finishes or removes it")
+
+    def _is_being_compacted(self) -> bool:
+        """A cleaner at work, or one that was killed, before it is through for the first time and leaves its point."""
+        return any(
+            path.name == CLEANER_FILE or path.name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))
+            for path in self._path.iterdir()
+        )
 
     def _known_damage(self) -> None:
         """What the broker has found itself; it forgets it with a checkpoint once the log holds all of it again."""

@@ -98,13 +98,16 @@ class Brokers:
 LOG = [batch(0, "a", "b"), batch(2, "a"), batch(3, "c", "a"), batch(5, "b"), batch(6, "d", "d")]
 
 
-def verify(*replicas: Replica | None, isr: Sequence[int] | None = None, whole: bool = False) -> Verified:
+def verify(
+    *replicas: Replica | None, isr: Sequence[int] | None = None, whole: bool = False, compacted: bool = False
+) -> Verified:
     """Brokers 0, 1, ...; None is away."""
     brokers = {f"host:{number}": replica for number, replica in enumerate(replicas) if replica is not None}
     ids = tuple(map(BrokerId, range(len(replicas))))
     view = PartitionView(0, BrokerId(0), LeaderEpoch(1), ids, tuple(map(BrokerId, isr)) if isr else ids, "inc")
     addresses = {int(number): f"host:{number}" for number in ids}
-    return PartitionVerifier(Brokers(brokers), FLIGHTS, "id", view, addresses, whole_bytes=whole).run()
+    reads = Brokers(brokers)
+    return PartitionVerifier(reads, FLIGHTS, "id", view, addresses, compacted=compacted, whole_bytes=whole).run()
 
 
 def changed(log: list[Batch], number: int, other: Batch) -> list[Batch]:
@@ -204,6 +207,15 @@ def test_a_hole_above_the_cleaners_points_is_a_difference() -> None:
     compacted = [cleaned(LOG[0], 1), *LOG[2:3], *LOG[4:]]
     (difference,) = verify(Replica(LOG, leader=True), Replica(compacted, clean_offset=5)).differences
     assert difference.offset == 5
+
+
+def test_a_hole_that_a_cleaner_at_work_may_have_made_is_told_and_is_no_difference() -> None:
+    half_way = [cleaned(LOG[0], 1), *LOG[2:]]
+    found = verify(Replica(LOG, leader=True), Replica(half_way), compacted=True)
+    assert (found.differences, found.holes) == ([], {1: [2]})
+    other = [*half_way[:-1], batch(6, "d", "e")]
+    (difference,) = verify(Replica(LOG, leader=True), Replica(other), compacted=True).differences
+    assert difference.offset == 6
 
 
 def test_a_cleaner_that_passes_meanwhile_makes_no_difference() -> None:

@@ -20,6 +20,7 @@ from tidemark.storage.files import PARTITION_FILE, pack_lines, read_lines
 from tidemark.storage.findings import Finding, FindingKind, Severity
 from tidemark.storage.index import EndMark, load_index, write_end_mark
 from tidemark.storage.inspection import Good, is_held, read_log, read_segment
+from tidemark.storage.swap import cleaned_path
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one
 
@@ -191,6 +192,8 @@ def test_a_hole_is_found_unless_the_topic_was_compacted(good: Path) -> None:
     (found,) = errors(good)
     assert (found.kind, found.path, found.position, found.offset) == (FindingKind.HOLE, segment, at[1], 2)
     assert errors(good, Options(compacted=frozenset({"flights"}))) == []
+    cleaned_path(replica(good), 0, 12).write_bytes(b"")
+    assert errors(good) == [], "the cleaner was at work"
 
 
 def test_a_missing_segment_is_found(good: Path) -> None:
