@@ -43,6 +43,8 @@ class Accumulator:
         self._room = threading.Condition()
         self._ended = False
         self.buffered_bytes = 0
+        self.waited_s = 0.0
+        """For room, by all who add."""
 
     def add(
         self,
@@ -152,9 +154,12 @@ class Accumulator:
 
     def wait_for_room(self, timeout_s: float) -> None:
         """Block until there is room; raises REQUEST_TIMED_OUT. Not on the client's event loop."""
+        began_s = time.monotonic()
         with self._room:
-            if not self._room.wait_for(lambda: self._ended or not self.is_full, timeout_s):
-                raise self.no_room(timeout_s)
+            there_is = self._room.wait_for(lambda: self._ended or not self.is_full, timeout_s)
+            self.waited_s += time.monotonic() - began_s
+        if not there_is:
+            raise self.no_room(timeout_s)
 
     def no_room(self, timeout_s: float) -> TidemarkError:
         """What a send raises that waited in vain."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import murmurhash2
 import pyarrow as pa
+
+Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
+"""(topic, key, value, number of partitions) to a partition, from 0; the same for the same arguments."""
 
 _SEED: Final = 0x9747B28C
 _POSITIVE: Final = 0x7FFFFFFF

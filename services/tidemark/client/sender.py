@@ -11,7 +11,9 @@ from typing import Final
 import grpc
 
 from tidemark.client.accumulator import Accumulator
+from tidemark.client.batching import PendingBatch
 from tidemark.client.cluster import Cluster, Leader
+from tidemark.client.metrics import ProducerMetrics
 from tidemark.client.partition_queue import Identity, PartitionQueue
 from tidemark.client.produce_stream import Answer, Attempt, ProduceStream
 from tidemark.client.settings import ProducerSettings
@@ -52,6 +54,10 @@ class Sender:
         self._linger: asyncio.TimerHandle | None = None
         self._flushing = 0
         self._unresolved = 0
+        self._acknowledged = [0, 0, 0]
+        """Records, batches, bytes."""
+        self._failed_records = 0
+        self._refusals = 0
         self._idle = asyncio.Event()
         self._room = asyncio.Event()
         self._identities: asyncio.Task[None] | None = None
@@ -82,10 +88,14 @@ class Sender:
 
     async def wait_for_room(self) -> None:
         """Until a record may be added."""
-        while self.accumulator.is_full:
-            self._room.clear()
-            self._pump()
-            await self._room.wait()
+        began_s = time.monotonic()
+        try:
+            while self.accumulator.is_full:
+                self._room.clear()
+                self._pump()
+                await self._room.wait()
+        finally:
+            self.accumulator.waited_s += time.monotonic() - began_s
 
     async def stop(self) -> None:
         """Fail what is left and close the streams; the caller has flushed if it wanted to."""
@@ -230,6 +240,7 @@ class Sender:
             )
         else:
             _log.debug("batch of %s not acknowledged: %s", batch.partition, answer.error)
+            self._refusals += 1
             self._pause(queue)
             self._cluster.note_refusal(batch.partition, answer.error)
             queue.refused(batch, answer.attempt, answer.error, lost=answer.lost)
@@ -249,6 +260,7 @@ class Sender:
         resolved = queue.take_resolved()
         for batch, base_offset, append_time_us, error in resolved:
             size_bytes = batch.size_bytes
+            self._count(batch, failed=error is not None)
             batch.resolve(base_offset, append_time_us, error)
             self._unresolved -= 1
             self.accumulator.release(size_bytes)
@@ -258,6 +270,28 @@ class Sender:
             self._room.set()
             if not self._unresolved:
                 self._idle.set()
+
+    def _count(self, batch: PendingBatch, *, failed: bool) -> None:
+        if failed:
+            self._failed_records += batch.count
+        else:
+            self._acknowledged = [
+                had + more for had, more in zip(self._acknowledged, (batch.count, 1, batch.size_bytes), strict=True)
+            ]
+
+    def metrics(self) -> ProducerMetrics:
+        """What was done, and what is under way."""
+        records, batches, size_bytes = self._acknowledged
+        return ProducerMetrics(
+            acknowledged_records=records,
+            acknowledged_batches=batches,
+            acknowledged_bytes=size_bytes,
+            failed_records=self._failed_records,
+            refusals=self._refusals,
+            waited_s=self.accumulator.waited_s,
+            buffered_bytes=self.accumulator.buffered_bytes,
+            buffered_batches=self._unresolved,
+        )
 
     # -- producer ids ----------------------------------------------------------------------------------------------
 

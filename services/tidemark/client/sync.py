@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-import pyarrow as pa
-
 from tidemark.client.aio.admin import AdminClient as AsyncAdminClient
 from tidemark.client.aio.admin import ClusterDescription
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
@@ -17,12 +15,15 @@ from tidemark.client.aio.group_reader import HandOver
 from tidemark.client.aio.producer import Producer as AsyncProducer
 from tidemark.client.background import background_loop
 from tidemark.client.batching import SendHandle, TableHandle
+from tidemark.client.metrics import ConsumerMetrics, PartitionHealth, ProducerMetrics
+from tidemark.client.partitioner import Partitioner
 from tidemark.client.records import ConsumerRecord, OffsetAndTimestamp, PartitionBatch, as_partition, records_of
 from tidemark.client.sync_admin_brokers import BrokerCalls
 from tidemark.client.sync_admin_configs import ConfigCalls
 from tidemark.client.sync_admin_log_dirs import LogDirCalls
 from tidemark.client.sync_admin_reassignments import ReassignmentCalls
 from tidemark.client.sync_admin_records import RecordCalls
+from tidemark.client.table import Frame
 from tidemark.core.cluster_state import TopicView
 from tidemark.model import ElectionKind, ElectionOutcome, TopicPartition, UncleanElection
 from tidemark.record.payload import Headers
@@ -58,8 +59,10 @@ class Producer(_Facade):
         where = producer.send("greetings", b"hello", key=b"world").result()
     """
 
-    def __init__(self, bootstrap: str | None = None, **settings: Any) -> None:
-        self._producer = AsyncProducer(bootstrap, **settings)
+    def __init__(
+        self, bootstrap: str | None = None, *, partitioner: Partitioner | None = None, **settings: Any
+    ) -> None:
+        self._producer = AsyncProducer(bootstrap, partitioner=partitioner, **settings)
         self._settings = self._producer.settings
         self._background = background_loop()
         try:
@@ -96,7 +99,7 @@ class Producer(_Facade):
     def send_table(
         self,
         topic: str,
-        table: pa.Table | pa.RecordBatch,
+        table: Frame,
         *,
         key: str | None = "key",
         value: str = "value",
@@ -108,6 +111,10 @@ class Producer(_Facade):
             topic, table, key=key, value=value, timestamp=timestamp, partition=partition
         )
         return self._background.call(sending, self._delivery_s)
+
+    def metrics(self) -> ProducerMetrics:
+        """What was acknowledged, what failed, and what is under way."""
+        return self._producer.metrics()
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Until everything sent before is resolved, well or not; raises REQUEST_TIMED_OUT."""
@@ -196,6 +203,18 @@ class Consumer(_Facade):
     def resume(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Give them again."""
         self._do(lambda: self._consumer.resume(partitions))
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """Records of each partition that were not given yet, as last heard from its leader; -1: nothing heard yet."""
+        return self._do(self._consumer.lag)
+
+    def health(self) -> dict[TopicPartition, PartitionHealth]:
+        """What each partition waits for."""
+        return self._do(self._consumer.health)
+
+    def metrics(self) -> ConsumerMetrics:
+        """What was given, and what is read ahead."""
+        return self._do(self._consumer.metrics)
 
     @property
     def assignment(self) -> list[TopicPartition]:

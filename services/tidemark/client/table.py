@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,14 +15,30 @@ from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE
 _ROW_OVERHEAD_BYTES: Final = 24
 
 
-def as_rows(
-    table: pa.Table | pa.RecordBatch, *, key: str | None, value: str, timestamp: str | None, now_us: int
-) -> list[pa.RecordBatch]:
+@runtime_checkable
+class ArrowStream(Protocol):
+    """What speaks Arrow's C stream protocol: frames of pandas and polars do."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Its rows."""
+
+
+Frame = pa.Table | pa.RecordBatch | ArrowStream
+
+
+def as_rows(table: Frame, *, key: str | None, value: str, timestamp: str | None, now_us: int) -> list[pa.RecordBatch]:
     """The table's columns in record.schema.SCHEMA; strings become their UTF-8 bytes.
 
     Raises:
         TidemarkError: INVALID_PAYLOAD when a named column is missing, or of a type that does not go into SCHEMA's.
     """
+    if not isinstance(table, pa.RecordBatch | ArrowStream):
+        kind = type(table).__name__
+        raise TidemarkError(
+            ErrorCode.INVALID_PAYLOAD, f"a {kind} is no table: give one of pyarrow, or a frame of pandas or polars"
+        )
+    if not isinstance(table, pa.RecordBatch | pa.Table):
+        table = pa.table(table)
     batches = [table] if isinstance(table, pa.RecordBatch) else table.combine_chunks().to_batches()
     return [
         _rows_of(batch, key=key, value=value, timestamp=timestamp, now_us=now_us) for batch in batches if batch.num_rows
@@ -58,7 +74,15 @@ def by_partition(rows: pa.RecordBatch, partitions: int) -> Iterator[tuple[int | 
     if keys.null_count == rows.num_rows:
         yield None, rows
         return
-    targets = partitions_of(keys, partitions)
+    yield from _by_target(rows, partitions_of(keys, partitions))
+
+
+def by_target(rows: pa.RecordBatch, targets: Sequence[int]) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+    """The rows of each partition in their order, where it is known of each row."""
+    return _by_target(rows, pa.array(targets, pa.int32()))
+
+
+def _by_target(rows: pa.RecordBatch, targets: pa.Array[Any]) -> Iterator[tuple[int | None, pa.RecordBatch]]:
     for target in pc.unique(targets).to_pylist():
         wanted = pc.is_null(targets) if target is None else pc.equal(targets, pa.scalar(target, pa.int32()))
         yield target, rows.filter(wanted)

@@ -19,6 +19,7 @@ from tidemark.client.cluster import Cluster, unknown_partition
 from tidemark.client.cursor import Cursor
 from tidemark.client.fetcher import MISPLACED, Fetcher
 from tidemark.client.group_settings import GROUP_SETTINGS, group_settings
+from tidemark.client.metrics import ConsumerMetrics, PartitionHealth, health_of, lag_of, total_lag
 from tidemark.client.records import (
     ConsumerRecord,
     OffsetAndTimestamp,
@@ -76,6 +77,7 @@ class Consumer(Lifecycle):
         self._held: Cursor | None = None
         """What the application was given last is of this one."""
         self._failed = False
+        self._given_records = 0
         self._resets: set[asyncio.Task[None]] = set()
         self._records: list[ConsumerRecord] = []
         """Of the batch that is being iterated, from the last to the next."""
@@ -239,6 +241,20 @@ class Consumer(Lifecycle):
         """Offset of the next record that is given."""
         return self._cursor_of(partition).position
 
+    def lag(self) -> dict[TopicPartition, int]:
+        """Records of each partition that were not given yet, as last heard from its leader; -1: nothing heard yet."""
+        return {where: lag_of(cursor) for where, cursor in sorted(self._fetcher.cursors.items())}
+
+    def health(self) -> dict[TopicPartition, PartitionHealth]:
+        """What each partition waits for: a silence has a reason."""
+        return health_of(self._fetcher.cursors, self.cluster, suspended=self._fetcher.suspended)
+
+    def metrics(self) -> ConsumerMetrics:
+        """What was given, and what is read ahead."""
+        cursors = self._fetcher.cursors.values()
+        read_ahead_bytes = sum(cursor.buffered_bytes for cursor in cursors)
+        return ConsumerMetrics(self._given_records, read_ahead_bytes, *total_lag(cursors))
+
     async def end_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
     ) -> dict[TopicPartition, int]:
@@ -351,6 +367,7 @@ class Consumer(Lifecycle):
             return None
         cursor, rows = found
         cursor.passed()
+        self._given_records += rows.num_rows
         self._gave(cursor)
         self._fetcher.look_again()
         return PartitionBatch(*cursor.partition, rows)
@@ -370,6 +387,7 @@ class Consumer(Lifecycle):
                 return None
             reading = self._reading = found[0], found[0].generation
             self._records = records_of(*found[0].partition, found[1])
+            self._given_records += len(self._records)
             self._records.reverse()
         cursor = reading[0]
         record = self._records.pop()

@@ -13,9 +13,11 @@ from tidemark.client import table as tables
 from tidemark.client.aio.lifecycle import Lifecycle
 from tidemark.client.batching import SendHandle, TableHandle
 from tidemark.client.cluster import Cluster, unknown_partition
-from tidemark.client.partitioner import partition_of
+from tidemark.client.metrics import ProducerMetrics
+from tidemark.client.partitioner import Partitioner, partition_of
 from tidemark.client.sender import Sender
 from tidemark.client.settings import producer_settings
+from tidemark.client.table import Frame
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 
@@ -30,13 +32,18 @@ class Producer(Lifecycle):
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
         settings: as `client.settings.producer_settings`: acks, enable_idempotence, linger_ms, batch_bytes,
             max_in_flight, codec, delivery_timeout_ms, request_timeout_ms, buffer_bytes.
+        partitioner: chooses the partition of a record, from 0, that names none; None: murmur2 of the key, as Kafka's
+            clients do, and records without a key wherever there is room, batch by batch.
 
     async with Producer("127.0.0.1:9192") as producer:
         where = await (await producer.send("greetings", b"hello"))
     """
 
-    def __init__(self, bootstrap: str | None = None, **settings: Any) -> None:
+    def __init__(
+        self, bootstrap: str | None = None, *, partitioner: Partitioner | None = None, **settings: Any
+    ) -> None:
         self.settings = producer_settings(**settings)
+        self._partitioner = partitioner
         self.cluster = Cluster(bootstrap)
         self._sender: Sender | None = None
 
@@ -95,7 +102,7 @@ class Producer(Lifecycle):
     async def send_table(
         self,
         topic: str,
-        table: pa.Table | pa.RecordBatch,
+        table: Frame,
         *,
         key: str | None = "key",
         value: str = "value",
@@ -105,6 +112,13 @@ class Producer(Lifecycle):
         """Send the rows of a table: columns `key` (if there is one), `value`, `timestamp` (default: now), `headers`.
 
         Rows with a key go where `send` would put them, in order; those without are spread slice by slice.
+
+        Args:
+            table: of pyarrow, or whatever speaks Arrow's C stream protocol: a frame of pandas or polars.
+
+        Raises:
+            TidemarkError: INVALID_PAYLOAD when it is no table, or a named column is missing or has no bytes;
+                UNKNOWN_TOPIC, UNKNOWN_PARTITION; REQUEST_TIMED_OUT when there was no room in time.
         """
         count = await self.partition_count(topic)
         if partition is not None and not 0 <= partition < count:
@@ -112,7 +126,7 @@ class Producer(Lifecycle):
         sender = self.sender
         batches = []
         for rows in tables.as_rows(table, key=key, value=value, timestamp=timestamp, now_us=_now_us()):
-            parts = [(partition, rows)] if partition is not None else tables.by_partition(rows, count)
+            parts = self._parts(topic, rows, count) if partition is None else [(partition, rows)]
             for target, part in parts:
                 for piece in tables.slices(part, self.settings.batch_bytes):
                     if sender.accumulator.is_full:
@@ -120,6 +134,10 @@ class Producer(Lifecycle):
                     index = sender.accumulator.sticky_partition(topic, count) if target is None else target
                     batches.append(sender.accumulator.add_rows(TopicPartition(topic, index), piece))
         return TableHandle(batches)
+
+    def metrics(self) -> ProducerMetrics:
+        """What was acknowledged, what failed, and what is under way."""
+        return self.sender.metrics()
 
     async def flush(self) -> None:
         """Until everything sent before is resolved, well or not."""
@@ -145,6 +163,8 @@ class Producer(Lifecycle):
         partition: int | None,
     ) -> SendHandle:
         """The part of `send` that any thread may do."""
+        if partition is None and self._partitioner is not None:
+            partition = self._partitioner(topic, key, value, partitions)
         if partition is None:
             if key is not None:
                 partition = partition_of(key, partitions)
@@ -152,6 +172,16 @@ class Producer(Lifecycle):
             raise unknown_partition(TopicPartition(topic, partition), partitions)
         stamp_us = _now_us() if timestamp_us is None else timestamp_us
         return self.sender.accumulator.add(topic, partition, partitions, key, value, stamp_us, headers)
+
+    def _parts(self, topic: str, rows: pa.RecordBatch, count: int) -> Iterable[tuple[int | None, pa.RecordBatch]]:
+        if self._partitioner is None:
+            return tables.by_partition(rows, count)
+        keys, values = rows.column(0).to_pylist(), rows.column(1).to_pylist()
+        chosen = [self._partitioner(topic, key, value, count) for key, value in zip(keys, values, strict=True)]
+        for index in chosen:
+            if not 0 <= index < count:
+                raise unknown_partition(TopicPartition(topic, index), count)
+        return tables.by_target(rows, chosen)
 
     async def _wait_for_room(self, sender: Sender) -> None:
         timeout_s = self.settings.delivery_timeout_ms / 1000

@@ -1,0 +1,96 @@
+"""What a producer and a consumer have done and are at, as numbers an application can export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tidemark.client.cluster import Cluster
+from tidemark.client.cursor import Cursor
+from tidemark.model import TopicPartition
+
+
+class ProducerMetrics(NamedTuple):
+    """Since the start, but for the buffers.
+
+    Attributes:
+        acknowledged_records, acknowledged_batches, acknowledged_bytes: what brokers have, in bytes of `batch_bytes`.
+        failed_records: whose handles raise.
+        refusals: answers that were no, most of which were tried again.
+        waited_s: how long `send` waited for room, together.
+        buffered_bytes, buffered_batches: not acknowledged yet.
+    """
+
+    acknowledged_records: int
+    acknowledged_batches: int
+    acknowledged_bytes: int
+    failed_records: int
+    refusals: int
+    waited_s: float
+    buffered_bytes: int
+    buffered_batches: int
+
+
+class ConsumerMetrics(NamedTuple):
+    """`given_records`: to the application since the start; `read_ahead_bytes`: that it has not asked for yet; `lag`:
+    records of all that is assigned, as far as known; `unknown_lag`: partitions whose lag is not known yet."""
+
+    given_records: int
+    read_ahead_bytes: int
+    lag: int
+    unknown_lag: int
+
+
+class PartitionHealth(NamedTuple):
+    """What a partition waits for.
+
+    Attributes:
+        state: "reading", "caught up", "paused", "being handed over", "suspended", "without leader" or "failed".
+        detail: a sentence; who leads, or what is wrong and what to do.
+        lag: high watermark - position; -1 while nothing of the partition was fetched.
+    """
+
+    state: str
+    detail: str
+    position: int
+    lag: int
+    read_ahead_bytes: int
+
+
+def lag_of(cursor: Cursor) -> int:
+    """Records that the application was not given yet, -1 while nothing was fetched."""
+    return -1 if cursor.high_watermark < 0 else max(0, cursor.high_watermark - cursor.position)
+
+
+def health_of(
+    cursors: Mapping[TopicPartition, Cursor], cluster: Cluster, *, suspended: bool
+) -> dict[TopicPartition, PartitionHealth]:
+    """Of each that is assigned, in order."""
+    return {
+        where: PartitionHealth(
+            *_state(cursor, cluster, suspended), cursor.position, lag_of(cursor), cursor.buffered_bytes
+        )
+        for where, cursor in sorted(cursors.items())
+    }
+
+
+def _state(cursor: Cursor, cluster: Cluster, suspended: bool) -> tuple[str, str]:
+    leader = cluster.leader(cursor.partition)
+    if cursor.error is not None:
+        return "failed", cursor.error.message
+    if cursor.withheld:
+        return "being handed over", "the application is awaited: it still works on what it was given"
+    if suspended:
+        return "suspended", "the coordinator of the group has not answered for a session: others may read it by now"
+    if cursor.paused:
+        return "paused", "by the application"
+    if leader is None:
+        return "without leader", "no leader that can be reached is known: it is elected, or all its replicas are away"
+    place = f"broker {leader.broker_id} at {leader.address} leads in epoch {leader.leader_epoch}"
+    return ("caught up" if lag_of(cursor) == 0 else "reading"), place
+
+
+def total_lag(cursors: Iterable[Cursor]) -> tuple[int, int]:
+    """The sum of what is known, and of how many it is not."""
+    lags = [lag_of(cursor) for cursor in cursors]
+    return sum(lag for lag in lags if lag > 0), sum(lag < 0 for lag in lags)
