@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import uuid
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -254,6 +255,9 @@ def verify(
         topics = {view.topic: view for view in client.describe_topics(sorted({move.partition.topic for move in moves}))}
         known = [move for move in moves if _replicas(topics.get(move.partition.topic), move.partition.partition)]
         places = look(client, places_of(known))
+    placed: defaultdict[TopicPartition, list[FoundReplica]] = defaultdict(list)
+    for one in places:
+        placed[one.place.partition].append(one)
     rows = []
     for move in sorted(moves, key=lambda one: one.partition):
         replicas = _replicas(topics.get(move.partition.topic), move.partition.partition)
@@ -261,7 +265,7 @@ def verify(
         state = "gone" if not replicas else "done" if replicas == move.replicas else "different"
         if progress is not None:
             state = str(progress.phase) if progress.target == move.replicas else "moved elsewhere"
-        found = [one for one in places if one.place.partition == move.partition]
+        found = placed[move.partition]
         rows.append((move, replicas, directories_state(found) if state == "done" else state, found))
     if output is Output.JSON:
         print_json(

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 
 _PAUSE_S: Final = 0.5
+_PAUSE_EACH_S: Final = 0.001
+"""Looks at thousands of replicas cost their brokers something."""
 _GIVEN_UP_LOOKS: Final = 3
 """So many looks in a row without the copy: between its end and the new directory there is a moment without either."""
 _NEW_WEIGHT: Final = 0.3
@@ -185,13 +187,14 @@ class PlaceFollower:
                     ends.append(found)
                 else:
                     moves.append(self._progress(found))
-            left = [place for place in left if all(place != one.place for one in ends)]
+            done = {one.place for one in ends}
+            left = [place for place in left if place not in done]
             for found in ends:
                 there = found.state is PlaceState.THERE
                 view.say(f"{name_of(found.place.partition)} {'is' if there else 'stays'} {placed(found)}")
             view.show(moves, ())
             if left:
-                self._pause(_PAUSE_S)
+                self._pause(max(_PAUSE_S, len(left) * _PAUSE_EACH_S))
         return ended
 
     def _failure(self, found: FoundReplica) -> TidemarkError | None:
