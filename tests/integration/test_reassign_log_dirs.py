@@ -28,7 +28,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         broker_name(broker): {"log.dirs": ",".join(str(directory / f"disk-{broker}-{disk}") for disk in "ab")}
         for broker in range(BROKERS)
     }
-    with LocalCluster(directory / "cluster", brokers=BROKERS, controllers=1, settings=disks) as started:
+    with LocalCluster(directory / "cluster", brokers=BROKERS, controllers=2, settings=disks) as started:
         yield started
 
 
@@ -273,3 +273,30 @@ def test_a_move_that_is_given_up_leaves_replicas_in_their_directories(
     assert place(admin, stays, partition) == before
     assert assigned(admin, "back") == [replicas]
     succeeds(cluster, "config", "set", "broker", str(stays), "--delete", limit)
+
+
+def test_a_new_controller_goes_on_with_a_move_that_names_directories(
+    cluster: LocalCluster, admin: AdminClient, zookeeper: KazooClient
+) -> None:
+    """It waits for its target, which is away, when the controller that began it is killed."""
+    admin.create_topic("heir", partitions=1, replication_factor=1)
+    partition = TopicPartition("heir", 0)
+    write(cluster, partition)
+    (now,) = assigned(admin, "heir")[0]
+    target = (now + 1) % BROKERS
+    wanted = directories(admin, target)[1]
+    entry = moved("heir", 0, [target], [wanted])
+    cluster.pause(broker_name(target))
+    try:
+        zookeeper.create("/admin/reassign_partitions", json.dumps(entry).encode())
+        wait_for(lambda: len(assigned(admin, "heir")[0]) == 2, "the move is under way")
+        first = admin.describe_cluster().view.controller_id
+        cluster.kill(f"controller-{first}")
+        wait_for(lambda: admin.describe_cluster().view.controller_id not in (first, -1), "another controller")
+        assert zookeeper.exists("/admin/reassign_partitions") is not None
+    finally:
+        cluster.resume(broker_name(target))
+    wait_for(lambda: assigned(admin, "heir") == [[target]], "the move ends")
+    assert place(admin, target, partition) == wanted
+    assert read(cluster, partition) == list(range(RECORDS))
+    cluster.restart(f"controller-{first}")
