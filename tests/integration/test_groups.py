@@ -222,6 +222,26 @@ async def test_members_read_partitions_that_are_added(cluster: LocalCluster, gro
     await member.leave()
 
 
+async def test_a_topic_that_is_deleted_and_made_anew_is_read_from_its_start(
+    cluster: LocalCluster, groups: Groups, topic: str, group: str
+) -> None:
+    other = await make_topic(cluster, 2)
+    member = Member(groups, group, topic, other).start()
+    await member.until(of(topic, 0, 1, 2, 3) | of(other, 0, 1))
+    await member.commit(other, {0: 0, 1: 7})
+    async with AdminClient(cluster.admin_address) as admin:
+        await admin.delete_topic(other)
+        await member.until(of(topic, 0, 1, 2, 3))
+        assert await groups.committed(group) == {}
+        assert {row.topic for row in (await groups.describe(group)).partitions} == {topic}
+        await admin.create_topic(other, partitions=2, replication_factor=3)
+    await member.until(of(topic, 0, 1, 2, 3) | of(other, 0, 1))
+    assert await groups.committed(group) == {}
+    rows = (await groups.describe(group)).partitions
+    assert {(row.committed_offset, row.lag) for row in rows if row.topic == other} == {(-1, 0)}
+    await member.leave()
+
+
 async def test_another_broker_goes_on_when_the_coordinator_is_killed(tmp_path_factory: pytest.TempPathFactory) -> None:
     settings = {"broker": {"offsets.topic.num.partitions": "4"}}
     started = LocalCluster(tmp_path_factory.mktemp("killed"), settings=settings)

@@ -80,6 +80,8 @@ class GroupOffsets:
         rows = []
         for partition in sorted({*owners, *group.offsets}):
             committed = self.to_proto(partition, group.offsets.get(partition))
+            if committed.offset < 0 and partition not in owners:
+                continue  # it was another partition of that name
             topic = self._groups.metadata.view.topics.get(partition.topic)
             known = None if topic is None else topic.partitions.get(partition.partition)
             rows.append(
