@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from dataclasses import replace
 from typing import Any, Final
@@ -29,6 +30,8 @@ from tidemark.rpc.group_codec import (
 from tidemark.rpc.refs import ref_from_proto
 from tidemark.v1 import group_service_pb2 as pb
 from tidemark.v1.group_service_pb2_grpc import GroupServiceServicer
+
+_log = logging.getLogger(__name__)
 
 _HELD_BACK_MS_MAX: Final = 30_000
 
@@ -148,6 +151,8 @@ class GroupService(GroupServiceServicer):
             return coordinator.alter_offsets(commit, now, validate_only=request.validate_only)
 
         more = await shard.change(alter)
+        if not request.validate_only:
+            _told("a group's offsets are set", request.group_id, context, partitions=len(asked) - len(more))
         partitions = [TopicPartition(one.topic, one.partition) for one in request.offsets]
         return pb.AlterGroupOffsetsResponse(partitions=results_to_proto(partitions, {**refused, **more}))
 
@@ -157,6 +162,7 @@ class GroupService(GroupServiceServicer):
         """Forget a group."""
         shard = self._groups.shard_of(request.group_id)
         await shard.change(lambda coordinator, now: coordinator.delete_group(request.group_id))
+        _told("a group is deleted", request.group_id, context)
         return pb.DeleteGroupResponse()
 
     async def DeleteGroupOffsets(  # noqa: N802
@@ -166,6 +172,7 @@ class GroupService(GroupServiceServicer):
         shard = self._groups.shard_of(request.group_id)
         partitions = [ref_from_proto(one) for one in request.partitions]
         refused = await shard.change(lambda coordinator, now: coordinator.delete_offsets(request.group_id, partitions))
+        _told("a group's offsets are deleted", request.group_id, context, partitions=len(partitions) - len(refused))
         return pb.DeleteGroupOffsetsResponse(partitions=results_to_proto(partitions, refused))
 
     async def _located(self, group_id: str) -> pb.GroupCoordinator:
@@ -225,6 +232,11 @@ class GroupService(GroupServiceServicer):
             return await self._groups.shard_of(group_id).look(look)
         except TidemarkError as error:
             return pb.GroupDescription(group_id=group_id, coordinator_id=-1, error=errors.to_proto(error))
+
+
+def _told(what: str, group_id: str, context: Any, **facts: int) -> None:
+    """What people do to groups by hand is in the log, with where they did it from."""
+    _log.info(what, extra={"group": group_id, "client_host": _host_of(context.peer()), **facts})
 
 
 def _host_of(peer: str) -> str:

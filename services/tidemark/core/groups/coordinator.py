@@ -57,15 +57,16 @@ class GroupCoordinator:
     @classmethod
     def replay(cls, changes: Iterable[Change], now_ms: int) -> GroupCoordinator:
         """From what the log holds, in order; every member is given a whole session to say that it lives."""
-        last: dict[object, Change] = {}
-        for change in changes:
-            last.pop((type(change.key), change.key), None)
-            last[type(change.key), change.key] = change
+        last = {(type(change.key), change.key): change for change in changes}
         coordinator = cls()
+        groups = coordinator._groups
         for change in last.values():
             if change.value is not None:
                 group_id = change.key.group_id
-                coordinator._groups.setdefault(group_id, Group(group_id)).put(change.key, change.value)
+                group = groups.get(group_id)
+                if group is None:
+                    group = groups[group_id] = Group(group_id)
+                group.put(change.key, change.value)
         for group in coordinator._groups.values():
             if group.specs:
                 coordinator._with_members[group.group_id] = group
