@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from tidemark.cli.output import Output, counted, print_json, print_line, print_table
 from tidemark.cli.progress import Progress, bar
@@ -19,6 +20,9 @@ _HELD = {
     False: "no broker has it open",
     None: "whether a broker has it open cannot be seen here",
 }
+
+_ROWS_MAX: Final = 100
+"""Of more replicas only those are in the table of which there is something to tell."""
 
 
 def run(directories: Sequence[Path], options: Options, shape: Output) -> None:
@@ -88,11 +92,11 @@ def _show(reports: Sequence[DirectoryReport], seen: _Watch) -> None:
             if replica.suppressed:
                 print_line(f"{replica.path}: {replica.suppressed} more findings")
     replicas = [replica for report in reports for replica in report.replicas]
-    if replicas:
-        print_table(
-            ("directory", "segments", "size", "batches", "records", "log start", "log end", "errors"),
-            [_row(replica) for replica in replicas],
-        )
+    rows = replicas if len(replicas) <= _ROWS_MAX else [replica for replica in replicas if replica.findings]
+    if rows:
+        print_table(("replica", "size", "batches", "records", "start", "end", "errors"), map(_row, rows))
+    if len(rows) < len(replicas):
+        print_line(f"{len(replicas) - len(rows)} more replicas, in which nothing was found")
     for report in reports:
         wrong = counted(report.error_count, "error") if report.error_count else "all good"
         empty = f", {report.empty_replicas} that never held anything" if report.empty_replicas else ""
@@ -115,7 +119,6 @@ def finding_lines(finding: Finding) -> list[str]:
 def _row(replica: ReplicaReport) -> tuple[object, ...]:
     return (
         replica.path.name,
-        replica.segments,
         shown_bytes(replica.size_bytes),
         replica.batches,
         replica.records,

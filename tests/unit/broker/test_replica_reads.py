@@ -1,0 +1,144 @@
+"""ReadReplica: what a broker's own replica holds, checked on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+from tidemark.broker.log_threads import LogThreads
+from tidemark.broker.replica_reads import ReplicaReads
+from tidemark.core.broker import BrokerCore
+from tidemark.core.replica import ReplicaView
+from tidemark.model import (
+    BrokerId,
+    ErrorCode,
+    LeaderEpoch,
+    Offset,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
+from tidemark.record.envelope import ENVELOPE_BYTES, Batch, parse_envelope, stamped
+from tidemark.record.payload import build_batch, from_columns
+from tidemark.v1 import replica_reads_pb2 as pb
+
+FLIGHTS = TopicPartition("flights", 0)
+IDENTITY = ReplicaIdentity("id", "inc")
+
+
+def batches(count: int) -> list[bytes]:
+    data = bytes(build_batch(from_columns(None, [b"a", b"b"], [1, 2])))
+    whole = Batch(parse_envelope(data), data)
+    return [bytes(stamped(whole, base_offset=2 * number, leader_epoch=1).data) for number in range(count)]
+
+
+class Log:
+    """Two records a batch, from offset 0."""
+
+    def __init__(self, data: Sequence[bytes]) -> None:
+        self.data = list(data)
+
+    def read(self, offset: Offset, *, end_offset: Offset, max_bytes: int) -> bytes:
+        wanted = self.data[offset // 2 : end_offset // 2]
+        return b"".join(wanted[: max(1, max_bytes // len(self.data[0]))])
+
+
+class Broker:
+    """A core and its logs: one replica, which starts at 2 and ends at 8."""
+
+    def __init__(self) -> None:
+        self.view: ReplicaView | None = ReplicaView(
+            FLIGHTS,
+            IDENTITY,
+            "follower",
+            BrokerId(1),
+            LeaderEpoch(4),
+            Offset(2),
+            Offset(8),
+            Offset(6),
+            (),
+            (),
+            1,
+            False,
+            0,
+        )
+        self.found: Log | None = Log(batches(4))
+
+    def replica(self, partition: TopicPartition) -> ReplicaView | None:
+        return self.view if partition == FLIGHTS else None
+
+    def log(self, partition: TopicPartition) -> Log | None:
+        return self.found
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+@pytest.fixture
+def reads(broker: Broker) -> Iterator[ReplicaReads]:
+    with ThreadPoolExecutor(1) as pool:
+        yield ReplicaReads(cast(BrokerCore, broker), cast(LogThreads, broker), pool)
+
+
+def ask(**fields: Any) -> pb.ReadReplicaRequest:
+    return pb.ReadReplicaRequest(**{"topic": "flights", "end_offset": 100, **fields})
+
+
+async def test_it_gives_whole_batches_within_the_log_and_says_where_the_replica_stands(reads: ReplicaReads) -> None:
+    answer = await reads.read(ask())
+    assert answer.batches == b"".join(batches(4)[1:])
+    assert (answer.log_start_offset, answer.log_end_offset, answer.high_watermark) == (2, 8, 6)
+    assert (answer.leader_epoch, answer.leader, answer.clean_offset) == (4, False, 0)
+
+
+async def test_it_gives_envelopes_alone_and_no_more_than_was_asked_for(reads: ReplicaReads) -> None:
+    answer = await reads.read(ask(envelopes_only=True, start_offset=4))
+    assert answer.batches == b"".join(one[:ENVELOPE_BYTES] for one in batches(4)[2:])
+    assert len((await reads.read(ask(max_bytes=1))).batches) == len(batches(1)[0])
+    assert (await reads.read(ask(start_offset=4, end_offset=4))).batches == b""
+
+
+async def test_a_batch_that_its_disk_has_damaged_is_refused_with_its_offset(
+    broker: Broker, reads: ReplicaReads
+) -> None:
+    assert broker.found is not None
+    damaged = bytearray(broker.found.data[2])
+    damaged[-1] ^= 1
+    broker.found.data[2] = bytes(damaged)
+    for envelopes_only in (True, False):
+        with pytest.raises(TidemarkError) as refused:
+            await reads.read(ask(envelopes_only=envelopes_only))
+        assert (refused.value.code, refused.value.metadata) == (ErrorCode.CORRUPT_BATCH, {"offset": "4"})
+    assert len((await reads.read(ask(end_offset=4))).batches) == len(batches(1)[0])
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"partition": 1}, ErrorCode.NOT_A_REPLICA),
+        ({"topic_id": "other"}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ({"topic_id": "id", "incarnation": "other"}, ErrorCode.UNKNOWN_TOPIC_ID),
+    ],
+)
+async def test_another_partition_or_incarnation_is_refused(
+    reads: ReplicaReads, fields: dict[str, Any], code: ErrorCode
+) -> None:
+    with pytest.raises(TidemarkError) as refused:
+        await reads.read(ask(**fields))
+    assert refused.value.code is code
+
+
+async def test_a_log_that_failed_or_is_not_open_is_told_apart(broker: Broker, reads: ReplicaReads) -> None:
+    assert broker.view is not None
+    broker.found = None
+    with pytest.raises(TidemarkError) as refused:
+        await reads.read(ask())
+    assert refused.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
+    broker.view = broker.view._replace(role="offline")
+    with pytest.raises(TidemarkError) as refused:
+        await reads.read(ask())
+    assert refused.value.code is ErrorCode.REPLICA_OFFLINE
