@@ -29,7 +29,7 @@ help: ## what there is
 	@echo "make chaos MINUTES=10   rounds of kills, stops and cuts on real processes, every history checked"
 	@echo "make soak SEEDS=5000    so many simulated worlds, on all cores; a failing one is shrunk and told as a story;"
 	@echo "                        and LIVES=20 lives of a log on disk, each cut short after every one of its file operations"
-	@echo "make explore            every interleaving of small scopes, 15 minutes; SCOPE=\"--batches 2 --crashes 1 ...\" one scope"
+	@echo "make explore            every interleaving of small scopes, about an hour; MINUTES=5 for each at most; SCOPE=\"--batches 2 --crashes 1 ...\" one"
 	@echo "make stubs              the gRPC stubs again, from proto/"
 	@echo "make clean              remove what was made"
 
@@ -51,16 +51,13 @@ soak: $(READY) ## so many simulated worlds, and every crash point of so many liv
 	@$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS)
 	@$(BIN)/python -m tests.crash --lives $(LIVES)
 
-# Without SCOPE: scopes that come to their end, then the whole one for as long as its bound, and samples of its long stories.
-NONE := --crashes 0 --suspicions 0 --lost-answers 0
-SCOPES := "$(NONE) --crashes 1" "$(NONE) --suspicions 1" "$(NONE) --expiries 1" "$(NONE) --lags 1 --lost-answers 1" \
-	"$(NONE) --batches 1 --suspicions 1 --lost-answers 1" "--minutes 10" "--beam 1000"
-
+# Without SCOPE: two batches with each misfortune and each pair of them, one scope on each core, then the whole scope as
+# far as it goes; MINUTES bounds each (50). SCOPE="--batches 1 --crashes 2 --minutes inf" walks that one.
 explore: $(READY) ## every interleaving of a small scope
 ifdef SCOPE
 	@$(BIN)/python -m tests.exploration $(SCOPE)
 else
-	@set -e; for scope in $(SCOPES); do $(BIN)/python -m tests.exploration $$scope; done
+	@$(BIN)/python -m tests.exploration.stages $(if $(MINUTES),--minutes $(MINUTES))
 endif
 
 bench: $(READY) ## one benchmark

@@ -40,7 +40,9 @@ def main(arguments: list[str]) -> int:
         )
     else:
         search = Walk(scope)
-        report = search.run(seconds=seconds, progress=_progress, progress_every_s=every_s)
+        report = search.run(
+            seconds=seconds, memory_bytes_max=options.memory_gb * 1e9, progress=_progress, progress_every_s=every_s
+        )
     print(summary(report))
     if report.violation is None:
         return 0
@@ -65,6 +67,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=10.0, help="stop then, and say how far it got (default 10; inf: at the end)"
     )
+    parser.add_argument("--memory-gb", type=float, default=3.5, help="stop too when states take more (default 3.5)")
     parser.add_argument("--beam", type=int, help="go on from so many states of each depth only: long stories, not all")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--progress-seconds", type=float, default=10.0)

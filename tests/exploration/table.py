@@ -44,6 +44,14 @@ class Table:
     def __len__(self) -> int:
         return self.count
 
+    def bytes_with(self, more: int) -> int:
+        """Memory that it takes at most while so many marks are entered: old and new arrays while it grows."""
+        each = 8 if self._numbers is None else 16
+        places = len(self._marks)
+        while (self.count + more) * 3 > places * 2:
+            places *= 2
+        return each * (places + (places // 2 if places > len(self._marks) else 0))
+
     def find(self, marks: Marks) -> Numbers:
         """The number of each mark, -1 for one that is not there."""
         places = self.places(marks)

@@ -9,6 +9,7 @@ from tests.exploration.cluster import Cluster
 from tests.exploration.frozen import BROKERS
 from tests.exploration.mutants import MUTANTS, Mutant
 from tests.exploration.search import Search
+from tests.exploration.stages import stages
 from tests.exploration.state import DEAD, Scope, State
 from tests.exploration.story import tell
 from tests.exploration.walk import Walk
@@ -131,3 +132,15 @@ def test_a_search_that_stops_at_its_bound_says_so(capsys: pytest.CaptureFixture[
 def test_a_beam_says_that_it_has_not_seen_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--batches", "2", "--beam", "3"]) == 0
     assert "SAMPLED to the end" in capsys.readouterr().out
+
+
+def test_a_walk_that_would_take_too_much_memory_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--batches", "2", "--memory-gb", "0.000001"]) == 0
+    assert "STOPPED at the bound" in capsys.readouterr().out
+
+
+def test_every_stage_of_make_explore_names_a_scope(capsys: pytest.CaptureFixture[str]) -> None:
+    for stage in stages(0):
+        assert main(stage.split()) == 0
+    said = capsys.readouterr().out
+    assert said.count("STOPPED at the bound") + said.count("SAMPLED") == len(stages(0))

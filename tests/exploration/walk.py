@@ -181,12 +181,14 @@ class Walk:
         self,
         *,
         seconds: float = float("inf"),
+        memory_bytes_max: float = float("inf"),
         visit: Callable[[State], object] | None = None,
         progress: Callable[[Report], None] | None = None,
         progress_every_s: float = 10.0,
     ) -> Report:
-        """Walk until all is seen, an invariant breaks, or the time is over. `visit` is shown each state that is come
-        to, those that are only passed through as well, some of them often.
+        """Walk until all is seen, an invariant breaks, or the time is over, or what it keeps would take more memory.
+
+        `visit` is shown each state that is come to, those that are only passed through as well, some of them often.
         """
         self._visit = visit
         report = self.report
@@ -206,7 +208,7 @@ class Walk:
                         return self._broken(str(error), some[error.row])
                     waiting -= len(some)
                     self._measure(waiting + sum(map(len, following)))
-                    if report.seconds > seconds:
+                    if report.seconds > seconds or self._bytes(level, following) > memory_bytes_max:
                         return report
                     if progress is not None and report.seconds > next_progress_s:
                         next_progress_s = report.seconds + progress_every_s
@@ -329,6 +331,10 @@ class Walk:
         report.story = retold(self.cluster, [int(mark[0]) for mark in reversed(marks[:-1])], self._mark_of)
         self._measure(0)
         return report
+
+    def _bytes(self, *levels: list[Rows]) -> int:
+        """What grows with the number of states: marks, and the rows that wait."""
+        return self._known.bytes_with(20 * _AT_ONCE) + sum(rows.nbytes for level in levels for rows in level)
 
     def _mark_of(self, state: State) -> int:
         return int(self._columns.canonical(self._columns.row(state)[None, :])[1][0])

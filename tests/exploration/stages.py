@@ -1,0 +1,66 @@
+"""What `make explore` walks: pairs of misfortunes, each alone, the whole scope as far as it goes.
+
+    python -m tests.exploration.stages [--minutes 50]
+
+Each scope is told about when it is done. Exit status: 1 when any of them shows a violation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Final
+
+ONE_MISFORTUNE: Final = ("--crashes 1", "--suspicions 1", "--expiries 1", "--lags 1 --lost-answers 1")
+PAIRS: Final = (
+    "--crashes 2",
+    "--crashes 1 --suspicions 1",
+    "--crashes 1 --lost-answers 1",
+    "--suspicions 1 --lost-answers 1",
+)
+"""The largest come first: the others run beside them."""
+_NONE: Final = "--crashes 0 --suspicions 0 --lost-answers 0"
+_WHOLE: Final = "--batches 2 --crashes 2 --suspicions 1 --lost-answers 1"
+
+
+def stages(minutes: float) -> list[str]:
+    """The arguments of `python -m tests.exploration`, one text for each scope."""
+    pairs = [f"{_NONE} --batches 2 {pair} --minutes {minutes:g}" for pair in PAIRS]
+    alone = [f"{_NONE} --batches 2 {one} --minutes {minutes:g}" for one in ONE_MISFORTUNE]
+    return [*pairs, *alone, f"{_WHOLE} --minutes {minutes / 5:g}", f"{_WHOLE} --beam 1000 --minutes {minutes / 5:g}"]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.exploration.stages", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--minutes", type=float, default=50.0, help="for each scope at most; a fifth of it for the whole one"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="scopes at a time, one on each core")
+    options = parser.parse_args(arguments)
+    wrong = 0
+    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+        for done in as_completed([pool.submit(_explored, stage) for stage in stages(options.minutes)]):
+            status, told = done.result()
+            _say(told)
+            wrong |= status
+    _say("a violation was found" if wrong else "no violation in anything that was walked")
+    return int(wrong != 0)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _explored(stage: str) -> tuple[int, str]:
+    """(exit status, what it said in the end)."""
+    command = [sys.executable, "-m", "tests.exploration", *stage.split(), "--progress-seconds", "inf"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, f"{stage}\n  {done.stdout.partition(chr(10))[2].strip()}\n{done.stderr}".rstrip()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
