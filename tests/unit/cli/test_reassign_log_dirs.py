@@ -11,8 +11,10 @@ import pytest
 from tidemark.cli import move_directories
 from tidemark.cli import reassign as module
 from tidemark.cli.replica_places import PlaceFollower
+from tidemark.client.aio.admin_brokers import PlannedMoves
 from tidemark.core.move_request import parse_moves
-from tidemark.model import BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.core.rebalancing import Plan
+from tidemark.model import BrokerId, ErrorCode, Move, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 
@@ -106,6 +108,14 @@ def test_a_move_of_directories_alone_is_begun(cluster: Disks, tmp_path: Path) ->
     result = run("execute", file_of(tmp_path, same))
     assert result.exit_code == 0
     assert [names for names, _, checked in cluster.asked if not checked] == [[T2]]
+
+
+def test_a_proposal_has_a_place_for_each_directory(cluster: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = PlannedMoves(Plan((Move(T2, (BrokerId(2), BrokerId(1))),), (), 0, 0, {}, {}), 0)
+    monkeypatch.setattr(cluster, "plan_brokers", lambda **asked: plan, raising=False)
+    ((move,), errors) = parse_moves(run("generate", "test").stdout)
+    assert not errors
+    assert move.log_dirs == ("any", "any")
 
 
 def test_without_directories_brokers_are_not_asked(cluster: Disks, tmp_path: Path) -> None:
