@@ -444,6 +444,7 @@ def _format(path: Path, cluster_id: str, broker_id: BrokerId) -> dict[str, Any]:
         "format_version": FORMAT_VERSION,
     }
     replace_file(path / META_FILE, pack_json(meta), durable=True)
+    sync_directory(path.parent)
     return meta
 
 

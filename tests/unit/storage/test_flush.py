@@ -236,3 +236,12 @@ def test_a_flush_that_meets_a_cut_vouches_for_nothing_that_was_written_since(pat
     assert log.flushed_offset <= 15
     assert log.flush() == log.log_end_offset == 165
     assert recovered(disk, path) == (read_all(log), None, 165)
+
+
+def test_a_log_directory_that_was_made_is_there_after_a_power_loss(path: Path, disk: StrictDisk) -> None:
+    (path / "disk").mkdir()
+    log = open_log(path / "disk" / "logs")
+    fill(log, 1)
+    log.flush()
+    disk.after_power_loss(path / "disk", path / "after")
+    assert open_log(path / "after" / "logs").log_end_offset == 5
