@@ -313,7 +313,8 @@ class PartitionLog(CleanableLog, MovableLog):
 
     def _rebuild_state(self, end: int) -> None:
         """Epochs and producers of what is left: the snapshot at or below the cut, and the envelopes after it (P3)."""
-        found = newest_snapshot(self._path, segment_offsets(self._path, SNAPSHOT_SUFFIX), at_most=end)
+        first, offsets = self._segments[0].base_offset, segment_offsets(self._path, SNAPSHOT_SUFFIX)
+        found = newest_snapshot(self._path, offsets, at_least=first, at_most=end)
         start, producers = found or (0, ProducerStates())
         for envelope in envelopes_from(self._segments, start, self._interval_bytes):
             if envelope.producer_id >= 0 and envelope.base_offset >= start:

@@ -393,7 +393,8 @@ def _fold(directory: Path, recovered: Recovered, recovery_point: int, interval_b
         epochs, epochs_from = LeaderEpochs(), 0
     epochs.truncate_from_end(Offset(end + 1))
     known = epochs.entries
-    snapshot = newest_snapshot(directory, segment_offsets(directory, SNAPSHOT_SUFFIX), at_most=end)
+    offsets = segment_offsets(directory, SNAPSHOT_SUFFIX)
+    snapshot = newest_snapshot(directory, offsets, at_least=recovered.segments[0].base_offset, at_most=end)
     if snapshot is not None:
         recovered.snapshot_at, recovered.producers = snapshot
     producers_from = max(recovered.snapshot_at, 0)

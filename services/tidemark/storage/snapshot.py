@@ -57,9 +57,14 @@ def _states(producers: Sequence[Any]) -> ProducerStates:
     return ProducerStates(entries)
 
 
-def newest_snapshot(directory: Path, offsets: list[int], *, at_most: int) -> tuple[int, ProducerStates] | None:
-    """The newest readable snapshot at or below an offset, of those whose offsets are given."""
-    for offset in sorted((offset for offset in offsets if offset <= at_most), reverse=True):
+def newest_snapshot(
+    directory: Path, offsets: list[int], *, at_least: int, at_most: int
+) -> tuple[int, ProducerStates] | None:
+    """The newest readable snapshot at an offset in [at_least, at_most], of those whose offsets are given.
+
+    `at_least` is where the files of the log begin: of what was between an older one and them nobody knows any more.
+    """
+    for offset in sorted((offset for offset in offsets if at_least <= offset <= at_most), reverse=True):
         states = read_snapshot(directory, offset)
         if states is not None:
             return offset, states

@@ -131,3 +131,21 @@ def test_what_a_checkpoint_vouches_for_is_not_written_over_where_it_is_cut(path:
     logs, log = opened(path)
     assert read_all(log) == whole
     logs.close()
+
+
+def test_a_snapshot_from_before_a_gap_is_not_taken_for_what_producers_did_last(path: Path) -> None:
+    """Batches of theirs that retention took since would pass for new ones when they are sent again."""
+    logs, log = opened(path)
+    for number in range(20):
+        lead(log, make_batch(["x" * 300], producer_id=4, producer_epoch=0, sequence=number))
+    starts = [segment.base_offset for segment in log._segments]
+    assert len(starts) > 4
+    logs.checkpoint({PARTITION: Offset(20)})
+    log.trim(Offset(starts[-1]))
+    log.truncate(Offset(starts[-1]))  # its mark names the new log start
+    logs.close()
+    (path / str(PARTITION) / f"{starts[-1]:020d}.snapshot").write_bytes(b"rotten")
+    logs, log = opened(path)
+    assert log.log_start_offset == log.log_end_offset == starts[-1]
+    assert log.state().producers.entries == {}
+    logs.close()
