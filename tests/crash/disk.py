@@ -3,7 +3,7 @@
 What a file system promises: what was synced is there; of the rest anything may be. Names (`Make`, `Link`, `Unlink`,
 `Rename`) and cuts of files reach the disk in the order in which they were asked for, all of them with the next sync of
 any file (journals do that; a mode of its own does without), contents in any order, by pages. A page that never came is
-zeros, or the file ends before it.
+zeros, or the file ends before it. Each directory below the root is a disk of its own.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ Image = dict[str, bytes | None]
 @dataclass
 class _Node:
     is_directory: bool
+    disk: int = 0
     names: dict[str, int] = field(default_factory=dict)
     content: bytearray = field(default_factory=bytearray)
     durable_names: dict[str, int] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class Disk:
     def __init__(self) -> None:
         self._nodes: dict[int, _Node] = {0: _Node(is_directory=True)}
         self._count = 0
-        self._synced = 0
+        self._synced: dict[int, int] = {0: 0}
         self._pending: list[tuple[int, Make | Link | Unlink | Rename]] = []
         """Changes of names that were not synced, in order."""
 
@@ -71,7 +72,9 @@ class Disk:
         self._count += 1
         match operation:
             case Make(_, _, node, is_directory):
-                self._nodes[node] = _Node(is_directory)
+                disk = self._nodes[operation.parent].disk if operation.parent else node
+                self._nodes[node] = _Node(is_directory, disk)
+                self._synced.setdefault(disk, 0)
                 self._rename(operation)
             case Link() | Unlink() | Rename():
                 self._rename(operation)
@@ -79,12 +82,14 @@ class Disk:
                 _change(self._nodes[node].content, operation)
                 self._nodes[node].unsynced.append((self._count, operation))
             case Sync(node):
-                self._synced = self._count
+                self._synced[self._nodes[node].disk] = self._count
                 self._sync(node)
-            case SyncAll():
-                self._synced = self._count
-                for node in self._nodes:
-                    self._sync(node)
+            case SyncAll(node):
+                disk = self._nodes[node].disk
+                self._synced[disk] = self._count
+                for number, other in self._nodes.items():
+                    if other.disk == disk:
+                        self._sync(number)
             case Mark():
                 self._count -= 1
 
@@ -126,8 +131,8 @@ class Disk:
         names = {number: dict(node.durable_names) for number, node in self._nodes.items()}
         if crash is Crash.STRICT:
             return self._image(names, {number: node.durable for number, node in self._nodes.items()})
-        reached = max(self._synced, self._reached(rng))
-        limits = dict.fromkeys(self._nodes, reached)
+        reached = {disk: max(synced, self._reached(rng)) for disk, synced in self._synced.items()}
+        limits = {number: reached[node.disk] for number, node in self._nodes.items()}
         if crash is Crash.LOOSE:
             limits = {number: self._reached(rng) for number in self._nodes}
         for number, operation in self._pending:

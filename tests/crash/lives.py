@@ -17,10 +17,10 @@ from tidemark.record.envelope import Batch, Codec, split_batches
 from tidemark.storage import log as log_module
 from tidemark.storage.cleaner import CleanerSettings, clean_log
 from tidemark.storage.log import PartitionLog
-from tidemark.storage.manager import LogManager
+from tidemark.storage.manager import LogManager, open_logs
 
 from tests.crash.recorder import Recorder
-from tests.unit.storage.batches import IDENTITY, PARTITION, at, open_one
+from tests.unit.storage.batches import BROKER, CLUSTER, IDENTITY, PARTITION, at
 from tests.unit.storage.test_cleaner import keyed
 
 CONFIGS = {
@@ -95,6 +95,7 @@ class Life:
 
     def __init__(self, root: Path, seed: int, recorder: Recorder) -> None:
         self._root = root
+        self._seed = seed
         self._rng = random.Random(seed)
         self._recorder = recorder
         self.versions = [Version(0, 0, (), ())]
@@ -127,6 +128,7 @@ class Life:
             (self._reset, 1),
             (self._stop_cleanly, 1),
             (self._be_killed, 2),
+            (self._move, 2 * (directories_of(self._seed) - 1)),
         ]
         for _ in range(steps):
             self._now_ms += STEP_MS
@@ -141,7 +143,7 @@ class Life:
         self._logs._deleter.submit(lambda: None).result()
 
     def _open(self) -> None:
-        self._logs = open_one(self._root)
+        self._logs = open_directories(self._root, self._seed)
         self._log, recovered = self._logs.open(PARTITION, IDENTITY, CONFIGS)
         assert recovered.damaged is None
         self._logs.confirm_registration(BrokerEpoch(self._broker_epoch), "boot")
@@ -305,6 +307,24 @@ class Life:
         self._open()
         self._done("started")
 
+    def _move(self) -> None:
+        """To the other directory (rule M3), under appends and a cut; now and then it is left halfway."""
+        where = self._logs.directory_of(PARTITION)
+        assert where is not None
+        future = self._logs.mover.begin(PARTITION, 1 - where, CONFIGS)
+        self._done("copying")
+        for number in range(self._rng.randint(0, 8)):
+            future.copy(1500)
+            (self._append, self._checkpoint, self._truncate)[number % 3]()
+        if self._rng.random() < 0.25:
+            return
+        while not future.copy(3000).caught_up:
+            pass
+        self._begin("moving", last_high_watermark=self._high_watermark)
+        self._log = self._logs.mover.finish(future, Offset(self._high_watermark))
+        start = int(self._log.log_start_offset)
+        self._done("moved", durable=True, high_watermark=self._high_watermark, log_start=start)
+
     def _be_killed(self) -> None:
         self._logs.close()
         self._open()
@@ -315,6 +335,17 @@ class Life:
 def named(batch: Batch) -> tuple[int, int, int]:
     """What a batch is in every version that holds it: offsets and epoch."""
     return batch.envelope.base_offset, batch.envelope.next_offset, batch.envelope.leader_epoch
+
+
+def directories_of(seed: int) -> int:
+    """How many log directories a life has: every other one has two, and moves between them."""
+    return 1 + seed % 2
+
+
+def open_directories(root: Path, seed: int) -> LogManager:
+    """The logs of all directories of a life."""
+    paths = [root / name for name in "ab"[: directories_of(seed)]]
+    return open_logs(paths, cluster_id=CLUSTER, broker_id=BROKER, stray_grace_ms=1 << 40, open_files_max=64)
 
 
 def batches_of(log: PartitionLog, *, until: int | None = None) -> tuple[Batch, ...]:

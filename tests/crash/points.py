@@ -92,7 +92,7 @@ def try_points(life: Lived, points: Iterable[Point], directory: Path) -> int:
 
 def _judge(life: Lived, point: Point, image: Image, place: Path) -> None:
     write_image(image, place)
-    moment = Moment(*_notes_around(life, point.after), life.versions, point.crash)
+    moment = Moment(*_notes_around(life, point.after), life.versions, point.crash, life.seed)
     try:
         judge(place, moment)
     except Exception as error:

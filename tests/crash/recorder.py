@@ -65,7 +65,9 @@ class Sync(NamedTuple):
 
 
 class SyncAll(NamedTuple):
-    """syncfs."""
+    """syncfs of the disk that this directory is on."""
+
+    node: int
 
 
 class Mark(NamedTuple):
@@ -113,7 +115,7 @@ class Recorder:
         """In place of libc's."""
         with self._lock:
             if descriptor in self._opened:
-                self.operations.append(SyncAll())
+                self.operations.append(SyncAll(self._opened[descriptor]))
         return 0
 
     def _patched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
