@@ -230,7 +230,8 @@ class DirCopier:
                     unflushed_bytes = 0
                 elif copied.caught_up and not future.source.is_damaged:
                     return Outcome.MOVED if await self._swap(move, future) else Outcome.STOPPED
-                await move.wait(_PAUSE_S if future.source.is_damaged else move.budget.take(copied.size_bytes))
+                waits_for_repair = copied.caught_up and future.source.is_damaged
+                await move.wait(_PAUSE_S if waits_for_repair else move.budget.take(copied.size_bytes))
             except TidemarkError as error:
                 if error.code is not ErrorCode.DISK_FULL:
                     raise

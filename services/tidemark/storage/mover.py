@@ -16,6 +16,7 @@ it goes on.
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -183,8 +184,6 @@ class ReplicaMover:
             self._take_aside(aside, "stray")
         target.checkpoints.forget(_key(found))
         path = aside_path(place, "future")
-        path.mkdir()
-        make_segment(path, 0)
         future = FoundFuture(found.partition, path, found.identity, source.clean_point)
         document = future_document(
             found.partition,
@@ -193,7 +192,13 @@ class ReplicaMover:
             future=True,
             clean_point=future.clean_point,
         )
-        replace_file(path / PARTITION_FILE, document)
+        try:
+            path.mkdir()
+            make_segment(path, 0)
+            replace_file(path / PARTITION_FILE, document)
+        except OSError:
+            shutil.rmtree(path, ignore_errors=True)  # a full disk needs the space; a start would delete it too
+            raise
         with self._lock:
             self._futures[found.partition] = (target, future)
         return path

@@ -34,11 +34,11 @@ class Core:
         self.role = "leader"
 
     def partitions(self) -> tuple[TopicPartition, ...]:
-        return (PARTITION,)
+        return tuple(self._world.threads._replicas)
 
     def replica(self, partition: TopicPartition) -> Any:
         log = self._world.threads.log(partition)
-        if partition != PARTITION or (log is None and self.role != "offline"):
+        if log is None and (partition != PARTITION or self.role != "offline"):
             return None
         end = log.log_end_offset if log is not None else Offset(0)
         replica = self._world.threads.replica(partition)
@@ -82,10 +82,12 @@ class MovesWorld:
         self.threads.start()
         await self.open()
 
-    async def open(self) -> None:
+    async def open(self, partition: TopicPartition = PARTITION) -> None:
         before = self.count(LogOpened)
-        self.threads.submit(OpenLog(PARTITION, IDENTITY))
+        self.threads.submit(OpenLog(partition, IDENTITY))
         await self.until(lambda: self.count(LogOpened) > before)
+        if partition != PARTITION:
+            return
         log = self.threads.log(PARTITION)
         assert log is not None
         self.next_offset = log.log_end_offset

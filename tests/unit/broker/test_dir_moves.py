@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tidemark.broker import dir_copier
 from tidemark.broker.dir_copier import Budget
 from tidemark.core.effects import CloseLog
 from tidemark.core.events import LogAppended, LogFailed, LogMoved
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
 from tidemark.rpc.alter_log_dirs_codec import AlterLogDirs
 from tidemark.runtime.configuration import UNLIMITED
+from tidemark.storage import future as future_module
+from tidemark.storage import mover as mover_module
+from tidemark.storage.future import Copied, FutureLog
+from tidemark.storage.log import PartitionLog
 
 from tests.unit.broker.moves_world import MovesWorld
 from tests.unit.storage.batches import IDENTITY, PARTITION, memory_directory, read_all
@@ -280,6 +287,109 @@ async def test_a_source_that_goes_offline_before_the_commit_fails_the_replica_as
     await world.alter(world.paths[1])
     await world.until(lambda: world.count(LogFailed) == 1)
     assert world.count(LogMoved) == 0
+
+
+async def test_several_replicas_move_one_after_the_other_and_one_that_waits_can_be_called_back(
+    world: MovesWorld,
+) -> None:
+    others = [TopicPartition("other", index) for index in range(3)]
+    for one in others:
+        world.logs.prefer(one, 0)
+        await world.open(one)
+    await slow_move(world)
+    wanted = tuple((one, world.paths[1]) for one in others)
+    assert await world.moves.alter(AlterLogDirs(wanted)) == tuple((one, None) for one in others)
+    copies = {replica.partition for index, replica in await world.described() if replica.future}
+    assert copies == {PARTITION, *others}, "each has its copy, which is the memory of what was wanted"
+    assert [world.moves.is_copying(one) for one in (PARTITION, *others)] == [True, False, False, False]
+    await world.moves.alter(AlterLogDirs(((others[1], world.paths[0]),)))
+    await world.until(lambda: others[1] not in world.moves._moves)
+    assert world.moves.is_copying(PARTITION), "it did not have to wait for its turn to go"
+    await world.alter(world.paths[1], throttle_bytes_per_s=1 << 30)
+    await world.moved_to(1)
+    places = {one: replica.directory for one in others if (replica := world.threads.replica(one)) is not None}
+    assert places == {others[0]: 1, others[1]: 0, others[2]: 1}
+
+
+async def test_a_full_target_holds_the_move_up_until_there_is_space(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dir_copier, "_PAUSE_S", 0.0)
+    world.append(50)
+    await world.written()
+    real, tries = FutureLog.copy, 0
+
+    def full(future: FutureLog, max_bytes: int) -> Copied:
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            raise TidemarkError(ErrorCode.DISK_FULL, "no space left on device")
+        return real(future, max_bytes)
+
+    monkeypatch.setattr(FutureLog, "copy", full)
+    await world.alter(world.paths[1])
+    await world.moved_to(1)
+    assert tries > 4
+    assert world.metric("_failed_total") == 0
+    assert offsets(world) == list(range(50))
+
+
+async def test_no_space_in_the_last_moment_lets_the_replica_go_on_and_is_tried_again(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dir_copier, "_PAUSE_S", 0.0)
+    world.append(50)
+    await world.written()
+    real, tries = world.logs.mover.finish, 0
+
+    def full(future: FutureLog, high_watermark: Offset) -> PartitionLog:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise TidemarkError(ErrorCode.DISK_FULL, "no space left on device")
+        return real(future, high_watermark)
+
+    monkeypatch.setattr(world.logs.mover, "finish", full)
+    await world.alter(world.paths[1])
+    await world.until(lambda: tries > 0)
+    world.append(5)
+    await world.moved_to(1)
+    await world.written()
+    assert offsets(world) == list(range(55))
+
+
+async def test_a_copy_that_is_none_is_given_up_told_of_and_not_tried_again_by_itself(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.append(50)
+    await world.written()
+    monkeypatch.setattr(future_module, "disagreement", lambda copy, log: "it has leader epoch 9 at 3")
+    await world.alter(world.paths[1])
+    await world.until(lambda: world.metric("_failed_total") == 1 and not world.moves._moves)
+    assert world.logs.mover.target_of(PARTITION) is None
+    world.append(5)
+    await world.written()
+    assert offsets(world) == list(range(55))
+    monkeypatch.undo()
+    await world.alter(world.paths[1])
+    await world.moved_to(1)
+
+
+async def test_a_directory_in_which_no_copy_can_be_made_is_answered_with_why(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(mover_module, "replace_file", full)
+    error = await world.alter(world.paths[1])
+    assert error is not None
+    assert error.code is ErrorCode.DISK_FULL
+    assert not world.moves._moves
+    assert names_in(world.root, "b") == []
+    monkeypatch.undo()
+    assert await world.alter(world.paths[1]) is None
+    await world.moved_to(1)
 
 
 def test_a_budget_spreads_what_is_copied_over_time_and_none_lets_all_through() -> None:
