@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -16,7 +18,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.v1 import group_service_pb2 as pb
 from tidemark.v1.record_pb2 import PartitionRef
 
-from tests.integration.group_member import Groups, Member, call
+from tests.integration.group_member import Groups, Member, call, until
 
 
 @pytest.fixture
@@ -314,6 +316,39 @@ async def test_nothing_hangs_without_enough_replicas_and_nobody_is_out_when_they
         assert await member.commit(topic, {0: 3}) == {0: ""}
         assert await groups.committed("g") == {(topic, 0): 3}
         assert not member.refusals
+        await groups.close()
+
+
+async def test_groups_go_on_while_zookeeper_is_away(tmp_path_factory: pytest.TempPathFactory) -> None:
+    async with LocalCluster(tmp_path_factory.mktemp("away")) as cluster:
+        groups = Groups(cluster.bootstrap.split(","))
+        topic = await make_topic(cluster, 2)
+        os.kill(cluster.zookeeper.pid, signal.SIGSTOP)
+        began_s = time.monotonic()
+        request = pb.FindCoordinatorRequest(group_ids=["g"])
+        first_use = (
+            await call(lambda: groups.stub(groups.addresses[0]).FindCoordinator(request, timeout=10))
+        ).coordinators
+        assert first_use[0].error.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert time.monotonic() - began_s < 5
+        os.kill(cluster.zookeeper.pid, signal.SIGCONT)
+        member = Member(groups, "g", topic).start()
+        await member.until(of(topic, 0, 1))
+        os.kill(cluster.zookeeper.pid, signal.SIGSTOP)
+        until_s, offset = time.monotonic() + 9, 0
+        while time.monotonic() < until_s:
+            offset += 1
+            began_s = time.monotonic()
+            assert await member.commit(topic, {0: offset}) == {0: ""}
+            assert time.monotonic() - began_s < 2
+            await asyncio.sleep(0.1)
+        second = Member(groups, "g", topic).start()
+        await until(lambda: len(second.reading) == 1, lambda: "the second member gets nothing")
+        os.kill(cluster.zookeeper.pid, signal.SIGCONT)
+        assert (await groups.committed("g"))[topic, 0] == offset
+        for one in (member, second):
+            await one.stop()
+            assert not one.refusals
         await groups.close()
 
 

@@ -148,7 +148,11 @@ class Groups:
         """
         check_group_id(group_id)
         if self._partition_count() is None and self.metadata.view.complete:
-            await self._topic.ensure()
+            try:
+                async with asyncio.timeout(_FIRST_USE_S):
+                    await self._topic.ensure()
+            except TimeoutError:
+                raise _not_available(f"{OFFSETS_TOPIC} is not made yet: ZooKeeper does not answer; try again") from None
             await self.wait_for(lambda view: self._is_led(view, group_id), _FIRST_USE_S)
         return self._located(group_id)
 
