@@ -34,6 +34,9 @@ ConsumersOption = Annotated[
 KeysOption = Annotated[
     int, typer.Option("--keys", min=0, max=1_000_000, help="So many different keys in turn; 0: none.")
 ]
+BulkOption = Annotated[
+    bool, typer.Option("--bulk", help="Send tables of a batch each, as produce --file does, and not record by record.")
+]
 WarmUpOption = Annotated[float, typer.Option("--warm-up", min=0, help="Seconds before it is measured.")]
 DurationOption = Annotated[float, typer.Option("--duration", min=0.1, help="Seconds that are measured.")]
 LingerOption = Annotated[float, typer.Option("--linger-ms", min=0, help="How long a batch waits for more records.")]
@@ -48,6 +51,7 @@ def produce(
     producers: ProducersOption = 1,
     size: SizeOption = "1kB",
     keys: KeysOption = 0,
+    bulk: BulkOption = False,
     topic: TopicOption = "",
     partitions: PartitionsOption = 6,
     replication_factor: ReplicationOption = 0,
@@ -66,15 +70,21 @@ def produce(
     """How many records are acknowledged in a second, and how long each takes.
 
     \b
+    Record by record, one Python process is soon the limit: give it some --producers, or --bulk, to find the cluster's.
+
+    \b
     A latency counts from when the record was due by --rate; without one, from when it was handed to the producer, whose
     buffer is full then. Status 1 if any record failed.
 
     \b
     Examples:
       tidemark bench produce
+      tidemark bench produce --bulk --message-size 100
       tidemark bench produce --producers 4 --message-size 100 --partitions 12 --duration 60
       tidemark bench produce --rate 10000 --acks all --replication-factor 3 --config min.insync.replicas=2 --json
     """
+    if bulk and keys:
+        raise typer.BadParameter("tables are sent without keys", param_hint="--keys")
     from tidemark.cli.bench_run import Target, Workload, run
 
     workload = Workload(
@@ -83,6 +93,7 @@ def produce(
         rate=rate,
         message_bytes=parse_size(size),
         keys=keys,
+        bulk=bulk,
         warm_up_s=warm_up_s,
         duration_s=duration_s,
         settings={

@@ -44,6 +44,7 @@ class Workload:
     rate: float = 0.0
     message_bytes: int = 1000
     keys: int = 0
+    bulk: bool = False
     warm_up_s: float = 0.0
     duration_s: float = 30.0
     backlog_bytes: int = 0
@@ -184,6 +185,7 @@ class _Run:
                 message_bytes=work.message_bytes,
                 rate=work.rate / work.producers,
                 keys=share(work.keys, work.producers, number) if work.keys else 0,
+                bulk=work.bulk,
                 warm_up_s=work.warm_up_s,
                 duration_s=work.duration_s,
                 settings=work.settings,
@@ -243,6 +245,8 @@ def _print(
                 "consumers": min(workload.consumers, len(partitions)),
                 "message_bytes": workload.message_bytes,
                 "rate": workload.rate,
+                "keys": workload.keys,
+                "bulk": workload.bulk,
                 "warm_up_s": workload.warm_up_s,
                 "duration_s": workload.duration_s,
                 "settings": workload.settings,

@@ -11,6 +11,7 @@ import itertools
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 from tidemark.cli.bench_figures import Measured
 from tidemark.client import Consumer, Producer
 from tidemark.model import TidemarkError
+from tidemark.record.schema import TIMESTAMP_TYPE
 
 START_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.2
@@ -31,6 +33,8 @@ _VALUES: Final = 64
 _BURST: Final = 200
 """So many records at most are sent before the clock is looked at again."""
 _DRAIN_S: Final = 5.0
+_GATHER_S: Final = 0.02
+"""So long a table waits for more records that are due: each is a batch of its own, however small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class Load:
     Attributes:
         rate: records a second; 0: as many as it can.
         keys: how many different keys; 0: none.
+        bulk: tables of records at once, without keys, instead of each by itself.
         settings: of client.Producer.
     """
 
@@ -48,6 +53,7 @@ class Load:
     message_bytes: int
     rate: float
     keys: int
+    bulk: bool
     warm_up_s: float
     duration_s: float
     settings: dict[str, Any]
@@ -90,7 +96,7 @@ class Strings(NamedTuple):
 
 def produce_worker(load: Load, strings: Strings) -> None:
     """Entry point of a producer's process."""
-    _work("produce", strings, lambda: _produce(load, strings))
+    _work("produce", strings, lambda: (_produce_tables if load.bulk else _produce)(load, strings))
 
 
 def consume_worker(reading: Reading, strings: Strings) -> None:
@@ -120,19 +126,25 @@ class _Acknowledged:
         self._to_s = to_s
 
     def note(self, due_s: float, handle: Any) -> None:
-        now_s = time.perf_counter()
         error = handle.exception()
-        measured = self.measured
         if error is not None:
-            measured.failed += 1
-            measured.first_error = measured.first_error or str(error)
-            return
-        measured.whole += 1
+            self.fail(1, error)
+        else:
+            self.add(1, due_s)
+
+    def fail(self, count: int, error: TidemarkError) -> None:
+        self.measured.failed += count
+        self.measured.first_error = self.measured.first_error or str(error)
+
+    def add(self, count: int, due_s: float) -> None:
+        now_s = time.perf_counter()
+        measured = self.measured
+        measured.whole += count
         if self._from_s <= now_s < self._to_s:
-            measured.records += 1
-            measured.size_bytes += self._bytes
+            measured.records += count
+            measured.size_bytes += self._bytes * count
         if self._from_s <= due_s < self._to_s:
-            measured.latencies.add((now_s - due_s) * 1e6)
+            measured.latencies.add((now_s - due_s) * 1e6, count)
 
 
 def _produce(load: Load, strings: Strings) -> Measured:
@@ -162,6 +174,52 @@ def _produce(load: Load, strings: Strings) -> Measured:
                 time.sleep(_PAUSE_S)
         producer.flush()
     return acknowledged.measured
+
+
+def _produce_tables(load: Load, strings: Strings) -> Measured:
+    rows = max(1, load.settings["batch_bytes"] // load.message_bytes)
+    values = pa.array([os.urandom(load.message_bytes) for _ in range(rows)], pa.binary())
+    sending: deque[tuple[Any, float]] = deque()
+    with Producer(load.bootstrap, **load.settings) as producer:
+        strings.start.wait(START_TIMEOUT_S)
+        start_s, start_us = time.perf_counter(), time.time_ns() // 1000
+        from_s = start_s + load.warm_up_s
+        to_s = from_s + load.duration_s
+        acknowledged = _Acknowledged(load.message_bytes, from_s, to_s)
+        sent = 0
+        told_s = sent_s = start_s
+        while (now_s := time.perf_counter()) < to_s:
+            due = min(int((now_s - start_s) * load.rate) - sent, rows) if load.rate else rows
+            if 0 < due < rows and now_s - sent_s < _GATHER_S:
+                due = 0
+            if due > 0:
+                sent_s = now_s
+                due_s = start_s + sent / load.rate if load.rate else now_s
+                stamps = pa.repeat(pa.scalar(start_us + int((due_s - start_s) * 1e6), TIMESTAMP_TYPE), due)
+                columns: list[pa.Array[Any]] = [values.slice(0, due), stamps]
+                table = pa.RecordBatch.from_arrays(columns, names=["value", "timestamp"])
+                sending.append((producer.send_table(load.topic, table, timestamp="timestamp"), due_s))
+                sent += due
+            _reap(sending, acknowledged)
+            if now_s - told_s >= _TELL_S:
+                told_s = now_s
+                strings.tell.put(Tick("produce", os.getpid(), acknowledged.measured.whole))
+            if due <= 0:
+                time.sleep(_PAUSE_S)
+        while sending:
+            sending[0][0].outcomes()
+            _reap(sending, acknowledged)
+    return acknowledged.measured
+
+
+def _reap(sending: deque[tuple[Any, float]], acknowledged: _Acknowledged) -> None:
+    """Count the tables that are done, in their order."""
+    while sending and sending[0][0].done():
+        handle, due_s = sending.popleft()
+        went, refused = handle.outcomes()
+        acknowledged.add(sum(batch.record_count for batch in went), due_s)
+        for count, error in refused:
+            acknowledged.fail(count, error)
 
 
 def _consume(reading: Reading, strings: Strings) -> Measured:
