@@ -17,6 +17,7 @@ from tidemark.record.schema import OFFSET_SCHEMA
 
 _TABLE_FIELDS: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 _CSV_FIELDS: Final = _TABLE_FIELDS[:-1]
+_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 _GROUP_BYTES: Final = 16 << 20
 """So much of a Parquet file is kept until it is written as one row group."""
 
@@ -114,7 +115,7 @@ def open_sink(shape: str, file: BinaryIO, *, key_separator: str, delimiter: str,
     """The sink for "text", "json", "csv" or "parquet"."""
     match shape:
         case "json":
-            return Lines(file, lambda record: json.dumps(record_json(record), ensure_ascii=False).encode())
+            return Lines(file, lambda record: _encode(record_json(record)).encode())
         case "csv":
             return Csv(file, delimiter)
         case "parquet":

@@ -6,11 +6,12 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 _INT64_MAX = 2**63 - 1
 _MICROSECONDS = 1_000_000
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC; without a zone it is quicker to show
 
 
 class Record(Protocol):
@@ -108,10 +109,10 @@ def moment(timestamp_us: int) -> str | None:
     """ISO 8601; None for a time beyond what calendars hold."""
     seconds, microseconds = divmod(timestamp_us, _MICROSECONDS)
     try:
-        found = datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
-    except (ValueError, OverflowError, OSError):
+        found = _EPOCH + timedelta(seconds=seconds, microseconds=microseconds)
+    except OverflowError:
         return None
-    return found.isoformat().replace("+00:00", "Z")
+    return f"{found.isoformat()}Z"
 
 
 def shown_bytes_of(content: bytes | None) -> str:
