@@ -16,7 +16,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.storage.checkpoint import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from tidemark.storage.cleaner_point import CLEANER_FILE
 from tidemark.storage.damage import CUT_FILE, DAMAGE_FILE, read_cut_point, read_damage
-from tidemark.storage.directory import META_FILE
+from tidemark.storage.directory import CLEAN_SHUTDOWN_FILE, INCARNATION_FILE, META_FILE
 from tidemark.storage.documents import RosterLine, read_roster
 from tidemark.storage.epoch_file import EPOCH_FILE, read_epochs
 from tidemark.storage.files import (
@@ -90,6 +90,14 @@ class _Points(NamedTuple):
 _Key = tuple[TopicPartition, str]
 
 
+_META_FIELDS: Final[Mapping[str, type]] = {
+    "cluster_id": str,
+    "broker_id": int,
+    "directory_id": str,
+    "format_version": int,
+}
+
+
 class DirectoryVerifier:
     """Looks at one directory.
 
@@ -157,21 +165,29 @@ class DirectoryVerifier:
 
     def _directory_error(self, path: Path, sentence: str) -> None:
         advice = "nothing: the broker checks the logs in full when it starts, and writes it anew"
-        self.report.findings.append(Finding(Severity.ERROR, FindingKind.FILE, path, sentence, advice))
+        self._add(FindingKind.FILE, path, sentence, advice)
 
     def _meta(self) -> None:
         path = self._home / META_FILE
-        try:
-            document = read_json(path, cluster_id=str, broker_id=int, directory_id=str, format_version=int)
-        except BadFile as bad:
-            sentence = str(bad)
-        else:
-            if document is not None:
-                return
+        if not path.exists():
             sentence = f"there is no {META_FILE}: no broker opens the directory as it is"
-        self.report.findings.append(
-            Finding(Severity.ERROR, FindingKind.FILE, path, sentence, "restore the file, or empty the directory")
-        )
+            self._add(FindingKind.FILE, path, sentence, "restore the file, or empty the directory")
+        for name, advice in (
+            (META_FILE, "restore the file, or empty the directory"),
+            (CLEAN_SHUTDOWN_FILE, "nothing: the broker starts as after a kill, and checks more"),
+            (
+                INCARNATION_FILE,
+                "nothing: the broker starts as after a power loss, and refetches where it must",
+            ),
+        ):
+            content = _META_FIELDS if name == META_FILE else {}
+            try:
+                read_json(self._home / name, **content)
+            except BadFile as bad:
+                self._add(FindingKind.FILE, self._home / name, str(bad), advice)
+
+    def _add(self, kind: FindingKind, path: Path, sentence: str, advice: str, offset: int | None = None) -> None:
+        self.report.findings.append(Finding(Severity.ERROR, kind, path, sentence, advice, offset=offset))
 
     def _roster(self, points: Mapping[_Key, _Points], named: set[TopicPartition]) -> None:
         path = self._home / ROSTER_FILE
@@ -203,15 +219,12 @@ class DirectoryVerifier:
         for key, point in points.items():
             lost = key[0] not in named and key not in aside and (point.high_watermark or 0) > 0
             if lost:
-                self.report.findings.append(
-                    Finding(
-                        Severity.ERROR,
-                        FindingKind.CHECKPOINT,
-                        self._home / HIGH_WATERMARKS,
-                        f"{key[0]} (incarnation {key[1]}) has high watermark {point.high_watermark} and no directory",
-                        f"if the topic was deleted: nothing; else its directory is lost: {_REFETCH}",
-                        offset=point.high_watermark,
-                    )
+                self._add(
+                    FindingKind.CHECKPOINT,
+                    self._home / HIGH_WATERMARKS,
+                    f"{key[0]} (incarnation {key[1]}) has high watermark {point.high_watermark} and no directory",
+                    f"if the topic was deleted: nothing; else its directory is lost: {_REFETCH}",
+                    point.high_watermark,
                 )
 
     def _set_aside(self) -> None:

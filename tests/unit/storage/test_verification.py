@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -352,6 +353,20 @@ def test_a_payload_that_lies_is_found_only_by_decoding(good: Path) -> None:
     assert errors(good) == []
     (found,) = errors(good, Options(deep=True))
     assert (found.kind, found.position, found.offset) == (FindingKind.PAYLOAD, at, envelope.base_offset)
+
+
+def test_no_byte_of_any_file_changes_unseen(good: Path) -> None:
+    rng = random.Random(5)
+    files = sorted(file for file in good.rglob("*") if file.is_file() and file.stat().st_size)
+    assert {"meta.json", "empty-replicas", "leader-epoch-checkpoint"} <= {file.name for file in files}
+    for file in files:
+        content = file.read_bytes()
+        for _ in range(12):
+            position, bit = rng.randrange(len(content)), 1 << rng.randrange(8)
+            patch(file, position, bytes([content[position] ^ bit]))
+            assert errors(good), f"bit {bit} of byte {position} of {file.name}"
+            file.write_bytes(content)
+    assert errors(good) == []
 
 
 def test_directories_that_were_set_aside_are_listed(good: Path) -> None:
