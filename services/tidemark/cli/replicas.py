@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from tidemark.cli.options import BootstrapOption, JsonOption, OutputOption, fits
 from tidemark.cli.output import Output
 from tidemark.cli.progress import Progress, bar
 from tidemark.cli.rates import parse_rate, shown_bytes
-
-if TYPE_CHECKING:
-    from tidemark.client.replica_verifier import Verified
 
 replicas_app = typer.Typer(help="Hold the replicas of partitions against one another.", no_args_is_help=True)
 
@@ -85,7 +82,7 @@ class Pace:
         self._what = what
         self.progress.tell(self._line)
 
-    def end(self, verified: Verified) -> None:
+    def end(self) -> None:
         """It is."""
         self.done += 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,30 +22,26 @@ _NEXT = (
     "others); stop that broker, take the replica's directory away and start it: it fetches all of it again"
 )
 
+_VIEW_S = 10.0
+"""After so long the brokers are asked again who leads and who is in sync."""
+
 
 def run(
     bootstrap: str, topics: Sequence[str], partitions: Sequence[int], pace: Pace, shape: Output, *, whole: bool
 ) -> None:
     """Compare and print; raises LOG_DIVERGED where replicas differ, after all of them were compared."""
+    results = []
     with ReplicaReader(bootstrap) as reader:
         view = reader.view(topics)
         wanted = list(_wanted(view, topics, partitions))
         pace.count = len(wanted)
-        results = []
+        seen_s = time.monotonic()
         for one in wanted:
             pace.begin(str(one))
-            topic = view.topics[one.topic]
-            verified = PartitionVerifier(
-                reader,
-                one,
-                topic.topic_id,
-                topic.partitions[one.partition],
-                addresses(view),
-                compacted="compact" in topic.configs.get("cleanup.policy", ""),
-                whole_bytes=whole,
-                on_read=pace.on_read,
-            ).run()
-            pace.end(verified)
+            if time.monotonic() - seen_s > _VIEW_S:
+                view, seen_s = reader.view(), time.monotonic()
+            verified = _verify(reader, view, one, pace, whole=whole)
+            pace.end()
             pace.progress.clear()
             results.append(verified)
             if shape is Output.JSON:
@@ -60,6 +57,26 @@ def run(
         raise TidemarkError(
             ErrorCode.LOG_DIVERGED, f"replicas of {counted(len(wrong), 'partition')} differ; each is told above"
         )
+
+
+def _verify(
+    reader: ReplicaReader, view: ClusterView, partition: TopicPartition, pace: Pace, *, whole: bool
+) -> Verified:
+    """One partition, as the cluster knows it now; one that is gone by now has nothing to be compared."""
+    topic = view.topics.get(partition.topic)
+    found = topic.partitions.get(partition.partition) if topic is not None else None
+    if topic is None or found is None:
+        return Verified(partition)
+    return PartitionVerifier(
+        reader,
+        partition,
+        topic.topic_id,
+        found,
+        addresses(view),
+        compacted="compact" in topic.configs.get("cleanup.policy", ""),
+        whole_bytes=whole,
+        on_read=pace.on_read,
+    ).run()
 
 
 def _wanted(view: ClusterView, topics: Sequence[str], partitions: Sequence[int]) -> Iterator[TopicPartition]:

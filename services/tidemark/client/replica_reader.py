@@ -52,6 +52,7 @@ class ReplicaReader:
 
     def __init__(self, bootstrap: str | None) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
+        self._brokers: tuple[str, ...] = ()
         self._channels: dict[str, grpc.Channel] = {}
 
     def __enter__(self) -> Self:
@@ -70,13 +71,14 @@ class ReplicaReader:
         backoff = Backoff()
         while True:
             causes: dict[str, str] = {}
-            for address in self._bootstrap:
+            for address in dict.fromkeys([*self._bootstrap, *self._brokers]):
                 try:
                     view = view_from_proto(self._call(address, "GetMetadata", request).metadata)
                 except TidemarkError as error:
                     causes[address] = error.message
                     continue
                 if view.brokers:
+                    self._brokers = tuple(addresses(view).values())
                     return _with(view, topics)
                 causes[address] = "it has just started and knows no brokers yet"
             if time.monotonic() >= until_s:
