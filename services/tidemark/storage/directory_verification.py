@@ -132,15 +132,12 @@ class DirectoryVerifier:
     def run(self) -> DirectoryReport:
         """Everything; one replica that cannot be read does not keep the others from being looked at."""
         points = self._checkpoints()
-        named: set[TopicPartition] = set()
         for target in self.targets:
             self._on_replica(target, _size_of(target.path))
-            if not target.aside:
-                named.add(target.partition)
             self.report.replicas.append(self._replica(target, points))
         if self._whole:
             self._meta()
-            self._roster(points, named)
+            self._roster(points)
             self._set_aside()
         return self.report
 
@@ -189,7 +186,9 @@ class DirectoryVerifier:
     def _add(self, kind: FindingKind, path: Path, sentence: str, advice: str, offset: int | None = None) -> None:
         self.report.findings.append(Finding(Severity.ERROR, kind, path, sentence, advice, offset=offset))
 
-    def _roster(self, points: Mapping[_Key, _Points], named: set[TopicPartition]) -> None:
+    def _roster(self, points: Mapping[_Key, _Points]) -> None:
+        served = {target.partition for target in self.targets if not target.aside}
+        named = {target.partition for target in self.targets}
         path = self._home / ROSTER_FILE
         lines = read_roster(path)
         empty: dict[TopicPartition, RosterLine] = {}
@@ -213,7 +212,7 @@ class DirectoryVerifier:
                 empty.pop(line.partition, None)
             else:
                 aside.add((line.partition, line.incarnation))
-        self.report.empty_replicas = len(empty.keys() - named)
+        self.report.empty_replicas = len(empty.keys() - served)
         if self._live:
             return  # replicas come and go between the reading of one file and of the next
         for key, point in points.items():

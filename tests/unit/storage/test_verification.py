@@ -24,6 +24,7 @@ from tidemark.storage.inspection import Good, is_held, read_log, read_segment
 from tidemark.storage.swap import cleaned_path
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one
+from tests.unit.storage.moving import begin, move, open_in
 
 CONFIGS = {"segment.bytes": "4000", "index.interval.bytes": "600"}
 BATCHES = 16
@@ -392,6 +393,29 @@ def test_checkpoints_do_not_count_for_a_copy_under_way_and_what_is_being_deleted
         ("delete", False),
         ("future", True),
     ]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_directories_between_which_a_replica_moves_or_has_moved_are_good(path: Path, clean: bool) -> None:
+    logs, log = open_in(path)
+    for number in range(20):
+        lead(log, make_batch([f"{number}"]), epoch=number // 5)
+    logs.checkpoint({PARTITION: Offset(20)})
+    begin(logs)
+    directories = [path / "a", path / "b"]
+    assert [errors(directory) for directory in directories] == [[], []], "while it is copied"
+    logs.checkpoint({PARTITION: Offset(20)})
+    if clean:
+        logs.close_clean(BrokerEpoch(3), {PARTITION: Offset(20)})
+    else:
+        logs.close()
+    assert [errors(directory) for directory in directories] == [[], []], "interrupted"
+    logs, _ = open_in(path)
+    moved = move(logs)
+    lead(moved, make_batch(["after"]), epoch=9)
+    logs.close_clean(BrokerEpoch(4), {PARTITION: Offset(21)})
+    assert [errors(directory) for directory in directories] == [[], []], "done"
+    assert verify(path / "b").replicas[0].records == 21
 
 
 def test_a_path_that_is_no_log_directory_is_refused(path: Path) -> None:
