@@ -391,10 +391,14 @@ def _fold(directory: Path, recovered: Recovered, recovery_point: int, interval_b
     epochs_from = max(recovery_point, 0)
     if epochs is None:
         epochs, epochs_from = LeaderEpochs(), 0
-    epochs.truncate_from_end(Offset(end + 1))
     known = epochs.entries
+    epochs.truncate_from_end(Offset(end + 1))
     offsets = segment_offsets(directory, SNAPSHOT_SUFFIX)
-    snapshot = newest_snapshot(directory, offsets, at_least=recovered.segments[0].base_offset, at_most=end)
+    for offset in offsets:
+        if offset > end:  # of batches that are lost: when others have their offsets it would count again
+            snapshot_path(directory, offset).unlink(missing_ok=True)
+    front = recovered.segments[0].base_offset
+    snapshot = newest_snapshot(directory, offsets, at_least=front, at_most=min(end, max(recovery_point, front)))
     if snapshot is not None:
         recovered.snapshot_at, recovered.producers = snapshot
     producers_from = max(recovered.snapshot_at, 0)

@@ -184,3 +184,38 @@ def test_after_any_stop_or_kill_the_log_holds_a_prefix_with_all_that_was_durable
         )[0]
         step()
     world.logs.close()
+
+
+def by_producer(producer: int, sequence: int) -> Batch:
+    return make_batch(["v"] * 10, producer_id=producer, producer_epoch=0, sequence=sequence)
+
+
+def test_a_snapshot_and_epochs_of_batches_that_are_lost_do_not_count_when_others_have_their_offsets(path: Path) -> None:
+    length = len(by_producer(1, 0).data)
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": str(10 * length)})
+    lead(log, *[by_producer(1, 10 * number) for number in range(9)], epoch=1)
+    lead(log, *[by_producer(1, 10 * number) for number in range(9, 12)], epoch=2)  # rolled at 100, with a snapshot
+    log.save_epochs(log._epochs.entries)
+    logs.close()
+    place = path / str(PARTITION)
+    (place / f"{100:020d}{LOG_SUFFIX}").unlink()
+    first = place / f"{0:020d}{LOG_SUFFIX}"
+    first.write_bytes(first.read_bytes()[: 5 * length])
+
+    logs = open_one(path)
+    log, recovered = logs.open(PARTITION, IDENTITY, {})
+    assert recovered.log_end_offset == 50
+    lead(log, *[by_producer(2, 10 * number) for number in range(8)], epoch=2)
+    logs.close()
+    logs = open_one(path)
+    log, recovered = logs.open(PARTITION, IDENTITY, {})
+    assert recovered.log_end_offset == 130
+    assert [tuple(entry) for entry in recovered.epochs] == [(1, 0), (2, 50)]
+    logs.checkpoint({})
+    logs.close()
+    logs = open_one(path)
+    log, recovered = logs.open(PARTITION, IDENTITY, {})
+    sequences = {producer: entry.batches[-1].last_sequence for producer, entry in recovered.producers.entries.items()}
+    assert sequences == {1: 49, 2: 79}
+    logs.close()
