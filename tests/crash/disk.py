@@ -62,7 +62,9 @@ class Disk:
         for number, path in enumerate(sorted(image), 1):
             content = image[path]
             parent, _, name = path.rpartition("/")
-            disk._nodes[number] = _Node(content is None, content=bytearray(content or b""), durable=content or b"")
+            node = _Node(content is None, content=bytearray(content or b""), durable=content or b"")
+            node.disk = disk._nodes[nodes[parent]].disk if parent else number
+            disk._nodes[number], disk._synced[node.disk] = node, 0
             disk._nodes[nodes[parent]].names[name] = disk._nodes[nodes[parent]].durable_names[name] = number
             nodes[path] = number
         del nodes[""]

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.crash.disk import Crash, Disk, Image, read_image, write_image
-from tests.crash.lives import Life, Note, Version, small_intervals
+from tests.crash.lives import CONFIGS, Life, Note, Version, open_directories, small_intervals
 from tests.crash.recorder import Mark, Operation, Recorder, Write
 from tests.crash.verdict import Moment, judge
+from tests.unit.storage.batches import IDENTITY, PARTITION
 
 
 class Lived(NamedTuple):
@@ -23,11 +24,15 @@ class Lived(NamedTuple):
 
 
 class Point(NamedTuple):
-    """After the first `after` operations, in this way; `draw` decides what an undecided disk keeps."""
+    """After the first `after` operations, in this way; `draw` decides what an undecided disk keeps.
+
+    `again`: and once more somewhere in the start after it.
+    """
 
     after: int
     crash: Crash
     draw: int
+    again: bool = False
 
 
 class CrashPointError(AssertionError):
@@ -62,6 +67,8 @@ def points_of(life: Lived, *, draws: int) -> Iterator[Point]:
         for draw in range(draws):
             yield Point(after, Crash.ORDERED, draw)
             yield Point(after, Crash.LOOSE, draw)
+        yield Point(after, Crash.KILL, 0, again=True)
+        yield Point(after, Crash.ORDERED, 0, again=True)
 
 
 def try_points(life: Lived, points: Iterable[Point], directory: Path) -> int:
@@ -84,10 +91,34 @@ def try_points(life: Lived, points: Iterable[Point], directory: Path) -> int:
             if done < point.after:
                 disk.apply(life.operations[done])
                 done += 1
-            image = disk.after(point.crash, random.Random(f"{life.seed} {point.after} {point.draw}"))
+            rng = random.Random(f"{life.seed} {point.after} {point.draw}")
+            image = disk.after(point.crash, rng)
+            if point.again:
+                image = _crashed_again(image, life.seed, point.crash, rng, directory / "image")
         _judge(life, point, image, directory / "image")
         tried += 1
     return tried
+
+
+def _crashed_again(image: Image, seed: int, crash: Crash, rng: random.Random, place: Path) -> Image:
+    """What is left after a start that was cut short as well: by a kill, or by a power loss after a power loss."""
+    write_image(image, place)
+    disk, nodes = Disk.of(image)
+    recorder = Recorder(place)
+    recorder.adopt(nodes)
+    with recorder.active():
+        logs = open_directories(place, seed)
+        logs.open(PARTITION, IDENTITY, CONFIGS)
+        logs.close()
+    cut_short = rng.randint(0, len(recorder.operations))
+    for operation in recorder.operations[:cut_short]:
+        disk.apply(operation)
+    left = disk.after(crash, rng)
+    for operation in recorder.operations[cut_short:]:
+        disk.apply(operation)
+    assert disk.current() == read_image(place), "something changed files past the recorder"
+    shutil.rmtree(place)
+    return left
 
 
 def _judge(life: Lived, point: Point, image: Image, place: Path) -> None:
@@ -96,9 +127,11 @@ def _judge(life: Lived, point: Point, image: Image, place: Path) -> None:
     try:
         judge(place, moment)
     except Exception as error:
+        again = ", and again in the start after it" if point.again else ""
+        operation = f"operation {point.after}, {life.operations[point.after - 1]!r:.200}"
         raise CrashPointError(
-            f"life {life.seed}, {point.crash.value} (draw {point.draw}) after operation {point.after}, "
-            f"{life.operations[point.after - 1]!r:.200}, between {moment.before} and {moment.after}: {error}"
+            f"life {life.seed}, {point.crash.value} (draw {point.draw}{again}) after {operation}, "
+            f"between {moment.before} and {moment.after}: {error}"
         ) from error
     finally:
         shutil.rmtree(place)
