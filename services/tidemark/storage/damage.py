@@ -65,12 +65,25 @@ def write_damage(directory: Path, damage: KnownDamage) -> None:
 
 
 def read_damage(directory: Path) -> KnownDamage | None:
-    """What is known to be damaged; a damaged file counts as damage that nothing can end."""
+    """What is known to be damaged; a damaged file counts as damage that nothing can end.
+
+    Where the file has gone and what was set aside has not, that says how far to refetch.
+    """
     try:
         document = read_json(directory / DAMAGE_FILE, reason=str, until=int)
     except BadFile as error:
         return KnownDamage(str(error), 1 << 62)
-    return None if document is None else KnownDamage(document["reason"], document["until"])
+    if document is not None:
+        return KnownDamage(document["reason"], document["until"])
+    ends = [_end_in(directory / name) for name in os.listdir(directory) if SET_ASIDE_SUFFIX in name]
+    return KnownDamage(f"{DAMAGE_FILE} is missing, and segments were set aside", max(ends)) if ends else None
+
+
+def _end_in(aside: Path) -> int:
+    """Next offset (exclusive) after what can be read of a file that was set aside."""
+    opened = Descriptor(aside, os.O_RDONLY)
+    end = end_of_valid_batches(opened.number, start=0, end=os.fstat(opened.number).st_size, at_least=0)
+    return end or 0
 
 
 def forget_damage(directory: Path) -> None:

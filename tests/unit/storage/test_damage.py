@@ -338,6 +338,34 @@ def test_good_records_behind_damage_are_set_aside_until_refetched(killed: tuple[
     assert start(path)[0].damaged is None
 
 
+@pytest.mark.parametrize("spoil", ["deleted", "emptied", "flipped"])
+def test_damage_is_not_forgotten_with_its_note(killed: tuple[Path, bytes], spoil: str) -> None:
+    path, whole = killed
+    target = next(segment for segment in reversed(segments(path)) if int(segment.stem) <= 20)
+    flip(target, ends(whole)[20] - (ends(whole)[int(target.stem)] if int(target.stem) else 0) + 70)
+    logs = open_one(path)
+    _, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert recovered.damaged
+    logs.checkpoint({PARTITION: Offset(18)})  # nothing else says any more that there was more
+    logs.close()
+    note = replica(path) / "damage.json"
+    if spoil == "deleted":
+        note.unlink()
+    elif spoil == "emptied":
+        note.write_bytes(b"")
+    else:
+        flip(note, 20)
+    logs = open_one(path)
+    log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert recovered.damaged
+    follow(log, *[batch for batch in check_batches(whole) if batch.envelope.base_offset >= 20])
+    logs.checkpoint({PARTITION: Offset(20)})
+    logs.close()
+    recovered, content = start(path)
+    assert content == whole
+    assert (recovered.damaged is None) == (spoil == "deleted"), "until where it reached only the note could say"
+
+
 def test_a_tail_of_zeros_or_garbage_is_cut(killed: tuple[Path, bytes]) -> None:
     path, whole = killed
     for garbage in (bytes(5000), b"\x01" * 4096, whole[:300], whole[40:700]):
