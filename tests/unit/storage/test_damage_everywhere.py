@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tidemark.model import BrokerEpoch, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
 from tidemark.storage.cleaner import CleanerSettings, clean_log
@@ -247,6 +249,37 @@ def test_a_damaged_replacement_does_not_take_what_it_was_to_replace(directory: P
     ((name, content),) = files(state, lambda name: name.endswith(".swap"))
     for spoiled in spoils(content):
         tried(directory, state, name, spoiled)
+
+
+Spot = tuple[int, int, int]
+"""Where in a log, how many bytes, and what becomes of them: 0 zeros, 1 garbage, 2 other bytes of the same file."""
+
+
+def worn(content: bytes, spots: list[Spot], length: int) -> bytes:
+    spoiled = bytearray(content)
+    for at, count, kind in spots:
+        at %= max(1, len(content))
+        count = min(count, len(content) - at)
+        other = (at * 7) % max(1, len(content) - count)
+        spoiled[at : at + count] = (bytes(count), random.Random(at).randbytes(count), content[other : other + count])[
+            kind
+        ]
+    return bytes(spoiled[:length])
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    how=st.sampled_from(STATES),
+    file=st.integers(0, 20),
+    spots=st.lists(st.tuples(st.integers(0, 1 << 14), st.integers(1, 1500), st.integers(0, 2)), max_size=3),
+    length=st.integers(0, 1 << 14) | st.just(1 << 14),
+)
+def test_logs_with_any_wear(
+    directory: Path, states: dict[str, State], how: str, file: int, spots: list[Spot], length: int
+) -> None:
+    logs = files(states[how], lambda name: name.endswith(".log"))
+    name, content = logs[file % len(logs)]
+    tried(directory, states[how], name, worn(content, spots, length))
 
 
 @pytest.mark.parametrize("how", STATES)
