@@ -34,6 +34,7 @@ _CHUNKS_A_SECOND_MIN: Final = 4
 _FLUSH_BYTES: Final = 64 << 20
 _PAUSE_S: Final = 1.0
 """Before the next try where there is no space, or the replica is not whole."""
+_STOP_S: Final = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -184,8 +185,14 @@ class DirCopier:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def stop(self) -> None:
-        """Wait for the end of moves that were asked to end, and of the thread."""
-        await asyncio.gather(*self._ending, *([self._task] if self._task is not None else []))
+        """Wait for the end of moves that were asked to end, and of the thread; not for ever for an append thread that
+        has died, and reaches no pause any more."""
+        tasks = [*self._ending, *([self._task] if self._task is not None else [])]
+        if tasks:
+            _, stuck = await asyncio.wait(tasks, timeout=_STOP_S)
+            for task in stuck:
+                task.cancel()
+            await asyncio.gather(*stuck, return_exceptions=True)
         await asyncio.to_thread(self._thread.shutdown)
 
     async def _run(self) -> None:

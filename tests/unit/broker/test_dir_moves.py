@@ -392,6 +392,24 @@ async def test_a_directory_in_which_no_copy_can_be_made_is_answered_with_why(
     await world.moved_to(1)
 
 
+async def test_a_broker_whose_append_thread_has_died_stops_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dir_copier, "_STOP_S", 0.01)
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        await world.start()
+        pausing = asyncio.Event()
+
+        async def never(replica: object) -> bool:
+            pausing.set()
+            return await asyncio.get_running_loop().create_future()
+
+        monkeypatch.setattr(world.threads, "pause", never)
+        await world.alter(world.paths[1])
+        await pausing.wait()
+        await world.stop()
+        assert world.where() == 0
+
+
 def test_a_budget_spreads_what_is_copied_over_time_and_none_lets_all_through() -> None:
     now_s = 5.0
     budget = Budget(1000, now_s=lambda: now_s)
