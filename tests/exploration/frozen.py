@@ -100,6 +100,11 @@ _VALUES: Final = (
 )
 _NUMBER: Final[dict[type, int]] = {kind: number for number, kind in enumerate((*_OBJECTS, *_VALUES))}
 _KIND: Final[tuple[Any, ...]] = (*_OBJECTS, *_VALUES)
+_SHARED: Final = frozenset(_VALUES) - {WaitingCommand, _Waiting, msg.PartitionCommand}
+"""Values that hold no object of the core: equal ones are written, and made again, once."""
+_WRITTEN: Final[dict[tuple[type, Any], Any]] = {}
+_MADE: Final[dict[tuple[int, ...], dict[Any, Any]]] = {}
+"""By the new names of the brokers."""
 _CONTEXT: Final = ("broker_epoch", "suspected", "registrations", "isr_answers_due", "paused")
 _CORE: Final = ("_replicas", "_controller_epoch", "_fences", "_inventory")
 _STREAMS: Final = ("_links", "_unused", "_unplaced", "_sessions")
@@ -111,6 +116,9 @@ _NOT_EXPLORED: Final = frozenset(
 )
 """Only flush.policy=group-commit, unclean elections, the lease and a disk that lags go by these."""
 _BY_BROKER: Final = frozenset(("_attached", "_holding"))
+_SPECIAL: Final = _RECENT_OR_NOT | _ALWAYS_NOW | _NOW_IF_EVER | _NOT_EXPLORED | {"_inbound"}
+_PLAIN: Final = frozenset((int, str, bool, type(None)))
+"""Fields that may hold a plain value and are not written as it is; and what plain values are."""
 
 
 def _field_names(kind: type) -> tuple[str, ...]:
@@ -158,7 +166,14 @@ class _Writer:
             return ("P", value.name) if kind is Phase else ("E", value.name)
         if kind is TidemarkError:
             return ("x", value.code.name)
-        return self._write_fields(value, kind)
+        if kind not in _SHARED:
+            return self._write_fields(value, kind)
+        # those of one story differ in nothing else, and cannot be keys
+        key = (kind, (value.broker_id, value.broker_epoch) if kind is BrokerRegistration else value)
+        known = _WRITTEN.get(key)
+        if known is None:
+            known = _WRITTEN[key] = self._write_fields(value, kind)
+        return known
 
     def _write_fields(self, value: Any, kind: type) -> Any:
         number = _NUMBER[kind]
@@ -172,10 +187,17 @@ class _Writer:
             names = _FIELDS[kind]
             if kind is RemoteReplica and value.caught_up_ms > _LONG:
                 value.end_then, value.end_then_ms = _NEVER, LONG_AGO_MS
-            return ("o", number, *[self._write_field(name, getattr(value, name)) for name in names])
+            return ("o", number, *self._write_each(names, value))
         if kind is msg.Refusal:
             value = value._replace(message="")
-        return ("v", number, *[self._write_field(name, getattr(value, name)) for name in _FIELDS[kind]])
+        return ("v", number, *self._write_each(_FIELDS[kind], value))
+
+    def _write_each(self, names: tuple[str, ...], value: Any) -> list[Any]:
+        written = [getattr(value, name) for name in names]
+        for place, one in enumerate(written):
+            if type(one) not in _PLAIN or names[place] in _SPECIAL:
+                written[place] = self._write_field(names[place], one)
+        return written
 
     def _write_field(self, name: str, value: Any) -> Any:
         if name in _RECENT_OR_NOT:
@@ -210,17 +232,22 @@ class _Reader:
         self._ctx = ctx
         self._rename = rename
         self._made: list[Any] = []
+        self._shared = _MADE.setdefault(tuple(rename.get(one, one) for one in BROKERS), {})
 
     def read(self, value: Any) -> Any:
-        if type(value) is int:
-            return self._rename.get(value, value)
         if type(value) is not tuple:
-            return value
+            return self._rename.get(value, value)
         tag = value[0]
         if tag == "o":
             return self._object(value)
         if tag == "v":
-            return _KIND[value[1]](*map(self.read, value[2:]))
+            kind = _KIND[value[1]]
+            if kind not in _SHARED:
+                return kind(*map(self.read, value[2:]))
+            known = self._shared.get(value)
+            if known is None:
+                known = self._shared[value] = kind(*map(self.read, value[2:]))
+            return known
         if tag == "#":
             return self._made[value[1]]
         if tag == "m":
@@ -238,7 +265,7 @@ class _Reader:
         made: Any = kind.__new__(kind)
         self._made.append(made)
         for name, one in zip(_FIELDS[kind], value[2:], strict=True):
-            setattr(made, name, self.read(one))
+            setattr(made, name, self.read(one) if type(one) is tuple else self._rename.get(one, one))
         if kind not in (LeaderEpochs, ProducerStates, CommandReply, Replica, RemoteReplica, Sending):
             made._ctx = self._ctx
         return made
