@@ -1,0 +1,73 @@
+"""Rows of numbers stand for states, tables find what was entered, and a look at what is not known says so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.exploration.cells import UNKNOWN, Cells, NeedError, own, raw
+from tests.exploration.cluster import Cluster
+from tests.exploration.columns import CONTROL, PROCESS, Columns
+from tests.exploration.partial import Evaluator, groups
+from tests.exploration.state import Names, Scope
+from tests.exploration.table import Table, stirred
+
+
+def test_a_table_finds_each_mark_with_its_number_while_it_grows() -> None:
+    table = Table(bits=4)
+    marks = stirred(np.arange(1, 5001, dtype=np.uint64))
+    for start in range(0, 5000, 700):
+        some = np.arange(start, min(start + 700, 5000), dtype=np.int64)
+        table.add(marks[some], some)
+    assert len(table) == 5000
+    assert (table.find(marks) == np.arange(5000)).all()
+    assert (table.find(stirred(np.arange(6000, 7000, dtype=np.uint64))) == -1).all()
+
+
+def test_a_table_without_numbers_knows_what_was_entered() -> None:
+    table = Table(bits=4, numbered=False)
+    marks = stirred(np.arange(1, 101, dtype=np.uint64))
+    table.add(marks[:50])
+    assert ((table.places(marks) >= 0) == (np.arange(100) < 50)).all()
+    assert table.bytes_with(10_000) > table.bytes_with(0)
+
+
+def test_a_row_is_its_state_and_all_twins_have_one_mark() -> None:
+    cluster = Cluster(Scope(batches=1, crashes=1))
+    columns = Columns(cluster, Names(cluster.brokers))
+    state = cluster.initial()
+    for _ in range(15):
+        row = columns.row(state)
+        assert columns.state(row) == state
+        marks = {int(columns.canonical(columns.renamed(row[None, :], which))[1][0]) for which in range(6)}
+        assert len(marks) == 1
+        ahead = [chain[-1][1] for chain in cluster.ahead(state)]
+        state = ahead[len(ahead) // 3]
+
+
+def test_a_look_at_what_is_not_known_says_which_column_is_needed() -> None:
+    cells = Cells([7, UNKNOWN, 9], (0, 1, 2))
+    assert cells[0] == 7
+    with pytest.raises(NeedError) as looked:
+        _ = cells[1]
+    assert looked.value.column == 1
+    with pytest.raises(NeedError):
+        list(cells)
+    with pytest.raises(NeedError):
+        own(cells)[1] = 8
+    assert raw(cells) == [7, UNKNOWN, 9]
+
+
+def test_a_batch_for_a_follower_is_refused_by_the_look_at_its_process_alone() -> None:
+    """It does not ask what may still happen, so the answer holds in all states with this process."""
+    cluster = Cluster(Scope(batches=1))
+    columns = Columns(cluster, Names(cluster.brokers))
+    row = columns.row(cluster.initial())
+    _, others = groups(cluster, columns)
+    produce = next(group for group in others if group.first == (PROCESS[1],))
+    evaluator = Evaluator(cluster, columns)
+    assert evaluator.outcomes(produce, {PROCESS[1]: int(row[PROCESS[1]])}) == []
+    of_control, _ = groups(cluster, columns)
+    with pytest.raises(NeedError):
+        evaluator.outcomes(of_control[0], {})
+    assert evaluator.outcomes(of_control[0], {CONTROL: int(row[CONTROL])}) == []
