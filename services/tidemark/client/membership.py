@@ -241,8 +241,9 @@ class Membership:
         return request
 
     def _owned(self) -> pb.GroupPartitions:
+        """What is read, and what was assigned and may be read any moment: what this leaves out others may read."""
         by_topic: dict[str, list[int]] = {}
-        for topic, index in sorted(self.owned):
+        for topic, index in sorted(self.owned | (self._wanted or frozenset())):
             by_topic.setdefault(topic, []).append(index)
         return pb.GroupPartitions(
             topics=[
@@ -303,6 +304,10 @@ class Membership:
                         return
                     _log.info("group %s: a hand-over is tried again: %s", self._settings.group, error)
                     await asyncio.sleep(_LOOK_S)
+            if self._wanted is not None and self.member_epoch > JOINING:
+                # Said also where there was nothing to do: of what was never heard of, somebody may wait for it.
+                self._say_all = True
+                self._poke.set()
 
     async def _step(self, wanted: frozenset[TopicPartition]) -> None:
         gone = self.owned - wanted

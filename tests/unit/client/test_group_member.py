@@ -1,0 +1,127 @@
+"""What a member of a group says and when (docs/groups.md, what a client does); the coordinator is played by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, cast
+
+import pytest
+from tidemark.client.coordinator import Coordinator
+from tidemark.client.group_settings import group_settings
+from tidemark.client.membership import GroupPosition, Membership
+from tidemark.model import TidemarkError, TopicPartition
+from tidemark.v1 import group_service_pb2 as pb
+
+Asked = tuple[pb.GroupHeartbeatRequest, asyncio.Future[pb.GroupHeartbeatResponse]]
+
+
+class ByHand:
+    """A coordinator whose answers are the test's."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[Asked] = asyncio.Queue()
+
+    async def call(self, method: Callable[[Any], Any], request: Any, *, timeout_s: float, wait_s: float = 0.0) -> Any:
+        answer: asyncio.Future[pb.GroupHeartbeatResponse] = asyncio.get_running_loop().create_future()
+        self.asked.put_nowait((request, answer))
+        return await answer
+
+    async def beat(self) -> Asked:
+        async with asyncio.timeout(5):
+            while True:
+                request, answer = await self.asked.get()
+                if not answer.cancelled():
+                    return request, answer
+
+    async def told(self, epoch: int, *partitions: int) -> pb.GroupHeartbeatRequest:
+        """Answer the next heartbeat with an assignment; gives the one after it."""
+        _, answer = await self.beat()
+        answer.set_result(response(epoch, *partitions))
+        async with asyncio.timeout(5):
+            while True:
+                request, answer = await self.beat()
+                if request.HasField("owned"):
+                    self.asked.put_nowait((request, answer))
+                    return request
+
+
+class SlowReader:
+    """Takes partitions up when the test lets it."""
+
+    def __init__(self) -> None:
+        self.may_take = asyncio.Event()
+        self.may_take.set()
+        self.idle_s = 0.0
+
+    async def release(self, partitions: frozenset[TopicPartition]) -> None:
+        return
+
+    def processed(self) -> Mapping[TopicPartition, GroupPosition]:
+        return {}
+
+    async def take_up(self, partitions: frozenset[TopicPartition]) -> None:
+        await self.may_take.wait()
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        return
+
+    def suspend(self, *, suspended: bool) -> None:
+        return
+
+    def fail(self, error: TidemarkError) -> None:
+        raise error
+
+
+def response(epoch: int, *partitions: int) -> pb.GroupHeartbeatResponse:
+    return pb.GroupHeartbeatResponse(
+        member_epoch=epoch,
+        heartbeat_interval_ms=50,
+        session_timeout_ms=45_000,
+        assignment=pb.GroupPartitions(topics=[pb.GroupTopicPartitions(topic="a", topic_id="i", partitions=partitions)]),
+    )
+
+
+def owned(request: pb.GroupHeartbeatRequest) -> list[int]:
+    return [index for topic in request.owned.topics for index in topic.partitions]
+
+
+@pytest.fixture
+async def coordinator() -> ByHand:
+    return ByHand()
+
+
+@pytest.fixture
+async def reader() -> SlowReader:
+    return SlowReader()
+
+
+@pytest.fixture
+async def member(coordinator: ByHand, reader: SlowReader) -> AsyncIterator[Membership]:
+    made = Membership(cast(Coordinator, coordinator), group_settings("g", auto_commit_interval_ms=0), reader)
+    made.start(["a"])
+    yield made
+    made.member_epoch = 0  # nobody answers its farewell
+    await made.stop(commit=False)
+
+
+async def test_an_assignment_that_changes_nothing_is_confirmed_too(coordinator: ByHand, member: Membership) -> None:
+    assert owned(await coordinator.told(1, 0, 1)) == [0, 1]
+    assert owned(await coordinator.told(1, 0, 1)) == [0, 1]
+
+
+async def test_what_is_assigned_counts_as_owned_before_it_is_taken_up(
+    coordinator: ByHand, reader: SlowReader, member: Membership
+) -> None:
+    assert owned(await coordinator.told(1, 0)) == [0]
+    reader.may_take.clear()
+    _, answer = await coordinator.beat()
+    answer.set_result(response(2, 0, 1))
+    await coordinator.beat()
+    member.subscribe(["a", "b"])
+    while True:
+        request, _ = await coordinator.beat()
+        if request.HasField("subscription"):
+            break
+    assert owned(request) == [0, 1], "it may read it any moment"
+    assert member.owned == {TopicPartition("a", 0)}
