@@ -285,9 +285,10 @@ async def test_nothing_hangs_without_enough_replicas_and_nobody_is_out_when_they
     async with LocalCluster(tmp_path_factory.mktemp("few"), settings=settings) as cluster:
         groups = Groups(cluster.bootstrap.split(","))
         topic = await make_topic(cluster, 2)
-        member = Member(groups, "g", topic)
-        await member.beat()
+        member = Member(groups, "g", topic).start()
+        await member.until(of(topic, 0, 1))
         await member.commit(topic, {0: 1})
+        epoch = member.epoch
         found = await groups.find("g")
         address = f"{found.host}:{found.port}"
         others = [broker_name(broker_id) for broker_id in range(3) if broker_id != found.broker_id]
@@ -315,7 +316,10 @@ async def test_nothing_hangs_without_enough_replicas_and_nobody_is_out_when_they
             await asyncio.to_thread(cluster.restart, name)
         assert await member.commit(topic, {0: 3}) == {0: ""}
         assert await groups.committed("g") == {(topic, 0): 3}
-        assert not member.refusals
+        await member.stop()
+        await member.beat()
+        assert (member.epoch, member.reading) == (epoch, of(topic, 0, 1))
+        assert not {ErrorCode.UNKNOWN_MEMBER, ErrorCode.FENCED_MEMBER_EPOCH} & set(member.refusals)
         await groups.close()
 
 

@@ -200,11 +200,12 @@ class GroupService(GroupServiceServicer):
             news = shard.news_of(beat.group_id)
             answer = await self._answer(shard, beat)
             left_s = until_s - time.monotonic()
-            is_news = answer.assignment is not None or answer.member_epoch != beat.member_epoch
-            if is_news or beat.member_epoch <= JOINING or left_s <= 0:
+            waits_to_join = beat.member_epoch == answer.member_epoch == JOINING  # the topics are not known yet
+            is_news = answer.is_news and not waits_to_join
+            if is_news or answer.member_epoch != beat.member_epoch or beat.member_epoch < JOINING or left_s <= 0:
                 return answer
-            # What it said is taken in: from here on it is only asked what is new for it.
-            beat = replace(beat, topics=None, owned=None, assignor="", rebalance_timeout_ms=0)
+            if not waits_to_join:  # what it said is taken in: from here on it is only asked what is new for it
+                beat = replace(beat, topics=None, owned=None, assignor="", rebalance_timeout_ms=0)
             try:
                 async with asyncio.timeout(left_s):
                     await news.wait()

@@ -222,7 +222,7 @@ async def test_a_heartbeat_without_news_writes_nothing(log: HeldLog, shard: Grou
     await log.finish_write()
     epoch = (await joining).member_epoch
     answer = await beat(shard, "m1", epoch)
-    assert (answer.member_epoch, answer.assignment) == (epoch, None)
+    assert (answer.member_epoch, answer.is_news) == (epoch, False)
     assert log.writes.empty()
 
 

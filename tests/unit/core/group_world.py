@@ -94,7 +94,9 @@ class GroupWorld:
         self.members[member.member_id] = member
         return member
 
-    def beat(self, member: Member, *, answer_lost: bool = False, written: float = 1.0) -> HeartbeatAnswer | None:
+    def beat(
+        self, member: Member, *, answer_lost: bool = False, repeated: bool = False, written: float = 1.0
+    ) -> HeartbeatAnswer | None:
         """A heartbeat, and what the member makes of the answer; None where there was none or it was refused.
 
         `written`: how much of its records the coordinator wrote before another took over; 1: all, and it lives.
@@ -113,6 +115,9 @@ class GroupWorld:
         )
         try:
             outcome = self.coordinator.heartbeat(request, self.situation)
+            if repeated:  # its answer was lost, and the very same request came again
+                self.write(outcome)
+                outcome = self.coordinator.heartbeat(request, self.situation)
         except TidemarkError as error:
             if error.code in _REJOIN:
                 member.drop_everything()
@@ -257,6 +262,7 @@ def random_steps(world: GroupWorld, dice: random.Random) -> list[tuple[int, Call
         steps += [
             (12, lambda: world.beat(one)),
             (2, lambda: world.beat(one, answer_lost=True)),
+            (2, lambda: world.beat(one, repeated=True)),
             (3, lambda: world.commit(one)),
             (2, lambda: world.commit(one, delayed=True)),
             (1, lambda: world.beat(one, written=dice.random())),

@@ -58,11 +58,12 @@ def test_a_partition_goes_on_only_when_its_reader_said_that_it_stopped(world: Gr
     world.beat(second)
     assert second.reading == set()
     assert world.group.holding(second.member_id).state is MemberState.UNRELEASED
-    assert beat(world, first) == (1, first.reading - world.group.holding(first.member_id).revoking)
+    told = beat(world, first)
     given_up = world.group.holding(first.member_id).revoking
     assert len(given_up) == 2
-    for _ in range(3):  # not a word of what it has
-        beat(world, first)
+    assert told == (1, first.reading - given_up, True)
+    for _ in range(3):  # not a word of what it has: it is told again, as the answer may have been lost
+        assert beat(world, first) == (1, first.reading - given_up, False)
         world.beat(second)
         assert second.reading == set()
     first.reading -= given_up
@@ -96,8 +97,8 @@ def test_an_answer_that_was_lost_does_not_fence_and_any_other_old_epoch_does(wor
     before = world.group.holding(first.member_id).previous_epoch
     assert before < epoch
     first.epoch = before
-    assert beat(world, first, owned=owned) == (epoch, None)
-    assert refusal(lambda: beat(world, first)) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert beat(world, first, owned=owned) == (epoch, owned, True)
+    assert beat(world, first) == (epoch, owned, True)
     assert refusal(lambda: beat(world, first, owned=a(0, 1, 2, 3))) is ErrorCode.FENCED_MEMBER_EPOCH
     first.epoch = epoch + 1
     assert refusal(lambda: beat(world, first, owned=owned)) is ErrorCode.FENCED_MEMBER_EPOCH
@@ -150,7 +151,9 @@ def test_a_new_coordinator_gives_everybody_a_whole_session(world: GroupWorld) ->
     world.fail_over()
     world.now_ms += SESSION_MS
     assert world.coordinator.remove_overdue(world.situation).answer.removed == ()
-    assert beat(world, member) == (1, None)
+    assert beat(world, member) == (1, a(0, 1, 2, 3), False), "what it was told is told again, once"
+    assert beat(world, member, owned=a(0, 1, 2, 3)) == (1, None, False)
+    assert beat(world, member) == (1, None, False)
 
 
 def test_a_static_member_comes_back_to_its_partitions_under_another_id(world: GroupWorld) -> None:

@@ -37,6 +37,7 @@ class Group:
 
     Attributes:
         last_seen_ms: by member, when it last gave a sign of life; not remembered beyond this coordinator.
+        acknowledged: members that have said that they have just what they may read; not remembered either.
         revoking_since_ms: by member that was told to give up partitions, since when; not remembered either.
 
     Invariant: `owner` of a partition is the one member whose `Holding` has it, assigned or revoking.
@@ -52,6 +53,7 @@ class Group:
         self.offsets: dict[TopicPartition, Committed] = {}
         self.last_seen_ms: dict[str, int] = {}
         self.revoking_since_ms: dict[str, int] = {}
+        self.acknowledged: set[str] = set()
         self._owners: dict[GroupPartition, str] = {}
         self._instances: dict[str, str] = {}
         self._subscribers: Counter[str] = Counter()
@@ -148,6 +150,7 @@ class Group:
         if spec is None:
             self.last_seen_ms.pop(member_id, None)
             self.revoking_since_ms.pop(member_id, None)
+            self.acknowledged.discard(member_id)
             return
         self._subscribers.update(spec.topics)
         if spec.instance_id:

@@ -59,10 +59,16 @@ class Heartbeat:
 
 
 class HeartbeatAnswer(NamedTuple):
-    """What the member shall do; `assignment`: what it may read, None where that is what it was told before."""
+    """What the member shall do.
+
+    Attributes:
+        assignment: what it may read; None where it has said that it has just that.
+        is_news: it may not know this yet; else the assignment is told again, as the last answer may have been lost.
+    """
 
     member_epoch: int
     assignment: Partitions | None = None
+    is_news: bool = False
 
 
 class Situation(NamedTuple):
@@ -99,10 +105,11 @@ def heartbeat(transaction: Transaction, beat: Heartbeat, now: Situation) -> Hear
             "choose another group id, or stop its members first",
             {"protocol": facts_of(group).protocol},
         )
+    missed = False
     if beat.member_epoch == JOINING:
         before = _admit(transaction, beat, protocol, now)
     else:
-        _check_epoch(group, beat)
+        missed = _check_epoch(group, beat)
         before = group.specs[beat.member_id]
     spec = _spec(beat, before)
     if group.specs.get(beat.member_id) != spec:
@@ -111,7 +118,7 @@ def heartbeat(transaction: Transaction, beat: Heartbeat, now: Situation) -> Hear
     if asks_otherwise or is_outdated(group, now.topics):
         raise_epoch(transaction, now.topics, now.settings, now.wall_ms)
     group.last_seen_ms[beat.member_id] = now.now_ms
-    return _reconcile(transaction, beat, now.now_ms)
+    return _reconcile(transaction, beat, now.now_ms, missed=missed)
 
 
 def remove(transaction: Transaction, members: tuple[str, ...], now: Situation) -> None:
@@ -184,14 +191,13 @@ def _check_fields(beat: Heartbeat, settings: GroupSettings) -> None:
         )
 
 
-def _check_epoch(group: Group, beat: Heartbeat) -> None:
-    """The epoch last answered; or the one before, of a member that missed the answer and owns no more than it may."""
+def _check_epoch(group: Group, beat: Heartbeat) -> bool:
+    """Whether the member missed an answer: it is in the epoch before, owns no more than it may, and is told again."""
     holding = check_member(group, beat.member_id, beat.instance_id)
     if beat.member_epoch == holding.epoch:
-        return
-    missed = beat.member_epoch == holding.previous_epoch and beat.owned is not None
-    if missed and beat.owned is not None and beat.owned <= holding.held:
-        return
+        return False
+    if beat.member_epoch == holding.previous_epoch and (beat.owned is None or beat.owned <= holding.held):
+        return True
     raise TidemarkError(
         ErrorCode.FENCED_MEMBER_EPOCH,
         f"the member {beat.member_id!r} of the group {group.group_id!r} is in epoch {holding.epoch}, not in "
@@ -273,7 +279,7 @@ def _spec(beat: Heartbeat, before: MemberSpec | None) -> MemberSpec:
     )
 
 
-def _reconcile(transaction: Transaction, beat: Heartbeat, now_ms: int) -> HeartbeatAnswer:
+def _reconcile(transaction: Transaction, beat: Heartbeat, now_ms: int, *, missed: bool) -> HeartbeatAnswer:
     group, member_id = transaction.group, beat.member_id
     joins = beat.member_epoch == JOINING
     owned = NO_PARTITIONS if joins and beat.owned is None else beat.owned
@@ -288,13 +294,20 @@ def _reconcile(transaction: Transaction, beat: Heartbeat, now_ms: int) -> Heartb
             joins=joins,
             is_free=lambda one: group.owner(one) in (None, member_id),
         )
+    if holding.epoch != before.epoch:  # as it may miss any number of answers, the one that it knows counts
+        holding = replace(holding, previous_epoch=beat.member_epoch)
     transaction.put_holding(member_id, holding)
     if holding.state is not MemberState.UNREVOKED:
         group.revoking_since_ms.pop(member_id, None)
     elif holding.revoking != before.revoking:
         group.revoking_since_ms[member_id] = now_ms
-    is_news = joins or holding.assigned != before.assigned or (owned is not None and owned != holding.assigned)
-    return HeartbeatAnswer(holding.epoch, holding.assigned if is_news else None)
+    is_news = missed or joins or holding.assigned != before.assigned or owned not in (None, holding.assigned)
+    if is_news:
+        group.acknowledged.discard(member_id)
+    elif owned is not None:
+        group.acknowledged.add(member_id)
+    tells = is_news or member_id not in group.acknowledged
+    return HeartbeatAnswer(holding.epoch, holding.assigned if tells else None, is_news)
 
 
 def _invalid(sentence: str) -> TidemarkError:

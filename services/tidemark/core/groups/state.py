@@ -106,7 +106,7 @@ class Holding:
 
     Attributes:
         epoch: the member's; AWAY for a static member that will be back.
-        previous_epoch: the one before it: an answer may have been lost on the way.
+        previous_epoch: the one that the member knew when it came to this one: the answer may have been lost.
         assigned: what it may read; nobody else may.
         revoking: what it was told to give up; nobody may have it until the member says that it did.
     """
