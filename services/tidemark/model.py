@@ -357,7 +357,7 @@ class ErrorCode(StrEnum):
     UNKNOWN_MEMBER = "UNKNOWN_MEMBER"  # join again
     FENCED_MEMBER_EPOCH = "FENCED_MEMBER_EPOCH"  # give everything up and join again
     STALE_MEMBER_EPOCH = "STALE_MEMBER_EPOCH"  # heartbeat first, then commit again
-    PARTITION_NOT_ASSIGNED = "PARTITION_NOT_ASSIGNED"  # another member of the group reads it now
+    PARTITION_NOT_ASSIGNED = "PARTITION_NOT_ASSIGNED"  # the member does not read it, or not any more
     FENCED_INSTANCE_ID = "FENCED_INSTANCE_ID"  # another member has it now
     UNRELEASED_INSTANCE_ID = "UNRELEASED_INSTANCE_ID"  # its member is still there
     NOT_COORDINATOR = "NOT_COORDINATOR"

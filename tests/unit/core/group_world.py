@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
@@ -188,6 +188,12 @@ class GroupWorld:
 
     def deliver(self, request: Commit) -> None:
         """A commit arrives. What counts of it was read by whoever committed last, or by nobody since."""
+        exist = {
+            where: one
+            for where, one in request.offsets.items()
+            if where.topic in self.topics and self.topics[where.topic].topic_id == one.topic_id
+        }
+        request = replace(request, offsets=exist)  # the broker refuses those of topics that are gone itself
         try:
             outcome = self.coordinator.commit(request, self.situation)
         except TidemarkError:
@@ -278,7 +284,7 @@ def _change_topics(world: GroupWorld, dice: random.Random) -> None:
     topic = dice.choice(("a", "b", "c"))
     facts = world.topics.get(topic)
     if facts is None:
-        world.topics[topic] = TopicFacts(f"{topic}-{world.now_ms}", dice.randint(1, 8))
+        world.topics[topic] = TopicFacts(f"{topic}-{dice.random()}", dice.randint(1, 8))
     elif dice.random() < 0.3:
         del world.topics[topic]
     else:

@@ -66,6 +66,23 @@ def test_a_commit_never_overwrites_what_the_new_owner_reads(world: GroupWorld) -
     assert world.group.offsets[TopicPartition("a", theirs)].offset == 100
 
 
+def test_a_commit_that_was_long_on_its_way_counts_nothing_where_nobody_reads_now(world: GroupWorld) -> None:
+    first, second = world.add("a"), world.add("a")
+    world.beat(first)
+    world.beat(second)
+    world.beat(first)  # told to give up half of it
+    (lost, *_) = world.group.holding(first.member_id).revoking
+    world.add("a")
+    world.beat(list(world.members.values())[-1])  # and, before it says that it did, to give up more
+    epoch = first.epoch
+    world.beat(first)
+    assert world.group.holding(first.member_id).epoch == epoch
+    assert world.group.owner(lost) in (None, second.member_id)
+    assert commit(world, partition=lost.partition, by=(first.member_id, epoch)) == {
+        TopicPartition("a", lost.partition): ErrorCode.PARTITION_NOT_ASSIGNED
+    }
+
+
 def test_a_member_still_commits_what_it_is_about_to_give_up(world: GroupWorld) -> None:
     first = world.add("a")
     world.beat(first)

@@ -72,7 +72,7 @@ def check_committer(group: Group, member_id: str, member_epoch: int, instance_id
 
 
 def commit(transaction: Transaction, asked: Commit, now: Situation) -> Refusals:
-    """Remember offsets, beside those that are refused: too much metadata, or another member reads the partition.
+    """Remember offsets, beside those that are refused: too much metadata, or a partition that the member does not hold.
 
     Raises:
         TidemarkError: as `check_committer`.
@@ -170,12 +170,15 @@ def _refusal(
         )
     if committed.offset < 0:
         return TidemarkError(ErrorCode.INVALID_REQUEST, f"{partition}: {committed.offset} is no offset")
+    if not member_id:
+        return None  # the group has no members
     owner = group.owner(GroupPartition(partition.topic, committed.topic_id, partition.partition))
-    if owner is not None and owner != member_id:
+    if owner != member_id:
+        # Nor may it where nobody holds the partition: somebody may have, and may have committed more.
         return TidemarkError(
             ErrorCode.PARTITION_NOT_ASSIGNED,
-            f"{partition} is read by the member {owner!r} of the group {group.group_id!r} now: what was read of it "
-            "here since its revocation is read again there",
-            {"member_id": owner},
+            f"{partition} is not read by the member {member_id!r} of the group {group.group_id!r} now: what it read of "
+            "it since its last commit is read again by the member that gets the partition",
+            {"member_id": owner or ""},
         )
     return None
