@@ -6,7 +6,7 @@ Everything committed is gathered by lineage: an unclean election starts a new on
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.partition_follower import PartitionFollower
@@ -64,6 +64,10 @@ class Invariant:
     def at_the_end(self, world: World) -> None:
         """At peace again."""
 
+    def fails(self, sentence: str) -> NoReturn:
+        """It does not hold. Told of only then: sentences for all that holds would take longer than to look at it."""
+        raise InvariantError(f"{self.name}: {sentence}")
+
     def require(self, holds: bool, sentence: str) -> None:
         if not holds:
             raise InvariantError(f"{self.name}: {sentence}")
@@ -76,9 +80,11 @@ class LeaderInIsr(Invariant):
         found = world.state(partition)
         if found is not None:
             state = found.state
-            self.require(state.leader < 0 or state.leader in state.isr_ids, f"{partition}: {state}")
+            if not (state.leader < 0 or state.leader in state.isr_ids):
+                self.fails(f"{partition}: {state}")
             ids = [entry.broker_id for entry in (*state.isr, *state.elr)]
-            self.require(len(ids) == len(set(ids)), f"{partition}: named twice: {state}")
+            if len(ids) != len(set(ids)):
+                self.fails(f"{partition}: named twice: {state}")
 
 
 class OneLeader(Invariant):
@@ -102,14 +108,15 @@ class OneLeader(Invariant):
             if first is None:
                 self._leaders[key] = first = me
                 self._began.setdefault(partition, []).append((leader.leader_epoch, world.engine.now))
-            self.require(first == me, f"{partition} epoch {leader.leader_epoch} led by {first} and {me}")
+            if first != me:
+                self.fails(f"{partition} epoch {leader.leader_epoch} led by {first} and {me}")
             if process.broker_epoch >= 0:
                 registered = self._registered.setdefault(key, process.broker_epoch)
-                self.require(
-                    registered == process.broker_epoch,
-                    f"{partition} epoch {leader.leader_epoch}, begun under broker epoch {registered}, is resumed by "
-                    f"broker {process.broker_id} under {process.broker_epoch}",
-                )
+                if registered != process.broker_epoch:
+                    self.fails(
+                        f"{partition} epoch {leader.leader_epoch}, begun under broker epoch {registered}, is resumed "
+                        f"by broker {process.broker_id} under {process.broker_epoch}"
+                    )
 
     def on_release(self, world: World, process: BrokerNode, partition: TopicPartition) -> None:
         leader = process.leading(partition)
@@ -117,11 +124,11 @@ class OneLeader(Invariant):
             return
         oldest_ms = world.engine.now - process.store.lease_length_ms()
         for epoch, began_ms in self._began.get(partition, ()):
-            self.require(
-                epoch <= leader.leader_epoch or began_ms >= oldest_ms,
-                f"{partition}: broker {process.broker_id}, without a session, lets something go in epoch "
-                f"{leader.leader_epoch}; epoch {epoch} began {world.engine.now - began_ms} ms ago",
-            )
+            if not (epoch <= leader.leader_epoch or began_ms >= oldest_ms):
+                self.fails(
+                    f"{partition}: broker {process.broker_id}, without a session, lets something go in epoch "
+                    f"{leader.leader_epoch}; epoch {epoch} began {world.engine.now - began_ms} ms ago"
+                )
 
 
 class ValidHighWatermark(Invariant):
@@ -134,19 +141,16 @@ class ValidHighWatermark(Invariant):
             if log is None or found is None:
                 continue
             end = len(world.values(process.broker_id, partition))
-            self.require(
-                log.high_watermark <= end or log.cutting, f"{partition} at {process.broker_id}: HW past its log end"
-            )
+            if not (log.high_watermark <= end or log.cutting):
+                self.fails(f"{partition} at {process.broker_id}: HW past its log end")
             leader = process.leading(partition)
             if leader is None or leader.leader_epoch != found.state.leader_epoch:
                 continue
             for member in found.state.isr:
                 if world.machines[member.broker_id].keeps_promise_of(member.broker_epoch):
                     end = len(world.values(member.broker_id, partition))
-                    self.require(
-                        log.high_watermark <= end,
-                        f"{partition}: HW {log.high_watermark}, member {member.broker_id} ends at {end}",
-                    )
+                    if log.high_watermark > end:
+                        self.fails(f"{partition}: HW {log.high_watermark}, member {member.broker_id} ends at {end}")
 
 
 class CommittedRead(Invariant):
@@ -170,10 +174,8 @@ class CommittedRead(Invariant):
             values = world.values(process.broker_id, partition)
             high_watermark = leader.log.high_watermark
             common = min(high_watermark, len(committed))
-            self.require(
-                agree(values[:common], committed[:common]),
-                f"{partition}: broker {process.broker_id} serves other records than were committed",
-            )
+            if not agree(values[:common], committed[:common]):
+                self.fails(f"{partition}: broker {process.broker_id} serves other records than were committed")
             committed.extend(values[common:high_watermark])
 
     def on_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
@@ -181,14 +183,11 @@ class CommittedRead(Invariant):
         assert leader is not None, "who serves leads"
         end = read.first + len(read.values)
         committed = self.of(partition, leader.state.lineage)
-        self.require(
-            end <= len(committed) and agree(read.values, committed[read.first : end]),
-            f"{partition}: broker {process.broker_id} shows what is not committed",
-        )
+        if not (end <= len(committed) and agree(read.values, committed[read.first : end])):
+            self.fails(f"{partition}: broker {process.broker_id} shows what is not committed")
         missed = [n for n, value in enumerate(read.values, read.first) if value is None]
-        self.require(
-            world.recipe.compacted or not missed, f"{partition}: broker {process.broker_id} passes over {missed}"
-        )
+        if not (world.recipe.compacted or not missed):
+            self.fails(f"{partition}: broker {process.broker_id} passes over {missed}")
 
 
 class _OfCommitted(Invariant):
@@ -213,10 +212,10 @@ class StrongIsr(_OfCommitted):
             return
         for entry in found.state.isr:
             present = world.broker_epoch(entry.broker_id)
-            self.require(
-                entry in before or entry.broker_epoch == present,
-                f"{partition}: broker {entry.broker_id} joins under epoch {entry.broker_epoch}, it has {present}",
-            )
+            if not (entry in before or entry.broker_epoch == present):
+                self.fails(
+                    f"{partition}: broker {entry.broker_id} joins under epoch {entry.broker_epoch}, it has {present}"
+                )
         self._joined[partition] = (found.version, frozenset(found.state.isr))
 
     def check(self, world: World, partition: TopicPartition) -> None:
@@ -229,11 +228,11 @@ class StrongIsr(_OfCommitted):
             if not world.machines[member.broker_id].keeps_promise_of(member.broker_epoch):
                 continue
             values = world.values(member.broker_id, partition)
-            self.require(
-                len(values) >= len(committed) and agree(values[: len(committed)], committed),
-                f"{partition}: member {member.broker_id} lacks committed records: it ends at {len(values)} of "
-                f"{len(committed)}",
-            )
+            if not (len(values) >= len(committed) and agree(values[: len(committed)], committed)):
+                self.fails(
+                    f"{partition}: member {member.broker_id} lacks committed records: it ends at {len(values)} of "
+                    f"{len(committed)}"
+                )
 
 
 class Flushed(_OfCommitted):
@@ -249,9 +248,8 @@ class Flushed(_OfCommitted):
         for member in found.state.isr:
             log = world.machines[member.broker_id].logs.get(partition)
             flushed = log.flushed if log is not None else 0
-            self.require(
-                flushed >= committed, f"{partition}: {committed} committed, {flushed} on the disk of {member.broker_id}"
-            )
+            if flushed < committed:
+                self.fails(f"{partition}: {committed} committed, {flushed} on the disk of {member.broker_id}")
 
 
 class LogMatch(_OfCommitted):
@@ -267,15 +265,14 @@ class LogMatch(_OfCommitted):
             common = min(log.high_watermark, len(committed))
             values = world.values(process.broker_id, partition)
             has_holes = None in values[log.log_start_offset :]
-            self.require(
-                world.recipe.compacted or not has_holes, f"{partition}: a hole in the log of {process.broker_id}"
-            )
+            if not (world.recipe.compacted or not has_holes):
+                self.fails(f"{partition}: a hole in the log of {process.broker_id}")
             # Of another lineage, what lies below the leader's start is met before it is told to go.
             first = world.released_front if world.recipe.unclean else 0
-            self.require(
-                agree(values[first:common], committed[first:common]),
-                f"{partition}: replica {process.broker_id} differs below its high watermark {log.high_watermark}",
-            )
+            if not agree(values[first:common], committed[first:common]):
+                self.fails(
+                    f"{partition}: replica {process.broker_id} differs below its high watermark {log.high_watermark}"
+                )
 
     def at_the_end(self, world: World) -> None:
         for partition in world.partitions:
@@ -284,9 +281,11 @@ class LogMatch(_OfCommitted):
             first, *others = [world.machines[broker].logs[partition] for broker in world.assigned(partition)]
             for other in others:
                 alike = first.end == other.end and agree(first.values, other.values)
-                self.require(alike, f"{partition}: replicas differ at peace")
+                if not alike:
+                    self.fails(f"{partition}: replicas differ at peace")
             for one in (first, *others):
-                self.require(one.start >= led, f"{partition}: a log starts at {one.start}, the leader's at {led}")
+                if one.start < led:
+                    self.fails(f"{partition}: a log starts at {one.start}, the leader's at {led}")
 
 
 class HighWatermarkMonotonic(Invariant):
@@ -305,10 +304,8 @@ class HighWatermarkMonotonic(Invariant):
             if log is None or lineage is None or log.cutting:
                 continue
             opening, before = self._own.get((partition, process.broker_id, lineage), (log, 0))
-            self.require(
-                log.damaged is not None or log is not opening or log.high_watermark >= before,
-                f"{partition}: HW of {process.broker_id} went back from {before} to {log.high_watermark}",
-            )
+            if not (log.damaged is not None or log is not opening or log.high_watermark >= before):
+                self.fails(f"{partition}: HW of {process.broker_id} went back from {before} to {log.high_watermark}")
             self._own[partition, process.broker_id, lineage] = (log, log.high_watermark)
             leader = process.leading(partition)
             if leader is not None and leader.may_state_high_watermark:
@@ -317,9 +314,8 @@ class HighWatermarkMonotonic(Invariant):
     def _state(self, partition: TopicPartition, lineage: int, epoch: int, high_watermark: int) -> None:
         stated = self._stated.setdefault((partition, lineage), {})
         before = max((one for known, one in stated.items() if known <= epoch), default=0)
-        self.require(
-            high_watermark >= before, f"{partition}: {before} was stated, and {high_watermark} in epoch {epoch}"
-        )
+        if high_watermark < before:
+            self.fails(f"{partition}: {before} was stated, and {high_watermark} in epoch {epoch}")
         stated[epoch] = high_watermark
 
     def on_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
@@ -343,17 +339,16 @@ class EpochsMonotonic(Invariant):
         if found is not None:
             now = (found.version, found.state.leader_epoch, found.state.lineage)
             before = self._nodes.get(partition, now)
-            self.require(all(new >= old for new, old in zip(now, before, strict=True)), f"{partition}: {found}")
+            if not (all(new >= old for new, old in zip(now, before, strict=True))):
+                self.fails(f"{partition}: {found}")
             self._nodes[partition] = now
         for process in world.brokers.values():
             replica = process.replica(partition)
             if replica is None:
                 continue
             key = (partition, process.broker_id, process.life)
-            self.require(
-                replica.leader_epoch >= self._replicas.get(key, -1),
-                f"{partition} at {process.broker_id}: leader epoch fell to {replica.leader_epoch}",
-            )
+            if not (replica.leader_epoch >= self._replicas.get(key, -1)):
+                self.fails(f"{partition} at {process.broker_id}: leader epoch fell to {replica.leader_epoch}")
             self._replicas[key] = replica.leader_epoch
             self._check_log(world, process, partition)
 
@@ -370,7 +365,8 @@ class EpochsMonotonic(Invariant):
         last = -1
         for batch in stored.batches:
             epoch = batch.envelope.leader_epoch
-            self.require(epoch >= last, f"{partition} at {process.broker_id}: epoch {epoch} after {last}")
+            if epoch < last:
+                self.fails(f"{partition} at {process.broker_id}: epoch {epoch} after {last}")
             written.assign(LeaderEpoch(epoch), Offset(batch.envelope.base_offset))
             last = epoch
         cached = [entry for entry in log.epochs.entries if entry.start_offset < log.log_end_offset]
@@ -381,7 +377,8 @@ class EpochsMonotonic(Invariant):
         known = [entry for entry in written.entries if entry.start_offset < log.log_end_offset]
         if cached and known and known[0] != cached[0] and cached[0].start_offset <= log.log_start_offset:
             del cached[0]  # of the epoch that spans the start; what says so may lie below
-        self.require(cached == known, f"{partition} at {process.broker_id}: {cached} for {known}")
+        if cached != known:
+            self.fails(f"{partition} at {process.broker_id}: {cached} for {known}")
         self._looked_at[key] = looked_at
 
 
@@ -403,10 +400,10 @@ class AckedReadable(_OfCommitted):
         here = world.values(process.broker_id, partition)[: leader.log.high_watermark]
         holds = committed if offset < len(committed) else here
         gone = (None,) if lineage and world.recipe.compacted else ()  # of a duplicate
-        self.require(
-            offset < len(holds) and holds[offset] in (value, *gone),
-            f"{partition}: broker {process.broker_id} acknowledged {value} at {offset}, which is not committed",
-        )
+        if not (offset < len(holds) and holds[offset] in (value, *gone)):
+            self.fails(
+                f"{partition}: broker {process.broker_id} acknowledged {value} at {offset}, which is not committed"
+            )
         self._acked.setdefault((partition, lineage), {})[offset] = value
 
     def at_the_end(self, world: World) -> None:
@@ -417,10 +414,8 @@ class AckedReadable(_OfCommitted):
             start = world.machines[found.state.leader].logs[partition].start
             for offset, value in self._acked.get((partition, found.state.lineage), {}).items():
                 gone = offset < start or world.recipe.compacted
-                self.require(
-                    offset < len(values) and values[offset] in (value, *((None,) if gone else ())),
-                    f"{partition}: {value} was acknowledged at {offset}",
-                )
+                if not (offset < len(values) and values[offset] in (value, *((None,) if gone else ()))):
+                    self.fails(f"{partition}: {value} was acknowledged at {offset}")
 
 
 class ExactlyOnceAppend(_OfCommitted):
@@ -447,7 +442,8 @@ class ExactlyOnceAppend(_OfCommitted):
         last = self._last.get((partition, lineage, producer), -1)
         if lineage and has_gaps:
             last = max(last, sequence - 1)  # a lineage may begin with what cleaner and retention have left
-        self.require(sequence == last + 1, f"{partition}: {value} was committed after batch {last} of {producer}")
+        if sequence != last + 1:
+            self.fails(f"{partition}: {value} was committed after batch {last} of {producer}")
         self._last[partition, lineage, producer] = sequence
 
 

@@ -70,14 +70,15 @@ class LatestKept(Invariant):
             return
         committed = self._committed.of(*latest[:2])[offset]
         assert committed is not None, "the latest is one"
-        self.require(is_tombstone(committed), f"{where}: the latest record is {committed} at {offset}, and is gone")
+        if not is_tombstone(committed):
+            self.fails(f"{where}: the latest record is {committed} at {offset}, and is gone")
         oldest_ms = self._committed_ms[latest] + world.recipe.delete_retention_ms - _HORIZON_STEP_MS
-        self.require(
-            world.engine.now >= oldest_ms, f"{where}: the tombstone {committed} at {offset} is gone before its time"
-        )
+        if world.engine.now < oldest_ms:
+            self.fails(f"{where}: the tombstone {committed} at {offset} is gone before its time")
         self.came_of_age.add(offset)
         back = [one for one in values[start:offset] if one is not None and key_of(one) == key]
-        self.require(not back, f"{where}: {back} came back, which {committed} had deleted")
+        if back:
+            self.fails(f"{where}: {back} came back, which {committed} had deleted")
 
 
 class StartReleased(Invariant):
@@ -91,19 +92,18 @@ class StartReleased(Invariant):
     def check(self, world: World, partition: TopicPartition) -> None:
         for process in world.brokers.values():
             log = process.replica_log(partition)
-            if log is None:
+            if log is None or not log.log_start_offset:
                 continue
             start = log.log_start_offset
-            self.require(
-                start <= world.released_front,
-                f"{partition}: broker {process.broker_id} starts at {start}, released was {world.released_front}",
-            )
+            if start > world.released_front:
+                self.fails(
+                    f"{partition}: broker {process.broker_id} starts at {start}, released was {world.released_front}"
+                )
             lineage = lineage_of(process, partition)
             if lineage is not None:
                 committed = len(self._committed.of(partition, lineage))
-                self.require(
-                    start <= committed or lineage > 0, f"{partition}: starts at {start}, {committed} are committed"
-                )
+                if not (start <= committed or lineage > 0):
+                    self.fails(f"{partition}: starts at {start}, {committed} are committed")
 
 
 class DeletedStaysDeleted(Invariant):
@@ -127,7 +127,7 @@ class DeletedStaysDeleted(Invariant):
             self._before[key], self._had[key], self._behind[key] = before_offset, set(), set(behind)
 
     def check(self, world: World, partition: TopicPartition) -> None:
-        found = world.state(partition)
+        found = world.state(partition) if self._before else None
         if found is None:
             return
         key = (partition, found.state.lineage)
@@ -154,8 +154,7 @@ class DeletedStaysDeleted(Invariant):
             return
         key = (partition, leader.state.lineage)
         before = self._before.get(key, 0)
-        if process.broker_id not in self._behind.get(key, ()):
-            self.require(
-                read.first >= before or not read.values,
-                f"{partition}: broker {process.broker_id} shows {read.first}, deleted was what lies before {before}",
+        if process.broker_id not in self._behind.get(key, ()) and not (read.first >= before or not read.values):
+            self.fails(
+                f"{partition}: broker {process.broker_id} shows {read.first}, deleted was what lies before {before}"
             )
