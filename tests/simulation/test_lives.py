@@ -11,7 +11,7 @@ from tests.simulation.recipes import RECIPES
 from tests.simulation.shrink import shortest_story
 from tests.simulation.world import PARTITION
 
-WORLDS_PER_RECIPE = 12
+WORLDS_PER_RECIPE = 10
 WORLDS_OF_TOMBSTONES = 3
 """They are long, so that tombstones come of age."""
 STEPS_MIN = 500
