@@ -24,7 +24,7 @@ help: ## what there is
 	@echo "make demo               the main job: real flights, a killed leader, Spark gets every row"
 	@echo "make test               linters, types and all tests"
 	@echo "make lint types unit simulation contract integration chaos spark    one part of them"
-	@echo "make bench NAME=produce one benchmark: produce, latency, durability, failover, controller, log, record;"
+	@echo "make bench NAME=produce one benchmark: produce, latency, compare, durability, failover, controller, log, record;"
 	@echo "                        ARGS=\"--partitions 1000\" is passed on to it"
 	@echo "make chaos MINUTES=10   rounds of kills, stops and cuts on real processes, every history checked"
 	@echo "make soak SEEDS=5000    so many simulated worlds, on all cores; a failing one is shrunk and told as a story;"
@@ -67,7 +67,7 @@ stubs: $(READY) ## after a change in proto/ this happens by itself
 	@$(BIN)/pip install --quiet --no-deps --editable . -c constraints.txt
 
 clean: ## remove what was made
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tidemark-dev
+	rm -rf $(VENV) .peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tidemark-dev
 	rm -rf services/tidemark/v1/*_pb2*.py services/tidemark/v1/*_pb2*.pyi
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -30,12 +30,12 @@ SIZE_BYTES = 100
 TIMEOUT_S = 30.0
 
 
-async def ours_ms(bootstrap: str, topic: str) -> list[float]:
+async def ours_ms(bootstrap: str, topic: str, *, records: int = RECORDS) -> list[float]:
     """Milliseconds of each record."""
     value, found = bytes(SIZE_BYTES), []
     async with Producer(bootstrap, acks="all", linger_ms=0) as producer, Consumer(bootstrap) as consumer:
         await consumer.assign(topic, start="latest")
-        for _ in range(WARM_UP + RECORDS):
+        for _ in range(WARM_UP + records):
             sent_s = time.perf_counter()
             handle = await producer.send(topic, value, partition=0)
             async with asyncio.timeout(TIMEOUT_S):
@@ -45,7 +45,7 @@ async def ours_ms(bootstrap: str, topic: str) -> list[float]:
     return found[WARM_UP:]
 
 
-def theirs_ms(topic: str) -> list[float]:
+def theirs_ms(topic: str, *, records: int = RECORDS) -> list[float]:
     """Milliseconds of each record through confluent-kafka."""
     confluent = importlib.import_module("confluent_kafka")
     servers = {"bootstrap.servers": os.environ["TIDEMARK_PEER_KAFKA_BOOTSTRAP"]}
@@ -55,7 +55,7 @@ def theirs_ms(topic: str) -> list[float]:
     try:
         end = consumer.get_watermark_offsets(confluent.TopicPartition(topic, 0), timeout=TIMEOUT_S)[1]
         consumer.assign([confluent.TopicPartition(topic, 0, end)])
-        for _ in range(WARM_UP + RECORDS):
+        for _ in range(WARM_UP + records):
             sent_s = time.perf_counter()
             producer.produce(topic, value, partition=0)
             producer.flush(TIMEOUT_S)

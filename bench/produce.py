@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from tidemark.client import AdminClient, Producer
@@ -28,24 +29,30 @@ PEER_RECORDS = 1_000_000
 FLUSH_TIMEOUT_S = 120
 
 
-def arrow_per_s(bootstrap: str, topic: str) -> float:
-    table = pa.record_batch({"value": pa.array([bytes(SIZE_BYTES)] * ARROW_BATCH_RECORDS, pa.binary())})
-    with Producer(bootstrap, acks="all") as producer:
+def arrow_per_s(
+    bootstrap: str, topic: str, *, records: int = ARROW_RECORDS, size_bytes: int = SIZE_BYTES, **settings: Any
+) -> float:
+    """One run through the Arrow API, tables of two megabytes; `settings` are the producer's."""
+    rows = ARROW_BATCH_RECORDS * SIZE_BYTES // size_bytes
+    table = pa.record_batch({"value": pa.array([bytes(size_bytes)] * rows, pa.binary())})
+    tables = max(1, records // rows)
+    with Producer(bootstrap, acks="all", **settings) as producer:
         started_s = time.perf_counter()
-        for index in range(ARROW_RECORDS // ARROW_BATCH_RECORDS):
+        for index in range(tables):
             producer.send_table(topic, table, partition=index % PARTITIONS)
         producer.flush(FLUSH_TIMEOUT_S)
-        return ARROW_RECORDS / (time.perf_counter() - started_s)
+        return tables * rows / (time.perf_counter() - started_s)
 
 
-def records_per_s(bootstrap: str, topic: str) -> float:
+def records_per_s(bootstrap: str, topic: str, *, records: int = SINGLE_RECORDS) -> float:
+    """One run, a `send` for each record."""
     value = bytes(SIZE_BYTES)
     with Producer(bootstrap, acks="all") as producer:
         started_s = time.perf_counter()
-        for _ in range(SINGLE_RECORDS):
+        for _ in range(records):
             producer.send(topic, value)
         producer.flush(FLUSH_TIMEOUT_S)
-        return SINGLE_RECORDS / (time.perf_counter() - started_s)
+        return records / (time.perf_counter() - started_s)
 
 
 def main() -> int:

@@ -1,0 +1,93 @@
+"""The peer beside us: Apache Kafka, started by `kafka.sh` of this directory, which also gets it.
+
+TIDEMARK_PEER_KAFKA names another script with the same commands (what they are is at the head of ours), "none" for no
+peer; TIDEMARK_PEER_KAFKA_DIR the directory that it works in (default: a temporary one); TIDEMARK_PEER_KAFKA_BOOTSTRAP
+where that other script's brokers listen. TIDEMARK_PEER_KAFKA_LIBS is a directory with Kafka's jars, for a machine that
+gets none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.peers.clients import confluent_is_there, confluent_per_s
+
+__all__ = ["KafkaPeer", "confluent_is_there", "confluent_per_s", "kafka_peer"]
+
+OURS = Path(__file__).with_name("kafka.sh")
+_JARS = Path(__file__).parents[2] / ".peers"
+
+
+class KafkaPeer:
+    """A running Kafka cluster of three brokers."""
+
+    def __init__(self, script: str, directory: str) -> None:
+        self._script = script
+        self._directory = directory
+
+    def call(self, *arguments: str, **environment: str) -> str:
+        """What the script prints."""
+        done = subprocess.run(
+            [self._script, self._directory, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            env={**os.environ, **environment},
+        )
+        if done.returncode:
+            raise RuntimeError(f"the peer's {arguments[0]} failed: {(done.stdout + done.stderr)[-2000:]}")
+        return done.stdout
+
+    def produce_per_s(self, topic: str, *, records: int, size_bytes: int, batch_bytes: int = 65_536) -> float:
+        """One run of Kafka's own perf producer, acks=all."""
+        told = self.call("produce", topic, "all", str(records), str(size_bytes), BATCH=str(batch_bytes))
+        line = told.strip().splitlines()[-1]
+        found = re.search(r"([\d.]+) records/sec", line)
+        if found is None:
+            raise RuntimeError(f"the peer's answer has no rate: {line}")
+        return float(found.group(1))
+
+    def consume_per_s(self, topic: str, *, records: int) -> float:
+        """One run of Kafka's own perf consumer; the time that it takes to join its group is not counted."""
+        line = self.call("consume", topic, str(records)).strip().splitlines()[-1]
+        return float(line.rpartition(",")[2])
+
+
+@contextlib.contextmanager
+def kafka_peer(*, fetch: bool = False) -> Iterator[KafkaPeer | None]:
+    """The peer, up; None, with a line that says why, where there is none.
+
+    Args:
+        fetch: get it where it is not here yet; else only what was got before is used.
+    """
+    script = os.environ.get("TIDEMARK_PEER_KAFKA") or str(OURS)
+    if script == "none":
+        print("no peer: TIDEMARK_PEER_KAFKA=none; peer and ratio are null", file=sys.stderr)
+        yield None
+        return
+    ours = script == str(OURS)
+    if ours and not fetch and not _JARS.is_dir() and "TIDEMARK_PEER_KAFKA_LIBS" not in os.environ:
+        print(f"no peer: `{OURS} DIR fetch` gets Kafka; peer and ratio are null", file=sys.stderr)
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="tidemark-peer-") as temporary:
+        directory = os.environ.setdefault("TIDEMARK_PEER_KAFKA_DIR", temporary)
+        peer = KafkaPeer(script, directory)
+        if ours:
+            peer.call("fetch")
+            os.environ["TIDEMARK_PEER_KAFKA_BOOTSTRAP"] = peer.call("bootstrap").strip()
+        try:
+            peer.call("up")
+            yield peer
+        finally:
+            peer.call("down")
+            if directory == temporary:
+                del os.environ["TIDEMARK_PEER_KAFKA_DIR"]

@@ -1,0 +1,128 @@
+"""Kafka's clients for Python, record by record: confluent-kafka, and aiokafka where it is installed."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import os
+import sys
+import time
+from typing import Any
+
+_CONSUME_MAX = 10_000
+_LINGER_MS = 5
+
+
+def confluent_is_there() -> bool:
+    """Whether record by record can be compared; says what is missing if not."""
+    if os.environ.get("TIDEMARK_PEER_KAFKA_BOOTSTRAP") and importlib.util.find_spec("confluent_kafka") is not None:
+        return True
+    print("no peer by record: confluent-kafka or TIDEMARK_PEER_KAFKA_BOOTSTRAP is missing", file=sys.stderr)
+    return False
+
+
+def aiokafka_is_there() -> bool:
+    """The same of aiokafka."""
+    return bool(os.environ.get("TIDEMARK_PEER_KAFKA_BOOTSTRAP")) and importlib.util.find_spec("aiokafka") is not None
+
+
+def confluent_per_s(topic: str, *, records: int, size_bytes: int) -> float:
+    """One run, record by record from Python through confluent-kafka, acks=all."""
+    confluent = importlib.import_module("confluent_kafka")
+    producer = confluent.Producer(
+        {
+            "bootstrap.servers": os.environ["TIDEMARK_PEER_KAFKA_BOOTSTRAP"],
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": _LINGER_MS,
+        }
+    )
+    value = bytes(size_bytes)
+    started_s = time.perf_counter()
+    for _ in range(records):
+        while True:
+            try:
+                producer.produce(topic, value)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        producer.poll(0)
+    producer.flush(120)
+    return records / (time.perf_counter() - started_s)
+
+
+def confluent_consume_per_s(topic: str, *, partitions: int, records: int, limit_s: float) -> float:
+    """Values, one by one, from the topic's start; so many records, or as many as `limit_s` has room for."""
+    confluent = importlib.import_module("confluent_kafka")
+    consumer = confluent.Consumer(
+        {
+            "bootstrap.servers": os.environ["TIDEMARK_PEER_KAFKA_BOOTSTRAP"],
+            "group.id": "bench",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        consumer.assign([confluent.TopicPartition(topic, index, 0) for index in range(partitions)])
+        size_bytes = found = 0
+        started_s = time.perf_counter()
+        while found < records and time.perf_counter() - started_s < limit_s:
+            for message in consumer.consume(_CONSUME_MAX, 0.5):
+                if message.error():
+                    raise RuntimeError(f"the peer's consumer: {message.error()}")
+                size_bytes += len(message.value())
+                found += 1
+        return found / (time.perf_counter() - started_s)
+    finally:
+        consumer.close()
+
+
+def aiokafka_per_s(topic: str, *, records: int, size_bytes: int) -> float:
+    """One run, record by record through aiokafka, acks=all."""
+    return asyncio.run(_aiokafka_per_s(topic, records, size_bytes))
+
+
+async def _aiokafka_per_s(topic: str, records: int, size_bytes: int) -> float:
+    producer: Any = importlib.import_module("aiokafka").AIOKafkaProducer(
+        bootstrap_servers=os.environ["TIDEMARK_PEER_KAFKA_BOOTSTRAP"],
+        acks="all",
+        enable_idempotence=True,
+        linger_ms=_LINGER_MS,
+        max_batch_size=65_536,
+    )
+    await producer.start()
+    try:
+        value = bytes(size_bytes)
+        started_s = time.perf_counter()
+        for _ in range(records):
+            await producer.send(topic, value)
+        await producer.flush()
+        return records / (time.perf_counter() - started_s)
+    finally:
+        await producer.stop()
+
+
+def aiokafka_consume_per_s(topic: str, *, partitions: int, records: int, limit_s: float) -> float:
+    """As `confluent_consume_per_s`, through aiokafka."""
+    return asyncio.run(_aiokafka_consume_per_s(topic, partitions, records, limit_s))
+
+
+async def _aiokafka_consume_per_s(topic: str, partitions: int, records: int, limit_s: float) -> float:
+    aiokafka: Any = importlib.import_module("aiokafka")
+    consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=os.environ["TIDEMARK_PEER_KAFKA_BOOTSTRAP"])
+    await consumer.start()
+    try:
+        wanted = [aiokafka.TopicPartition(topic, index) for index in range(partitions)]
+        consumer.assign(wanted)
+        for one in wanted:
+            consumer.seek(one, 0)
+        size_bytes = found = 0
+        started_s = time.perf_counter()
+        while found < records and time.perf_counter() - started_s < limit_s:
+            for messages in (await consumer.getmany(timeout_ms=500, max_records=_CONSUME_MAX)).values():
+                for message in messages:
+                    size_bytes += len(message.value)
+                    found += 1
+        return found / (time.perf_counter() - started_s)
+    finally:
+        await consumer.stop()

@@ -1,0 +1,112 @@
+#!/bin/sh
+# Apache Kafka 3.9.1 beside us: three brokers and their ZooKeeper on loopback, out of Maven Central's jars.
+#
+#   kafka.sh DIR fetch                              the jars, unless they are there; prints where
+#   kafka.sh DIR up | down | start ID | kill ID     data, logs and bN.pid in DIR; brokers 1, 2 and 3
+#   kafka.sh DIR bootstrap                          where it listens
+#   kafka.sh DIR topic NAME PARTITIONS RF           make a topic
+#   kafka.sh DIR delete NAME                        delete it
+#   kafka.sh DIR produce NAME ACKS RECORDS SIZE     Kafka's ProducerPerformance; "..., N records/sec ..."
+#   kafka.sh DIR consume NAME RECORDS               Kafka's ConsumerPerformance; CSV, the last field is records/s
+#
+# Jars: the directory TIDEMARK_PEER_KAFKA_LIBS (libs/ of Kafka's own distribution will do), else what `mvn` gets from
+# wherever its settings say. TIDEMARK_PEER_KAFKA_PORT (19090): brokers listen 1, 2 and 3 above, ZooKeeper 91 above. BATCH (65536): bytes of a
+# producer's batch. HEAP (1g): of each broker. IDX: log.index.size.max.bytes; 65536 makes room for 10,000 partitions.
+set -eu
+
+version=3.9.1
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$1"
+dir=$(cd "$1" && pwd)
+command=$2
+shift 2
+port=${TIDEMARK_PEER_KAFKA_PORT:-19090}
+servers=127.0.0.1:$((port + 1)),127.0.0.1:$((port + 2)),127.0.0.1:$((port + 3))
+libs=${TIDEMARK_PEER_KAFKA_LIBS:-$here/../../.peers/kafka-$version}
+java=java
+if [ -n "${JAVA_HOME:-}" ]; then java=$JAVA_HOME/bin/java; fi
+
+fetch() {
+  if ls "$libs"/kafka_2.13-*.jar >/dev/null 2>&1; then return; fi
+  if [ -n "${TIDEMARK_PEER_KAFKA_LIBS:-}" ]; then
+    echo "TIDEMARK_PEER_KAFKA_LIBS=$libs has no kafka_2.13-*.jar: name libs/ of a Kafka $version" >&2
+    exit 1
+  fi
+  if ! command -v mvn >/dev/null; then
+    echo "Kafka $version is not here: install Maven, which gets it from where its settings say (apt install maven), or" \
+      "set TIDEMARK_PEER_KAFKA_LIBS to libs/ of a Kafka $version that you have; TIDEMARK_PEER_KAFKA=none goes without" >&2
+    exit 1
+  fi
+  echo "getting Kafka $version, 56 MB" >&2
+  mkdir -p "$libs"
+  mvn -q -B -f "$here/kafka-pom.xml" "-Dkafka.version=$version" "-DbuildDirectory=$libs.part" \
+    dependency:copy-dependencies "-DoutputDirectory=$libs.part/jars" >&2
+  mv "$libs.part/jars"/*.jar "$libs"
+  rm -rf "$libs.part"
+}
+
+run() { "$java" "-Dlog4j.configuration=file:$here/kafka-log4j.properties" "$@"; }
+
+broker() {
+  cat >"$dir/b$1.properties" <<X
+broker.id=$1
+listeners=PLAINTEXT://127.0.0.1:$((port + $1))
+zookeeper.connect=127.0.0.1:$((port + 91))
+log.dirs=$dir/data$1
+offsets.topic.replication.factor=3
+offsets.topic.num.partitions=3
+zookeeper.session.timeout.ms=${ZKTO:-6000}
+auto.create.topics.enable=false
+unclean.leader.election.enable=false
+log.segment.delete.delay.ms=1000
+log.index.size.max.bytes=${IDX:-10485760}
+X
+  ulimit -n "$(ulimit -Hn)"
+  nohup "$java" "-Dlog4j.configuration=file:$here/kafka-log4j.properties" "-Xmx${HEAP:-1g}" -Xms512m -XX:+UseG1GC \
+    kafka.Kafka "$dir/b$1.properties" </dev/null >"$dir/b$1.log" 2>&1 &
+  echo $! >"$dir/b$1.pid"
+}
+
+up() {
+  mkdir -p "$dir/zk"
+  printf 'tickTime=2000\ndataDir=%s/zk\nclientPort=%s\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n' \
+    "$dir" $((port + 91)) >"$dir/zoo.cfg"
+  nohup "$java" "-Dlog4j.configuration=file:$here/kafka-log4j.properties" -Xmx512m -Djute.maxbuffer=8388608 \
+    org.apache.zookeeper.server.ZooKeeperServerMain "$dir/zoo.cfg" </dev/null >"$dir/zk.log" 2>&1 &
+  echo $! >"$dir/zk.pid"
+  for one in 1 2 3; do broker $one; done
+  # A broker waits for ZooKeeper by itself; a topic of three replicas needs all three.
+  for _ in $(seq 60); do
+    found=$(run kafka.admin.BrokerApiVersionsCommand --bootstrap-server "$servers" 2>/dev/null | grep -c '(id: ' || true)
+    if [ "${found:-0}" -eq 3 ]; then return; fi
+    sleep 1
+  done
+  echo "Kafka is not up after 60 tries; its logs, $dir/b*.log, end with:" >&2
+  tail -n 5 "$dir"/b*.log >&2
+  exit 1
+}
+
+case $command in bootstrap | down | kill) ;; *) fetch ;; esac
+CLASSPATH="$libs/*"
+export CLASSPATH
+case $command in
+fetch) echo "$libs" ;;
+up) up ;;
+start) broker "$1" ;;
+kill) kill -9 "$(cat "$dir/b$1.pid")" ;;
+down) for one in b1 b2 b3 zk; do
+  if [ -f "$dir/$one.pid" ]; then kill -9 "$(cat "$dir/$one.pid")" 2>/dev/null || true; fi
+  rm -f "$dir/$one.pid"
+done ;;
+bootstrap) echo "$servers" ;;
+topic) run org.apache.kafka.tools.TopicCommand --bootstrap-server "$servers" --create --topic "$1" --partitions "$2" --replication-factor "$3" ;;
+delete) run org.apache.kafka.tools.TopicCommand --bootstrap-server "$servers" --delete --topic "$1" ;;
+produce) run -Xmx512m org.apache.kafka.tools.ProducerPerformance --topic "$1" --num-records "$3" --record-size "$4" --throughput -1 \
+  --producer-props "bootstrap.servers=$servers" "acks=$2" "batch.size=${BATCH:-65536}" linger.ms=5 buffer.memory=67108864 | tail -n 1 ;;
+consume) run -Xmx512m org.apache.kafka.tools.ConsumerPerformance --bootstrap-server "$servers" --topic "$1" --messages "$2" \
+  --timeout 60000 --hide-header | tail -n 1 ;;
+*)
+  echo "no such command: $command" >&2
+  exit 2
+  ;;
+esac
