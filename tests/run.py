@@ -52,7 +52,7 @@ _LINT = (
 )
 _PARTS = (
     Part("lint", _LINT, 60),
-    Part("types", ((_PYTHON, "-m", "mypy"),), 180),
+    Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), 180),
     Part("unit", (_pytest_on_every_core("tests/unit"),), 240),
     Part("simulation", (_pytest_on_every_core("tests/simulation", "tests/exploration", "tests/crash"),), 300),
     Part("contract", (_pytest("tests/contract"),), 240),

@@ -1,0 +1,56 @@
+"""The examples of docs/clients.md: Python that runs, and what it prints.
+
+`python -m tests.examples` checks their types, as a user's program is checked.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "clients.md"
+
+
+class Example(NamedTuple):
+    """A block of Python, the heading that it stands under, and what it prints."""
+
+    heading: str
+    code: str
+    output: str
+
+
+def examples() -> list[Example]:
+    """All, in the order of the page; each must say what it prints."""
+    page = PAGE.read_text()
+    found = []
+    for block in re.finditer(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        heading = re.findall(r"^#+ (.*)$", page[: block.start()], re.MULTILINE)[-1]
+        found.append(Example(heading, *block.groups()))
+    assert len(found) == page.count("```python\n"), "a block of Python in docs/clients.md does not say what it prints"
+    return found
+
+
+def write(directory: Path) -> list[Path]:
+    """Each as a program of its own."""
+    paths = []
+    for index, example in enumerate(examples()):
+        path = directory / f"example_{index}.py"
+        path.write_text(example.code)
+        paths.append(path)
+    return paths
+
+
+def main() -> int:
+    """Check them; the exit status is the checker's."""
+    with tempfile.TemporaryDirectory(prefix="tidemark-examples-") as directory:
+        paths = [str(path) for path in write(Path(directory))]
+        return subprocess.run([sys.executable, "-m", "mypy", "--strict", *paths], cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
