@@ -1,0 +1,58 @@
+"""docs/clients.md names every public part of the clients and every setting with its default, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from tidemark import client
+from tidemark.client import aio
+from tidemark.client.group_settings import group_settings
+from tidemark.client.settings import consumer_settings, producer_settings
+
+PAGE = (Path(__file__).parents[3] / "docs" / "clients.md").read_text()
+CLASSES = ("Producer", "Consumer", "Groups", "AdminClient")
+
+
+def named(heading: str) -> dict[str, str]:
+    """First and second column of the table under a heading."""
+    section = PAGE.split(f"\n### {heading}\n")[1].split("\n##")[0]
+    return dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE))
+
+
+def public(kind: type) -> set[str]:
+    return {name for name, part in inspect.getmembers(kind) if not name.startswith("_") and callable(part)} | {
+        name for name, part in inspect.getmembers(kind) if not name.startswith("_") and isinstance(part, property)
+    }
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_page_names_every_method_of_a_client_and_no_other(name: str) -> None:
+    assert set(named(f"Methods of `{name}`")) == public(getattr(client, name)) - {"close"}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_blocks_has_its_like_for_asyncio(name: str) -> None:
+    assert public(getattr(client, name)) <= public(getattr(aio, name))
+
+
+@pytest.mark.parametrize(
+    ("heading", "check"),
+    [
+        ("Settings of a producer", producer_settings),
+        ("Settings of a consumer", consumer_settings),
+        ("Settings of a member of a group", group_settings),
+    ],
+    ids=["producer", "consumer", "group"],
+)
+def test_the_page_names_every_setting_with_its_default(heading: str, check: object) -> None:
+    assert callable(check)
+    defaults = {
+        name: repr(parameter.default)
+        for name, parameter in inspect.signature(check).parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+    told = {name: default.strip("`").replace('"', "'") for name, default in named(heading).items()}
+    assert told == defaults
