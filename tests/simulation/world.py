@@ -294,7 +294,8 @@ class World:
         self._offline_after_ms = self.engine.now + PEACE_MS // 2
         while self.engine.now < until_ms:
             self.engine.run(self.engine.now + 250)
-            if (self.caught_up() and is_settled(self) and self.clients.done()) or self._is_offline():
+            settled = self.caught_up() and self._fronts_follow() and is_settled(self) and self.clients.done()
+            if settled or self._is_offline():
                 break
         else:
             ends = {broker: len(self.values(broker, PARTITION)) for broker in self.machines}
@@ -342,6 +343,14 @@ class World:
         leader = self.values(found.state.leader, PARTITION)
         everybody = [self.values(broker, PARTITION) for broker in assigned]
         return all(len(values) == len(leader) and agree(values, leader) for values in everybody)
+
+    def _fronts_follow(self) -> bool:
+        """No log starts below its leader's."""
+        found = self.state(PARTITION)
+        assert found is not None, "who is caught up has a leader"
+        logs = {one: self.machines[one].logs.get(PARTITION) for one in self.assigned(PARTITION)}
+        led = logs[found.state.leader]
+        return led is not None and all(log is not None and log.start >= led.start for log in logs.values())
 
     def may_lose_power(self) -> bool:
         """The budget of docs: m-1 machines between two catch-ups, any number where acks wait for the disk."""
