@@ -101,8 +101,13 @@ done ;;
 bootstrap) echo "$servers" ;;
 topic) run org.apache.kafka.tools.TopicCommand --bootstrap-server "$servers" --create --topic "$1" --partitions "$2" --replication-factor "$3" ;;
 delete) run org.apache.kafka.tools.TopicCommand --bootstrap-server "$servers" --delete --topic "$1" ;;
-produce) run -Xmx512m org.apache.kafka.tools.ProducerPerformance --topic "$1" --num-records "$3" --record-size "$4" --throughput -1 \
-  --producer-props "bootstrap.servers=$servers" "acks=$2" "batch.size=${BATCH:-65536}" linger.ms=5 buffer.memory=67108864 | tail -n 1 ;;
+produce)
+  # A payload of its own would be made up byte by byte for each record, which takes longer than to send it.
+  printf "%0$4d\n" 0 >"$dir/payload"
+  run -Xmx512m org.apache.kafka.tools.ProducerPerformance --topic "$1" --num-records "$3" --payload-file "$dir/payload" \
+    --throughput -1 --producer-props "bootstrap.servers=$servers" "acks=$2" "batch.size=${BATCH:-65536}" linger.ms=5 \
+    buffer.memory=67108864 | tail -n 1
+  ;;
 consume) run -Xmx512m org.apache.kafka.tools.ConsumerPerformance --bootstrap-server "$servers" --topic "$1" --messages "$2" \
   --timeout 60000 --hide-header | tail -n 1 ;;
 *)
