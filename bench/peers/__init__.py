@@ -82,7 +82,10 @@ def kafka_peer(*, fetch: bool = False) -> Iterator[KafkaPeer | None]:
         directory = os.environ.setdefault("TIDEMARK_PEER_KAFKA_DIR", temporary)
         peer = KafkaPeer(script, directory)
         if ours:
-            peer.call("fetch")
+            try:
+                peer.call("fetch")
+            except RuntimeError as error:
+                sys.exit(str(error))  # it says what to install or to name
             os.environ["TIDEMARK_PEER_KAFKA_BOOTSTRAP"] = peer.call("bootstrap").strip()
         try:
             peer.call("up")

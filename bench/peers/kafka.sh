@@ -5,7 +5,7 @@
 #   kafka.sh DIR up | down | start ID | kill ID     data, logs and bN.pid in DIR; brokers 1, 2 and 3
 #   kafka.sh DIR bootstrap                          where it listens
 #   kafka.sh DIR topic NAME PARTITIONS RF           make a topic
-#   kafka.sh DIR delete NAME                        delete it
+#   kafka.sh DIR delete NAMES                       delete topics; a regular expression
 #   kafka.sh DIR produce NAME ACKS RECORDS SIZE     Kafka's ProducerPerformance; "..., N records/sec ..."
 #   kafka.sh DIR consume NAME RECORDS               Kafka's ConsumerPerformance; CSV, the last field is records/s
 #
