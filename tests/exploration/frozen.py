@@ -30,10 +30,10 @@ from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.partition_follower import PartitionFollower, Phase
 from tidemark.core.partition_leader import PartitionLeader, _Waiting
 from tidemark.core.producer_state import ProducerStates
-from tidemark.core.remote_replica import LONG_AGO_MS, RemoteReplica
+from tidemark.core.remote_replica import RemoteReplica
 from tidemark.core.replica import CommandReply, Replica, WaitingCommand
 from tidemark.core.replica_log import ReplicaLog
-from tidemark.core.replication_session import FollowerSession, LeaderLink, Sending
+from tidemark.core.replication_session import LONG_AGO_MS, FollowerSession, LeaderLink, Sending
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,

@@ -39,9 +39,9 @@ class Partial:
                     for place, part in enumerate(found)
                 ]
                 setattr(self, name, Cells(cells, places))
-        for name, places in _WHOLE_CELLS:
-            values = [columns.part(column, known[column]) if column in known else UNKNOWN for column in places]
-            setattr(self, name, Cells(values, places))
+        for name, at in _WHOLE_CELLS:
+            values = [columns.part(column, known[column]) if column in known else UNKNOWN for column in at]
+            setattr(self, name, Cells(values, at))
 
     def __getattr__(self, name: str) -> Any:
         column = _SCALARS.get(name)
@@ -81,8 +81,8 @@ class PartialTurn(Turn):
             for column, one, old in zip(places, raw(getattr(self, name)), raw(getattr(before, name)), strict=True):
                 if one is not old:
                     changed(column, one, old)
-        now, was = ([tuple(raw(getattr(one, name))) for name in _CELLS[1][0]] for one in (self, before))
-        changed(SESSIONS, tuple(now), tuple(was))
+        for names, _ in _CELLS[1:]:
+            changed(SESSIONS, *(tuple(tuple(raw(getattr(one, name))) for name in names) for one in (self, before)))
         if any(name in self.__dict__ for name in _CONTROLS):
             changed(CONTROL, *(tuple(getattr(one, name) for name in _CONTROLS) for one in (self, before)))
         if "left" in self.__dict__:

@@ -38,7 +38,7 @@ def test_a_row_is_its_state_and_all_twins_have_one_mark() -> None:
     state = cluster.initial()
     for _ in range(15):
         row = columns.row(state)
-        assert columns.state(row) == state
+        assert columns.state(row.tolist()) == state
         marks = {int(columns.canonical(columns.renamed(row[None, :], which))[1][0]) for which in range(6)}
         assert len(marks) == 1
         ahead = [chain[-1][1] for chain in cluster.ahead(state)]

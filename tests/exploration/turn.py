@@ -232,7 +232,7 @@ class Turn:
         before = self.cores[place]
         self.left = self.left._replace(produced=label)
         self.feed(place, ("produce", label, self._setting.scope.acks))
-        return self.cores[place] != before
+        return bool(self.cores[place] != before)
 
     def _tick(self, place: int) -> None:
         self.feed(place, ("tick",))

@@ -286,7 +286,7 @@ class Walk:
         return rows
 
     def _look(self, row: NDArray[np.int32], acked: int, parent: int) -> int:
-        state = self._columns.state(row)
+        state = self._columns.state(row.tolist())
         seen = Seen(state.committed, state.stated, state.led)
         try:
             seen = look(self.cluster.brokers, self._logs(state), state, seen, self._moves.acked(acked))
