@@ -79,7 +79,7 @@ def kafka_peer(*, fetch: bool = False) -> Iterator[KafkaPeer | None]:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="tidemark-peer-") as temporary:
-        directory = os.environ.setdefault("TIDEMARK_PEER_KAFKA_DIR", temporary)
+        directory = os.environ.get("TIDEMARK_PEER_KAFKA_DIR", temporary)
         peer = KafkaPeer(script, directory)
         if ours:
             try:
@@ -87,6 +87,7 @@ def kafka_peer(*, fetch: bool = False) -> Iterator[KafkaPeer | None]:
             except RuntimeError as error:
                 sys.exit(str(error))  # it says what to install or to name
             os.environ["TIDEMARK_PEER_KAFKA_BOOTSTRAP"] = peer.call("bootstrap").strip()
+        os.environ["TIDEMARK_PEER_KAFKA_DIR"] = directory
         try:
             peer.call("up")
             yield peer

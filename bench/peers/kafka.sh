@@ -75,6 +75,11 @@ up() {
     org.apache.zookeeper.server.ZooKeeperServerMain "$dir/zoo.cfg" </dev/null >"$dir/zk.log" 2>&1 &
   echo $! >"$dir/zk.pid"
   for one in 1 2 3; do broker $one; done
+  # However whoever called us ends, they end with it.
+  (
+    while kill -0 "$PPID" 2>/dev/null; do sleep 1; done
+    if [ -f "$dir/zk.pid" ]; then exec "$0" "$dir" down; fi
+  ) </dev/null >/dev/null 2>&1 &
   # A broker waits for ZooKeeper by itself; a topic of three replicas needs all three.
   for _ in $(seq 60); do
     found=$(run kafka.admin.BrokerApiVersionsCommand --bootstrap-server "$servers" 2>/dev/null | grep -c '(id: ' || true)
