@@ -15,25 +15,26 @@ from round to round; a phase takes about `--seconds`. Run it on a machine with n
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import statistics
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tidemark.client import AdminClient
 from tidemark.client.aio import Consumer
+from tidemark.client.background import background_loop
 from tidemark.local.cluster import LocalCluster
 
 from bench import latency, produce
 from bench.figures import Figure, report
 from bench.peers import KafkaPeer, clients, kafka_peer
 
+T = TypeVar("T")
 PARTITIONS = produce.PARTITIONS
 SMALL_BYTES, LARGE_BYTES = produce.SIZE_BYTES, 1024
 LATENCY_RECORDS_PER_S = 250
@@ -41,7 +42,7 @@ LATENCY_RECORDS_PER_S = 250
 
 
 class Load(NamedTuple):
-    """What a phase works on; a run takes about `seconds`, by the rate of the run before."""
+    """What a phase works on; a run takes about `seconds`, by the best rate before."""
 
     topic: str
     records: int
@@ -70,6 +71,11 @@ def _perf(peer: KafkaPeer, size_bytes: int, batch_bytes: int) -> Callable[[Load]
     return lambda load: peer.produce_per_s(
         load.topic, records=load.records, size_bytes=size_bytes, batch_bytes=batch_bytes
     )
+
+
+def _on_our_loop(measuring: Coroutine[Any, Any, T]) -> T:
+    """One loop for all that is ours: gRPC complains of calls that come back to a loop which is closed by then."""
+    return background_loop().call(measuring)
 
 
 async def _batches_per_s(bootstrap: str, load: Load) -> float:
@@ -121,14 +127,14 @@ def our_phases(bootstrap: str) -> list[Phase]:
             "consume_arrow_per_s",
             "tidemark",
             1e6,
-            lambda load: asyncio.run(_batches_per_s(bootstrap, load)),
+            lambda load: _on_our_loop(_batches_per_s(bootstrap, load)),
             reads=True,
         ),
         Phase(
             "consume_records_per_s",
             "tidemark",
             1e5,
-            lambda load: asyncio.run(_records_per_s(bootstrap, load)),
+            lambda load: _on_our_loop(_records_per_s(bootstrap, load)),
             reads=True,
         ),
     ]
@@ -141,7 +147,7 @@ def their_phases(peer: KafkaPeer) -> list[Phase]:
             "consume_arrow_per_s",
             "kafka",
             500_000,
-            lambda load: peer.consume_per_s(load.topic, records=min(load.records, load.written)),
+            lambda load: peer.consume_per_s(load.topic, records=load.written),
             reads=True,
         ),
     ]
@@ -175,7 +181,7 @@ class Rounds:
 
     def __init__(self, cluster: LocalCluster, peer: KafkaPeer | None, seconds: float) -> None:
         self.found: dict[tuple[str, str], list[float]] = defaultdict(list)
-        self._last_per_s: dict[tuple[str, str], float] = {}
+        self._best_per_s: dict[tuple[str, str], float] = {}
         self._cluster, self._peer, self._seconds = cluster, peer, min(WARM_UP_S, seconds)
         self._phases = [our_phases(cluster.bootstrap), [] if peer is None else their_phases(peer)]
         self._run = int(time.time())
@@ -206,20 +212,20 @@ class Rounds:
 
     def _measure(self, phase: Phase, topic: str, written: dict[str, int]) -> None:
         key = phase.name, phase.side
-        records = int(self._last_per_s.get(key, phase.guess_per_s) * self._seconds)
+        records = int(self._best_per_s.get(key, phase.guess_per_s) * self._seconds)
         system = "tidemark" if phase.side == "tidemark" else "kafka"
         rate = phase.run(Load(topic, records, self._seconds, written.get(system, 0)))
         if phase.name == WRITTEN:
             rows = produce.ARROW_BATCH_RECORDS
             written[system] = max(1, records // rows) * rows if system == "tidemark" else records
-        self._last_per_s[key] = rate
+        self._best_per_s[key] = max(rate, self._best_per_s.get(key, 0.0))
         self.found[key].append(rate)
         print(f"  {phase.name:24} {phase.side:10} {rate:>14,.0f} records/s", flush=True)
 
     def _latency(self, topic: str, *, ours_first: bool) -> None:
         records = max(100, round(self._seconds * LATENCY_RECORDS_PER_S))
         sides: list[tuple[str, Callable[[], list[float]]]] = [
-            ("tidemark", lambda: asyncio.run(latency.ours_ms(self._cluster.bootstrap, topic, records=records)))
+            ("tidemark", lambda: _on_our_loop(latency.ours_ms(self._cluster.bootstrap, topic, records=records)))
         ]
         if self._peer is not None and clients.confluent_is_there():
             sides.append(("kafka", lambda: latency.theirs_ms(topic, records=records)))
