@@ -330,6 +330,10 @@ def _scan(
             raise Damage(position, f"the batch at {envelope.base_offset} goes back in offset or epoch")
         if envelope.base_offset > segment.next_offset and before >= 0:
             _check_whole(descriptor, before, position)
+        if not checked and envelope.next_offset > recovery_point:
+            # Recovery points are ends of batches, or a damaged length of offsets looks like this.
+            length = envelope.batch_length
+            check_at(read_exactly(descriptor, length, position), 0, position=position, end=position + length)
         segment.note(
             base_offset=envelope.base_offset,
             next_offset=envelope.next_offset,

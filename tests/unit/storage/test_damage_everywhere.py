@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tidemark.model import BrokerEpoch, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
+from tidemark.record.envelope import parse_envelope
 from tidemark.storage.cleaner import CleanerSettings, clean_log
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.swap import commit_swap
@@ -29,6 +30,9 @@ EMPTY = TopicPartition("flights", 1)
 EMPTY_IDENTITY = ReplicaIdentity("topic-one", "incarnation-two")
 TAIL_BYTES = 200
 REGIONS_OF_LOGS, REGIONS = 24, 8
+LAST_OFFSET_DELTA_END = 36
+MOST = 100
+"""More offsets than any of the logs ever had."""
 
 
 class State(NamedTuple):
@@ -38,6 +42,10 @@ class State(NamedTuple):
     batches: dict[int, bytes]
     end: int
     recovery_point: int
+
+    def __repr__(self) -> str:
+        """Hypothesis writes its arguments down for each example."""
+        return f"<{len(self.image)} files, {len(self.batches)} batches up to {self.end}>"
 
 
 class Found(NamedTuple):
@@ -129,6 +137,7 @@ def look(path: Path) -> Found:
         served: dict[int, bytes] = {}
         refused = False
         offset, end = int(log.log_start_offset), int(log.log_end_offset)
+        assert end <= MOST, "the log claims to end where it never was"
         while offset < end:
             try:
                 data = log.read(Offset(offset), end_offset=end, max_bytes=1)
@@ -280,6 +289,23 @@ def test_logs_with_any_wear(
     logs = files(states[how], lambda name: name.endswith(".log"))
     name, content = logs[file % len(logs)]
     tried(directory, states[how], name, worn(content, spots, length))
+
+
+@pytest.mark.parametrize("how", STATES)
+def test_a_last_batch_whose_length_of_offsets_is_damaged_does_not_move_the_end_of_the_log(
+    directory: Path, states: dict[str, State], how: str
+) -> None:
+    """Of a file that was cut behind it: below the recovery point nothing else is checked in full."""
+    state = states[how]
+    for name, content in files(state, lambda name: name.endswith(".log")):
+        for base, data in state.batches.items():
+            start = content.find(data)
+            if start >= 0:
+                delta = start + LAST_OFFSET_DELTA_END - 1
+                spoiled = content[:delta] + b"\x7e" + content[delta + 1 : start + len(data)]
+                assert parse_envelope(spoiled[start:]).base_offset == base
+                assert parse_envelope(spoiled[start:]).last_offset_delta > MOST
+                tried(directory, state, name, spoiled)
 
 
 @pytest.mark.parametrize("how", STATES)
