@@ -1,6 +1,6 @@
 """Us beside Apache Kafka in one run: produce, consume, end to end; each of three brokers on loopback, RF 3, acks=all.
 
-`python -m bench compare [--rounds 5] [--seconds 4]`: medians of the rounds, after a short one that warms both up and
+`python -m bench compare [--rounds 5] [--seconds 4]`: medians of the rounds, after one that warms both up and
 does not count. In each round every phase is measured once on either side, one after the other, the first to go changing
 from round to round; a phase takes about `--seconds`. Run it on a machine with nothing else to do.
 
@@ -111,7 +111,7 @@ BATCHES = {
     "produce_all_1k": (LARGE_BYTES, 64 << 10),
 }
 E2E = "e2e"
-WARM_UP_S = 1.5
+WARM_UP_S = 4.0
 
 
 def our_phases(bootstrap: str) -> list[Phase]:
