@@ -53,10 +53,10 @@ _LINT = (
 _PARTS = (
     Part("lint", _LINT, 60),
     Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), 180),
-    Part("unit", (_pytest_on_every_core("tests/unit"),), 240),
+    Part("unit", (_pytest_on_every_core("tests/unit"),), 480),
     Part("simulation", (_pytest_on_every_core("tests/simulation", "tests/exploration", "tests/crash"),), 300),
     Part("contract", (_pytest("tests/contract"),), 240),
-    Part("integration", (_pytest("tests/integration"),), 480),
+    Part("integration", (_pytest("tests/integration"),), 900),
     Part("chaos", (_pytest("tests/chaos"),), 300),
     Part("spark", (_pytest("tests/spark"),), 240),
 )
