@@ -12,6 +12,8 @@ from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import TidemarkError
 
+pytestmark = pytest.mark.alone
+
 SESSION_S = 6.0
 
 
