@@ -45,11 +45,6 @@ def _pytest_on_every_core(*directories: str) -> tuple[str, ...]:
     return (*_pytest(*directories), "--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
 
 
-_INTEGRATION = (
-    # Whole files go to one worker each, which has a cluster of its own: they mostly wait.
-    (*_pytest("tests/integration"), "-m", "not alone", "--numprocesses=auto", "--maxprocesses=2", "--dist=loadfile"),
-    (*_pytest("tests/integration"), "-m", "alone"),
-)
 _LINT = (
     (str(_BIN / "ruff"), "check", "--quiet"),
     (str(_BIN / "ruff"), "format", "--check", "--quiet"),
@@ -61,7 +56,7 @@ _PARTS = (
     Part("unit", (_pytest_on_every_core("tests/unit"),), 480),
     Part("simulation", (_pytest_on_every_core("tests/simulation", "tests/exploration", "tests/crash"),), 300),
     Part("contract", (_pytest("tests/contract"),), 240),
-    Part("integration", _INTEGRATION, 900),
+    Part("integration", (_pytest("tests/integration"),), 900),
     Part("chaos", (_pytest("tests/chaos"),), 300),
     Part("spark", (_pytest("tests/spark"),), 240),
 )

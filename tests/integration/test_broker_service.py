@@ -21,8 +21,6 @@ from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 from tests.integration.hand_controller import Brokers, HandController, client_of
 from tests.unit.record.samples import NOON_US, patched, sample
 
-pytestmark = pytest.mark.alone
-
 RECORDS = 3
 """In one sample batch."""
 

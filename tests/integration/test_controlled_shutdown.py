@@ -21,8 +21,6 @@ from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
 from tests.integration.hand_controller import Brokers, HandController, client_of, controller_of
 from tests.unit.record.samples import sample
 
-pytestmark = pytest.mark.alone
-
 RECORDS = 3
 """In one sample batch."""
 

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from kazoo.client import KazooClient
 from tidemark.broker.isr_writer import IsrWriter
 from tidemark.core.effects import GiveUpLeadership
@@ -36,8 +35,6 @@ from tidemark.v1.controller_service_pb2_grpc import (
     add_BrokerControlServiceServicer_to_server,
 )
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
-
-pytestmark = pytest.mark.alone
 
 SESSION_TIMEOUT_MS = 6000
 DEADLINE_S = 30.0

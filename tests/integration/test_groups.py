@@ -20,8 +20,6 @@ from tidemark.v1.record_pb2 import PartitionRef
 
 from tests.integration.group_member import Groups, Member, call, until
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture
 async def groups(cluster: LocalCluster) -> AsyncIterator[Groups]:

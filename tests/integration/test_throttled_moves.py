@@ -16,8 +16,6 @@ from tidemark.model import BrokerId, Move, TopicPartition
 from tidemark.runtime.clock import SystemClock
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
-pytestmark = pytest.mark.alone
-
 DEADLINE_S = 30.0
 VALUE_BYTES = 100_000
 RECORDS = 60

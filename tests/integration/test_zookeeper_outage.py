@@ -12,8 +12,6 @@ from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import TidemarkError
 
-pytestmark = pytest.mark.alone
-
 SESSION_S = 6.0
 
 
