@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from tidemark.client.aio import Producer
+from tidemark.client.aio import Consumer, Producer
 from tidemark.client.batching import SendHandle
 from tidemark.client.partitioner import partition_of
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
 
 from tests.integration.fake_broker import (
     CONFUSE,
@@ -21,6 +22,7 @@ from tests.integration.fake_broker import (
     HOLD,
     TOPIC,
     FakeCluster,
+    FakeLog,
     Fault,
     refuse,
 )
@@ -231,6 +233,18 @@ async def test_a_topic_or_partition_that_is_not_there_is_refused(cluster: FakeCl
         with pytest.raises(TidemarkError) as refusal:
             await producer.send("other", b"0")
         assert refusal.value.code == ErrorCode.UNKNOWN_TOPIC
+
+
+async def test_a_partition_that_was_added_just_now_is_asked_for_before_it_is_refused(cluster: FakeCluster) -> None:
+    async with Producer(cluster.bootstrap) as producer, Consumer(cluster.bootstrap) as consumer:
+        await (await producer.send(TOPIC, b"0", partition=0))
+        await consumer.assign(TOPIC)
+        topic = cluster.view.topics[TOPIC]
+        cluster.logs[TopicPartition(TOPIC, 1)] = FakeLog()
+        added = cluster._partition(1, BrokerId(0), 0)
+        await cluster.change(replace(topic, partitions={**topic.partitions, 1: added}), tell=False)
+        assert (await (await producer.send(TOPIC, b"1", partition=1))).partition == 1
+        assert await consumer.assign(TOPIC, [1]) == [TopicPartition(TOPIC, 1)]
 
 
 async def test_when_no_broker_answers_the_cause_of_each_is_told() -> None:

@@ -188,9 +188,17 @@ class Cluster:
             await self.wait_for_news(backoff.next_s())
         return found
 
-    async def partition_count(self, topic: str, *, timeout_s: float) -> int:
-        """How many partitions a topic has."""
-        return len((await self.topic(topic, timeout_s=timeout_s)).partitions)
+    async def partition_count(self, topic: str, *, timeout_s: float, beyond: int = -1) -> int:
+        """How many partitions a topic has; one beyond that index may have been added just now, and is asked for."""
+        count = len((await self.topic(topic, timeout_s=timeout_s)).partitions)
+        deadline_s = time.monotonic() + min(_TOPIC_PATIENCE_S, timeout_s)
+        backoff = Backoff()
+        while count <= beyond and time.monotonic() < deadline_s:
+            await self._ask_any(timeout_s=min(_CALL_TIMEOUT_S, timeout_s))
+            count = len((await self.topic(topic, timeout_s=timeout_s)).partitions)
+            if count <= beyond:
+                await self.wait_for_news(backoff.next_s())
+        return count
 
     async def leader_in_time(self, partition: TopicPartition, *, deadline_s: float) -> Leader:
         """Who leads a partition, waiting for an election if need be.

@@ -85,8 +85,9 @@ class Producer(_Facade):
         """Add a record to its batch, blocking while the buffer is full; the handle tells what became of it."""
         producer = self._producer
         count = producer.partition_count_now(topic)
-        if count is None:
-            count = self._background.call(producer.partition_count(topic), self._delivery_s)
+        if count is None or (partition is not None and partition >= count):
+            beyond = -1 if partition is None else partition
+            count = self._background.call(producer.partition_count(topic, beyond=beyond), self._delivery_s)
         accumulator = producer.sender.accumulator
         if accumulator.is_full:
             accumulator.wait_for_room(self._delivery_s)

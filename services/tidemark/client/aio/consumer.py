@@ -134,6 +134,10 @@ class Consumer(Lifecycle):
             raise TidemarkError(ErrorCode.INVALID_REQUEST, "subscribe or assign: the group gives this consumer its own")
         view = await self.cluster.topic(topic, timeout_s=self.settings.request_timeout_ms / 1000)
         indexes = sorted(view.partitions if partitions is None else set(partitions))
+        if indexes and indexes[-1] not in view.partitions:  # it may have been added just now
+            timeout_s = self.settings.request_timeout_ms / 1000
+            await self.cluster.partition_count(topic, timeout_s=timeout_s, beyond=indexes[-1])
+            view = await self.cluster.topic(topic, timeout_s=timeout_s)
         for index in indexes:
             if index not in view.partitions:
                 raise unknown_partition(TopicPartition(topic, index), len(view.partitions))

@@ -89,8 +89,8 @@ class Producer(Lifecycle):
         """
         sender = self.sender
         count = self.partition_count_now(topic)
-        if count is None:
-            count = await self.partition_count(topic)
+        if count is None or (partition is not None and partition >= count):
+            count = await self.partition_count(topic, beyond=-1 if partition is None else partition)
         if sender.accumulator.is_full:
             await self._wait_for_room(sender)
         return self.add(topic, value, count, key, headers, timestamp_us, partition)
@@ -120,7 +120,7 @@ class Producer(Lifecycle):
             TidemarkError: INVALID_PAYLOAD when it is no table, or a named column is missing or has no bytes;
                 UNKNOWN_TOPIC, UNKNOWN_PARTITION; REQUEST_TIMED_OUT when there was no room in time.
         """
-        count = await self.partition_count(topic)
+        count = await self.partition_count(topic, beyond=-1 if partition is None else partition)
         if partition is not None and not 0 <= partition < count:
             raise unknown_partition(TopicPartition(topic, partition), count)
         sender = self.sender
@@ -143,9 +143,10 @@ class Producer(Lifecycle):
         """Until everything sent before is resolved, well or not."""
         await self.sender.flush()
 
-    async def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; raises UNKNOWN_TOPIC."""
-        return await self.cluster.partition_count(topic, timeout_s=self.settings.request_timeout_ms / 1000)
+    async def partition_count(self, topic: str, *, beyond: int = -1) -> int:
+        """How many partitions a topic has; one beyond that index is waited for a moment. Raises UNKNOWN_TOPIC."""
+        timeout_s = self.settings.request_timeout_ms / 1000
+        return await self.cluster.partition_count(topic, timeout_s=timeout_s, beyond=beyond)
 
     def partition_count_now(self, topic: str) -> int | None:
         """The same if it is known."""
