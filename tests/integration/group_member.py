@@ -65,8 +65,19 @@ class Groups:
             assert time.monotonic() < deadline_s, f"no coordinator: {found.error}"
             await asyncio.sleep(0.05)
 
-    async def ask(self, group_id: str, method: str, request: Any, *, timeout_s: float = 20, call_s: float = 5) -> Any:
+    async def ask(
+        self,
+        group_id: str,
+        method: str,
+        request: Any,
+        *,
+        timeout_s: float = 20,
+        call_s: float = 5,
+        done: ErrorCode | None = None,
+    ) -> Any:
+        """`done`: what the next one refuses with where the one before did it and its answer was lost; gives None."""
         deadline_s = time.monotonic() + timeout_s
+        in_doubt = False
         while True:
             address = self._coordinator.get(group_id)
             if address is None:
@@ -75,8 +86,11 @@ class Groups:
             try:
                 return await call(lambda: getattr(self.stub(address), method)(request, timeout=call_s))  # noqa: B023
             except TidemarkError as error:
+                if in_doubt and error.code is done:
+                    return None
                 if error.code not in _ELSEWHERE or time.monotonic() > deadline_s:
                     raise
+                in_doubt = True
                 self._coordinator.pop(group_id, None)
                 await asyncio.sleep(0.05)
 
@@ -139,6 +153,7 @@ class Member:
             pb.GroupHeartbeatRequest(
                 group_id=self.group_id, member_id=self.member_id, member_epoch=epoch, instance_id=self.instance_id
             ),
+            done=ErrorCode.UNKNOWN_MEMBER,
         )
 
     async def beat(self, max_wait_ms: int = 0) -> pb.GroupHeartbeatResponse:
