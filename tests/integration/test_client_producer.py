@@ -83,8 +83,10 @@ async def test_whatever_befalls_a_request_each_record_is_written_once_and_in_ord
 async def test_no_more_than_five_batches_are_under_way_and_the_answers_may_come_backwards(cluster: FakeCluster) -> None:
     cluster.produce_faults.extend([HOLD] * 5)
     async with Producer(cluster.bootstrap, **ONE_RECORD_A_BATCH) as producer:
-        handles = await send(producer)
-        await cluster.until(lambda: len(cluster.held) == 5)
+        handles = await send(producer, 2)
+        await cluster.until(lambda: len(cluster.held) == 1)
+        handles += [await producer.send(TOPIC, value, partition=0) for value in values()[2:]]
+        await cluster.until(lambda: len(cluster.held) == 2)
         assert cluster.values() == values(5)
         assert not any(handle.done() for handle in handles)
         await cluster.release(backwards=True)
@@ -98,7 +100,7 @@ async def test_a_silent_leader_is_left_on_news_and_its_batches_go_to_the_next_wi
     cluster.produce_faults.extend([HOLD] * 5)
     async with Producer(cluster.bootstrap, request_timeout_ms=60_000, **ONE_RECORD_A_BATCH) as producer:
         handles = await send(producer)
-        await cluster.until(lambda: len(cluster.held) == 5 and cluster.watchers)
+        await cluster.until(lambda: len(cluster.values()) == 5 and cluster.watchers)
         await cluster.move(1)
         assert [(await handle).offset for handle in handles] == list(range(COUNT))
     assert cluster.values() == values()
@@ -109,7 +111,7 @@ async def test_a_leader_that_dies_is_replaced_by_the_next(cluster: FakeCluster) 
     cluster.produce_faults.extend([FINE, HOLD, HOLD])
     async with Producer(cluster.bootstrap, **ONE_RECORD_A_BATCH) as producer:
         handles = await send(producer)
-        await cluster.until(lambda: len(cluster.held) == 2)
+        await cluster.until(lambda: cluster.held)
         await cluster.stop_broker(0)
         await cluster.move(1)
         assert [(await handle).offset for handle in handles] == list(range(COUNT))
@@ -157,9 +159,11 @@ async def test_a_refusal_for_good_fails_its_batch_and_the_rest_starts_over_with_
 
 
 async def test_what_is_behind_a_refused_batch_and_was_refused_for_the_gap_is_written_once(cluster: FakeCluster) -> None:
-    cluster.produce_faults.extend([FINE, refuse(ErrorCode.INVALID_TIMESTAMP)])
+    cluster.produce_faults.extend([FINE, *[refuse(ErrorCode.INVALID_TIMESTAMP)] * 2])
     async with Producer(cluster.bootstrap, **ONE_RECORD_A_BATCH) as producer:
-        handles = await send(producer, 5)
+        handles = await send(producer, 1)
+        await handles[0]
+        handles += [await producer.send(TOPIC, value, partition=0) for value in values(5)[1:]]
         outcomes = [handle.exception() for handle in handles if await _settled(handle)]
     assert [error.code if error else None for error in outcomes] == [
         None,
@@ -169,6 +173,24 @@ async def test_what_is_behind_a_refused_batch_and_was_refused_for_the_gap_is_wri
         None,
     ]
     assert cluster.values() == [b"0", b"2", b"3", b"4"]
+
+
+async def test_batches_that_go_together_are_one_request_and_each_has_its_own_offset(cluster: FakeCluster) -> None:
+    async with Producer(cluster.bootstrap, **ONE_RECORD_A_BATCH) as producer:
+        handles = await send(producer, 5)
+        assert [(await handle).offset for handle in handles] == list(range(5))
+    assert cluster.produced == [(0, [0, 1, 2, 3, 4])]
+
+
+async def test_batches_refused_together_go_again_one_by_one_and_are_written_if_it_was_not_their_fault(
+    cluster: FakeCluster,
+) -> None:
+    cluster.produce_faults.extend([refuse(ErrorCode.INVALID_TIMESTAMP)])
+    async with Producer(cluster.bootstrap, **ONE_RECORD_A_BATCH) as producer:
+        handles = await send(producer, 5)
+        assert [(await handle).offset for handle in handles] == list(range(5))
+    assert [sequences for _, sequences in cluster.produced] == [[0, 1, 2, 3, 4], [0], [1], [2], [3], [4]]
+    assert cluster.producer_ids == 1
 
 
 async def test_a_producer_forgotten_while_a_batch_is_in_doubt_raises_and_does_not_write_again(

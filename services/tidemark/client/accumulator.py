@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidemark.client.batching import RECORD_OVERHEAD_BYTES, PendingBatch, SendHandle
+from tidemark.client.batching import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, PendingBatch, SendHandle
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 
@@ -33,7 +33,7 @@ class Accumulator:
     def __init__(
         self, *, batch_bytes: int, buffer_bytes: int, delivery_timeout_s: float, wake: Callable[[], None]
     ) -> None:
-        self._batch_bytes = batch_bytes
+        self._rows_bytes = max(1, batch_bytes - BATCH_OVERHEAD_BYTES)
         self._buffer_bytes = buffer_bytes
         self._delivery_timeout_s = delivery_timeout_s
         self._wake = wake
@@ -81,7 +81,7 @@ class Accumulator:
             where = TopicPartition(topic, self._sticky_partition(topic, partitions) if partition is None else partition)
             batch = self._open.get(where)
             fresh = batch is None
-            if batch is not None and batch.size_bytes + size_bytes > self._batch_bytes:
+            if batch is not None and batch.size_bytes + size_bytes > self._rows_bytes:
                 self._closed_batches.append(self._open.pop(where))
                 if partition is None:
                     where = TopicPartition(topic, self._next_sticky(topic, partitions))

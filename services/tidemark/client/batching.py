@@ -14,8 +14,10 @@ from tidemark.client.records import BatchMetadata, RecordMetadata
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers, from_columns
 
-RECORD_OVERHEAD_BYTES: Final = 24
+RECORD_OVERHEAD_BYTES: Final = 21
 """What a record costs beside its key and value: offsets, timestamp, validity."""
+BATCH_OVERHEAD_BYTES: Final = 640
+"""What a batch costs beside its records: the envelope, Arrow's metadata, padding."""
 
 _log = logging.getLogger("tidemark.client")
 
@@ -29,10 +31,11 @@ class PendingBatch:
         data: the sealed batch; it carries its sequence.
         in_doubt: an attempt may have been appended without our hearing of it (rule P4); never taken back.
         refusal: why the last attempt failed.
+        refused_in_company: that refusal was of all that went with it, and may be the fault of another.
         attempt: the attempt under way, None when every one is answered.
     """
 
-    __slots__ = ("_callbacks", "_done", "_futures", "_lock", "_waiters", "append_time_us", "attempt", "base_offset", "base_sequence", "count", "data", "deadline_s", "error", "headers", "in_doubt", "keys", "opened_s", "partition", "refusal", "rows", "size_bytes", "timestamps_us", "values")  # fmt: skip  # noqa: E501
+    __slots__ = ("_callbacks", "_done", "_futures", "_lock", "_waiters", "append_time_us", "attempt", "base_offset", "base_sequence", "count", "data", "deadline_s", "error", "headers", "in_doubt", "keys", "opened_s", "partition", "refusal", "refused_in_company", "rows", "size_bytes", "timestamps_us", "values")  # fmt: skip  # noqa: E501
 
     def __init__(
         self, partition: TopicPartition, *, opened_s: float, deadline_s: float, rows: pa.RecordBatch | None = None
@@ -51,6 +54,7 @@ class PendingBatch:
         self.base_sequence = -1
         self.in_doubt = False
         self.refusal: TidemarkError | None = None
+        self.refused_in_company = False
         self.attempt: object | None = None
         self.base_offset = -1
         self.append_time_us = -1

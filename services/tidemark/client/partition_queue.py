@@ -108,12 +108,17 @@ class PartitionQueue:
         return self.has_room and bool(self._ready) and self.identity is not None
 
     @property
+    def next_goes_again(self) -> bool:
+        """Whether the next batch was sent before: it may be in the log, and its answer must be of it alone."""
+        return bool(self._ready) and (self._ready[0].base_sequence >= 0 or self._ready[0].refusal is not None)
+
+    @property
     def has_room(self) -> bool:
         """Whether one more batch could be under way."""
         if self.failing or len(self._in_flight) >= self._max_in_flight:
             return False
-        again = bool(self._ready) and self._ready[0].base_sequence >= 0
-        return again or len(self._window) < WINDOW_MAX
+        has_sequence = bool(self._ready) and self._ready[0].base_sequence >= 0
+        return has_sequence or len(self._window) < WINDOW_MAX
 
     @property
     def under_way(self) -> int:
@@ -153,12 +158,15 @@ class PartitionQueue:
         self._resolved.append(Resolved(batch, base_offset, append_time_us, None))
         self._maybe_settle()
 
-    def refused(self, batch: PendingBatch, attempt: object, error: TidemarkError, *, lost: bool = False) -> None:
-        """An attempt failed; `lost`: nobody said so, its stream broke or was given up."""
+    def refused(
+        self, batch: PendingBatch, attempt: object, error: TidemarkError, *, lost: bool = False, shared: bool = False
+    ) -> None:
+        """An attempt failed; `lost`: nobody said so, its stream broke or was given up; `shared`: others with it."""
         if batch.attempt is not attempt:
             return
         batch.attempt = None
         batch.refusal = error
+        batch.refused_in_company = shared
         batch.in_doubt |= lost or error.code not in _NOT_APPENDED
         self.failing = True
         self._maybe_settle()
@@ -243,6 +251,8 @@ class PartitionQueue:
         if not self._ready or self._ready[0].refusal is None:
             return
         first = self._ready[0]
+        if first.refused_in_company:
+            return  # alone it will show whose fault it was
         error = first.refusal
         assert error is not None
         if error.code in _BEHIND_A_GAP:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -16,18 +17,33 @@ from tidemark.v1 import broker_service_pb2 as pb
 
 _CLOSED: Final = TidemarkError(ErrorCode.SHUTTING_DOWN, "the producer was closed")
 _ANSWER_SLACK_S: Final = 1.0
+REQUESTS_MAX: Final = 2
+"""While one is under way another gathers; more would only be smaller."""
+_LONG_S: Final = 0.1
 
 
 class Attempt:
-    """One try of one batch, set when it is taken; told apart by identity."""
+    """One try of one batch, set when it is taken; told apart by identity. `shared`: others of its partition go too."""
 
-    __slots__ = ("batch", "leader_epoch", "topic_id")
+    __slots__ = ("batch", "leader_epoch", "shared", "topic_id")
 
     batch: PendingBatch
 
     def __init__(self, leader_epoch: int, topic_id: str) -> None:
         self.leader_epoch = leader_epoch
         self.topic_id = topic_id
+        self.shared = False
+
+
+Group = Sequence[Attempt]
+"""What goes for one partition in one request: batches that follow one another, written all or not at all."""
+
+
+class _Request(NamedTuple):
+    """A request that is not answered."""
+
+    sent_s: float
+    groups: Sequence[Group]
 
 
 class Answer(NamedTuple):
@@ -55,10 +71,11 @@ class ProduceStream:
         self.address = address
         self._acks = acks
         self._request_timeout_ms = request_timeout_ms
+        self._deadline_s = request_timeout_ms / 1000 + _ANSWER_SLACK_S
         self._on_answer = on_answer
         self._call = stub.Produce()
         self._outbox: asyncio.Queue[pb.ProduceRequest] = asyncio.Queue()
-        self._waiting: dict[int, tuple[float, Sequence[Attempt]]] = {}
+        self._waiting: dict[int, _Request] = {}
         self._next_id = 0
         self._error: TidemarkError | None = None
         self._tasks = [
@@ -71,14 +88,21 @@ class ProduceStream:
         """Whether it takes no more."""
         return self._error is not None
 
-    def send(self, attempts: Sequence[Attempt]) -> None:
-        """One request, at most one batch for each partition."""
+    def is_busy(self, now_s: float) -> bool:
+        """Whether what is to be sent had better gather until the next answer.
+
+        A request that waits long, for one slow partition, holds the others no longer.
+        """
+        young = sum(now_s - request.sent_s < _LONG_S for request in self._waiting.values())
+        return young >= REQUESTS_MAX
+
+    def send(self, groups: Sequence[Group]) -> None:
+        """One request, one group for each partition."""
         if self._error is not None:
-            self._lose(attempts, self._error)
+            self._lose(groups, self._error)
             return
         self._next_id += 1
-        deadline_s = time.monotonic() + self._request_timeout_ms / 1000 + _ANSWER_SLACK_S
-        self._waiting[self._next_id] = (deadline_s, attempts)
+        self._waiting[self._next_id] = _Request(time.monotonic(), groups)
         self._outbox.put_nowait(
             pb.ProduceRequest(
                 correlation_id=self._next_id,
@@ -86,13 +110,13 @@ class ProduceStream:
                 timeout_ms=self._request_timeout_ms,
                 partitions=[
                     pb.PartitionProduce(
-                        topic=attempt.batch.partition.topic,
-                        partition=attempt.batch.partition.partition,
-                        current_leader_epoch=attempt.leader_epoch,
-                        batches=[attempt.batch.data or b""],
-                        topic_id=attempt.topic_id,
+                        topic=group[0].batch.partition.topic,
+                        partition=group[0].batch.partition.partition,
+                        current_leader_epoch=group[0].leader_epoch,
+                        batches=[attempt.batch.data or b"" for attempt in group],
+                        topic_id=group[0].topic_id,
                     )
-                    for attempt in attempts
+                    for group in groups
                 ],
             )
         )
@@ -100,7 +124,7 @@ class ProduceStream:
     def check_deadlines(self, now_s: float) -> None:
         """A broker that is silent beyond the request timeout is given up."""
         oldest = next(iter(self._waiting.values()), None)  # requests are in the order of their deadlines
-        if oldest is not None and now_s > oldest[0]:
+        if oldest is not None and now_s > oldest.sent_s + self._deadline_s:
             self.break_off(
                 TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"{self.address} did not answer a produce request")
             )
@@ -115,8 +139,8 @@ class ProduceStream:
             if task is not asyncio.current_task():
                 task.cancel()
         waiting, self._waiting = self._waiting, {}
-        for _, attempts in waiting.values():
-            self._lose(attempts, error)
+        for request in waiting.values():
+            self._lose(request.groups, error)
 
     async def close(self) -> None:
         """End it and wait until it has ended."""
@@ -125,8 +149,8 @@ class ProduceStream:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _lose(self, attempts: Sequence[Attempt], error: TidemarkError) -> None:
-        for attempt in attempts:
+    def _lose(self, groups: Sequence[Group], error: TidemarkError) -> None:
+        for attempt in chain.from_iterable(groups):
             self._on_answer(Answer(attempt, -1, -1, error, lost=True))
 
     async def _write(self) -> None:
@@ -159,13 +183,16 @@ class ProduceStream:
         return error if error.retriable else TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, error.message)
 
     def _take(self, response: pb.ProduceResponse) -> None:
-        waiting = self._waiting.pop(response.correlation_id, None)
-        if waiting is None:
+        request = self._waiting.pop(response.correlation_id, None)
+        if request is None:
             raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{self.address} answered what it was not asked")
-        _, attempts = waiting
-        if len(response.partitions) != len(attempts):
-            self._lose(attempts, TidemarkError(ErrorCode.INTERNAL, "the answer is for other partitions"))
+        if len(response.partitions) != len(request.groups):
+            self._lose(request.groups, TidemarkError(ErrorCode.INTERNAL, "the answer is for other partitions"))
             raise TidemarkError(ErrorCode.INTERNAL, f"{self.address} answered for other partitions than it was asked")
-        for attempt, result in zip(attempts, response.partitions, strict=True):
+        for group, result in zip(request.groups, response.partitions, strict=True):
             error = errors.from_proto(result.error) if result.HasField("error") else None
-            self._on_answer(Answer(attempt, result.base_offset, result.log_append_time_us, error))
+            offset = result.base_offset
+            for attempt in group:
+                count = attempt.batch.count  # before it is told, which lets go of the batch
+                self._on_answer(Answer(attempt, offset, result.log_append_time_us, error))
+                offset += count if offset >= 0 else 0

@@ -15,7 +15,7 @@ from tidemark.client.batching import PendingBatch
 from tidemark.client.cluster import Cluster, Leader
 from tidemark.client.metrics import ProducerMetrics
 from tidemark.client.partition_queue import Identity, PartitionQueue
-from tidemark.client.produce_stream import Answer, Attempt, ProduceStream
+from tidemark.client.produce_stream import Answer, Attempt, Group, ProduceStream
 from tidemark.client.settings import ProducerSettings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
@@ -24,6 +24,8 @@ from tidemark.v1 import broker_service_pb2 as pb
 _log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX: Final = 4 << 20
+GROUP_BYTES_MAX: Final = 1 << 20
+"""Of one partition in one request; the last batch may go beyond it."""
 _TICK_S: Final = 0.1
 _PAUSE_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.2
@@ -160,15 +162,15 @@ class Sender:
     # -- requests out ----------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Send what may go: for each leader, one batch of each of its partitions a request, until nothing may."""
+        """Send what may go: for each leader, what there is of each of its partitions in one request."""
         self._pumping = False
         if self._stopped:
             return
         self._take_batches()
         self._give_up_on_deposed()
         while requests := self._next_requests():
-            for address, attempts in requests.items():
-                self._stream(address).send(attempts)
+            for address, groups in requests.items():
+                self._stream(address).send(groups)
 
     def _give_up_on_deposed(self) -> None:
         """The metadata names another leader: what is under way to the old one is not waited for (rule K2)."""
@@ -179,8 +181,8 @@ class Sender:
             if leader is not None and leader != queue.sent_to:
                 queue.lose_all(TidemarkError(ErrorCode.NOT_LEADER, f"{queue.partition} has a new leader"))
 
-    def _next_requests(self) -> dict[str, list[Attempt]]:
-        requests: defaultdict[str, list[Attempt]] = defaultdict(list)
+    def _next_requests(self) -> dict[str, list[Group]]:
+        requests: defaultdict[str, list[Group]] = defaultdict(list)
         sizes: defaultdict[str, int] = defaultdict(int)
         now_s = time.monotonic()
         for queue in list(self._active.values()):
@@ -192,13 +194,34 @@ class Sender:
             if leader is None:
                 self._cluster.refresh()
                 continue
+            stream = self._streams.get(leader.address)
+            if stream is not None and stream.is_busy(now_s):
+                continue
             if self._is_paused(queue, leader, now_s) or sizes[leader.address] > REQUEST_BYTES_MAX:
                 continue
+            group = self._group(queue, leader)
+            if group:
+                requests[leader.address].append(group)
+                sizes[leader.address] += sum(attempt.batch.size_bytes for attempt in group)
+        return requests
+
+    def _group(self, queue: PartitionQueue, leader: Leader) -> Group:
+        """Batches that go for the first time go together; one that goes again goes alone."""
+        group: list[Attempt] = []
+        size_bytes = 0
+        while queue.can_send and size_bytes < GROUP_BYTES_MAX:
+            again = queue.next_goes_again
+            if again and group:
+                break
             attempt = self._attempt(queue, leader)
             if attempt is not None:
-                requests[leader.address].append(attempt)
-                sizes[leader.address] += attempt.batch.size_bytes
-        return requests
+                group.append(attempt)
+                size_bytes += attempt.batch.size_bytes
+            if again:
+                break
+        for attempt in group:
+            attempt.shared = len(group) > 1
+        return group
 
     def _attempt(self, queue: PartitionQueue, leader: Leader) -> Attempt | None:
         attempt = Attempt(leader.leader_epoch, queue.topic_id)
@@ -243,7 +266,7 @@ class Sender:
             self._refusals += 1
             self._pause(queue)
             self._cluster.note_refusal(batch.partition, answer.error)
-            queue.refused(batch, answer.attempt, answer.error, lost=answer.lost)
+            queue.refused(batch, answer.attempt, answer.error, lost=answer.lost, shared=answer.attempt.shared)
         self._tell(queue)
         self._schedule_pump()
 

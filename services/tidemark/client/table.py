@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.client.batching import BATCH_OVERHEAD_BYTES
 from tidemark.client.partitioner import partitions_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE
-
-_ROW_OVERHEAD_BYTES: Final = 24
 
 
 @runtime_checkable
@@ -89,8 +88,8 @@ def _by_target(rows: pa.RecordBatch, targets: pa.Array[Any]) -> Iterator[tuple[i
 
 
 def slices(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Slices of about `batch_bytes`, at least one row each, no copy."""
-    row_bytes = max(1, rows.nbytes // rows.num_rows) + _ROW_OVERHEAD_BYTES
-    step = max(1, batch_bytes // row_bytes)
+    """Slices that make batches of about `batch_bytes`, at least one row each, no copy."""
+    rows_bytes = max(1, batch_bytes - BATCH_OVERHEAD_BYTES)
+    step = max(1, rows_bytes * rows.num_rows // max(1, rows.nbytes))
     for start in range(0, rows.num_rows, step):
         yield rows.slice(start, step)

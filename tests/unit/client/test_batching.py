@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from tidemark.client import table
 from tidemark.client.accumulator import RECORD_BYTES_MAX, Accumulator
-from tidemark.client.batching import RECORD_OVERHEAD_BYTES, PendingBatch, SendHandle
+from tidemark.client.batching import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, PendingBatch, SendHandle
 from tidemark.client.settings import consumer_settings, producer_settings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.schema import SCHEMA
@@ -24,7 +24,10 @@ class Gathering:
     def __init__(self) -> None:
         self.woken = 0
         self.accumulator = Accumulator(
-            batch_bytes=3 * RECORD_BYTES, buffer_bytes=10 * RECORD_BYTES, delivery_timeout_s=60, wake=self.wake
+            batch_bytes=3 * RECORD_BYTES + BATCH_OVERHEAD_BYTES,
+            buffer_bytes=10 * RECORD_BYTES,
+            delivery_timeout_s=60,
+            wake=self.wake,
         )
 
     def wake(self) -> None:
