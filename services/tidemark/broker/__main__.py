@@ -8,6 +8,7 @@ from typing import Final
 
 from tidemark.broker.process import BrokerProcess
 from tidemark.runtime.configuration import BrokerSettings, load_settings
+from tidemark.runtime.freed_memory import keep_freed_memory
 from tidemark.runtime.logging import configure_logging
 from tidemark.runtime.service import end_process, run_until_stopped
 
@@ -24,5 +25,6 @@ async def _main() -> int:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     end_process(asyncio.run(_main()))

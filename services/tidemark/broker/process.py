@@ -49,6 +49,7 @@ from tidemark.core.broker import BrokerCore
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.events import SessionExpired, SettingsChanged
 from tidemark.model import BrokerEpoch, BrokerId
+from tidemark.rpc.raw_methods import add_replica_service
 from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import BrokerSettings
@@ -59,7 +60,6 @@ from tidemark.storage.manager import LogManager, open_logs
 from tidemark.v1.broker_service_pb2_grpc import add_BrokerServiceServicer_to_server
 from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServicer_to_server
 from tidemark.v1.group_service_pb2_grpc import add_GroupServiceServicer_to_server
-from tidemark.v1.replica_service_pb2_grpc import add_ReplicaServiceServicer_to_server
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
 _LOG_FILES_MAX: Final = 4096
@@ -247,7 +247,7 @@ class BrokerProcess:
             [
                 Service(add_BrokerServiceServicer_to_server, clients, "tidemark.v1.BrokerService"),
                 Service(add_GroupServiceServicer_to_server, groups, "tidemark.v1.GroupService"),
-                Service(add_ReplicaServiceServicer_to_server, self._from_followers, "tidemark.v1.ReplicaService"),
+                Service(add_replica_service, self._from_followers, "tidemark.v1.ReplicaService"),
                 Service(add_BrokerControlServiceServicer_to_server, self._control, "tidemark.v1.BrokerControlService"),
             ],
         )

@@ -6,16 +6,19 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import grpc
 
 from tidemark.client.batching import PendingBatch
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.rpc import errors
+from tidemark.rpc import errors, wire
+from tidemark.rpc.raw_methods import open_produce
 from tidemark.v1 import broker_service_pb2 as pb
 
 _CLOSED: Final = TidemarkError(ErrorCode.SHUTTING_DOWN, "the producer was closed")
+_PARTITIONS: Final = pb.ProduceRequest.PARTITIONS_FIELD_NUMBER
+_BATCHES: Final = pb.PartitionProduce.BATCHES_FIELD_NUMBER
 _ANSWER_SLACK_S: Final = 1.0
 REQUESTS_MAX: Final = 2
 """While one is under way another gathers; more would only be smaller."""
@@ -62,7 +65,7 @@ class ProduceStream:
     def __init__(
         self,
         address: str,
-        stub: Any,
+        channel: grpc.aio.Channel,
         *,
         acks: int,
         request_timeout_ms: int,
@@ -73,8 +76,8 @@ class ProduceStream:
         self._request_timeout_ms = request_timeout_ms
         self._deadline_s = request_timeout_ms / 1000 + _ANSWER_SLACK_S
         self._on_answer = on_answer
-        self._call = stub.Produce()
-        self._outbox: asyncio.Queue[pb.ProduceRequest] = asyncio.Queue()
+        self._call = open_produce(channel)
+        self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
         self._waiting: dict[int, _Request] = {}
         self._next_id = 0
         self._error: TidemarkError | None = None
@@ -103,23 +106,9 @@ class ProduceStream:
             return
         self._next_id += 1
         self._waiting[self._next_id] = _Request(time.monotonic(), groups)
-        self._outbox.put_nowait(
-            pb.ProduceRequest(
-                correlation_id=self._next_id,
-                acks=self._acks,
-                timeout_ms=self._request_timeout_ms,
-                partitions=[
-                    pb.PartitionProduce(
-                        topic=group[0].batch.partition.topic,
-                        partition=group[0].batch.partition.partition,
-                        current_leader_epoch=group[0].leader_epoch,
-                        batches=[attempt.batch.data or b"" for attempt in group],
-                        topic_id=group[0].topic_id,
-                    )
-                    for group in groups
-                ],
-            )
-        )
+        head = pb.ProduceRequest(correlation_id=self._next_id, acks=self._acks, timeout_ms=self._request_timeout_ms)
+        parts = (wire.nested(_PARTITIONS, _partition_pieces(group)) for group in groups)
+        self._outbox.put_nowait(b"".join(wire.message(head, *parts)))
 
     def check_deadlines(self, now_s: float) -> None:
         """A broker that is silent beyond the request timeout is given up."""
@@ -196,3 +185,14 @@ class ProduceStream:
                 count = attempt.batch.count  # before it is told, which lets go of the batch
                 self._on_answer(Answer(attempt, offset, result.log_append_time_us, error))
                 offset += count if offset >= 0 else 0
+
+
+def _partition_pieces(group: Group) -> list[bytes]:
+    first = group[0]
+    head = pb.PartitionProduce(
+        topic=first.batch.partition.topic,
+        partition=first.batch.partition.partition,
+        current_leader_epoch=first.leader_epoch,
+        topic_id=first.topic_id,
+    )
+    return wire.message(head, *(wire.nested(_BATCHES, (attempt.batch.data or b"",)) for attempt in group))

@@ -244,7 +244,7 @@ class Sender:
             self._cluster.used(address)
             stream = self._streams[address] = ProduceStream(
                 address,
-                self._cluster.stub(address),
+                self._cluster.channel(address),
                 acks=self._settings.acks,
                 request_timeout_ms=self._settings.request_timeout_ms,
                 on_answer=self._on_answer,

@@ -7,6 +7,7 @@ a chunk is checked before the core sees it; what fails makes the chunk's `error`
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from tidemark.core.messages import (
     Chunk,
@@ -22,12 +23,15 @@ from tidemark.core.messages import (
 )
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
-from tidemark.rpc import errors
+from tidemark.rpc import errors, wire
 from tidemark.rpc.channel import SPLIT_BYTES
 from tidemark.v1 import record_pb2
 from tidemark.v1 import replica_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
+
+_CHUNKS: Final = pb.ReplicateResponse.CHUNKS_FIELD_NUMBER
+_BATCHES: Final = pb.ReplicaChunk.BATCHES_FIELD_NUMBER
 
 
 class FollowerEnd:
@@ -196,8 +200,8 @@ class LeaderEnd:
             echo_ms=request.echo_ms,
         )
 
-    def encode(self, message: LeaderMessage) -> list[pb.ReplicateResponse]:
-        """The responses of a message: one, or several where its chunks are over the split size."""
+    def encode(self, message: LeaderMessage) -> list[bytes]:
+        """The responses of a message, serialized: one, or several where its chunks are over the split size."""
         response = pb.ReplicateResponse(
             epoch_ends=[
                 pb.EpochEnd(
@@ -219,24 +223,27 @@ class LeaderEnd:
             ],
             clock_ms=message.clock_ms,
         )
-        responses = [response]
+        responses = [wire.message(response)]
         size_bytes = 0
         for chunk in message.chunks:
-            data = _joined(chunk)
-            if size_bytes and size_bytes + len(data) > SPLIT_BYTES:
-                response = pb.ReplicateResponse(clock_ms=message.clock_ms)
-                responses.append(response)
+            chunk_bytes = sum(len(batch.data) for batch in chunk.batches)
+            if size_bytes and size_bytes + chunk_bytes > SPLIT_BYTES:
+                responses.append(wire.message(pb.ReplicateResponse(clock_ms=message.clock_ms)))
                 size_bytes = 0
-            size_bytes += len(data)
-            response.chunks.add(
-                handle=self._handles[chunk.partition],
-                current_leader_epoch=chunk.current_leader_epoch,
-                continues_from=chunk.continues_from,
-                high_watermark=chunk.high_watermark,
-                log_start_offset=chunk.log_start_offset,
-                batches=data,
-            )
-        return responses
+            size_bytes += chunk_bytes
+            responses[-1] += self._chunk(chunk)
+        return [b"".join(pieces) for pieces in responses]
+
+    def _chunk(self, chunk: Chunk) -> list[bytes]:
+        head = pb.ReplicaChunk(
+            handle=self._handles[chunk.partition],
+            current_leader_epoch=chunk.current_leader_epoch,
+            continues_from=chunk.continues_from,
+            high_watermark=chunk.high_watermark,
+            log_start_offset=chunk.log_start_offset,
+        )
+        batches = wire.nested(_BATCHES, (batch.data for batch in chunk.batches)) if chunk.batches else []
+        return wire.nested(_CHUNKS, wire.message(head, batches))
 
     def _learn(self, replica: pb.ReplicaHandle) -> tuple[TopicPartition, ReplicaIdentity]:
         if replica.topic:
@@ -254,9 +261,3 @@ class LeaderEnd:
 
 def _never_given(handle: int) -> TidemarkError:
     return TidemarkError(ErrorCode.INVALID_REQUEST, f"handle {handle} was never given on this stream")
-
-
-def _joined(chunk: Chunk) -> bytes:
-    if len(chunk.batches) == 1:
-        return chunk.batches[0].data
-    return b"".join([batch.data for batch in chunk.batches])

@@ -48,8 +48,7 @@ class Stream:
         return self.leader.decode(pb.ReplicateRequest.FromString(sent))
 
     def to_follower(self, message: LeaderMessage) -> list[LeaderMessage]:
-        sent = [response.SerializeToString() for response in self.leader.encode(message)]
-        return [self.follower.decode(pb.ReplicateResponse.FromString(data)) for data in sent]
+        return [self.follower.decode(pb.ReplicateResponse.FromString(data)) for data in self.leader.encode(message)]
 
 
 def position(partition: TopicPartition = FLIGHTS, identity: ReplicaIdentity = FIRST) -> FetchPosition:
