@@ -1,4 +1,4 @@
-"""What everybody names: ids, offsets, epochs, partition state and error codes. Pure."""
+"""What everybody names: ids, offsets, epochs and partition state; with `tidemark.errors`, which it gives on. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, NewType
+
+from tidemark.errors import RETRIABLE as RETRIABLE
+from tidemark.errors import ErrorCode as ErrorCode
+from tidemark.errors import TidemarkError as TidemarkError
 
 BrokerId = NewType("BrokerId", int)
 """Id of a broker, >= 0; also the id of its replicas (seed 001: at most one replica a broker)."""
@@ -280,147 +284,3 @@ class PartitionRequests:
     added: Mapping[TopicPartition, tuple[BrokerId, ...]] = field(default_factory=dict)
     removed: Mapping[TopicPartition, bool] = field(default_factory=dict)
     malformed: tuple[Refusal, ...] = ()
-
-
-class ErrorCode(StrEnum):
-    """Stable codes of refusals. The value never changes; new ones are added."""
-
-    # what a client sent
-    CORRUPT_BATCH = "CORRUPT_BATCH"  # a CRC does not match
-    INVALID_BATCH = "INVALID_BATCH"  # lengths, magic, codec or attributes lie
-    INVALID_PAYLOAD = "INVALID_PAYLOAD"  # the Arrow message is truncated or lies
-    RECORD_COUNT_MISMATCH = "RECORD_COUNT_MISMATCH"
-    BATCH_TOO_LARGE = "BATCH_TOO_LARGE"
-    INVALID_TIMESTAMP = "INVALID_TIMESTAMP"
-    NULL_KEY = "NULL_KEY"
-    INVALID_REQUEST = "INVALID_REQUEST"
-    INVALID_ACKS = "INVALID_ACKS"
-    INVALID_TOPIC_NAME = "INVALID_TOPIC_NAME"
-    INVALID_PARTITIONS = "INVALID_PARTITIONS"
-    INVALID_REPLICATION_FACTOR = "INVALID_REPLICATION_FACTOR"
-    UNKNOWN_CONFIG = "UNKNOWN_CONFIG"
-    INVALID_CONFIG = "INVALID_CONFIG"
-    TOPIC_ALREADY_EXISTS = "TOPIC_ALREADY_EXISTS"
-    UNKNOWN_TOPIC = "UNKNOWN_TOPIC"
-    UNKNOWN_PARTITION = "UNKNOWN_PARTITION"
-    UNKNOWN_TOPIC_ID = "UNKNOWN_TOPIC_ID"  # the topic or partition was recreated
-    # where things are
-    NOT_LEADER = "NOT_LEADER"
-    LEADER_NOT_AVAILABLE = "LEADER_NOT_AVAILABLE"
-    FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"  # the caller's epoch is older
-    UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"  # the caller's epoch is newer
-    NOT_A_REPLICA = "NOT_A_REPLICA"
-    OFFSET_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
-    OFFSET_NOT_AVAILABLE = "OFFSET_NOT_AVAILABLE"
-    LOG_TRUNCATED = "LOG_TRUNCATED"
-    LOG_DIVERGED = "LOG_DIVERGED"
-    PARTITION_SEALED = "PARTITION_SEALED"
-    # elections that people ask for
-    ELECTION_NOT_NEEDED = "ELECTION_NOT_NEEDED"  # it has a leader
-    PREFERRED_LEADER_NOT_AVAILABLE = "PREFERRED_LEADER_NOT_AVAILABLE"
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = "ELIGIBLE_LEADERS_NOT_AVAILABLE"  # no replica lives
-    # moves of replicas and changes of topics that people ask for
-    UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION"  # of the JSON
-    EMPTY_REPLICAS = "EMPTY_REPLICAS"
-    DUPLICATE_REPLICA = "DUPLICATE_REPLICA"
-    DUPLICATE_PARTITION = "DUPLICATE_PARTITION"
-    LOG_DIRS_MISMATCH = "LOG_DIRS_MISMATCH"  # not as many as replicas
-    LOG_DIR_NOT_FOUND = "LOG_DIR_NOT_FOUND"
-    LOG_DIR_OFFLINE = "LOG_DIR_OFFLINE"
-    REPLICA_OFFLINE = "REPLICA_OFFLINE"  # its log failed
-    REASSIGNMENT_IN_PROGRESS = "REASSIGNMENT_IN_PROGRESS"
-    NO_REASSIGNMENT_IN_PROGRESS = "NO_REASSIGNMENT_IN_PROGRESS"
-    THROTTLE_TOO_LOW = "THROTTLE_TOO_LOW"  # below the inbound rate: the move would never end
-    NOT_HIGHEST_PARTITION = "NOT_HIGHEST_PARTITION"
-    PARTITION_NOT_EMPTY = "PARTITION_NOT_EMPTY"
-    REQUEST_ID_REUSED = "REQUEST_ID_REUSED"  # for something else
-    # durability
-    NOT_ENOUGH_REPLICAS = "NOT_ENOUGH_REPLICAS"
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
-    REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"
-    STORAGE_ERROR = "STORAGE_ERROR"
-    DISK_FULL = "DISK_FULL"  # nothing was written; it goes on when there is space
-    REPLICA_DAMAGED = "REPLICA_DAMAGED"
-    # producers
-    OUT_OF_ORDER_SEQUENCE = "OUT_OF_ORDER_SEQUENCE"
-    UNKNOWN_PRODUCER_ID = "UNKNOWN_PRODUCER_ID"
-    PRODUCER_FENCED = "PRODUCER_FENCED"
-    DUPLICATE_SEQUENCE = "DUPLICATE_SEQUENCE"  # a duplicate older than what is remembered
-    # consumer groups
-    INVALID_GROUP_ID = "INVALID_GROUP_ID"
-    GROUP_NOT_FOUND = "GROUP_NOT_FOUND"
-    GROUP_NOT_EMPTY = "GROUP_NOT_EMPTY"  # it has members
-    GROUP_SUBSCRIBED_TO_TOPIC = "GROUP_SUBSCRIBED_TO_TOPIC"  # its members read what is to be forgotten
-    GROUP_FULL = "GROUP_FULL"
-    INCONSISTENT_GROUP_PROTOCOL = "INCONSISTENT_GROUP_PROTOCOL"  # the id is in use by another kind of group
-    UNSUPPORTED_ASSIGNOR = "UNSUPPORTED_ASSIGNOR"
-    UNKNOWN_MEMBER = "UNKNOWN_MEMBER"  # join again
-    FENCED_MEMBER_EPOCH = "FENCED_MEMBER_EPOCH"  # give everything up and join again
-    STALE_MEMBER_EPOCH = "STALE_MEMBER_EPOCH"  # heartbeat first, then commit again
-    PARTITION_NOT_ASSIGNED = "PARTITION_NOT_ASSIGNED"  # the member does not read it, or not any more
-    FENCED_INSTANCE_ID = "FENCED_INSTANCE_ID"  # another member has it now
-    UNRELEASED_INSTANCE_ID = "UNRELEASED_INSTANCE_ID"  # its member is still there
-    NOT_COORDINATOR = "NOT_COORDINATOR"
-    COORDINATOR_NOT_AVAILABLE = "COORDINATOR_NOT_AVAILABLE"
-    COORDINATOR_LOADING = "COORDINATOR_LOADING"  # it still reads what it remembers
-    OFFSET_METADATA_TOO_LARGE = "OFFSET_METADATA_TOO_LARGE"
-    # fencing
-    STALE_CONTROLLER_EPOCH = "STALE_CONTROLLER_EPOCH"
-    STALE_BROKER_EPOCH = "STALE_BROKER_EPOCH"
-    BROKER_ID_TAKEN = "BROKER_ID_TAKEN"
-    CONTROLLER_NOT_ACTIVE = "CONTROLLER_NOT_ACTIVE"
-    # the rest
-    BROKER_NOT_AVAILABLE = "BROKER_NOT_AVAILABLE"
-    COORDINATION_UNAVAILABLE = "COORDINATION_UNAVAILABLE"  # ZooKeeper cannot be reached
-    SHUTTING_DOWN = "SHUTTING_DOWN"
-    INTERNAL = "INTERNAL"
-
-
-RETRIABLE: frozenset[ErrorCode] = frozenset(
-    {
-        ErrorCode.CORRUPT_BATCH,
-        ErrorCode.NOT_LEADER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.STORAGE_ERROR,
-        ErrorCode.DISK_FULL,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.COORDINATION_UNAVAILABLE,
-        ErrorCode.CONTROLLER_NOT_ACTIVE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOADING,
-        ErrorCode.STALE_MEMBER_EPOCH,
-        ErrorCode.SHUTTING_DOWN,
-    }
-)
-"""Codes that may go away when the same thing is tried again, perhaps after new metadata."""
-
-
-class TidemarkError(Exception):
-    """A refusal: a stable code, a sentence for people, facts for programs.
-
-    Attributes:
-        code: what kind of refusal.
-        message: what was wrong and what to do next.
-        metadata: facts a client can act on, e.g. {"leader": "2", "leader_epoch": "7"}.
-    """
-
-    def __init__(self, code: ErrorCode, message: str, metadata: Mapping[str, str] | None = None) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
-        self.message = message
-        self.metadata: Mapping[str, str] = dict(metadata or {})
-
-    @property
-    def retriable(self) -> bool:
-        """Whether the same thing may succeed when tried again."""
-        return self.code in RETRIABLE
-
-    def __reduce__(self) -> tuple[type[TidemarkError], tuple[ErrorCode, str, dict[str, str]]]:
-        return TidemarkError, (self.code, self.message, dict(self.metadata))

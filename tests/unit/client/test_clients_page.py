@@ -11,6 +11,7 @@ from tidemark import client
 from tidemark.client import aio
 from tidemark.client.group_settings import group_settings
 from tidemark.client.settings import consumer_settings, producer_settings
+from tidemark.errors import ErrorCode, TidemarkError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "clients.md").read_text()
 CLASSES = ("Producer", "Consumer", "Groups", "AdminClient")
@@ -56,3 +57,14 @@ def test_the_page_names_every_setting_with_its_default(heading: str, check: obje
     }
     told = {name: default.strip("`").replace('"', "'") for name, default in named(heading).items()}
     assert told == defaults
+
+
+def test_the_page_names_every_class_of_error_with_its_codes_and_what_to_do() -> None:
+    section = PAGE.split("\n## Errors\n")[1].split("\n## ")[0]
+    told = re.findall(r"^\| `(\w+)` \| (.*?) \| (.+) \|$", section, re.MULTILINE)
+    codes = {kind: set(re.findall(r"`(\w+)`", cell)) for kind, cell, _ in told}
+    assert codes == {
+        name: {str(code) for code in ErrorCode if type(TidemarkError(code, "")) is kind}
+        for name, kind in vars(client).items()
+        if isinstance(kind, type) and issubclass(kind, TidemarkError) and kind is not TidemarkError
+    }

@@ -1,0 +1,66 @@
+"""A refusal is of the class that its code stands for, wherever it comes from; who asks for the code finds it there."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import grpc
+import pytest
+from tidemark import client, errors
+from tidemark.errors import ErrorCode, TidemarkError
+from tidemark.rpc.errors import from_proto, to_proto
+
+OWN = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, TidemarkError)]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (ErrorCode.UNKNOWN_TOPIC, client.UnknownTopicError),
+        (ErrorCode.UNKNOWN_TOPIC_ID, client.TopicRecreatedError),
+        (ErrorCode.CLIENT_CLOSED, client.ClientClosedError),
+        (ErrorCode.BATCH_TOO_LARGE, client.BatchTooLargeError),
+        (ErrorCode.BROKER_NOT_AVAILABLE, client.BrokerNotAvailableError),
+        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, client.InconsistentGroupProtocolError),
+        (ErrorCode.FENCED_MEMBER_EPOCH, client.FencedMemberError),
+        (ErrorCode.OFFSET_OUT_OF_RANGE, client.OffsetOutOfRangeError),
+        (ErrorCode.LOG_TRUNCATED, client.LogTruncatedError),
+        (ErrorCode.REQUEST_TIMED_OUT, client.RequestTimedOutError),
+    ],
+)
+def test_a_refusal_is_of_the_class_of_its_code(code: ErrorCode, kind: type[TidemarkError]) -> None:
+    made = TidemarkError(code, "why", {"fact": "1"})
+    assert type(made) is kind
+    assert (made.code, made.message, made.metadata) == (code, "why", {"fact": "1"})
+    assert str(made) == f"{code}: why"
+    assert repr(made) == f"{kind.__name__}({code}, 'why', {{'fact': '1'}})"
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_between_processes_and_over_the_wire_class_and_facts_stay(code: ErrorCode) -> None:
+    made = TidemarkError(code, "why", {"fact": "1"})
+    for found in (pickle.loads(pickle.dumps(made)), copy.copy(made), from_proto(to_proto(made))):
+        assert type(found) is type(made)
+        assert (found.code, found.message, found.metadata) == (code, "why", {"fact": "1"})
+
+
+def test_a_code_without_a_class_is_a_plain_refusal() -> None:
+    assert type(TidemarkError(ErrorCode.THROTTLE_TOO_LOW, "why")) is TidemarkError
+
+
+def test_a_class_of_ones_own_stays_what_it_is() -> None:
+    class MineError(TidemarkError):
+        pass
+
+    assert type(MineError(ErrorCode.UNKNOWN_TOPIC, "why")) is MineError
+
+
+def test_every_class_is_public() -> None:
+    assert {one.__name__ for one in OWN} <= set(client.__all__)
+
+
+def test_no_builtin_is_hidden_by_a_name() -> None:
+    names = {one.__name__ for one in OWN}
+    assert not names & set(vars(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
+    assert not names & set(vars(grpc))
