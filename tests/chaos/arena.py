@@ -15,6 +15,9 @@ _EAGER = {
     "controlled.shutdown.max.wait.ms": "3000",
     "log.cleaner.backoff.ms": "300",
     "log.retention.check.interval.ms": "300",
+    "group.consumer.session.timeout.ms": "4000",
+    "group.consumer.heartbeat.interval.ms": "500",
+    "offsets.topic.num.partitions": "2",
 }
 """What takes minutes elsewhere happens within a round."""
 

@@ -20,12 +20,17 @@ _PAUSE_S = 0.02
 
 
 class Sender:
-    """An idempotent producer with acks=all that sends numbered values to the partitions in turn."""
+    """An idempotent producer with acks=all that sends numbered values to the partitions in turn.
 
-    def __init__(self, name: str, bootstrap: str, load: Load) -> None:
+    Args:
+        count: how many partitions there are by now; None: as many as at first.
+    """
+
+    def __init__(self, name: str, bootstrap: str, load: Load, count: Callable[[], int] | None = None) -> None:
         self.name = name
         self._bootstrap = bootstrap
         self._load = load
+        self._count = count or (lambda: load.partitions)
         self._handles: list[tuple[str, str, int, SendHandle]] = []
 
     def send_until(self, ended: threading.Event, history: History) -> None:
@@ -34,7 +39,7 @@ class Sender:
         with Producer(self._bootstrap, acks="all", batch_bytes=4096) as producer:
             while not ended.is_set():
                 for _ in range(load.burst):
-                    value, partition = f"{self.name}:{number}", number % load.partitions
+                    value, partition = f"{self.name}:{number}", number % self._count()
                     key = f"k{number * number % load.keys}" if load.keys else ""
                     handle = producer.send(load.topic, value.encode(), key=key.encode() or None, partition=partition)
                     self._handles.append((value, key, partition, handle))

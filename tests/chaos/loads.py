@@ -16,6 +16,7 @@ class Load:
         keys: so many keys its records have, 0 for none.
         shrinks: records go from its front.
         burst: so many records each sender sends at a time.
+        grows_to: partitions are added, up to so many; 0: none.
     """
 
     topic: str
@@ -25,6 +26,7 @@ class Load:
     keys: int = 0
     shrinks: bool = False
     burst: int = 40
+    grows_to: int = 0
     configs: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -51,4 +53,6 @@ SHRINKING = Load(
     burst=15,
     configs={"retention.bytes": "60000", "segment.bytes": "8192", "file.delete.delay.ms": "100"},
 )
-LOADS = (PLAIN, COMPACTED, SHRINKING)
+SHARED = Load("shared", 4, ("e",), (), burst=15, grows_to=8)
+"""Read by a consumer group."""
+LOADS = (PLAIN, COMPACTED, SHRINKING, SHARED)

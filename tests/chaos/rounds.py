@@ -8,9 +8,11 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from tidemark.client import AdminClient
 from tidemark.client.ranges import RangeReader
+from tidemark.core.groups.state import OffsetKey
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 from tests.chaos.arena import Arena
@@ -18,15 +20,27 @@ from tests.chaos.arena_names import BROKERS
 from tests.chaos.checker import REPLICAS, check
 from tests.chaos.clients import Sender, ask_ends_until, delete_until, read_until
 from tests.chaos.disks import Disks
+from tests.chaos.group_checker import check_group
+from tests.chaos.group_history import GroupHistory, Processed, Taken
 from tests.chaos.history import History, Outcome
-from tests.chaos.loads import COMPACTED, LOADS, PLAIN, SHRINKING, Load
+from tests.chaos.loads import COMPACTED, LOADS, PLAIN, SHARED, SHRINKING, Load
 from tests.chaos.mover import Mover
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.replicas import differences
+from tests.chaos.troop import Troop
 
 CALM_S = 2.0
 """The load goes on so long after the last misfortune."""
 PEACE_S = 90.0
+
+
+class GroupFigures(NamedTuple):
+    """How many lives members had, how often one took a partition up; records that were processed, and commits."""
+
+    lives: int
+    taken: int
+    processed: int
+    commits: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,8 @@ class Report:
     let_go: int
     """Offsets below the starts of the topic that shrinks."""
     deletions: int
+    group: GroupFigures
+    group_told: list[str]
 
     def __str__(self) -> str:
         verdict = "all is well" if not self.findings else "\n  ".join(["WRONG:", *self.findings[:20]])
@@ -54,8 +70,10 @@ class Report:
             f"seed {self.seed}: {len(self.faults)} misfortunes, {self.acknowledged} acknowledged, {self.unknown} "
             f"unknown, {self.polled} polled, {self.ends} ends asked, "
             f"{self.moves[0]} moves asked, {self.moves[1]} cancelled, {self.moves[2]} refused; "
-            f"{self.covered} records compacted away, {self.let_go} let go, {self.deletions} deletions\n"
-            f"  {'; '.join(self.faults)}\n  {verdict}"
+            f"{self.covered} records compacted away, {self.let_go} let go, {self.deletions} deletions; "
+            f"in the group {self.group.lives} lives, {self.group.taken} partitions taken up, "
+            f"{self.group.processed} records processed, {self.group.commits} commits\n"
+            f"  {'; '.join(self.faults)}\n  the group: {'; '.join(self.group_told)}\n  {verdict}"
         )
 
 
@@ -71,12 +89,15 @@ def run_round(directory: Path, seed: int, duration_s: float) -> Report:
                         load.topic, partitions=load.partitions, replication_factor=3, configs=load.topic_configs
                     )
                 mover = Mover(arena.cluster.admin_address, PLAIN.topic, PLAIN.partitions, seed)
-                _live_through(arena, nemesis, mover, histories, duration_s)
+                with Troop(directory / "troop", arena.bootstrap, arena.cluster.admin_address, SHARED, seed) as troop:
+                    _live_through(arena, nemesis, mover, troop, histories, duration_s)
+                    group = troop.end(_ends(histories[SHARED.topic]))
                 not_in_sync = mover.bring_home(time.monotonic() + PEACE_S) or _wait_until_in_sync(admin)
             findings = list(not_in_sync)
             for topic, history in histories.items():
                 history.killed = nemesis.killed
                 findings += [f"{topic}: {finding}" for finding in check(history)]
+            findings += map(str, check_group(group))
         if not not_in_sync:
             directories = {int(name.split("-")[1]): disks.seen_from_here(name) for name in BROKERS}
             ends = {
@@ -86,10 +107,18 @@ def run_round(directory: Path, seed: int, duration_s: float) -> Report:
                 if log
             }
             findings += differences(directories, ends, directory, compacted=[COMPACTED.topic])
-    return _report(seed, nemesis, mover, histories, findings)
+    return _report(seed, nemesis, mover, histories, findings, troop.told, group)
 
 
-def _report(seed: int, nemesis: Nemesis, mover: Mover, histories: dict[str, History], findings: list[str]) -> Report:
+def _report(
+    seed: int,
+    nemesis: Nemesis,
+    mover: Mover,
+    histories: dict[str, History],
+    findings: list[str],
+    group_told: list[str],
+    group: GroupHistory,
+) -> Report:
     history = histories[PLAIN.topic]
     outcomes = Counter(record.outcome for record in history.sent)
     compacted, shrinking = histories[COMPACTED.topic], histories[SHRINKING.topic]
@@ -106,11 +135,23 @@ def _report(seed: int, nemesis: Nemesis, mover: Mover, histories: dict[str, Hist
         acknowledged - sum(map(len, compacted.final.values())),
         sum(shrinking.starts.values()),
         len(shrinking.deleted),
+        _figures_of(group),
+        group_told,
+    )
+
+
+def _figures_of(group: GroupHistory) -> GroupFigures:
+    events = [event for journal in group.journals.values() for event in journal]
+    return GroupFigures(
+        len(group.journals),
+        sum(len(one.partitions) for one in events if isinstance(one, Taken)),
+        sum(one.end - one.first for one in events if isinstance(one, Processed)),
+        sum(isinstance(one.key, OffsetKey) for one in group.coordinator),
     )
 
 
 def _live_through(
-    arena: Arena, nemesis: Nemesis, mover: Mover, histories: dict[str, History], duration_s: float
+    arena: Arena, nemesis: Nemesis, mover: Mover, troop: Troop, histories: dict[str, History], duration_s: float
 ) -> None:
     ended, asked_enough, moved_enough = threading.Event(), threading.Event(), threading.Event()
     finals: dict[str, dict[int, int]] = {}
@@ -122,10 +163,15 @@ def _live_through(
             return True
         return bool(finals) and all(positions.get(partition, 0) >= end for partition, end in finals[topic].items())
 
-    sending, others = [], [threading.Thread(target=mover.move_until, args=(moved_enough,))]
+    sending, others = [], []
+    for life in (mover.move_until, troop.live_until):
+        others.append(threading.Thread(target=life, args=(moved_enough,)))
     for load in LOADS:
         history = histories[load.topic]
-        senders = [Sender(name, arena.bootstrap, load) for name in load.senders]
+        senders = [
+            Sender(name, arena.bootstrap, load, partial(getattr, troop, "partitions") if load.grows_to else None)
+            for name in load.senders
+        ]
         sending += [threading.Thread(target=sender.send_until, args=(ended, history)) for sender in senders]
         others += [
             threading.Thread(
@@ -153,15 +199,14 @@ def _live_through(
             for load in LOADS:
                 _read_back(arena.bootstrap, load, histories[load.topic])
         finally:
-            finals.update(
-                {
-                    topic: {partition: log[-1][0] + 1 for partition, log in history.final.items() if log}
-                    for topic, history in histories.items()
-                }
-            )
+            finals.update({topic: _ends(history) for topic, history in histories.items()})
             asked_enough.set()
             for thread in others:
                 thread.join()
+
+
+def _ends(history: History) -> dict[int, int]:
+    return {partition: log[-1][0] + 1 for partition, log in history.final.items() if log}
 
 
 def _read_back(bootstrap: str, load: Load, history: History) -> None:
@@ -170,7 +215,8 @@ def _read_back(bootstrap: str, load: Load, history: History) -> None:
     while True:
         try:
             with RangeReader(bootstrap, deadline_s=PEACE_S) as reader:
-                for partition, bounds in reader.bounds(load.topic, range(load.partitions)).items():
+                count = range(len(reader.topics([load.topic])[load.topic].partitions))
+                for partition, bounds in reader.bounds(load.topic, count).items():
                     records = history.final[partition] = []
                     history.starts[partition] = bounds.earliest
                     for rows in reader.read(load.topic, partition, bounds.earliest, bounds.latest):

@@ -22,3 +22,6 @@ def test_a_round_of_misfortunes_loses_doubles_reorders_and_hides_nothing(tmp_pat
     assert report.ends > 0, report
     assert report.covered > 0, "the compacted topic was compacted"
     assert report.let_go > 0, "the topic that shrinks did"
+    assert report.group.taken > report.group.lives > 4, "members came and went"
+    assert report.group.processed > 1000, report
+    assert report.group.commits > 0, report

@@ -60,6 +60,11 @@ class GroupReader:
         """Its id in the group; empty while it is no member."""
         return "" if self._membership is None else self._membership.member_id
 
+    @property
+    def member_epoch(self) -> int:
+        """The generation of its group that it reads in; 0 while it joins, and while it is no member."""
+        return 0 if self._membership is None else self._membership.member_epoch
+
     async def subscribe(
         self,
         topics: Iterable[str],

@@ -1,0 +1,213 @@
+"""One member of a consumer group as a user would write it, in a process of its own; `python -m` this, with a JSON.
+
+It works on what it is given, for a moment each, and keeps a journal. SIGTERM: it leaves, as for Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tidemark.client import Consumer
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+
+from tests.chaos.group_history import (
+    Closed,
+    CommittedByHand,
+    GaveUp,
+    Given,
+    Journal,
+    LetGo,
+    Named,
+    Processed,
+    Taken,
+    Troubled,
+)
+
+_POLL_S = 0.2
+_WORK_S = (0.0, 0.02)
+_NOT_OURS = frozenset(
+    {
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.UNKNOWN_MEMBER,
+        ErrorCode.PARTITION_NOT_ASSIGNED,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    }
+)
+"""A commit is refused so where others may read on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a member behaves.
+
+    Attributes:
+        by_hand: it commits after each batch that it worked on; else its client does now and then.
+        one_by_one: it iterates over records; else it polls for batches.
+        instance_id: of a static member.
+    """
+
+    bootstrap: str
+    group: str
+    topic: str
+    journal: str
+    by_hand: bool = False
+    one_by_one: bool = False
+    instance_id: str = ""
+    assignor: str = ""
+
+    @property
+    def command(self) -> tuple[str, str]:
+        """The module to run, and its argument."""
+        return __name__, json.dumps(asdict(self))
+
+
+class _Batch(NamedTuple):
+    partition: int
+    first: int
+    end: int
+
+
+class _Leave(Exception):  # noqa: N818 - a wish, not an error
+    """Raised in whatever it waits for."""
+
+
+class _Warnings(logging.Handler):
+    """What the client warns of goes to the journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(logging.WARNING)
+        self._journal = journal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._journal.add(Troubled, record.getMessage())
+
+
+class Member:
+    """Reads until it is told to leave."""
+
+    def __init__(self, plan: Plan, journal: Journal) -> None:
+        self._plan = plan
+        self._journal = journal
+        self._leaves = self._waits = False
+        self._chance = random.Random()
+        settings = {"auto_commit_interval_ms": 0 if plan.by_hand else 300, "rebalance_timeout_ms": 10_000}
+        self._consumer = Consumer(
+            plan.bootstrap,
+            group=plan.group,
+            instance_id=plan.instance_id,
+            assignor=plan.assignor,
+            request_timeout_ms=5000,
+            **settings,
+        )
+        self._reader = self._consumer._consumer.reading_group
+
+    def leave(self) -> None:
+        """As soon as it is done with what it has in hand."""
+        self._leaves = True
+        if self._waits:
+            raise _Leave
+
+    def run(self) -> None:
+        """Until it leaves."""
+        try:
+            with self._consumer as consumer:
+                consumer.subscribe(
+                    [self._plan.topic], on_assigned=self._taken, on_revoked=self._let_go, on_lost=self._lost
+                )
+                self._journal.add(Named, self._reader.member_id, self._plan.instance_id, self._plan.by_hand)
+                while not self._leaves:
+                    self._work()
+        except _Leave:
+            pass
+        except TidemarkError as error:
+            self._journal.add(GaveUp, f"{error.code}: {error}")
+            return
+        self._journal.add(Closed)
+
+    def _work(self) -> None:
+        batch = self._next()
+        if batch is None:
+            return
+        time.sleep(self._chance.uniform(*_WORK_S) / (20 if self._plan.one_by_one else 1))
+        self._journal.add(Processed, *batch)
+        if self._plan.by_hand and (not self._plan.one_by_one or self._chance.random() < 0.02):
+            self._commit(batch)
+
+    def _next(self) -> _Batch | None:
+        asked_s, before = time.monotonic(), self._epoch
+        with self._waiting():
+            if self._plan.one_by_one:
+                record = next(self._consumer)
+                found = _Batch(record.partition, record.offset, record.offset + 1)
+            else:
+                polled = self._consumer.poll(_POLL_S)
+                if polled is None:
+                    return None
+                offsets = [row["offset"] for row in polled.rows.select(["offset"]).to_pylist()]
+                found = _Batch(polled.partition, offsets[0], offsets[-1] + 1)
+                assert len(offsets) == found.end - found.first, "of a topic that is not compacted"
+        self._journal.add(Given, asked_s, (before, self._epoch), *found)
+        return found
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Whoever wants it to leave now need not wait for a record."""
+        self._waits = True
+        try:
+            if self._leaves:
+                raise _Leave
+            yield
+        finally:
+            self._waits = False
+
+    def _commit(self, batch: _Batch) -> None:
+        where = TopicPartition(self._plan.topic, batch.partition)
+        try:
+            self._consumer.commit({where: batch.end})
+        except TidemarkError as error:
+            if error.code not in _NOT_OURS and not error.retriable:
+                raise
+            self._journal.add(Troubled, f"a commit by hand: {error.code}: {error}")
+        else:
+            self._journal.add(CommittedByHand, batch.partition, batch.end)
+
+    @property
+    def _epoch(self) -> int:
+        return self._reader.member_epoch
+
+    def _taken(self, partitions: list[TopicPartition]) -> None:
+        self._journal.add(Taken, self._epoch, [one.partition for one in partitions])
+
+    def _let_go(self, partitions: list[TopicPartition]) -> None:
+        self._journal.add(LetGo, self._epoch, [one.partition for one in partitions])
+
+    def _lost(self, partitions: list[TopicPartition]) -> None:
+        self._journal.add(LetGo, self._epoch, [one.partition for one in partitions], True)
+
+
+def main(arguments: list[str]) -> None:
+    """Be a member until SIGTERM."""
+    plan = Plan(**json.loads(arguments[0]))
+    journal = Journal(Path(plan.journal))
+    logging.getLogger("tidemark.client").addHandler(_Warnings(journal))
+    try:
+        member = Member(plan, journal)
+    except TidemarkError as error:
+        journal.add(GaveUp, f"{error.code}: {error}")
+        return
+    signal.signal(signal.SIGTERM, lambda *_: member.leave())
+    member.run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

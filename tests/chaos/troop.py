@@ -1,0 +1,206 @@
+"""The members of a round's consumer group: they join, leave, are killed and stopped, while their topic grows."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tidemark.client import AdminClient
+from tidemark.client.ranges import RangeReader
+from tidemark.core.groups.partitioning import OFFSETS_TOPIC, partition_of_group
+from tidemark.core.groups.records import decode
+from tidemark.core.groups.state import Change
+from tidemark.local.process import ServiceProcess
+from tidemark.model import TidemarkError
+
+from tests.chaos.group_history import GroupHistory, Processed, Taken, read_journal
+from tests.chaos.group_member import Plan
+from tests.chaos.loads import Load
+
+GROUP = "troop"
+SLOTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"by_hand": True, "assignor": "uniform"},
+    {"one_by_one": True},
+    {"instance_id": "fixed"},
+)
+"""How the members differ."""
+_CALL_S = 5.0
+_PAUSE_S = (0.5, 2.5)
+_STOP_S = (0.5, 6.0)
+_LEAVE_S = 30.0
+_SETTLED_S = 60.0
+
+
+class Troop:
+    """One group on one topic; its methods are called from one thread at a time."""
+
+    def __init__(self, directory: Path, bootstrap: str, admin: str, load: Load, seed: int) -> None:
+        self.told: list[str] = []
+        self.lives = 0
+        self._directory = directory
+        self._plan = Plan(bootstrap, GROUP, load.topic, "")
+        self._admin = admin
+        self._load = load
+        self._chance = random.Random(seed)
+        self._members: dict[int, ServiceProcess] = {}
+        self._failures: list[str] = []
+        self.partitions = load.partitions
+        """Of the topic, as far as it is known to have grown."""
+
+    def __enter__(self) -> Troop:
+        """Everybody joins, and is given something to read."""
+        self._directory.mkdir()
+        for slot in range(len(SLOTS)):
+            self._join(slot)
+        deadline_s = time.monotonic() + _SETTLED_S
+        while not all(any(isinstance(one, Taken) for one in read_journal(path)) for path in self._journals):
+            if time.monotonic() > deadline_s:
+                self._failures.append("a member was given nothing to read before anything went wrong")
+                break
+            time.sleep(0.1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nobody is left, however this round has ended."""
+        for member in self._members.values():
+            member.kill()
+        self._members.clear()
+
+    def live_until(self, ended: threading.Event) -> None:
+        """One change after the other; everybody is there and awake when this returns."""
+        acts = (self._kill, self._kill, self._stop, self._stop, self._leave, self._leave, self._grow)
+        while not ended.wait(self._chance.uniform(*_PAUSE_S)):
+            self._chance.choice(acts)(ended)
+            for slot in range(len(SLOTS)):
+                if slot not in self._members and self._chance.random() < 0.7:
+                    self._join(slot)
+        for slot in range(len(SLOTS)):
+            if slot not in self._members:
+                self._join(slot)
+
+    def end(self, ends: dict[int, int]) -> GroupHistory:
+        """Read on until all is processed, and leave; what they did and saw. Brokers must be well."""
+        deadline_s = time.monotonic() + _SETTLED_S
+        while True:
+            reached = self._reached()
+            if all(reached.get(index, 0) >= end for index, end in ends.items()):
+                break
+            if time.monotonic() > deadline_s:
+                self._failures.append(f"after {_SETTLED_S:.0f} s of peace the group is at {reached} of {ends}")
+                break
+            time.sleep(0.2)
+        for slot in tuple(self._members):
+            self._say_leave(slot)
+        for slot in tuple(self._members):
+            self._await_leave(slot)
+        history = GroupHistory(self._load.topic, unfinished=self._failures)
+        history.journals = {path.stem: read_journal(path) for path in self._journals}
+        history.final = {index: range(end) for index, end in ends.items()}
+        history.coordinator = read_coordinators(self._plan.bootstrap)
+        return history
+
+    @property
+    def _journals(self) -> Sequence[Path]:
+        return sorted(self._directory.glob("*.journal"))
+
+    def _reached(self) -> dict[int, int]:
+        """Up to where somebody has processed each partition."""
+        reached: dict[int, int] = {}
+        for path in self._journals:
+            for one in read_journal(path):
+                if isinstance(one, Processed):
+                    reached[one.partition] = max(reached.get(one.partition, 0), one.end)
+        return reached
+
+    # -- what befalls them
+
+    def _join(self, slot: int) -> None:
+        life = f"member-{slot}-{self.lives:03}"
+        self.lives += 1
+        plan = replace(self._plan, journal=str(self._directory / f"{life}.journal"), **SLOTS[slot])
+        Path(plan.journal).touch()
+        module, argument = plan.command
+        log = self._directory / f"{life}.log"
+        member = self._members[slot] = ServiceProcess(life, module, [argument], log=log, environment={})
+        member.start()
+        self.told.append(f"{life} joins")
+
+    def _one(self) -> int | None:
+        return self._chance.choice(sorted(self._members)) if self._members else None
+
+    def _kill(self, ended: threading.Event) -> None:
+        slot = self._one()
+        if slot is not None:
+            member = self._members.pop(slot)
+            self._note_end_of(member)
+            member.kill()
+            self.told.append(f"kill -9 {member.name}")
+
+    def _stop(self, ended: threading.Event) -> None:
+        slot = self._one()
+        if slot is not None:
+            member = self._members[slot]
+            member.pause()
+            self.told.append(f"SIGSTOP {member.name}")
+            ended.wait(self._chance.uniform(*_STOP_S))
+            member.signal(signal.SIGCONT)
+
+    def _leave(self, ended: threading.Event) -> None:
+        slot = self._one()
+        if slot is not None:
+            self._say_leave(slot)
+            self._await_leave(slot)
+
+    def _say_leave(self, slot: int) -> None:
+        self._note_end_of(self._members[slot])
+        self._members[slot].signal(signal.SIGTERM)
+
+    def _await_leave(self, slot: int) -> None:
+        member = self._members.pop(slot)
+        if not member.wait(_LEAVE_S):
+            self._failures.append(f"{member.name} did not leave within {_LEAVE_S:.0f} s")
+            member.kill()
+        elif member.exit_status == -signal.SIGTERM and not read_journal(self._directory / f"{member.name}.journal"):
+            pass  # it had not begun
+        elif member.exit_status != 0:
+            self._failures.append(f"{member.name} ended with {member.exit_status}: {member.tail()}")
+        self.told.append(f"{member.name} leaves")
+
+    def _note_end_of(self, member: ServiceProcess) -> None:
+        if not member.running:
+            self._failures.append(f"{member.name} had ended by itself: {member.tail()}")
+
+    def _grow(self, ended: threading.Event) -> None:
+        """By one partition, unless it has grown enough; the answer may be lost."""
+        try:
+            with AdminClient(self._admin, timeout_s=_CALL_S) as admin:
+                self.partitions = len(admin.describe_topics([self._load.topic])[0].partitions)
+                if self.partitions < self._load.grows_to:
+                    admin.create_partitions(self._load.topic, total_count=self.partitions + 1)
+                    self.partitions += 1
+                    self.told.append(f"{self._load.topic} grows to {self.partitions}")
+        except TidemarkError as error:
+            self.told.append(f"{self._load.topic} does not grow: {error.code}")
+
+
+def read_coordinators(bootstrap: str, *, deadline_s: float = 60.0) -> list[Change]:
+    """All that is written of the group, in order."""
+    with RangeReader(bootstrap, deadline_s=deadline_s) as reader:
+        count = len(reader.topics([OFFSETS_TOPIC])[OFFSETS_TOPIC].partitions)
+        index = partition_of_group(GROUP, count)
+        bounds = reader.bounds(OFFSETS_TOPIC, [index])[index]
+        rows = [
+            row
+            for batch in reader.read(OFFSETS_TOPIC, index, bounds.earliest, bounds.latest)
+            for row in batch.select(["offset", "key", "value"]).to_pylist()
+        ]
+    assert [row["offset"] for row in rows] == list(range(bounds.latest)), "compacted: what it held cannot be told"
+    changes = [decode(row["key"], row["value"]) for row in rows]
+    return [one for one in changes if one is not None and one.key.group_id == GROUP]
