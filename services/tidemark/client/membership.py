@@ -299,6 +299,10 @@ class Membership:
                 try:
                     await self._step(self._wanted)
                 except TidemarkError as error:
+                    if error.code in _LOST:  # the next heartbeat would say so too
+                        self._lost(error)
+                        self._poke.set()
+                        continue
                     if not error.retriable:
                         self._reader.fail(error)
                         return

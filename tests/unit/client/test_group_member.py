@@ -10,7 +10,7 @@ import pytest
 from tidemark.client.coordinator import Coordinator
 from tidemark.client.group_settings import group_settings
 from tidemark.client.membership import GroupPosition, Membership
-from tidemark.model import TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.v1 import group_service_pb2 as pb
 
 Asked = tuple[pb.GroupHeartbeatRequest, asyncio.Future[pb.GroupHeartbeatResponse]]
@@ -53,6 +53,7 @@ class SlowReader:
         self.may_take = asyncio.Event()
         self.may_take.set()
         self.idle_s = 0.0
+        self.refusal: TidemarkError | None = None
 
     async def release(self, partitions: frozenset[TopicPartition]) -> None:
         return
@@ -62,6 +63,8 @@ class SlowReader:
 
     async def take_up(self, partitions: frozenset[TopicPartition]) -> None:
         await self.may_take.wait()
+        if self.refusal is not None:
+            raise self.refusal
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         return
@@ -125,3 +128,20 @@ async def test_what_is_assigned_counts_as_owned_before_it_is_taken_up(
             break
     assert owned(request) == [0, 1], "it may read it any moment"
     assert member.owned == {TopicPartition("a", 0)}
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER, ErrorCode.FENCED_MEMBER_EPOCH])
+async def test_a_member_that_learns_in_a_hand_over_that_it_is_out_joins_again(
+    coordinator: ByHand, reader: SlowReader, member: Membership, code: ErrorCode
+) -> None:
+    reader.refusal = TidemarkError(code, "it was silent for too long")
+    _, answer = await coordinator.beat()
+    answer.set_result(response(1, 0))
+    while True:
+        request, _ = await coordinator.beat()
+        if request.member_epoch == 0:
+            break
+    assert owned(request) == []
+    reader.refusal = None
+    coordinator.asked.put_nowait((request, _))
+    assert owned(await coordinator.told(2, 0)) == [0]
