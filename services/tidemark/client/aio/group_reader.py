@@ -47,6 +47,8 @@ class GroupReader:
         self._let_go = asyncio.Event()
         self._working_since_s: float | None = None
         self._told: set[asyncio.Future[None]] = set()
+        self._revoked: set[TopicPartition] = set()
+        """The application was told that these go; they are still to be dropped."""
 
     # -- the consumer's side ---------------------------------------------------------------------------------------
 
@@ -176,7 +178,9 @@ class GroupReader:
         while self._in_hand in partitions and self._in_hand in cursors:
             self._let_go.clear()
             await self._let_go.wait()
-        await self._tell(self._handlers[1], partitions & cursors.keys())
+        going = partitions & cursors.keys()
+        self._revoked |= going
+        await self._tell(self._handlers[1], going)
 
     def processed(self) -> dict[TopicPartition, GroupPosition]:
         """How far the application is done."""
@@ -213,7 +217,8 @@ class GroupReader:
         """Read these no more, at once."""
         mine = frozenset(partitions)
         dropped = mine & self._fetcher.cursors.keys()
-        lost = [where for where in sorted(dropped) if not self._fetcher.cursors[where].withheld]
+        lost = sorted(dropped - self._revoked)
+        self._revoked -= mine
         for where in dropped:
             cursor = self._fetcher.cursors.pop(where)
             cursor.withheld = True
