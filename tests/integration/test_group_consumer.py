@@ -185,6 +185,28 @@ async def test_commits_by_hand_count_what_was_given_and_what_is_named(
         assert (await by_hand.committed())[TopicPartition(topic, 0)] == 7
 
 
+@pytest.mark.parametrize("leaves", ["closes", "subscribes to nothing"])
+async def test_who_commits_by_hand_can_do_so_when_it_is_told_that_its_partitions_go(
+    cluster: LocalCluster, topic: str, group: str, leaves: str
+) -> None:
+    failed: list[TidemarkError] = []
+
+    async def went(partitions: list[TopicPartition]) -> None:
+        try:
+            await consumer.commit()
+        except TidemarkError as error:
+            failed.append(error)
+
+    async with Consumer(cluster.bootstrap, group=group, auto_commit_interval_ms=0) as consumer:
+        await consumer.subscribe([topic], on_revoked=went)
+        await read(consumer, 10)
+        if leaves != "closes":
+            await consumer.subscribe([])
+    assert failed == []
+    async with Consumer(cluster.bootstrap, group=group) as other:
+        assert sum((await other.committed()).values()) == 10
+
+
 async def test_who_works_for_too_long_loses_its_partitions_is_told_and_comes_back(
     cluster: LocalCluster, topic: str, group: str
 ) -> None:

@@ -101,9 +101,9 @@ class Consumer(Lifecycle):
         """Stop fetching; whoever waits for records is told. A member leaves its group, after a last commit."""
         if not self._failed:
             self._done_with_last()
-        group, self._group = self._group, None
-        if group is not None:
-            await group.stop()
+        if self._group is not None:
+            await self._group.stop()  # the application may commit when it is told of it
+            self._group = None
         for task in self._resets:
             task.cancel()
         await asyncio.gather(*self._resets, return_exceptions=True)

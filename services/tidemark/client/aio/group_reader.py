@@ -77,9 +77,9 @@ class GroupReader:
     ) -> None:
         """Become a member, or want other topics; no topics: leave."""
         wanted = frozenset(topics)
-        self._handlers = (on_assigned, on_revoked, on_lost)
         if self.error is not None or not wanted:
-            await self._leave()
+            await self._leave()  # that is told to whom what it has was told
+        self._handlers = (on_assigned, on_revoked, on_lost)
         if not wanted:
             return
         self.gave(None)
