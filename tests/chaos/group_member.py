@@ -11,7 +11,8 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ from tests.chaos.group_history import (
 
 _POLL_S = 0.2
 _WORK_S = (0.0, 0.02)
+_COMMIT_S = 0.2
 _NOT_OURS = frozenset(
     {
         ErrorCode.FENCED_MEMBER_EPOCH,
@@ -51,7 +53,7 @@ class Plan:
     """How a member behaves.
 
     Attributes:
-        by_hand: it commits after each batch that it worked on; else its client does now and then.
+        by_hand: it commits now and then, and when partitions go; else its client does.
         one_by_one: it iterates over records; else it polls for batches.
         instance_id: of a static member.
     """
@@ -89,7 +91,8 @@ class _Warnings(logging.Handler):
         self._journal = journal
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._journal.add(Troubled, record.getMessage())
+        if record.getMessage().startswith("group "):
+            self._journal.add(Troubled, record.getMessage())
 
 
 class Member:
@@ -99,6 +102,10 @@ class Member:
         self._plan = plan
         self._journal = journal
         self._leaves = self._waits = False
+        self._done: dict[int, int] = {}
+        self._turns: Counter[int] = Counter()
+        """How often each partition was let go."""
+        self._committed_s = time.monotonic()
         self._chance = random.Random()
         settings = {"auto_commit_interval_ms": 0 if plan.by_hand else 300, "rebalance_timeout_ms": 10_000}
         self._consumer = Consumer(
@@ -138,10 +145,13 @@ class Member:
         batch = self._next()
         if batch is None:
             return
+        turn = self._turns[batch.partition]
         time.sleep(self._chance.uniform(*_WORK_S) / (20 if self._plan.one_by_one else 1))
         self._journal.add(Processed, *batch)
-        if self._plan.by_hand and (not self._plan.one_by_one or self._chance.random() < 0.02):
-            self._commit(batch)
+        if turn == self._turns[batch.partition]:  # else it was lost meanwhile
+            self._done[batch.partition] = batch.end
+        if self._plan.by_hand and time.monotonic() > self._committed_s + _COMMIT_S:
+            self._commit(tuple(self._done))
 
     def _next(self) -> _Batch | None:
         asked_s, before = time.monotonic(), self._epoch
@@ -170,16 +180,19 @@ class Member:
         finally:
             self._waits = False
 
-    def _commit(self, batch: _Batch) -> None:
-        where = TopicPartition(self._plan.topic, batch.partition)
+    def _commit(self, partitions: Sequence[int]) -> None:
+        """What it is done with of these."""
+        done = {one: end for one, end in dict(self._done).items() if one in partitions}
         try:
-            self._consumer.commit({where: batch.end})
+            self._consumer.commit({TopicPartition(self._plan.topic, one): end for one, end in done.items()})
         except TidemarkError as error:
             if error.code not in _NOT_OURS and not error.retriable:
                 raise
             self._journal.add(Troubled, f"a commit by hand: {error.code}: {error}")
         else:
-            self._journal.add(CommittedByHand, batch.partition, batch.end)
+            for one, end in done.items():
+                self._journal.add(CommittedByHand, one, end)
+            self._committed_s = time.monotonic()
 
     @property
     def _epoch(self) -> int:
@@ -189,10 +202,21 @@ class Member:
         self._journal.add(Taken, self._epoch, [one.partition for one in partitions])
 
     def _let_go(self, partitions: list[TopicPartition]) -> None:
-        self._journal.add(LetGo, self._epoch, [one.partition for one in partitions])
+        going = [one.partition for one in partitions]
+        if self._plan.by_hand:
+            self._commit(going)
+        self._forget(going)
+        self._journal.add(LetGo, self._epoch, going)
 
     def _lost(self, partitions: list[TopicPartition]) -> None:
-        self._journal.add(LetGo, self._epoch, [one.partition for one in partitions], True)
+        gone = [one.partition for one in partitions]
+        self._forget(gone)
+        self._journal.add(LetGo, self._epoch, gone, True)
+
+    def _forget(self, partitions: Sequence[int]) -> None:
+        for one in partitions:
+            self._turns[one] += 1
+            self._done.pop(one, None)
 
 
 def main(arguments: list[str]) -> None:
