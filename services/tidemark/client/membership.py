@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -96,6 +97,8 @@ class Membership:
         self._interval_s = 1.0
         self._session_s = _SESSION_TIMEOUT_S
         self._lives_s = time.monotonic()
+        self._confirm_by_s = math.inf
+        """Until then it must be heard that what was taken away is given up."""
         self._committed: dict[TopicPartition, int] = {}
         self._committing = asyncio.Lock()
         """One after the other: a retry of an earlier commit must not undo a later one."""
@@ -103,6 +106,12 @@ class Membership:
         self._poke = asyncio.Event()
         self._news = asyncio.Event()
         self._epoch_news = asyncio.Event()
+
+    @property
+    def may_be_out(self) -> bool:
+        """Whether its partitions may be somebody else's: its coordinator's clocks began later than these."""
+        now_s = time.monotonic()
+        return now_s - self._lives_s > self._session_s or now_s > self._confirm_by_s
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -172,7 +181,8 @@ class Membership:
             self._poke.clear()
             said_s, epoch, said_all = time.monotonic(), self.member_epoch, self._say_all
             self._say_all = False
-            calling = asyncio.ensure_future(self._call(self._heartbeat(all_of_it=said_all), hold=not said_all))
+            request = self._heartbeat(all_of_it=said_all)
+            calling = asyncio.ensure_future(self._call(request, hold=not said_all))
             poked = asyncio.ensure_future(self._poke.wait())
             try:
                 await asyncio.wait({calling, poked}, return_when=asyncio.FIRST_COMPLETED)
@@ -182,7 +192,7 @@ class Membership:
                     calling.cancel()  # what it may have been answered is asked for again
                     self._say_all = True
             current = calling.done() and not calling.cancelled() and epoch == self.member_epoch
-            if current and not await self._take_answer(calling, said_s):
+            if current and not await self._take_answer(calling, said_s, _named(request)):
                 return
 
     async def _call(self, request: pb.GroupHeartbeatRequest, *, hold: bool) -> pb.GroupHeartbeatResponse:
@@ -193,8 +203,18 @@ class Membership:
         )
         return response
 
-    async def _take_answer(self, calling: asyncio.Future[pb.GroupHeartbeatResponse], said_s: float) -> bool:
-        """Whether to go on; `said_s`: when it was asked, from where on the coordinator counts the session."""
+    async def _take_answer(
+        self,
+        calling: asyncio.Future[pb.GroupHeartbeatResponse],
+        said_s: float,
+        said: frozenset[TopicPartition] | None,
+    ) -> bool:
+        """Whether to go on.
+
+        Args:
+            said_s: when it was asked, from where on the coordinator counts the session.
+            said: what it said it has; None: nothing of that.
+        """
         try:
             response = calling.result()
         except TidemarkError as error:
@@ -209,7 +229,7 @@ class Membership:
             self._reader.fail(error)
             self._reader.drop(self.owned)
             return False
-        self._lives_s = said_s
+        before_s, self._lives_s = self._lives_s, said_s
         self._reader.suspend(suspended=False)
         self._interval_s = max(0.01, response.heartbeat_interval_ms / 1000)
         self._session_s = max(0.1, response.session_timeout_ms / 1000)
@@ -222,6 +242,11 @@ class Membership:
                 TopicPartition(part.topic, index) for part in response.assignment.topics for index in part.partitions
             )
             self._news.set()
+        if self._wanted is not None:
+            if said is not None and said <= self._wanted:
+                self._confirm_by_s = math.inf
+            elif not self.owned <= self._wanted and self._confirm_by_s == math.inf:
+                self._confirm_by_s = before_s + self._settings.rebalance_timeout_ms / 1000
         return True
 
     def _heartbeat(self, *, all_of_it: bool) -> pb.GroupHeartbeatRequest:
@@ -273,6 +298,7 @@ class Membership:
         self.owned, self._wanted = frozenset(), None
         self._committed.clear()
         self.member_epoch = JOINING
+        self._confirm_by_s = math.inf
         self._say_all = True
         self._epoch_news.set()
         self._on_handed_over()
@@ -281,8 +307,11 @@ class Membership:
         """Give nothing while the session may be over; leave while the application does not ask for anything."""
         while True:
             await asyncio.sleep(min(_LOOK_S, self._session_s / 4))
-            if time.monotonic() - self._lives_s > self._session_s:
+            if self.may_be_out:
                 self._reader.suspend(suspended=True)
+            if time.monotonic() > self._confirm_by_s:
+                self._lost(_slow(self._settings.rebalance_timeout_ms))
+                self._poke.set()
             idle_s = self._reader.idle_s
             if self.owned and idle_s * 1000 > self._settings.max_poll_interval_ms:
                 await self._leave(LEAVING)
@@ -383,6 +412,20 @@ def _silent(idle_s: float) -> TidemarkError:
         f"the application asked for nothing in {idle_s:.0f} s, so others get its partitions; max_poll_interval_ms says "
         "how long that may be",
     )
+
+
+def _slow(rebalance_timeout_ms: int) -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.UNKNOWN_MEMBER,
+        f"partitions were not given up within rebalance_timeout_ms, {rebalance_timeout_ms}, so others get them",
+    )
+
+
+def _named(request: pb.GroupHeartbeatRequest) -> frozenset[TopicPartition] | None:
+    """What it says that the member has; None: it does not say."""
+    if not request.HasField("owned"):
+        return None
+    return frozenset(TopicPartition(one.topic, index) for one in request.owned.topics for index in one.partitions)
 
 
 def commit_request(

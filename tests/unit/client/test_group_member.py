@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -47,16 +49,18 @@ class ByHand:
 
 
 class SlowReader:
-    """Takes partitions up when the test lets it."""
+    """Takes partitions up, and gives them up, when the test lets it."""
 
     def __init__(self) -> None:
         self.may_take = asyncio.Event()
         self.may_take.set()
+        self.may_release = asyncio.Event()
+        self.may_release.set()
         self.idle_s = 0.0
         self.refusal: TidemarkError | None = None
 
     async def release(self, partitions: frozenset[TopicPartition]) -> None:
-        return
+        await self.may_release.wait()
 
     def processed(self) -> Mapping[TopicPartition, GroupPosition]:
         return {}
@@ -145,3 +149,62 @@ async def test_a_member_that_learns_in_a_hand_over_that_it_is_out_joins_again(
     reader.refusal = None
     coordinator.asked.put_nowait((request, _))
     assert owned(await coordinator.told(2, 0)) == [0]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Stands still but for the test; on `now_s`."""
+    told = SimpleNamespace(now_s=time.monotonic())
+    monkeypatch.setattr("tidemark.client.membership.time", SimpleNamespace(monotonic=lambda: told.now_s))
+    return told
+
+
+async def test_a_member_may_be_out_from_the_very_moment_that_its_session_ends(
+    clock: SimpleNamespace, coordinator: ByHand, member: Membership
+) -> None:
+    await coordinator.told(1, 0)
+    clock.now_s += 45
+    assert not member.may_be_out
+    clock.now_s += 0.001
+    assert member.may_be_out, "nothing had time to look at the clock"
+
+
+async def test_a_member_that_cannot_give_up_in_its_rebalance_timeout_may_be_out_though_it_is_answered(
+    clock: SimpleNamespace, coordinator: ByHand, reader: SlowReader, member: Membership
+) -> None:
+    await coordinator.told(1, 0, 1)
+    reader.may_release.clear()
+    clock.now_s += 1
+    await _answered(coordinator, response(1, 0, 1))
+    _, answer = await coordinator.beat()
+    clock.now_s += 1
+    answer.set_result(response(1, 0))
+    await _answered(coordinator, pb.GroupHeartbeatResponse(member_epoch=1, session_timeout_ms=45_000))
+    clock.now_s += 30
+    for _ in range(2):
+        await _answered(coordinator, pb.GroupHeartbeatResponse(member_epoch=1, session_timeout_ms=45_000))
+    clock.now_s += 27.9
+    assert not member.may_be_out
+    clock.now_s += 1.2
+    assert member.may_be_out
+    while (await coordinator.beat())[0].member_epoch != 0:
+        pass  # then it joins again
+    assert not member.owned
+
+
+async def test_a_member_that_has_given_up_and_was_heard_is_in(
+    clock: SimpleNamespace, coordinator: ByHand, reader: SlowReader, member: Membership
+) -> None:
+    await coordinator.told(1, 0, 1)
+    assert owned(await coordinator.told(1, 0)) == [0]
+    await _answered(coordinator, pb.GroupHeartbeatResponse(member_epoch=2, session_timeout_ms=450_000))
+    clock.now_s += 100
+    assert not member.may_be_out
+
+
+async def _answered(coordinator: ByHand, told: pb.GroupHeartbeatResponse) -> None:
+    """The next heartbeat is answered so, and the one after it comes."""
+    _, answer = await coordinator.beat()
+    answer.set_result(told)
+    request, after = await coordinator.beat()
+    coordinator.asked.put_nowait((request, after))

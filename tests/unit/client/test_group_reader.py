@@ -7,12 +7,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tidemark.client.aio.consumer import Consumer
 from tidemark.client.aio.group_reader import GroupReader
 from tidemark.client.cluster import Cluster
 from tidemark.client.cursor import Cursor
 from tidemark.client.fetcher import Fetcher
 from tidemark.client.group_settings import group_settings
 from tidemark.model import TopicPartition
+from tidemark.record.envelope import Batch, parse_envelope, stamped
+from tidemark.record.payload import build_batch, from_columns
 
 ONE, OTHER = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -36,7 +39,12 @@ class Told:
 @pytest.fixture
 def fetcher() -> SimpleNamespace:
     return SimpleNamespace(
-        cursors={}, suspended=False, wake=lambda: None, regroup=lambda: None, moved=lambda cursor: None
+        cursors={},
+        suspended=False,
+        wake=lambda: None,
+        regroup=lambda: None,
+        moved=lambda cursor: None,
+        look_again=lambda: None,
     )
 
 
@@ -91,3 +99,22 @@ async def test_what_comes_back_can_be_lost(reader: GroupReader, fetcher: SimpleN
     reader.drop([ONE])
     await turns()
     assert told.all == [("revoked", [ONE]), ("lost", [ONE])]
+
+
+async def test_a_process_that_stood_still_gives_nothing_that_others_may_be_reading(
+    reader: GroupReader, fetcher: SimpleNamespace, membership: SimpleNamespace
+) -> None:
+    consumer = Consumer("127.0.0.1:1", group="g")
+    consumer._started, consumer._group = cast(Fetcher, fetcher), reader
+    for number in range(2):
+        data = build_batch(from_columns(None, [b"a", b"b"], [7, 7]))
+        stamp = stamped(Batch(parse_envelope(data), data), base_offset=2 * number, leader_epoch=0)
+        fetcher.cursors[ONE].take(stamp.data)
+    assert await consumer.poll(0) is not None
+    assert not consumer.wants_back
+    membership.may_be_out = True  # and nothing had the time to say so
+    assert consumer.wants_back
+    assert await consumer.poll(0) is None
+    membership.may_be_out = False
+    reader.suspend(suspended=False)
+    assert await consumer.poll(0) is not None

@@ -104,6 +104,8 @@ class GroupReader:
 
     def asked(self) -> None:
         """The application is done with what it had, and asks for more."""
+        if self.is_suspended:
+            self.suspend(suspended=True)  # the process may have stood still: nobody has looked at the clock since
         self._working_since_s = None
         if self._in_hand is not None:
             self._in_hand = None
@@ -117,10 +119,15 @@ class GroupReader:
     @property
     def wants_back(self) -> bool:
         """Whether what was given and not worked on yet should be given back: others wait for it, or may have it."""
-        if self._fetcher.suspended:
+        if self.is_suspended:
             return True
         cursor = None if self._in_hand is None else self._fetcher.cursors.get(self._in_hand)
         return self._in_hand is not None and (cursor is None or cursor.withheld)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether nothing is given: what it reads may be somebody else's, as of this very moment; from any thread."""
+        return self._fetcher.suspended or (self._membership is not None and self._membership.may_be_out)
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None, *, timeout_s: float) -> None:
         """Have the group remember what was given, or these."""
