@@ -53,6 +53,6 @@ SHRINKING = Load(
     burst=15,
     configs={"retention.bytes": "60000", "segment.bytes": "8192", "file.delete.delay.ms": "100"},
 )
-SHARED = Load("shared", 4, ("e",), (), burst=10, grows_to=8)
+SHARED = Load("shared", 4, ("e",), (), burst=6, grows_to=8)
 """Read by a consumer group."""
 LOADS = (PLAIN, COMPACTED, SHRINKING, SHARED)

@@ -27,12 +27,11 @@ GROUP = "troop"
 SLOTS: tuple[dict[str, Any], ...] = (
     {},
     {"by_hand": True, "assignor": "uniform"},
-    {"one_by_one": True},
-    {"instance_id": "fixed"},
+    {"one_by_one": True, "instance_id": "fixed"},
 )
 """How the members differ."""
 _CALL_S = 5.0
-_PAUSE_S = (0.5, 2.5)
+_PAUSE_S = (0.5, 3.5)
 _STOP_S = (0.5, 6.0)
 _LEAVE_S = 30.0
 _SETTLED_S = 60.0
