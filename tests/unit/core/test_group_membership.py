@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tidemark.core.groups.membership import Heartbeat
+from tidemark.core.groups.records import encode
 from tidemark.core.groups.state import AWAY, LEAVING, GroupPartition, GroupState, MemberState, TopicFacts
 from tidemark.model import ErrorCode, TidemarkError
 
@@ -250,3 +251,28 @@ def test_the_assignor_that_most_members_name_is_taken_and_the_brokers_first_wher
     world.coordinator.heartbeat(Heartbeat(GROUP, "m2", LEAVING), world.situation)
     world.coordinator.heartbeat(Heartbeat(GROUP, "m3", LEAVING), world.situation)
     assert world.group.assigned.assignor == "sticky"
+
+
+@pytest.mark.parametrize("written", range(7))
+def test_whatever_of_a_farewell_is_written_everything_is_read_in_the_end(world: GroupWorld, written: int) -> None:
+    leaver, other = world.add("a"), world.add("a")
+    world.settle()
+    outcome = world.coordinator.heartbeat(Heartbeat(GROUP, leaver.member_id, LEAVING), world.situation)
+    world.log.extend(encode(change) for change in outcome.changes[:written])
+    world.kill(leaver)
+    world.fail_over()
+    world.settle()
+    assert other.reading == a(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("written", range(6))
+def test_whatever_of_a_join_is_written_the_member_gets_its_share(world: GroupWorld, written: int) -> None:
+    first = world.add("a")
+    world.settle()
+    second = world.add("a")
+    request = Heartbeat(GROUP, second.member_id, 0, topics=("a",), rebalance_timeout_ms=SESSION_MS)
+    outcome = world.coordinator.heartbeat(request, world.situation)
+    world.log.extend(encode(change) for change in outcome.changes[:written])
+    world.fail_over()
+    world.settle()
+    assert (len(first.reading), len(second.reading)) == (2, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemark.core.groups.group import Group
-from tidemark.core.groups.state import Change, Holding, HoldingKey, Key, SpecKey, TargetKey, Value
+from tidemark.core.groups.state import Change, GroupKey, Holding, HoldingKey, Key, SpecKey, TargetKey, Value
 
 
 class Transaction:
@@ -19,8 +19,11 @@ class Transaction:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """So far; each key once."""
-        return tuple(self._changes.values())
+        """So far; each key once, a new epoch first: who finds only that computes anew, with whom it finds."""
+        epoch = self._changes.get((GroupKey, GroupKey(self.group.group_id)))
+        if epoch is None or epoch.value is None:
+            return tuple(self._changes.values())
+        return (epoch, *(change for change in self._changes.values() if change is not epoch))
 
     def put(self, key: Key, value: Value | None) -> None:
         """A key has this value from now on, None for none."""
