@@ -1,0 +1,125 @@
+"""Lives of simulated groups, and known mistakes in the code of groups that they must show.
+
+python -m tests.simulation.group_lives --seeds 1000 [--first 0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+from tidemark.core.groups import membership, offsets
+from tidemark.core.groups.hand_over import next_holding
+from tidemark.core.groups.state import NO_PARTITIONS, Holding, MemberState
+from tidemark.core.groups.transaction import Transaction
+
+from tests.simulation.group_world import BrokenError, GroupWorld, draw
+
+WORLDS_MAX = 60
+
+
+class GroupLife(NamedTuple):
+    """A world that was lived through; `broken`: the name of what did not hold, and how."""
+
+    world: GroupWorld
+    broken: tuple[str, str] | None
+
+    @property
+    def story(self) -> str:
+        """For people."""
+        lines = [f"{at_ms:7} ms  {sentence}" for at_ms, sentence in self.world.story]
+        end = "nothing broke" if self.broken is None else f"{self.world.engine.now:7} ms  {self.broken[1]}"
+        return "\n".join([f"group world, seed {self.world.engine.seed}", *lines, end])
+
+
+def live(seed: int) -> GroupLife:
+    """The life of that seed, as far as it goes."""
+    world = GroupWorld(seed, draw(seed))
+    try:
+        world.live()
+    except BrokenError as broken:
+        return GroupLife(world, (broken.name, str(broken)))
+    except AssertionError as error:
+        return GroupLife(world, ("an assertion of the core", f"an assertion of the core: {error}"))
+    return GroupLife(world, None)
+
+
+def gives_what_is_not_let_go_of(monkeypatch: Any) -> None:
+    """What a member is told to give up is free at once."""
+
+    def impatient(holding: Holding, *arguments: Any, **named: Any) -> Holding:
+        found = next_holding(holding, *arguments, **named)
+        return replace(found, revoking=NO_PARTITIONS) if found.state is MemberState.UNREVOKED else found
+
+    monkeypatch.setattr(membership, "next_holding", impatient)
+
+
+def remembers_commits_of_who_is_out(monkeypatch: Any) -> None:
+    """Nobody looks at who commits, or in which epoch."""
+    monkeypatch.setattr(offsets, "check_committer", lambda *_: None)
+    monkeypatch.setattr(offsets, "_refusal", lambda *_: None)
+
+
+def raises_the_epoch_last(monkeypatch: Any) -> None:
+    """The records of a change are in the order in which it was made."""
+    monkeypatch.setattr(Transaction, "changes", property(lambda self: tuple(self._changes.values())))
+
+
+class GroupMutant(NamedTuple):
+    """A mistake, the step of docs/groups.md that it breaks, and what shows it."""
+
+    patch: Callable[[Any], None]
+    rule: str
+    caught_by: str
+
+    @property
+    def name(self) -> str:
+        return self.patch.__name__
+
+
+GROUP_MUTANTS = (
+    GroupMutant(gives_what_is_not_let_go_of, "G4", "ONE-OWNER"),
+    GroupMutant(remembers_commits_of_who_is_out, "G7", "COMMITS-KEPT"),
+    GroupMutant(raises_the_epoch_last, "G8", "SETTLED"),
+)
+
+
+def catch(mutant: GroupMutant) -> tuple[int, GroupLife] | None:
+    """In how many worlds it was found, and the last of them; None where none shows it."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        mutant.patch(monkeypatch)
+        for seed in range(WORLDS_MAX):
+            life = live(seed)
+            if life.broken is not None:
+                return seed + 1, life
+    return None
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status 1 and a story at the first failure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, required=True, help="how many worlds")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    options = parser.parse_args(arguments)
+    return soak(options.first, options.seeds)
+
+
+def soak(first: int, count: int) -> int:
+    """Exit status 1 and a story at the first failure."""
+    reads = commits = 0
+    for seed in range(first, first + count):
+        life = live(seed)
+        if life.broken is not None:
+            sys.stdout.write(life.story + "\n")
+            return 1
+        reads, commits = reads + life.world.reads, commits + life.world.commits
+    sys.stdout.write(f"{count} groups, {reads} records read, {commits} commits: all is well\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

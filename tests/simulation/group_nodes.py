@@ -1,0 +1,379 @@
+"""The shells of a simulated group: who carries out the coordinator's core, and members that keep to docs/groups.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
+from tidemark.core.groups.group import Group
+from tidemark.core.groups.membership import Heartbeat, HeartbeatAnswer, Situation
+from tidemark.core.groups.offsets import Commit, check_committer
+from tidemark.core.groups.records import decode, encode
+from tidemark.core.groups.state import JOINING, LEAVING, Change, Committed, GroupPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+
+from tests.simulation.engine import Node
+
+if TYPE_CHECKING:
+    from tests.simulation.group_world import GroupWorld
+
+GROUP = "g"
+TOPIC = "a"
+SESSION_MS = 1000
+REBALANCE_MS = 1500
+_SWEEP_MS = 50
+_STOOD_STILL_MS = 100
+_CALL_MS = 300
+_BEAT_MS = 100
+_READ_MS = 20
+_COMMIT_MS = 130
+_REJOIN = frozenset({ErrorCode.UNKNOWN_MEMBER, ErrorCode.FENCED_MEMBER_EPOCH})
+
+Reply = Callable[[Any], None]
+Change_ = Callable[[GroupCoordinator, Situation], Outcome[Any]]
+
+
+class CoordinatorNode(Node):
+    """Leads the group's log now and then; answers when all that it has changed is committed."""
+
+    def __init__(self, world: GroupWorld, name: str) -> None:
+        super().__init__(world.engine, name)
+        self.next_write_fails = False
+        self._world = world
+        self._epoch = 0
+        self._core: GroupCoordinator | None = None
+        self._writes: list[tuple[list[Change], Callable[[bool], None]]] = []
+        self._due_ms = 0
+
+    @property
+    def _leads(self) -> bool:
+        """As its lease has it: who does not lead any more does not speak for the log."""
+        return self._world.leader is self and self._world.leader_epoch == self._epoch
+
+    def lead(self, epoch: int) -> None:
+        """From the outside: it is coordinator, and hears of it."""
+        self._epoch = epoch
+        self._writes, self._core = [], None
+        self.next_write_fails = False
+        self._due_ms = self.engine.now + _SWEEP_MS
+        self._load(epoch)
+
+    def depose(self) -> None:
+        """From the outside: of what it has under way some is in the log, in order, and none after that."""
+        under_way = [change for changes, _ in self._writes for change in changes]
+        kept = self.engine.dice("cut").randrange(len(under_way) + 1)
+        self._world.wrote(under_way[:kept])
+        self._writes = []
+
+    def forget(self) -> None:
+        """Its memory is gone with its process."""
+        self.depose()
+        self._core = None
+        self._epoch = -1
+
+    def change(self, change: Change_, reply: Reply) -> None:
+        """Carry out a request, as GroupShard.change."""
+        if not self._leads or self._core is None:
+            reply(TidemarkError(ErrorCode.COORDINATOR_LOADING, "not now, or not here"))
+            return
+        try:
+            outcome = change(self._core, self._world.situation())
+        except TidemarkError as error:
+            self._world.refused += 1
+            reply(error)
+            return
+        self._write(outcome.changes, lambda well: reply(outcome.answer if well and self._leads else _in_doubt()))
+
+    def _write(self, changes: Iterable[Change], then: Callable[[bool], None]) -> None:
+        self._writes.append((list(changes), then))
+        if len(self._writes) == 1:
+            self._write_next()
+
+    def _write_next(self) -> None:
+        epoch, first = self._epoch, self._writes[0]
+        delay_ms = self.engine.dice("write").choice((1, 2, 5, 30)) if first[0] else 0
+        self.engine.after(delay_ms, lambda: self._written(epoch, first))
+
+    def _written(self, epoch: int, write: tuple[list[Change], Callable[[bool], None]]) -> None:
+        """Replicas have it, whether the process is stopped or not."""
+        if not self._leads or self._epoch != epoch or not self._writes or self._writes[0] is not write:
+            self.run(lambda: write[1](False))
+            return
+        if self.next_write_fails and write[0]:
+            self._fail()
+            return
+        self._world.wrote(write[0])
+        del self._writes[0]
+        self.run(lambda: write[1](True))
+        if self._writes:
+            self._write_next()
+
+    def _fail(self) -> None:
+        """What was under way is in the log or not: the state is read anew."""
+        self.next_write_fails = False
+        waiting = [then for _, then in self._writes]
+        self.depose()
+        self._core = None
+        for then in waiting:
+            self.run(lambda then=then: then(False))  # type: ignore[misc]
+        self._load(self._epoch)
+
+    def _load(self, epoch: int) -> None:
+        self.after(self.engine.dice("load").choice((5, 50, 300)), lambda: self._loaded(epoch))
+
+    def _loaded(self, epoch: int) -> None:
+        if not self._leads or self._epoch != epoch or self._core is not None:
+            return
+        read = [decode(*encode(change)) for change in self._world.log]
+        self._core = GroupCoordinator.replay([one for one in read if one is not None], self.engine.now)
+        self._sweep(epoch)
+
+    def _sweep(self, epoch: int) -> None:
+        """As Groups._sweep: a process that stood still holds that against no member."""
+        if not self._leads or self._epoch != epoch or self._core is None:
+            return
+        late_ms = self.engine.now - self._due_ms
+        self._due_ms = self.engine.now + _SWEEP_MS
+        if late_ms > _STOOD_STILL_MS:
+            self._core.excuse(late_ms)
+        for sweep in (GroupCoordinator.remove_overdue, GroupCoordinator.take_in_topics):
+            self._write(sweep(self._core, self._world.situation()).changes, lambda well: None)
+        self.after(_SWEEP_MS, lambda: self._sweep(epoch))
+
+
+class MemberNode(Node):
+    """One member; `reading` says up to where it has read what it reads."""
+
+    def __init__(self, world: GroupWorld, name: str) -> None:
+        super().__init__(world.engine, name)
+        self.reading: dict[int, int] = {}
+        self._world = world
+        self._dice = world.engine.dice(f"member {name}")
+        self._epoch = JOINING
+        self._wanted: frozenset[int] | None = None
+        self._whole = True
+        self._heard_ms = self.engine.now
+        self._confirm_by_ms: int | None = None
+        self._beat = 0
+        self._hand_over = 0
+        self._handing_over = False
+
+    @property
+    def may_be_out(self) -> bool:
+        """By its own clocks, which began before its coordinator's did."""
+        now_ms = self.engine.now
+        slow = self._confirm_by_ms is not None and now_ms > self._confirm_by_ms
+        return slow or now_ms - self._heard_ms > SESSION_MS
+
+    def start(self) -> None:
+        self._say()
+        self.after(_READ_MS, self._read)
+        self.after(_COMMIT_MS, self._commit_now_and_then)
+
+    def leave(self) -> None:
+        """It reads nothing any more, and says so, or that is lost too."""
+        self._commit(frozenset(self.reading), lambda _: None)
+        self.reading = {}
+        if self._epoch > JOINING:
+            self._ask(self._change(Heartbeat(GROUP, self.name, LEAVING)), lambda _: None)
+        self.alive = False
+        del self._world.members[self.name]
+
+    # -- heartbeats
+
+    def _say(self) -> None:
+        """A heartbeat; one is under way at a time, and who gets no answer says everything with the next."""
+        self._beat += 1
+        number, said_ms = self._beat, self.engine.now
+        owned = frozenset(self.reading) | (self._wanted or frozenset())
+        beat = Heartbeat(
+            GROUP,
+            self.name,
+            self._epoch,
+            rebalance_timeout_ms=REBALANCE_MS if self._whole else 0,
+            topics=(TOPIC,) if self._whole else None,
+            owned=frozenset(GroupPartition(TOPIC, "id", one) for one in owned) if self._whole else None,
+        )
+        said = owned if self._whole else None
+        self._whole = False
+        self._ask(self._change(beat), lambda answer: self._answered(number, said_ms, said, answer))
+        self.after(_CALL_MS, lambda: self._answered(number, said_ms, said, None))
+
+    def _answered(self, number: int, said_ms: int, said: frozenset[int] | None, answer: Any) -> None:
+        if number != self._beat:
+            return  # it was given up, or this is the second answer
+        self._beat += 1
+        match answer:
+            case HeartbeatAnswer():
+                self._take(said_ms, said, answer)
+            case TidemarkError() if answer.code in _REJOIN:
+                self._lose()
+            case _:
+                self._whole = True
+        if self.may_be_out and self._epoch != JOINING:
+            self._lose()
+        self.after(1 if self._whole and isinstance(answer, HeartbeatAnswer) else _BEAT_MS, self._say)
+
+    def _take(self, said_ms: int, said: frozenset[int] | None, answer: HeartbeatAnswer) -> None:
+        before_ms, self._heard_ms = self._heard_ms, said_ms
+        self._epoch = answer.member_epoch
+        if answer.assignment is not None:
+            self._wanted = frozenset(one.partition for one in answer.assignment)
+            self._follow()
+        if self._wanted is not None:
+            if said is not None and said <= self._wanted:
+                self._confirm_by_ms = None
+            elif not self.reading.keys() <= self._wanted and self._confirm_by_ms is None:
+                self._confirm_by_ms = before_ms + REBALANCE_MS
+
+    def _lose(self) -> None:
+        """Its partitions may be somebody else's: it begins anew."""
+        self._epoch, self._wanted, self._whole = JOINING, None, True
+        self.reading, self._confirm_by_ms = {}, None
+        self._hand_over += 1
+        self._handing_over = False
+
+    # -- hand-over
+
+    def _follow(self) -> None:
+        """Finish with what goes, commit it, stop reading it; then take up what comes, from where the group is."""
+        if self._handing_over or self._wanted is None:
+            return
+        self._handing_over = True
+        number = self._hand_over
+        gone = frozenset(self.reading) - self._wanted
+        if not gone:
+            self._take_up(number)
+            return
+        work_ms = self._dice.choice((0, 0, 20, 200, 2000))
+        self.after(work_ms, lambda: self._done_with(number, gone))
+
+    def _done_with(self, number: int, gone: frozenset[int]) -> None:
+        if self._is_on(number):
+            self._commit(gone, lambda _: self._give_up(number, gone))
+
+    def _is_on(self, number: int) -> bool:
+        return number == self._hand_over
+
+    def _give_up(self, number: int, gone: frozenset[int]) -> None:
+        if not self._is_on(number):
+            return
+        for partition in gone:
+            self.reading.pop(partition, None)
+        self._take_up(number)
+
+    def _take_up(self, number: int) -> None:
+        wanted = self._wanted or frozenset()
+        added = wanted - self.reading.keys()
+        if not added:
+            self._handed_over(number)
+            return
+        epoch = self._epoch
+
+        def look(core: GroupCoordinator, now: Situation) -> Outcome[dict[int, int]]:
+            group = core.find(GROUP) or Group(GROUP)
+            check_committer(group, self.name, epoch, "")
+            known = {where.partition: one.offset for where, one in group.offsets.items()}
+            return Outcome({partition: known.get(partition, 0) for partition in added}, ())
+
+        self._ask(look, lambda answer: self._begin(number, answer), again=lambda: self._take_up(number))
+
+    def _begin(self, number: int, answer: Any) -> None:
+        if not self._is_on(number):
+            return
+        if isinstance(answer, TidemarkError):
+            if answer.code in _REJOIN:
+                self._lose()
+            else:
+                self.after(_BEAT_MS, lambda: self._take_up(number) if self._is_on(number) else None)
+            return
+        for partition, offset in answer.items():
+            if partition in (self._wanted or frozenset()) and partition not in self.reading:
+                self.reading[partition] = offset
+        self._handed_over(number)
+
+    def _handed_over(self, number: int) -> None:
+        if not self._is_on(number):
+            return
+        self._hand_over += 1
+        self._handing_over = False
+        self._whole = True
+        if self._wanted is not None and self.reading.keys() != self._wanted:
+            self._follow()
+
+    # -- records and commits
+
+    def _read(self) -> None:
+        """One record of each; of what goes nothing more is given."""
+        if not self.may_be_out:
+            for partition in sorted(self.reading):
+                if self._wanted is not None and partition in self._wanted:
+                    self._world.reads_one(self, partition, self.reading[partition])
+                    self.reading[partition] += 1
+        self.after(_READ_MS, self._read)
+
+    def _commit_now_and_then(self) -> None:
+        self._commit(frozenset(self.reading), lambda _: None)
+        self.after(_COMMIT_MS, self._commit_now_and_then)
+
+    def _commit(self, partitions: frozenset[int], then: Reply) -> None:
+        """What was read of these, in the epoch that it has now; `then` in any case."""
+        wall_ms = self._world.situation().wall_ms
+        offsets = {one: self.reading[one] for one in partitions if one in self.reading}
+        asked = Commit(
+            GROUP,
+            self.name,
+            self._epoch,
+            "",
+            {
+                TopicPartition(TOPIC, one): Committed(at, -1, self.name, "id", "", wall_ms)
+                for one, at in offsets.items()
+            },
+        )
+        done = False
+
+        def answered(answer: Any) -> None:
+            nonlocal done
+            if not isinstance(answer, TidemarkError | None):
+                for one, at in offsets.items():
+                    if TopicPartition(TOPIC, one) not in answer:
+                        self._world.acknowledged(self, one, at)
+            if not done:
+                done = True
+                then(answer)
+
+        self._ask(lambda core, now: core.commit(asked, now), answered)
+        self.after(_CALL_MS, lambda: answered(None))
+
+    def _change(self, beat: Heartbeat) -> Change_:
+        return lambda core, now: core.heartbeat(beat, now)
+
+    def _ask(self, change: Change_, then: Reply, *, again: Callable[[], None] | None = None) -> None:
+        """Of whoever is coordinator, as far as it is known; a request may arrive twice, and late."""
+        coordinator = self._world.leader
+        if coordinator is None:
+            return
+        answered = False
+
+        def reply(answer: Any) -> None:
+            self._world.send(coordinator, self, lambda: arrived(answer))
+
+        def arrived(answer: Any) -> None:
+            nonlocal answered
+            if not answered:
+                answered = True
+                then(answer)
+
+        def give_up() -> None:
+            nonlocal answered
+            if again is not None and not answered:
+                answered = True
+                again()
+
+        self._world.send(self, coordinator, lambda: coordinator.change(change, reply), twice=True)
+        self.after(_CALL_MS, give_up)
+
+
+def _in_doubt() -> TidemarkError:
+    return TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "it may be in the log or not")

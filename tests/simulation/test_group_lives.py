@@ -1,0 +1,38 @@
+"""Seeded lives of groups: whatever befalls coordinators and members every invariant holds; known mistakes show."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.group_lives import GROUP_MUTANTS, GroupMutant, catch, live
+
+WORLDS = 40
+
+
+@pytest.mark.parametrize("first", range(0, WORLDS, 10))
+def test_every_invariant_holds_in_every_group(first: int) -> None:
+    for seed in range(first, first + 10):
+        life = live(seed)
+        assert life.broken is None, life.story
+        assert life.world.reads > 300, "little was read"
+        assert life.world.commits > 20, "little was committed"
+
+
+def test_members_are_refused_and_partitions_change_hands() -> None:
+    worlds = [live(seed).world for seed in range(5)]
+    assert sum(world.refused for world in worlds) > 10, "nobody was ever out"
+    assert sum(world.handed_over for world in worlds) > 50
+
+
+def test_the_same_seed_is_the_same_life_of_a_group() -> None:
+    one, other = live(7).world, live(7).world
+    assert (one.story, one.log) == (other.story, other.log)
+
+
+@pytest.mark.parametrize("mutant", GROUP_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mistake_in_the_code_of_groups_is_caught(mutant: GroupMutant) -> None:
+    caught = catch(mutant)
+    assert caught is not None, f"no world showed that {mutant.name} is wrong"
+    _, life = caught
+    assert life.broken is not None
+    assert life.broken[0] == mutant.caught_by, life.story
