@@ -1,6 +1,7 @@
 """Many worlds on all cores: python -m tests.simulation.soak --seeds 1000 [--first 0] [--recipe harsh].
 
-Consumer groups live through a tenth of the seeds. A progress line; at the first failure its story, shrunk, and exit status 1.
+Consumer groups live through a tenth of the seeds. A progress line; at the first failure its story, shrunk, and exit
+status 1.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from tests.simulation.lives import Failure, live
 from tests.simulation.plan import Plan, draw
 from tests.simulation.recipes import RECIPES, recipe_of
 from tests.simulation.shrink import shortest_story
-
 
 _CLUSTERS_A_GROUP = 10
 
