@@ -49,6 +49,9 @@ class Troop:
         self._load = load
         self._chance = random.Random(seed)
         self._members: dict[int, ServiceProcess] = {}
+        self._leaving: list[ServiceProcess] = []
+        self._asleep: dict[ServiceProcess, float] = {}
+        """Until when."""
         self._failures: list[str] = []
         self.partitions = load.partitions
         """Of the topic, as far as it is known to have grown."""
@@ -68,21 +71,33 @@ class Troop:
 
     def __exit__(self, *_: object) -> None:
         """Nobody is left, however this round has ended."""
-        for member in self._members.values():
+        for member in (*self._members.values(), *self._leaving):
             member.kill()
-        self._members.clear()
 
     def live_until(self, ended: threading.Event) -> None:
         """One change after the other; everybody is there and awake when this returns."""
         acts = (self._kill, self._kill, self._stop, self._stop, self._leave, self._leave, self._grow)
-        while not ended.wait(self._chance.uniform(*_PAUSE_S)):
-            self._chance.choice(acts)(ended)
+        next_s = time.monotonic()
+        while not ended.wait(0.05):
+            self._wake(time.monotonic())
+            if time.monotonic() < next_s:
+                continue
+            self._chance.choice(acts)()
             for slot in range(len(SLOTS)):
                 if slot not in self._members and self._chance.random() < 0.7:
                     self._join(slot)
+            next_s = time.monotonic() + self._chance.uniform(*_PAUSE_S)
+        self._wake(float("inf"))
         for slot in range(len(SLOTS)):
             if slot not in self._members:
                 self._join(slot)
+
+    def _wake(self, now_s: float) -> None:
+        """Who was stopped for long enough."""
+        for member, until_s in tuple(self._asleep.items()):
+            if now_s >= until_s:
+                del self._asleep[member]
+                member.signal(signal.SIGCONT)
 
     def end(self, ends: dict[int, int]) -> GroupHistory:
         """Read on until all is processed, and leave; what they did and saw. Brokers must be well."""
@@ -95,10 +110,10 @@ class Troop:
                 self._failures.append(f"after {_SETTLED_S:.0f} s of peace the group is at {reached} of {ends}")
                 break
             time.sleep(0.2)
-        for slot in tuple(self._members):
-            self._say_leave(slot)
-        for slot in tuple(self._members):
-            self._await_leave(slot)
+        while self._members:
+            self._leave()
+        for member in self._leaving:
+            self._await_leave(member)
         history = GroupHistory(self._load.topic, unfinished=self._failures)
         history.journals = {path.stem: read_journal(path) for path in self._journals}
         history.final = {index: range(end) for index, end in ends.items()}
@@ -134,7 +149,7 @@ class Troop:
     def _one(self) -> int | None:
         return self._chance.choice(sorted(self._members)) if self._members else None
 
-    def _kill(self, ended: threading.Event) -> None:
+    def _kill(self) -> None:
         slot = self._one()
         if slot is not None:
             member = self._members.pop(slot)
@@ -142,27 +157,25 @@ class Troop:
             member.kill()
             self.told.append(f"kill -9 {member.name}")
 
-    def _stop(self, ended: threading.Event) -> None:
+    def _stop(self) -> None:
         slot = self._one()
         if slot is not None:
             member = self._members[slot]
             member.pause()
+            self._asleep[member] = time.monotonic() + self._chance.uniform(*_STOP_S)
             self.told.append(f"SIGSTOP {member.name}")
-            ended.wait(self._chance.uniform(*_STOP_S))
-            member.signal(signal.SIGCONT)
 
-    def _leave(self, ended: threading.Event) -> None:
+    def _leave(self) -> None:
+        """Another one may come before it is gone."""
         slot = self._one()
         if slot is not None:
-            self._say_leave(slot)
-            self._await_leave(slot)
+            member = self._members.pop(slot)
+            self._note_end_of(member)
+            member.signal(signal.SIGTERM)
+            self._leaving.append(member)
+            self.told.append(f"{member.name} leaves")
 
-    def _say_leave(self, slot: int) -> None:
-        self._note_end_of(self._members[slot])
-        self._members[slot].signal(signal.SIGTERM)
-
-    def _await_leave(self, slot: int) -> None:
-        member = self._members.pop(slot)
+    def _await_leave(self, member: ServiceProcess) -> None:
         if not member.wait(_LEAVE_S):
             self._failures.append(f"{member.name} did not leave within {_LEAVE_S:.0f} s")
             member.kill()
@@ -170,13 +183,12 @@ class Troop:
             pass  # it had not begun
         elif member.exit_status != 0:
             self._failures.append(f"{member.name} ended with {member.exit_status}: {member.tail()}")
-        self.told.append(f"{member.name} leaves")
 
     def _note_end_of(self, member: ServiceProcess) -> None:
         if not member.running:
             self._failures.append(f"{member.name} had ended by itself: {member.tail()}")
 
-    def _grow(self, ended: threading.Event) -> None:
+    def _grow(self) -> None:
         """By one partition, unless it has grown enough; the answer may be lost."""
         try:
             with AdminClient(self._admin, timeout_s=_CALL_S) as admin:
