@@ -14,7 +14,15 @@ from tidemark.broker.metrics import BrokerMetrics
 from tidemark.core.broker import BrokerCore
 from tidemark.core.effects import HighWatermarkAdvanced, LeadershipChanged
 from tidemark.core.replica import ReadableRange
-from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
+from tidemark.model import (
+    BrokerId,
+    ErrorCode,
+    LeaderEpoch,
+    Offset,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
 from tidemark.ports import Clock, Log, TimestampOffset
 from tidemark.rpc import errors
 from tidemark.v1 import broker_service_pb2 as pb
@@ -105,10 +113,10 @@ class FetchService:
         while True:
             event = self._waiters.watch(partitions)
             try:
-                response, size_bytes, refused = await self._read_all(request)
+                response, size_bytes, settled = await self._read_all(request)
                 left_ms = deadline_ms - self._clock.now_ms()
-                if size_bytes >= request.min_bytes or refused or left_ms <= 0 or self._waiters.closed:
-                    self._metrics.fetched_bytes.inc(size_bytes)
+                if size_bytes >= request.min_bytes or settled or left_ms <= 0 or self._waiters.closed:
+                    self._count(request, response)
                     return response
                 await self._waiters.wait(event, left_ms / 1000)
             finally:
@@ -117,36 +125,72 @@ class FetchService:
     async def _read_all(self, request: pb.FetchRequest) -> tuple[pb.FetchResponse, int, bool]:
         room_bytes = min(max(request.max_bytes, 1), _RESPONSE_BYTES_MAX)
         response = pb.FetchResponse()
-        size_bytes, refused = 0, False
+        size_bytes, settled = 0, False
         for part in request.partitions:
             result = response.partitions.add(topic=part.topic, partition=part.partition, high_watermark=-1)
             try:
-                await self._read_one(part, result, room_bytes, first=size_bytes == 0)
+                await self._read_one(part, result, request.rack, room_bytes, first=size_bytes == 0)
             except TidemarkError as error:
                 result.error.CopyFrom(self._explained(error, part.topic, part.partition))
-                refused = True
+                settled = True
+            settled |= result.HasField("preferred_read_replica")
             size_bytes += len(result.batches)
             room_bytes -= len(result.batches)
-        return response, size_bytes, refused
+        return response, size_bytes, settled
+
+    def _count(self, request: pb.FetchRequest, response: pb.FetchResponse) -> None:
+        for part, result in zip(request.partitions, response.partitions, strict=True):
+            self._metrics.fetched_bytes.inc(len(result.batches))
+            if part.read_from == pb.READ_FROM_FOLLOWER:
+                self._metrics.follower_fetched_bytes.inc(len(result.batches))
+            if result.HasField("preferred_read_replica"):
+                self._metrics.preferred_read_replicas.inc()
 
     async def _read_one(
-        self, part: pb.PartitionFetch, result: pb.PartitionFetchResult, room_bytes: int, *, first: bool
+        self, part: pb.PartitionFetch, result: pb.PartitionFetchResult, rack: str, room_bytes: int, *, first: bool
     ) -> None:
         partition = TopicPartition(part.topic, part.partition)
         readable = self._readable(partition, part)
+        nearest = self._nearest(partition, part, rack) if part.read_from == pb.READ_FROM_NEAREST else None
         data = b""
-        if part.fetch_offset < readable.end_offset and (room_bytes > 0 or first):
+        if nearest is None and part.fetch_offset < readable.end_offset and (room_bytes > 0 or first):
             max_bytes = min(room_bytes, part.max_bytes) if part.max_bytes > 0 else room_bytes
             data = await self._read(partition, Offset(part.fetch_offset), readable.end_offset, max(max_bytes, 1))
-            # The read left the event loop: it counts only if this replica still leads in the epoch it had.
+            # The read left the event loop: it counts only if this replica still has the role and epoch it had.
             self._readable(partition, part)
         self._lease.check(partition)
-        result.high_watermark = readable.high_watermark
+        if nearest is not None:
+            result.preferred_read_replica = nearest
+        if part.read_from == pb.READ_FROM_FOLLOWER:
+            result.heard_high_watermark = readable.high_watermark
+        else:
+            result.high_watermark = readable.high_watermark
         result.log_start_offset = readable.log_start_offset
         result.log_end_offset = readable.log_end_offset
         result.batches = data
 
+    def _nearest(self, partition: TopicPartition, part: pb.PartitionFetch, rack: str) -> BrokerId | None:
+        return self._core.preferred_replica(
+            partition,
+            rack=rack,
+            brokers=self._metadata.view.brokers,
+            fetch_offset=Offset(part.fetch_offset),
+            now_ms=self._clock.now_ms(),
+        )
+
     def _readable(self, partition: TopicPartition, part: pb.PartitionFetch) -> ReadableRange:
+        if part.read_from == pb.READ_FROM_FOLLOWER:
+            identity = ReplicaIdentity(part.topic_id, part.incarnation)
+            epoch = LeaderEpoch(part.current_leader_epoch)
+            return self._core.readable_here(
+                partition,
+                identity=identity,
+                current_leader_epoch=epoch,
+                fetch_offset=Offset(part.fetch_offset),
+                last_fetched_epoch=LeaderEpoch(part.last_fetched_epoch),
+                in_sync_replicas=self._metadata.in_sync_replicas(partition, identity, epoch),
+                now_ms=self._clock.now_ms(),
+            )
         return self._core.readable(
             partition,
             topic_id=part.topic_id,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from tidemark.core.cluster_state import ClusterView, TopicView, apply
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
 
 _BEHIND_MAX: Final = 64
 """Changes that a slow watcher may be behind; then it is given the whole view instead."""
@@ -52,6 +52,16 @@ class MetadataCache:
             return self._view
         found = {name: self._view.topics.get(name) or TopicView(name, "", error=self.unknown(name)) for name in topics}
         return replace(self._view, topics=found, complete=False)
+
+    def in_sync_replicas(
+        self, partition: TopicPartition, identity: ReplicaIdentity, leader_epoch: LeaderEpoch
+    ) -> tuple[BrokerId, ...]:
+        """Of a partition in a leader epoch, as told last; none of another incarnation, or of another epoch."""
+        topic = self._view.topics.get(partition.topic)
+        known = None if topic is None else topic.partitions.get(partition.partition)
+        if topic is None or known is None or known.leader_epoch != leader_epoch:
+            return ()
+        return known.in_sync_replicas if identity == ReplicaIdentity(topic.topic_id, known.incarnation) else ()
 
     def unknown(self, topic: str) -> TidemarkError:
         """Why a topic cannot be described."""

@@ -82,6 +82,13 @@ class BrokerMetrics:
         self._batches = metrics.counter("broker_produced_batches", "Batches that producers sent")
         self._bytes = metrics.counter("broker_produced_bytes", "Bytes that producers sent")
         self.fetched_bytes = metrics.counter("broker_fetched_bytes", "Bytes that consumers were given")
+        self.follower_fetched_bytes = metrics.counter(
+            "broker_follower_fetched_bytes", "Of what consumers were given, the bytes of partitions led elsewhere"
+        )
+        self.preferred_read_replicas = metrics.counter(
+            "broker_preferred_read_replicas",
+            "Fetches of a partition that were sent to a replica in the consumer's rack",
+        )
         self.replicated_bytes = metrics.counter("broker_replicated_bytes", "Bytes that followers were given")
         self.produce_seconds = metrics.histogram("broker_produce_seconds", "From a produce request to its answer")
         self.append_seconds = metrics.histogram("broker_append_seconds", "From an append's queue to its write(2)")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from tidemark.core.broker_context import BrokerContext, MoveTraffic
 from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
+from tidemark.core.nearest_replica import preferred_replica, readable_here
 from tidemark.core.partition_leader import PartitionLeader
 from tidemark.core.replica import ReadableRange, Replica, ReplicaView, StatedOffsets, not_leader
 from tidemark.model import (
     NO_EPOCH,
     NO_LEADER,
+    BrokerId,
+    BrokerRegistration,
     EpochEntry,
     ErrorCode,
     LeaderEpoch,
     Offset,
+    ReplicaIdentity,
     TidemarkError,
     TopicPartition,
 )
@@ -48,6 +52,44 @@ class BrokerQueries:
         replica = self._replica(partition)
         leader = replica.led_in(topic_id, incarnation, current_leader_epoch)
         return replica.readable(leader, fetch_offset, last_fetched_epoch)
+
+    def preferred_replica(
+        self,
+        partition: TopicPartition,
+        *,
+        rack: str,
+        brokers: Mapping[BrokerId, BrokerRegistration],
+        fetch_offset: Offset,
+        now_ms: int,
+    ) -> BrokerId | None:
+        """Whom a consumer in a rack should read from instead of here, if anybody (rule K1); raises NOT_LEADER."""
+        leader = self._replica(partition).leading()
+        return preferred_replica(
+            self._ctx, leader, rack=rack, brokers=brokers, fetch_offset=fetch_offset, now_ms=now_ms
+        )
+
+    def readable_here(
+        self,
+        partition: TopicPartition,
+        *,
+        identity: ReplicaIdentity,
+        current_leader_epoch: LeaderEpoch,
+        fetch_offset: Offset,
+        last_fetched_epoch: LeaderEpoch,
+        in_sync_replicas: Collection[BrokerId],
+        now_ms: int,
+    ) -> ReadableRange:
+        """What a consumer may be given of a replica that follows: see `nearest_replica.readable_here`."""
+        return readable_here(
+            self._ctx,
+            self._replica(partition),
+            identity=identity,
+            current_leader_epoch=current_leader_epoch,
+            fetch_offset=fetch_offset,
+            last_fetched_epoch=last_fetched_epoch,
+            in_sync_replicas=in_sync_replicas,
+            now_ms=now_ms,
+        )
 
     def stated_offsets(
         self, partition: TopicPartition, *, topic_id: str, current_leader_epoch: LeaderEpoch, now_ms: int

@@ -147,6 +147,7 @@ class BrokerStreams:
         if link is None or not link.connected:
             return
         link.echo_ms = event.message.clock_ms
+        link.touch.hear(event.message.clock_ms, now_ms)
         followers = link.followers
         for answer in event.message.epoch_ends:
             follower = followers.get(answer.partition)

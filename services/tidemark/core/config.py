@@ -17,6 +17,8 @@ class ReplicationConfig:
     replica_directory_credit_bytes: int = 8 << 20
     """What a leader may have under way to one log directory of a follower."""
     replica_heartbeat_interval_ms: int = 500
+    rack_aware_reads: bool = True
+    """Consumers that state a rack may read from followers in it (rule K1); off: from leaders alone."""
     producer_id_expiration_ms: int = 24 * 3600 * 1000
     """An idempotent producer silent for so long may be forgotten (rule P4)."""
 

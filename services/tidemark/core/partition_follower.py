@@ -110,6 +110,22 @@ class PartitionFollower:
         """Records below the leader's high watermark, as last heard, that are not in this log."""
         return max(0, self._leader_high_watermark - self.log.log_end_offset)
 
+    @property
+    def leader_high_watermark(self) -> Offset:
+        """As last heard in this epoch; 0 before."""
+        return self._leader_high_watermark
+
+    @property
+    def committed_offset(self) -> Offset:
+        """What a consumer may be given here ends there (rule K1): what lies below is in this log, and this epoch's
+        leader has said that it is committed. An own high watermark of an earlier lineage says nothing of this one."""
+        return min(self.log.high_watermark, self._leader_high_watermark)
+
+    def in_touch(self, silence_ms: int, now_ms: int) -> bool:
+        """It fetches, and the leader has said something within that time."""
+        fetching = self.phase in (Phase.FETCHING, Phase.DRAINING) and self._connected
+        return fetching and self.link is not None and self.link.touch.within(silence_ms, now_ms)
+
     # -- the stream --------------------------------------------------------------------------------------------
 
     def on_connected(self, link: LeaderLink) -> None:

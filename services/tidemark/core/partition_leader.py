@@ -66,6 +66,7 @@ class PartitionLeader:
         self._newer: VersionedState | None = None
         self._remotes: dict[BrokerId, RemoteReplica] = {}
         self._attached: list[RemoteReplica] = []
+        self.attached = self._attached  # for others to look at: whose streams carry this partition now
         self._holding: tuple[RemoteReplica, ...] = ()
         self._outside: frozenset[BrokerId] = frozenset()
         self._waiting: dict[int, _Waiting] = {}

@@ -30,7 +30,8 @@ UNKNOWN_HIGH_WATERMARK = Offset(-1)
 
 
 class ReadableRange(NamedTuple):
-    """What a fetch may be served. Ends are exclusive; `high_watermark` is -1 while rule E6 forbids stating it."""
+    """What a fetch may be served. Ends are exclusive; `high_watermark` is -1 while rule E6 forbids stating it, and of a
+    follower the one that its leader has told it last."""
 
     end_offset: Offset
     high_watermark: Offset
@@ -197,14 +198,8 @@ class Replica:
                 {"topic_id": self.identity.topic_id, "incarnation": self.identity.incarnation},
             )
         leader = self.leading()
-        if current_leader_epoch not in (NO_EPOCH, leader.leader_epoch):
-            older = current_leader_epoch < leader.leader_epoch
-            raise TidemarkError(
-                ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
-                f"{self.partition}: the caller's leader epoch {current_leader_epoch} is "
-                f"{'older' if older else 'newer'} than {leader.leader_epoch}",
-                {"leader": str(self.leader), "leader_epoch": str(leader.leader_epoch)},
-            )
+        if current_leader_epoch != NO_EPOCH:
+            check_epoch(self, current_leader_epoch, leader.leader_epoch)
         return leader
 
     def readable(self, leader: PartitionLeader, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch) -> ReadableRange:
@@ -283,11 +278,25 @@ class Replica:
         )
 
 
-def diverging_end(leader: PartitionLeader, offset: Offset, last_epoch: LeaderEpoch) -> EpochEntry | None:
-    """Where a log whose record before `offset` has `last_epoch` leaves the leader's, None if nowhere (rule E4)."""
+def check_epoch(replica: Replica, callers: LeaderEpoch, leader_epoch: LeaderEpoch) -> None:
+    """Raises FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH where the caller's leader epoch is another one (rule E4)."""
+    if callers != leader_epoch:
+        older = callers < leader_epoch
+        raise TidemarkError(
+            ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"{replica.partition}: the caller's leader epoch {callers} is "
+            f"{'older' if older else 'newer'} than {leader_epoch}",
+            {"leader": str(replica.leader), "leader_epoch": str(leader_epoch)},
+        )
+
+
+def diverging_end(
+    role: PartitionLeader | PartitionFollower, offset: Offset, last_epoch: LeaderEpoch
+) -> EpochEntry | None:
+    """Where a log whose record before `offset` has `last_epoch` leaves this one, None if nowhere (rule E4)."""
     if last_epoch == NO_EPOCH:
         return None
-    end = leader.log.epochs.end_of(last_epoch, leader.log.log_end_offset)
+    end = role.log.epochs.end_of(last_epoch, role.log.log_end_offset)
     if end.leader_epoch == last_epoch and offset <= end.start_offset:
         return None
     return end

@@ -32,6 +32,7 @@ from tidemark.core.messages import (
 )
 from tidemark.core.replica_log import ReplicaLog
 from tidemark.core.throttle import Throttle
+from tidemark.core.touch import Touch
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,
@@ -305,6 +306,7 @@ class LeaderLink:
         self.leader = leader
         self.registration = registration
         self.connected = False
+        self.touch = Touch()
         self.last_sent_ms = 0
         self.echo_ms = 0
         self.followers: dict[TopicPartition, PartitionFollower] = {}
@@ -329,6 +331,7 @@ class LeaderLink:
     def on_connected(self, now_ms: int) -> None:
         """A new stream: nothing was said on it yet."""
         self._forget()
+        self.touch = Touch()
         self.connected = True
         self.last_sent_ms = now_ms
 

@@ -75,6 +75,7 @@ class BrokerSettings(_ServiceSettings):
     replica_lag_time_max_ms: int
     replica_fetch_max_bytes: int
     replica_heartbeat_interval_ms: int
+    replica_selector_class: str
     replica_high_watermark_checkpoint_interval_ms: int
     producer_id_expiration_ms: int
     log_cleaner_enable: bool

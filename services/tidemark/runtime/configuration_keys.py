@@ -283,6 +283,15 @@ _BROKER: Final = (
     _int(
         "replica.heartbeat.interval.ms", ("broker",), 500, "ms", "Longest silence on a replication stream", minimum=10
     ),
+    ConfigKey(
+        "replica.selector.class",
+        Kind.CHOICE,
+        ("broker",),
+        "rack-aware",
+        "Whom consumers read from: an in-sync replica in their rack if they state one, or always the leader",
+        choices=("rack-aware", "leader"),
+        scope=Scope.BROKER_DYNAMIC,
+    ),
     _int(
         "replica.high.watermark.checkpoint.interval.ms",
         ("broker",),

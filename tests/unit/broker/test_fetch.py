@@ -94,3 +94,73 @@ async def test_past_the_lease_no_offset_is_listed_and_no_epoch_answered_for(
     assert (listed.error.code, listed.offset) == (ErrorCode.NOT_LEADER, -1)
     answered = service.epoch_ends(asking).partitions[0]
     assert (answered.error.code, answered.end_offset) == (ErrorCode.NOT_LEADER, -1)
+
+
+# -- the nearest replica ---------------------------------------------------------------------------------------------
+
+
+class NearLeader(Leader):
+    """Names broker 2 to whoever states a rack; as a follower it has heard of one record more than it may give."""
+
+    def preferred_replica(self, *_: Any, rack: str, **__: Any) -> int | None:
+        return 2 if rack else None
+
+    def readable_here(self, *_: Any, in_sync_replicas: tuple[int, ...], **__: Any) -> ReadableRange:
+        assert in_sync_replicas == (), "nothing was told of this partition"
+        return ReadableRange(Offset(END), Offset(END + 1), Offset(0), Offset(END + 1))
+
+
+def counted(metrics: Metrics, name: str) -> float:
+    return metrics.registry.get_sample_value(f"tidemark_{name}_total") or 0.0
+
+
+async def read(
+    clock: ManualClock, who: pb.ReadFrom.ValueType, rack: str, *, at_ms: int = 0
+) -> tuple[pb.PartitionFetchResult, float, float]:
+    metrics = Metrics()
+    metrics.registry = CollectorRegistry()
+    near: Any = NearLeader()
+    lease = Lease(clock, Session(), lambda *_: False)
+    service = FetchService(
+        near, near, Waiters(), MetadataCache(""), lease, clock, BrokerMetrics(metrics), ThreadPoolExecutor(1)
+    )
+    clock.advance(at_ms)
+    part = pb.PartitionFetch(topic="flights", partition=0, read_from=who)
+    request = pb.FetchRequest(partitions=[part], max_bytes=100, max_wait_ms=20_000, min_bytes=100, rack=rack)
+    if who != pb.READ_FROM_NEAREST or not rack:
+        request.min_bytes = 1
+    result = (await service.fetch(request)).partitions[0]
+    given = counted(metrics, "broker_follower_fetched_bytes"), counted(metrics, "broker_preferred_read_replicas")
+    return result, *given
+
+
+async def test_who_is_sent_to_another_replica_is_told_so_at_once_and_given_nothing(clock: ManualClock) -> None:
+    result, from_followers, sent_on = await read(clock, pb.READ_FROM_NEAREST, "b")
+    assert (result.preferred_read_replica, result.batches, result.high_watermark) == (2, b"", END)
+    assert (from_followers, sent_on) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("who", "rack"),
+    [(pb.READ_FROM_UNSPECIFIED, "b"), (pb.READ_FROM_LEADER, "b"), (pb.READ_FROM_NEAREST, "")],
+)
+async def test_who_asks_for_the_leader_or_states_no_rack_is_served_by_it(
+    clock: ManualClock, who: pb.ReadFrom.ValueType, rack: str
+) -> None:
+    result, from_followers, sent_on = await read(clock, who, rack)
+    assert not result.HasField("preferred_read_replica")
+    assert not result.HasField("heard_high_watermark")
+    assert (len(result.batches), from_followers, sent_on) == (END, 0, 0)
+
+
+async def test_a_follower_says_which_high_watermark_it_heard_and_states_none(clock: ManualClock) -> None:
+    result, from_followers, _ = await read(clock, pb.READ_FROM_FOLLOWER, "b")
+    assert (result.high_watermark, result.heard_high_watermark, len(result.batches)) == (-1, END + 1, END)
+    assert from_followers == END
+
+
+async def test_past_the_lease_a_follower_gives_nothing_and_nobody_is_sent_on(clock: ManualClock) -> None:
+    result, _, _ = await read(clock, pb.READ_FROM_FOLLOWER, "b", at_ms=1_000)
+    assert (result.error.code, result.batches) == (ErrorCode.NOT_LEADER, b"")
+    result, _, _ = await read(clock, pb.READ_FROM_NEAREST, "b")
+    assert result.error.code == ErrorCode.NOT_LEADER

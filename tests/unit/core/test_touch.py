@@ -1,0 +1,35 @@
+"""A message counts from when it was sent, though nobody knows the other's clock (rules K1, F2)."""
+
+from __future__ import annotations
+
+from tidemark.core.touch import Touch
+
+
+def test_who_was_never_heard_is_not_in_touch() -> None:
+    assert not Touch().within(1 << 40, 0)
+
+
+def test_what_is_said_regularly_counts_from_then_whatever_the_other_clock_says() -> None:
+    touch = Touch()
+    for beat in range(10):
+        touch.hear(7_000_000 + 500 * beat, 1_003 + 500 * beat)
+    assert touch.within(500, 1_003 + 500 * 9 + 500)
+    assert not touch.within(500, 1_003 + 500 * 9 + 501)
+
+
+def test_a_message_that_waited_while_the_process_stood_still_is_as_old_as_it_is() -> None:
+    touch = Touch()
+    touch.hear(100, 1_100)
+    touch.hear(600, 1_600)
+    touch.hear(1_100, 9_000)  # 6.9 s under way
+    assert not touch.within(1_500, 9_000)
+    touch.hear(8_500, 9_500)
+    assert touch.within(1_500, 9_500)
+
+
+def test_a_clock_that_is_a_little_slow_does_not_lose_touch_in_a_day() -> None:
+    touch = Touch()
+    for beat in range(24 * 3600 * 2):
+        now_ms = 500 * beat
+        touch.hear(int(now_ms * (1 - 5e-4)), now_ms)
+    assert touch.within(1_500, now_ms)
