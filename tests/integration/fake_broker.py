@@ -96,6 +96,9 @@ class FakeCluster:
     Attributes:
         produce_faults, fetch_faults: taken from the left, one a request; none left: FINE.
         produced: the base sequences of each produce request that arrived, by broker.
+        racks: by broker; a leader names the lowest other broker in a consumer's rack, whatever that one has.
+        behind: records that a broker lacks when it is read as a follower.
+        follower_faults: as `fetch_faults`, of fetches from a broker that does not lead.
     """
 
     def __init__(self, brokers: int = 2, partitions: int = 1) -> None:
@@ -103,6 +106,9 @@ class FakeCluster:
         self.brokers = {BrokerId(index): FakeBroker(self, BrokerId(index)) for index in range(brokers)}
         self.produce_faults: deque[Fault] = deque()
         self.fetch_faults: deque[Fault] = deque()
+        self.follower_faults: deque[Fault] = deque()
+        self.racks: dict[int, str] = {}
+        self.behind: dict[int, int] = {}
         self.list_faults: deque[Fault] = deque()
         self.produced: list[tuple[BrokerId, list[int]]] = []
         self.fetched: list[tuple[BrokerId, pb.FetchRequest]] = []
@@ -205,6 +211,29 @@ class FakeCluster:
             raise TidemarkError(ErrorCode.FENCED_LEADER_EPOCH, "another epoch", told)
         return self.logs[where], view.leader_epoch
 
+    def follower(self, broker: BrokerId, part: Any) -> FakeLog:
+        """The log, if that broker follows, and the caller means this partition in this epoch."""
+        topic = self._view.topics[TOPIC]
+        view = topic.partitions[part.partition]
+        assert (part.topic_id, part.incarnation) == (topic.topic_id, view.incarnation), (
+            "a follower is told what is meant"
+        )
+        if view.leader == broker:
+            raise TidemarkError(ErrorCode.NOT_LEADER, f"{broker} leads", {"leader": str(broker)})
+        if part.current_leader_epoch != view.leader_epoch:
+            raise TidemarkError(ErrorCode.FENCED_LEADER_EPOCH, "another epoch")
+        return self.logs[TopicPartition(part.topic, part.partition)]
+
+    def nearest(self, leader: BrokerId, rack: str) -> BrokerId | None:
+        """Whom a leader names to a consumer in a rack."""
+        if not rack or self.racks.get(leader) == rack:
+            return None
+        return min((BrokerId(broker) for broker, one in self.racks.items() if one == rack), default=None)
+
+    def asked(self, *, of: int) -> list[pb.PartitionFetch]:
+        """What was asked of one broker, partition by partition."""
+        return [part for broker, request in self.fetched if broker == of for part in request.partitions]
+
 
 class FakeBroker(BrokerServiceServicer):
     def __init__(self, cluster: FakeCluster, broker_id: BrokerId) -> None:
@@ -284,7 +313,9 @@ class FakeBroker(BrokerServiceServicer):
     async def Fetch(self, request: Any, context: Any) -> Any:  # noqa: N802
         cluster = self._cluster
         cluster.fetched.append((self.id, request))
-        fault = cluster.fetch_faults.popleft() if cluster.fetch_faults else FINE
+        as_follower = any(part.read_from == pb.READ_FROM_FOLLOWER for part in request.partitions)
+        faults = cluster.follower_faults if as_follower else cluster.fetch_faults
+        fault = faults.popleft() if faults else FINE
         await cluster.notify()
         if fault.drop:
             await _drop(context)
@@ -292,7 +323,7 @@ class FakeBroker(BrokerServiceServicer):
             await asyncio.Event().wait()  # until the client breaks it off
         response = self._read(request, fault)
         waited = asyncio.get_running_loop().time() + request.max_wait_ms / 1000
-        while not any(part.batches or part.HasField("error") for part in response.partitions):
+        while not any(_is_settled(part) for part in response.partitions):
             left_s = waited - asyncio.get_running_loop().time()
             if left_s <= 0:
                 break
@@ -307,17 +338,36 @@ class FakeBroker(BrokerServiceServicer):
             try:
                 if fault.refuse is not None:
                     raise TidemarkError(fault.refuse, "as the test wants it")
+                if part.read_from == pb.READ_FROM_FOLLOWER:
+                    self._read_as_follower(part, result, fault)
+                    continue
                 log, _ = self._cluster.leader(self.id, part)
                 if part.fetch_offset < log.start:
                     raise TidemarkError(ErrorCode.OFFSET_OUT_OF_RANGE, "deleted")
                 if part.fetch_offset > log.end:
                     raise TidemarkError(ErrorCode.LOG_TRUNCATED, "beyond the end")
+                result.high_watermark = result.log_end_offset = log.end
+                named = self._cluster.nearest(self.id, request.rack)
+                if part.read_from == pb.READ_FROM_NEAREST and named is not None:
+                    result.preferred_read_replica = named
+                    continue
                 data = log.read(part.fetch_offset, part.max_bytes)
                 result.batches = data[:-1] + bytes([data[-1] ^ 1]) if fault.damage and data else data
-                result.high_watermark = result.log_end_offset = log.end
             except TidemarkError as error:
                 result.error.CopyFrom(errors.to_proto(error))
         return response
+
+    def _read_as_follower(self, part: Any, result: Any, fault: Fault) -> None:
+        log = self._cluster.follower(self.id, part)
+        end = log.end - self._cluster.behind.get(self.id, 0)
+        if part.fetch_offset > end:
+            raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, "ask the leader")
+        result.heard_high_watermark = result.log_end_offset = end
+        data = b""
+        for batch in log.batches:
+            if part.fetch_offset < batch.envelope.next_offset <= end:
+                data += batch.data if not data or len(data) + len(batch.data) <= part.max_bytes else b""
+        result.batches = data[:-1] + bytes([data[-1] ^ 1]) if fault.damage and data else data
 
     async def ListOffsets(self, request: Any, context: Any) -> Any:  # noqa: N802
         cluster = self._cluster
@@ -339,6 +389,10 @@ class FakeBroker(BrokerServiceServicer):
             except TidemarkError as error:
                 result.error.CopyFrom(errors.to_proto(error))
         return response
+
+
+def _is_settled(part: Any) -> bool:
+    return bool(part.batches) or part.HasField("error") or part.HasField("preferred_read_replica")
 
 
 async def _drop(context: Any) -> NoReturn:

@@ -50,6 +50,9 @@ def consume(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", dir_okay=False, help="Write here instead of on stdout; replaces it.")
     ] = None,
+    rack: Annotated[
+        str, typer.Option("--rack", envvar="TIDEMARK_RACK", help="Where this is: a replica in sync there is read from.")
+    ] = "",
     bootstrap: BootstrapOption = "",
     output: Annotated[
         Shape, typer.Option("--output", "--format", "-o", help="Lines of values, JSON lines, CSV, or Parquet.")
@@ -69,6 +72,7 @@ def consume(
       tidemark consume flights --from timestamp:2013-01-01T05:00:00Z --timeout 5
       tidemark consume flights --until-end -o parquet --strings --file flights.parquet
       tidemark consume flights --until-end -o csv > flights.csv
+      tidemark consume flights --rack eu-west-1a
     """
     addresses = need_bootstrap(bootstrap)
     try:
@@ -84,4 +88,4 @@ def consume(
 
     ends = Ends(count=count, timeout_s=timeout_s, until_end=until_end)
     layout = {"key_separator": key_separator, "delimiter": delimiter, "strings": strings}
-    run(addresses, topic, where, ends, file, output.value, layout)
+    run(addresses, topic, where, ends, file, output.value, layout, rack=rack)

@@ -77,6 +77,8 @@ def run(
     file: Path | None,
     shape: str,
     layout: Mapping[str, Any],
+    *,
+    rack: str = "",
 ) -> None:
     """Copy until an end or Ctrl-C; what was copied is written whole in any case.
 
@@ -87,7 +89,7 @@ def run(
     try:
         with contextlib.ExitStack() as stack:
             stack.callback(reading.progress.clear)
-            source = stack.enter_context(TopicReader(bootstrap, topic, start, until_end=ends.until_end))
+            source = stack.enter_context(TopicReader(bootstrap, topic, start, until_end=ends.until_end, rack=rack))
             target = sys.stdout.buffer if file is None else stack.enter_context(file.open("wb"))
             sink = open_sink(shape, target, **layout)
             stack.callback(sink.close)

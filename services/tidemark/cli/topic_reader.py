@@ -26,10 +26,11 @@ class TopicReader:
         start: where each partition begins. An offset that a partition has not reached yet is waited for, as is the
             next record where none is as young as a timestamp.
         until_end: read nothing that is committed later than now.
+        rack: where this reader is; "": nowhere that brokers know of.
     """
 
-    def __init__(self, bootstrap: str, topic: str, start: Start, *, until_end: bool = False) -> None:
-        self._reader = RangeReader(bootstrap, deadline_s=_DEADLINE_S)
+    def __init__(self, bootstrap: str, topic: str, start: Start, *, until_end: bool = False, rack: str = "") -> None:
+        self._reader = RangeReader(bootstrap, deadline_s=_DEADLINE_S, rack=rack)
         self._topic = topic
         try:
             self._view = self._reader.topics([topic])[topic]

@@ -113,6 +113,11 @@ class Cursor:
         return self.gives and (bool(self._batches) or self.error is not None)
 
     @property
+    def is_damaged(self) -> bool:
+        """What was fetched last could not be read, and is fetched again."""
+        return self._bad_reads > 0
+
+    @property
     def gives(self) -> bool:
         """Whether the application may have what is buffered."""
         return not self.paused and not self.withheld

@@ -1,4 +1,6 @@
-"""The consumer's engine: one fetch loop a leader fills the cursors' buffers, within bounds (rules K1, K2, E4).
+"""The consumer's engine: one fetch loop a broker fills the cursors' buffers, within bounds (rules K1, K2, E4).
+
+Each partition is read from its leader, or from the replica that `client.nearest` says.
 
 A fetch is broken off when its answer cannot be used any more, or when a partition joins that leader: after a seek, and
 when the metadata names another leader, so that a silent one is left on news and not on a timeout.
@@ -16,6 +18,7 @@ import grpc
 
 from tidemark.client.cluster import Cluster, Leader, unknown_topic
 from tidemark.client.cursor import Cursor
+from tidemark.client.nearest import NearestReplicas
 from tidemark.client.settings import ConsumerSettings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
@@ -38,10 +41,11 @@ class _Asked(NamedTuple):
     cursor: Cursor
     generation: int
     leader: Leader
+    read_from: pb.ReadFrom.ValueType
 
 
 class _LeaderLoop:
-    """One leader: its loop's task, its partitions, and the fetch under way."""
+    """One broker that is read from: its loop's task, its partitions, and the fetch under way."""
 
     def __init__(self) -> None:
         self.partitions: frozenset[TopicPartition] = frozenset()
@@ -69,6 +73,10 @@ class Fetcher:
         self.cursors: dict[TopicPartition, Cursor] = {}
         self.suspended = False
         """Nothing is given: the partitions may be somebody else's."""
+        self.nearest = NearestReplicas(settings.rack, lambda: cluster.view)
+        self.follower_bytes = 0
+        """Read from replicas that do not lead."""
+        self._regroup_due = False
         self._on_out_of_range = on_out_of_range
         self._cluster = cluster
         self._settings = settings
@@ -128,17 +136,21 @@ class Fetcher:
             if cursor.partition in loop.partitions:
                 loop.interrupt()
 
-    # -- who leads what --------------------------------------------------------------------------------------------
+    # -- who is read from ------------------------------------------------------------------------------------------
 
     def regroup(self) -> None:
-        """Give each leader its partitions, by the metadata of now."""
+        """Give each broker its partitions, by the metadata of now."""
+        self._regroup_due = False
         if self._stopped:
             return
         grouped: dict[str, set[TopicPartition]] = {}
+        now_s = time.monotonic()
+        self.nearest.keep(self.cursors.keys())
         for partition, cursor in self.cursors.items():
             leader = None if cursor.error is not None else self._leader_of(cursor)
+            self.nearest.look(partition, leader, now_s)
             if leader is not None:
-                grouped.setdefault(leader.address, set()).add(partition)
+                grouped.setdefault(self.nearest.address(partition, leader), set()).add(partition)
         for address in grouped:
             if address not in self._leaders:
                 self._leaders[address] = self._start_loop(address)
@@ -149,6 +161,11 @@ class Fetcher:
                     self.cursors[joining].retry_s = 0.0  # the pause was for the leader before
                 loop.partitions = partitions
                 loop.interrupt()
+
+    def _regroup_if_due(self) -> None:
+        """Once for all that one answer has brought about: who joins a loop breaks off its fetch."""
+        if self._regroup_due:
+            self.regroup()
 
     def _start_loop(self, address: str) -> _LeaderLoop:
         self._cluster.used(address)
@@ -191,6 +208,8 @@ class Fetcher:
         while True:
             await asyncio.sleep(_TICK_S)
             now_s = time.monotonic()
+            if self.nearest.doubt_the_quiet(now_s):
+                self.regroup()
             for partition, cursor in self.cursors.items():
                 if cursor.error is not None or self._cluster.leader(partition) is not None:
                     self._homeless_since_s.pop(partition, None)
@@ -218,15 +237,30 @@ class Fetcher:
         room = sum(cursor.buffered_bytes for cursor in self.cursors.values()) < self._settings.read_ahead_bytes
         now_s = time.monotonic()
         asked = []
+        self._leave_the_damaged(loop, now_s)
         for partition, cursor in self.cursors.items():
-            if partition not in loop.partitions or cursor.error is not None or cursor.retry_s > now_s or not room:
-                continue
-            if not cursor.gives:
+            if partition not in loop.partitions:
                 continue
             leader = self._cluster.leader(partition)
-            if leader is not None and cursor.buffered_bytes < self._settings.max_partition_bytes:
-                asked.append(_Asked(cursor, cursor.generation, leader))
+            wanted = room and leader is not None and self._has_room(cursor, now_s)
+            self.nearest.asks(partition, now_s, wanted=wanted)
+            if wanted and leader is not None:
+                asked.append(_Asked(cursor, cursor.generation, leader, self.nearest.read_from(partition, now_s)))
         return asked
+
+    def _has_room(self, cursor: Cursor, now_s: float) -> bool:
+        waits = cursor.error is not None or cursor.retry_s > now_s or not cursor.gives
+        return not waits and cursor.buffered_bytes < self._settings.max_partition_bytes
+
+    def _leave_the_damaged(self, loop: _LeaderLoop, now_s: float) -> None:
+        """What was damaged is read again from the leader, which has a copy of its own."""
+        if not self.nearest.rack:
+            return
+        for partition in loop.partitions & self.cursors.keys():
+            if self.cursors[partition].is_damaged and self.nearest.replica(partition) is not None:
+                self.nearest.leave(partition, now_s)
+                self._regroup_due = True
+        self._regroup_if_due()
 
     def _may_ask(self, partition: TopicPartition) -> bool:
         cursor = self.cursors.get(partition)
@@ -241,7 +275,8 @@ class Fetcher:
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=settings.max_bytes,
-            partitions=[self._part(cursor, leader) for cursor, _, leader in asked],
+            partitions=[self._part(question) for question in asked],
+            rack=settings.rack,
         )
         timeout_s = (max_wait_ms + settings.request_timeout_ms) / 1000
         loop.call = self._cluster.stub(address).Fetch(request, timeout=timeout_s)
@@ -256,17 +291,23 @@ class Fetcher:
             error = errors.from_rpc_error(failure, address=address)
             _log.debug("fetch failed: %s", error)
             self._cluster.refresh(avoid=address)
-            for cursor, _, _ in asked:
-                self._pause(cursor)
+            for question in asked:
+                if question.read_from == pb.READ_FROM_FOLLOWER:
+                    self.nearest.leave(question.cursor.partition, time.monotonic())
+                else:
+                    self._pause(question.cursor)
+            self.regroup()
             return
         finally:
             loop.call = None
         for question, result in zip(asked, response.partitions, strict=False):
             # Neither sought elsewhere meanwhile, nor led by another: that one was asked the same already.
             if question.cursor.generation == question.generation and question.cursor.partition in loop.partitions:
-                self._take(question.cursor, result)
+                self._take(question, result)
+        self._regroup_if_due()
 
-    def _part(self, cursor: Cursor, leader: Leader) -> pb.PartitionFetch:
+    def _part(self, question: _Asked) -> pb.PartitionFetch:
+        cursor, leader = question.cursor, question.leader
         return pb.PartitionFetch(
             topic=cursor.partition.topic,
             partition=cursor.partition.partition,
@@ -276,11 +317,16 @@ class Fetcher:
             max_bytes=self._settings.max_partition_bytes,
             topic_id=cursor.topic_id,
             incarnation=cursor.incarnation,
+            read_from=question.read_from,
         )
 
-    def _take(self, cursor: Cursor, result: pb.PartitionFetchResult) -> None:
+    def _take(self, question: _Asked, result: pb.PartitionFetchResult) -> None:
+        cursor, from_follower = question.cursor, question.read_from == pb.READ_FROM_FOLLOWER
         if result.HasField("error"):
             error = errors.from_proto(result.error)
+            if from_follower:
+                self._back_to_the_leader(cursor, error)
+                return
             if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._on_out_of_range(cursor, error):
                 return
             if not error.retriable and error.code not in MISPLACED:
@@ -290,20 +336,45 @@ class Fetcher:
             self._cluster.note_refusal(cursor.partition, error)
             self._pause(cursor)
             return
-        cursor.saw_high_watermark(result.high_watermark, self.lineage_of(cursor.partition))
+        told = result.heard_high_watermark if from_follower else result.high_watermark
+        cursor.saw_high_watermark(told, self.lineage_of(cursor.partition))
+        if result.HasField("preferred_read_replica") and question.read_from == pb.READ_FROM_NEAREST:
+            self._to_the_nearest(question, result)
+            return
         if not result.batches:
             return
         try:
             progress = cursor.take(result.batches)
         except TidemarkError as error:
-            self._end(cursor, error)
+            if from_follower:
+                self._back_to_the_leader(cursor, error)
+            else:
+                self._end(cursor, error)
             return
         if not progress:
             self._pause(cursor)
             return
+        self.follower_bytes += len(result.batches) if from_follower else 0
+        self.nearest.gave(cursor.partition)
         # It goes behind the others: the first of a request may take all of its bytes.
         self.cursors[cursor.partition] = self.cursors.pop(cursor.partition)
         self._arrived.set()
+
+    def _to_the_nearest(self, question: _Asked, result: pb.PartitionFetchResult) -> None:
+        cursor, replica = question.cursor, result.preferred_read_replica
+        has_more = result.high_watermark > cursor.fetch_offset
+        now_s = time.monotonic()
+        if self.nearest.told(cursor.partition, question.leader, replica, has_more=has_more, now_s=now_s):
+            _log.debug("%s is read from broker %d, in this consumer's rack", cursor.partition, replica)
+        self._regroup_due = True
+
+    def _back_to_the_leader(self, cursor: Cursor, error: TidemarkError) -> None:
+        """What a follower refuses the leader answers, and whatever that says is so (rule K1)."""
+        _log.debug("fetch of %s refused by a replica that does not lead: %s", cursor.partition, error)
+        self.nearest.leave(cursor.partition, time.monotonic())
+        if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE:
+            self._cluster.note_refusal(cursor.partition, error)
+        self._regroup_due = True
 
     def _pause(self, cursor: Cursor) -> None:
         cursor.retry_s = time.monotonic() + _PAUSE_S

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tidemark.client.cluster import Cluster
 from tidemark.client.cursor import Cursor
+from tidemark.client.nearest import NearestReplicas
 from tidemark.model import TopicPartition
 
 
@@ -33,12 +34,14 @@ class ProducerMetrics(NamedTuple):
 
 class ConsumerMetrics(NamedTuple):
     """`given_records`: to the application since the start; `read_ahead_bytes`: that it has not asked for yet; `lag`:
-    records of all that is assigned, as far as known; `unknown_lag`: partitions whose lag is not known yet."""
+    records of all that is assigned, as far as known; `unknown_lag`: partitions whose lag is not known yet;
+    `follower_bytes`: read since the start from replicas in the consumer's rack that do not lead."""
 
     given_records: int
     read_ahead_bytes: int
     lag: int
     unknown_lag: int
+    follower_bytes: int = 0
 
 
 class PartitionHealth(NamedTuple):
@@ -48,6 +51,7 @@ class PartitionHealth(NamedTuple):
         state: "reading", "caught up", "paused", "being handed over", "suspended", "without leader" or "failed".
         detail: a sentence; who leads, or what is wrong and what to do.
         lag: high watermark - position; -1 while nothing of the partition was fetched.
+        reads_from: id of the broker that is asked for it, the leader or a replica in the consumer's rack; -1 for none.
     """
 
     state: str
@@ -55,6 +59,7 @@ class PartitionHealth(NamedTuple):
     position: int
     lag: int
     read_ahead_bytes: int
+    reads_from: int = -1
 
 
 def lag_of(cursor: Cursor) -> int:
@@ -63,18 +68,29 @@ def lag_of(cursor: Cursor) -> int:
 
 
 def health_of(
-    cursors: Mapping[TopicPartition, Cursor], cluster: Cluster, *, suspended: bool
+    cursors: Mapping[TopicPartition, Cursor], cluster: Cluster, nearest: NearestReplicas, *, suspended: bool
 ) -> dict[TopicPartition, PartitionHealth]:
     """Of each that is assigned, in order."""
     return {
         where: PartitionHealth(
-            *_state(cursor, cluster, suspended), cursor.position, lag_of(cursor), cursor.buffered_bytes
+            *_state(cursor, cluster, nearest.replica(where), suspended),
+            cursor.position,
+            lag_of(cursor),
+            cursor.buffered_bytes,
+            _reads_from(where, cluster, nearest),
         )
         for where, cursor in sorted(cursors.items())
     }
 
 
-def _state(cursor: Cursor, cluster: Cluster, suspended: bool) -> tuple[str, str]:
+def _reads_from(where: TopicPartition, cluster: Cluster, nearest: NearestReplicas) -> int:
+    leader, replica = cluster.leader(where), nearest.replica(where)
+    if replica is not None:
+        return replica
+    return -1 if leader is None else leader.broker_id
+
+
+def _state(cursor: Cursor, cluster: Cluster, replica: int | None, suspended: bool) -> tuple[str, str]:
     leader = cluster.leader(cursor.partition)
     if cursor.error is not None:
         return "failed", cursor.error.message
@@ -87,6 +103,8 @@ def _state(cursor: Cursor, cluster: Cluster, suspended: bool) -> tuple[str, str]
     if leader is None:
         return "without leader", "no leader that can be reached is known: it is elected, or all its replicas are away"
     place = f"broker {leader.broker_id} at {leader.address} leads in epoch {leader.leader_epoch}"
+    if replica is not None:
+        place += f"; broker {replica}, in this consumer's rack, is read from"
     return ("caught up" if lag_of(cursor) == 0 else "reading"), place
 
 

@@ -17,7 +17,8 @@ import grpc
 import pyarrow as pa
 
 from tidemark.client.backoff import Backoff
-from tidemark.client.cluster import parse_bootstrap, unknown_partition
+from tidemark.client.cluster import Leader, parse_bootstrap, unknown_partition
+from tidemark.client.nearest import NearestReplicas
 from tidemark.core.cluster_state import ClusterView, TopicView, apply
 from tidemark.model import NO_LEADER, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import split_batches
@@ -50,14 +51,16 @@ class RangeReader:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
         deadline_s: seconds after which a lookup or a fetch raises REQUEST_TIMED_OUT, with the last refusal. Each has
             its own: a long read takes as long as it makes progress.
+        rack: where this reader is: rows come from a replica in sync there, if there is one; "" for leaders always.
     """
 
-    def __init__(self, bootstrap: str | None, *, deadline_s: float) -> None:
+    def __init__(self, bootstrap: str | None, *, deadline_s: float, rack: str = "") -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._deadline_s = deadline_s
         self._until_s = 0.0
         self._view = ClusterView()
         self._channels: dict[str, grpc.Channel] = {}
+        self._nearest = NearestReplicas(rack, lambda: self._view)
 
     def __enter__(self) -> RangeReader:
         return self
@@ -141,57 +144,81 @@ class RangeReader:
     def _fetch(
         self, topic: str, partition: int, offset: int, topic_id: str, incarnation: str, fetch_bytes: int
     ) -> bytes:
+        where = TopicPartition(topic, partition)
+
         def ask() -> bytes:
-            address, epoch = self._leader(topic, partition)
-            request = pb.FetchRequest(
-                max_wait_ms=_WAIT_MS,
-                min_bytes=1,
+            leader = self._leader(topic, partition)
+            self._nearest.look(where, leader, time.monotonic())
+            part = pb.PartitionFetch(
+                topic=topic,
+                partition=partition,
+                current_leader_epoch=leader.leader_epoch,
+                fetch_offset=offset,
+                last_fetched_epoch=-1,
                 max_bytes=fetch_bytes,
-                partitions=[
-                    pb.PartitionFetch(
-                        topic=topic,
-                        partition=partition,
-                        current_leader_epoch=epoch,
-                        fetch_offset=offset,
-                        last_fetched_epoch=-1,
-                        max_bytes=fetch_bytes,
-                        topic_id=topic_id,
-                        incarnation=incarnation,
-                    )
-                ],
+                topic_id=topic_id,
+                incarnation=incarnation,
             )
-            result = self._call(address, "Fetch", request).partitions[0]
-            _raise_refusal(result)
-            data: bytes = result.batches
-            if not data:
-                raise TidemarkError(
-                    ErrorCode.OFFSET_NOT_AVAILABLE, f"{topic}-{partition}: offset {offset} is not committed yet"
-                )
-            return data
+            return self._fetch_nearest(where, leader, part)
 
         return self._retrying(ask)
+
+    def _fetch_nearest(self, where: TopicPartition, leader: Leader, part: pb.PartitionFetch) -> bytes:
+        """From whom the leader names, if it names somebody; whatever that one refuses, the leader is asked again."""
+        for _ in range(3):
+            now_s = time.monotonic()
+            meant = part.topic_id and part.incarnation  # a follower gives nothing to who does not say what it means
+            part.read_from = self._nearest.read_from(where, now_s) if meant else pb.READ_FROM_LEADER
+            try:
+                result = self._fetch_once(self._nearest.address(where, leader), part)
+            except TidemarkError:
+                if part.read_from != pb.READ_FROM_FOLLOWER:
+                    raise
+                self._nearest.leave(where, now_s)
+                continue
+            if result.HasField("preferred_read_replica"):
+                self._nearest.told(where, leader, result.preferred_read_replica, has_more=True, now_s=now_s)
+            elif result.batches:
+                self._nearest.gave(where)
+                return result.batches
+            elif part.read_from == pb.READ_FROM_FOLLOWER:
+                self._nearest.leave(where, now_s)
+            else:
+                break
+        raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{where}: offset {part.fetch_offset} is not committed yet")
+
+    def _fetch_once(self, address: str, part: pb.PartitionFetch) -> pb.PartitionFetchResult:
+        request = pb.FetchRequest(
+            max_wait_ms=_WAIT_MS, min_bytes=1, max_bytes=part.max_bytes, partitions=[part], rack=self._nearest.rack
+        )
+        result: pb.PartitionFetchResult = self._call(address, "Fetch", request).partitions[0]
+        _raise_refusal(result)
+        return result
 
     def _bounds_now(self, topic: str, partition: int) -> Bounds:
         earliest = self._list_offset(topic, partition, earliest=True)
         return Bounds(earliest, self._list_offset(topic, partition, latest=True))
 
     def _list_offset(self, topic: str, partition: int, **position: Any) -> int:
-        address, epoch = self._leader(topic, partition)
+        leader = self._leader(topic, partition)
+        epoch = leader.leader_epoch
         part = pb.PartitionListOffsets(topic=topic, partition=partition, current_leader_epoch=epoch, **position)
-        result = self._call(address, "ListOffsets", pb.ListOffsetsRequest(partitions=[part])).partitions[0]
+        result = self._call(leader.address, "ListOffsets", pb.ListOffsetsRequest(partitions=[part])).partitions[0]
         _raise_refusal(result)
         return int(result.offset)
 
-    def _leader(self, topic: str, partition: int) -> tuple[str, int]:
+    def _leader(self, topic: str, partition: int) -> Leader:
         if topic not in self._view.topics:
             self._refresh([topic])
-        known = self._known(topic).partitions.get(partition)
+        found = self._known(topic)
+        known = found.partitions.get(partition)
         if known is None:
             raise unknown_partition(TopicPartition(topic, partition), len(self._known(topic).partitions))
         broker = self._view.brokers.get(known.leader)
         if known.leader == NO_LEADER or broker is None:
             raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
-        return f"{broker.host}:{broker.port}", known.leader_epoch
+        address = f"{broker.host}:{broker.port}"
+        return Leader(known.leader, address, known.leader_epoch, found.topic_id, known.incarnation)
 
     def _known(self, topic: str) -> TopicView:
         found = self._view.topics.get(topic)

@@ -84,6 +84,7 @@ class ConsumerSettings:
     read_ahead_bytes: int
     request_timeout_ms: int
     out_of_range: str
+    rack: str = ""
 
 
 def consumer_settings(
@@ -94,6 +95,7 @@ def consumer_settings(
     read_ahead_bytes: int = 32 << 20,
     request_timeout_ms: int = 30_000,
     out_of_range: str = "fail",
+    rack: str = "",
 ) -> ConsumerSettings:
     """Check; raises INVALID_CONFIG.
 
@@ -105,7 +107,11 @@ def consumer_settings(
         request_timeout_ms: of a lookup with its retries; of a fetch beyond its wait.
         out_of_range: what to do when records were deleted before they were read: "fail" raises OFFSET_OUT_OF_RANGE,
             "earliest" goes on with the first there is, "latest" with those to come; both say how many were missed.
+        rack: where this consumer is, as `broker.rack` names it: records come from a replica in sync there, if there is
+            one, instead of from the leader; "" for the leader always.
     """
+    if not isinstance(rack, str):
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"rack is {rack!r}: want text, as broker.rack has it")
     if out_of_range not in _OUT_OF_RANGE:
         raise TidemarkError(
             ErrorCode.INVALID_CONFIG, f"out_of_range is {out_of_range!r}: want {', '.join(_OUT_OF_RANGE)}"
@@ -121,5 +127,5 @@ def consumer_settings(
         if not smallest <= value <= largest:
             raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{name} is {value}: want {smallest} to {largest}")
     return ConsumerSettings(
-        fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms, out_of_range
+        fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms, out_of_range, rack
     )

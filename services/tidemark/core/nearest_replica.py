@@ -63,11 +63,13 @@ def preferred_replica(
 
 
 def _may_serve(remote: RemoteReplica, fetch_offset: Offset, broker_epoch: BrokerEpoch, since_ms: int) -> bool:
-    """It has what the consumer wants next, or the consumer has all that it has, and was heard of since that time."""
+    """It has what the consumer wants next, or the consumer has all that it has; it was told a high watermark, and was
+    heard of since that time."""
     sending = remote.sending
     return (
         sending is not None
         and remote.acknowledged
+        and sending.sent_high_watermark >= 0
         and sending.follower_log_start <= fetch_offset <= remote.log_end_offset
         and sending.session.broker_epoch == broker_epoch
         and sending.session.last_message_ms >= since_ms
@@ -106,7 +108,7 @@ def readable_here(
     if ctx.broker_id not in in_sync_replicas or not follower.reconciled or log.damaged is not None:
         _refuse(replica, ErrorCode.OFFSET_NOT_AVAILABLE, "is not known to be in sync at this broker")
     if not follower.in_touch(touch_ms(ctx), now_ms):
-        _refuse(replica, ErrorCode.OFFSET_NOT_AVAILABLE, "is followed by this broker, which has lost its leader")
+        _refuse(replica, ErrorCode.OFFSET_NOT_AVAILABLE, "is followed by this broker, which is out of touch with its leader")
     if not log.log_start_offset <= fetch_offset <= log.log_end_offset:
         there = f"{log.log_start_offset} to {log.log_end_offset}, not {fetch_offset}"
         _refuse(replica, ErrorCode.OFFSET_NOT_AVAILABLE, f"has the offsets {there} at this broker")

@@ -34,6 +34,7 @@ def leading(isr: Sequence[int] = (1, 2, 3), *, ends: dict[int, int] | None = Non
     stage = Stage().leads(isr, end=10, epochs=[(3, 0)], high_watermark=10, **more)
     for follower, end in (ends or {2: 10, 3: 10}).items():
         stage.fetches(follower, end, last_epoch=3)
+    stage.feed(ev.Tick())
     return stage
 
 
@@ -93,6 +94,8 @@ def test_a_leader_names_nobody_silent_and_nobody_whose_stream_has_ended() -> Non
     stage.now += 1
     assert named(stage) is None
     stage.fetches(2, 10, last_epoch=3)
+    assert named(stage) is None, "it was told no high watermark yet"
+    stage.feed(ev.Tick())
     assert named(stage) == 2
     stage.feed(ev.FollowerGone(2, 12))
     assert named(stage) is None
@@ -101,6 +104,8 @@ def test_a_leader_names_nobody_silent_and_nobody_whose_stream_has_ended() -> Non
 def test_a_new_leader_names_nobody_before_everybody_in_sync_has_come_to_its_epoch() -> None:
     stage = Stage().leads((1, 2, 3), end=10, epochs=[(3, 0)], high_watermark=6, min_isr=2)
     stage.fetches(2, 10, last_epoch=3)
+    assert named(stage) is None
+    stage.feed(ev.Tick())
     assert named(stage) is None
     stage.fetches(3, 10, last_epoch=3)
     assert named(stage) == 2

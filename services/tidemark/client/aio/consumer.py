@@ -52,7 +52,7 @@ class Consumer(Lifecycle):
         group: id of the consumer group: `subscribe` shares topics with its other members, `commit` remembers how far it
             has read; None: offsets are the caller's to keep.
         settings: as `client.settings.consumer_settings`: fetch_max_wait_ms, max_bytes, max_partition_bytes,
-            read_ahead_bytes, request_timeout_ms, out_of_range; with a group, as `client.group_settings` too:
+            read_ahead_bytes, request_timeout_ms, out_of_range, rack; with a group, as `client.group_settings` too:
             instance_id, assignor, client_id, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms,
             offset_reset.
 
@@ -251,13 +251,15 @@ class Consumer(Lifecycle):
 
     def health(self) -> dict[TopicPartition, PartitionHealth]:
         """What each partition waits for: a silence has a reason."""
-        return health_of(self._fetcher.cursors, self.cluster, suspended=self._fetcher.suspended)
+        fetcher = self._fetcher
+        return health_of(fetcher.cursors, self.cluster, fetcher.nearest, suspended=fetcher.suspended)
 
     def metrics(self) -> ConsumerMetrics:
         """What was given, and what is read ahead."""
         cursors = self._fetcher.cursors.values()
         read_ahead_bytes = sum(cursor.buffered_bytes for cursor in cursors)
-        return ConsumerMetrics(self._given_records, read_ahead_bytes, *total_lag(cursors))
+        follower_bytes = self._fetcher.follower_bytes
+        return ConsumerMetrics(self._given_records, read_ahead_bytes, *total_lag(cursors), follower_bytes)
 
     async def end_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None

@@ -1,0 +1,165 @@
+"""Whom a consumer reads from, and when it goes back to the leader (rule K1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tidemark.client.cluster import Leader
+from tidemark.client.nearest import PAUSE_S, PAUSE_S_MAX, QUIET_S, NearestReplicas
+from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.model import BrokerId, BrokerRegistration, LeaderEpoch, TopicPartition
+from tidemark.v1 import broker_service_pb2 as pb
+
+T0 = TopicPartition("t", 0)
+LEADER = Leader(BrokerId(1), "host1:1", LeaderEpoch(5), "id", "i")
+
+
+class World:
+    """Brokers 1 (which leads) and 2, both in sync, and a consumer in a rack; the time is `now_s`."""
+
+    def __init__(self, rack: str = "b") -> None:
+        self.now_s = 1_000.0
+        self.view = self._view((1, 2), (1, 2))
+        self.nearest = NearestReplicas(rack, lambda: self.view)
+
+    def _view(self, live: tuple[int, ...], in_sync: tuple[int, ...]) -> ClusterView:
+        partition = PartitionView(0, 1, 5, (1, 2), in_sync, "i")
+        return ClusterView(
+            brokers={one: BrokerRegistration(one, f"host{one}", one) for one in live},
+            topics={"t": TopicView("t", "id", partitions={0: partition})},
+        )
+
+    def news(self, *, live: tuple[int, ...] = (1, 2), in_sync: tuple[int, ...] = (1, 2)) -> None:
+        self.view = self._view(live, in_sync)
+        self.nearest.look(T0, LEADER, self.now_s)
+
+    def told(self, *, has_more: bool = True) -> bool:
+        return self.nearest.told(T0, LEADER, 2, has_more=has_more, now_s=self.now_s)
+
+    def asks(self, *, wanted: bool = True) -> None:
+        self.nearest.asks(T0, self.now_s, wanted=wanted)
+
+    @property
+    def source(self) -> tuple[str, pb.ReadFrom.ValueType]:
+        return self.nearest.address(T0, LEADER), self.nearest.read_from(T0, self.now_s)
+
+
+FOLLOWER = ("host2:2", pb.READ_FROM_FOLLOWER)
+ASKING = ("host1:1", pb.READ_FROM_NEAREST)
+ALONE = ("host1:1", pb.READ_FROM_LEADER)
+
+
+def test_without_a_rack_the_leader_is_read_from_and_not_asked_for_another() -> None:
+    assert World("").source == ("host1:1", pb.READ_FROM_UNSPECIFIED)
+
+
+def test_whom_the_leader_names_is_read_from() -> None:
+    world = World()
+    assert world.source == ASKING
+    assert world.told()
+    assert world.source == FOLLOWER
+    assert world.nearest.replica(T0) == 2
+
+
+def test_a_replica_that_was_left_is_left_alone_for_a_time_that_doubles() -> None:
+    world = World()
+    pause_s = PAUSE_S
+    for _ in range(10):
+        world.told()
+        world.nearest.leave(T0, world.now_s)
+        world.now_s += pause_s * 0.99
+        assert world.source == ALONE
+        world.now_s += pause_s * 0.02
+        assert world.source == ASKING
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+
+def test_once_a_replica_has_given_something_the_next_pause_is_short_again() -> None:
+    world = World()
+    for _ in range(3):
+        world.told()
+        world.nearest.leave(T0, world.now_s)
+    world.told()
+    world.nearest.gave(T0)
+    world.nearest.leave(T0, world.now_s)
+    world.now_s += PAUSE_S
+    assert world.source == ASKING
+
+
+@pytest.mark.parametrize("news", [{"live": (1,)}, {"in_sync": (1,)}], ids=["away", "out of sync"])
+def test_a_replica_that_is_away_or_out_of_sync_is_left_and_not_gone_to(news: dict[str, tuple[int, ...]]) -> None:
+    world = World()
+    world.told()
+    world.news(**news)
+    assert world.source == ALONE
+    world.now_s += PAUSE_S
+    assert not world.told()
+    assert world.source == ALONE
+
+
+def test_with_another_leader_or_epoch_or_incarnation_the_leader_is_asked_at_once() -> None:
+    for other in (LEADER._replace(leader_epoch=LeaderEpoch(6)), LEADER._replace(incarnation="j"), None):
+        world = World()
+        world.told()
+        world.nearest.look(T0, other, world.now_s)
+        assert world.source == ASKING
+        assert world.nearest.replica(T0) is None
+
+
+def test_a_quiet_replica_is_doubted_and_gone_back_to_when_there_was_nothing_to_give() -> None:
+    world = World()
+    world.told()
+    world.asks()
+    world.now_s += QUIET_S * 0.99
+    assert not world.nearest.doubt_the_quiet(world.now_s)
+    world.now_s += QUIET_S * 0.02
+    assert world.nearest.doubt_the_quiet(world.now_s)
+    assert world.source == ASKING
+    assert world.told(has_more=False)
+    assert world.source == FOLLOWER
+
+
+def test_a_replica_that_withheld_records_for_long_is_left() -> None:
+    world = World()
+    world.told()
+    world.asks()
+    world.now_s += QUIET_S
+    assert world.nearest.doubt_the_quiet(world.now_s)
+    assert not world.told(has_more=True)
+    assert world.source == ALONE
+
+
+def test_the_time_in_which_nothing_was_wanted_is_not_a_replicas_silence() -> None:
+    world = World()
+    world.told()
+    for _ in range(5):
+        world.asks()
+        world.now_s += QUIET_S * 0.6
+        world.asks(wanted=False)
+        world.now_s += QUIET_S * 2
+        assert not world.nearest.doubt_the_quiet(world.now_s)
+    world.asks()
+    world.now_s += QUIET_S * 0.6
+    world.nearest.gave(T0)
+    world.now_s += QUIET_S * 0.6
+    assert not world.nearest.doubt_the_quiet(world.now_s)
+
+
+def test_what_is_not_read_any_more_is_forgotten() -> None:
+    world = World()
+    world.told()
+    world.nearest.keep([])
+    assert world.source == ASKING
+    world.told()
+    world.nearest.leave(T0, world.now_s)
+    world.nearest.keep([])
+    assert world.source == ASKING
+
+
+def test_a_replica_whose_address_changed_is_found_at_the_new_one() -> None:
+    world = World()
+    world.told()
+    moved = replace(world.view.brokers[BrokerId(2)], host="elsewhere")
+    world.view = replace(world.view, brokers={**world.view.brokers, BrokerId(2): moved})
+    assert world.source == ("elsewhere:2", pb.READ_FROM_FOLLOWER)
