@@ -9,6 +9,7 @@ from tidemark.core.config import ReplicationConfig
 from tidemark.core.effects import Effect, Observed
 from tidemark.core.events import SettingsChanged
 from tidemark.core.throttle import Throttle
+from tidemark.core.touch import Touch
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, TopicPartition
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class BrokerContext:
         paused: followers that try again later.
         throttles: by their figure, those that moves of partitions led here name (rule M2).
         added_bytes_in, added_bytes_out: what replicas that are being added were sent, to here and from here.
+        touches: when each leader that is followed was heard of last, on its present stream.
         watched: led partitions whose followers are not all provably in sync, or that were appended to; the others
             cost nothing (rule R6).
     """
@@ -59,6 +61,7 @@ class BrokerContext:
         "talking_links",
         "talking_sessions",
         "throttles",
+        "touches",
         "watched",
     )
 
@@ -74,6 +77,7 @@ class BrokerContext:
         self.watched: dict[TopicPartition, PartitionLeader] = {}
         self.paused: dict[PartitionFollower, None] = {}
         self.throttles: dict[int, Throttle] = {}
+        self.touches: dict[BrokerId, Touch] = {}
         self.added_bytes_in = 0
         self.added_bytes_out = 0
         # insertion-ordered: what is sent, and in which order, must not depend on hashes

@@ -13,6 +13,7 @@ from tidemark.core.partition_follower import PartitionFollower
 from tidemark.core.partition_leader import PartitionLeader
 from tidemark.core.replica import Replica, diverging_end
 from tidemark.core.replication_session import FollowerSession, LeaderLink
+from tidemark.core.touch import Touch
 from tidemark.model import (
     NO_EPOCH,
     BrokerId,
@@ -147,7 +148,7 @@ class BrokerStreams:
         if link is None or not link.connected:
             return
         link.echo_ms = event.message.clock_ms
-        link.touch.hear(event.message.clock_ms, now_ms)
+        self._ctx.touches.setdefault(link.leader, Touch()).hear(event.message.clock_ms, now_ms)
         followers = link.followers
         for answer in event.message.epoch_ends:
             follower = followers.get(answer.partition)

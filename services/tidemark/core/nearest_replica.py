@@ -108,7 +108,9 @@ def readable_here(
     if ctx.broker_id not in in_sync_replicas or not follower.reconciled or log.damaged is not None:
         _refuse(replica, ErrorCode.OFFSET_NOT_AVAILABLE, "is not known to be in sync at this broker")
     if not follower.in_touch(touch_ms(ctx), now_ms):
-        _refuse(replica, ErrorCode.OFFSET_NOT_AVAILABLE, "is followed by this broker, which is out of touch with its leader")
+        _refuse(
+            replica, ErrorCode.OFFSET_NOT_AVAILABLE, "is followed by this broker, which is out of touch with its leader"
+        )
     if not log.log_start_offset <= fetch_offset <= log.log_end_offset:
         there = f"{log.log_start_offset} to {log.log_end_offset}, not {fetch_offset}"
         _refuse(replica, ErrorCode.OFFSET_NOT_AVAILABLE, f"has the offsets {there} at this broker")

@@ -123,8 +123,9 @@ class PartitionFollower:
 
     def in_touch(self, silence_ms: int, now_ms: int) -> bool:
         """It fetches, and the leader has said something within that time."""
+        touch = self._ctx.touches.get(self.leader)
         fetching = self.phase in (Phase.FETCHING, Phase.DRAINING) and self._connected
-        return fetching and self.link is not None and self.link.touch.within(silence_ms, now_ms)
+        return fetching and touch is not None and touch.within(silence_ms, now_ms)
 
     # -- the stream --------------------------------------------------------------------------------------------
 

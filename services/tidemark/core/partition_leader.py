@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -66,7 +67,6 @@ class PartitionLeader:
         self._newer: VersionedState | None = None
         self._remotes: dict[BrokerId, RemoteReplica] = {}
         self._attached: list[RemoteReplica] = []
-        self.attached = self._attached  # for others to look at: whose streams carry this partition now
         self._holding: tuple[RemoteReplica, ...] = ()
         self._outside: frozenset[BrokerId] = frozenset()
         self._waiting: dict[int, _Waiting] = {}
@@ -113,6 +113,11 @@ class PartitionLeader:
     def bytes_in_per_s(self) -> float:
         """What producers append."""
         return self._inbound.per_s(self._ctx.now_ms) if self._inbound is not None else 0.0
+
+    @property
+    def attached(self) -> Sequence[RemoteReplica]:
+        """Followers whose streams carry this partition now."""
+        return self._attached
 
     def replicates_to(self, broker_id: BrokerId) -> bool:
         """Whether it may fetch: it is assigned, or the high watermark waits for it."""
@@ -544,13 +549,9 @@ class PartitionLeader:
         )
 
     def _error(self, code: ErrorCode, sentence: str) -> TidemarkError:
-        return TidemarkError(
-            code,
-            f"{self.log.partition} {sentence}",
-            {"leader": str(self._ctx.broker_id), "leader_epoch": str(self.leader_epoch)},
-        )
+        told = {"leader": str(self._ctx.broker_id), "leader_epoch": str(self.leader_epoch)}
+        return TidemarkError(code, f"{self.log.partition} {sentence}", told)
 
 
-def _ids(broker_ids: object) -> str:
-    assert hasattr(broker_ids, "__iter__")
-    return ",".join(str(broker_id) for broker_id in broker_ids)
+def _ids(broker_ids: Iterable[BrokerId]) -> str:
+    return ",".join(map(str, broker_ids))

@@ -306,7 +306,6 @@ class LeaderLink:
         self.leader = leader
         self.registration = registration
         self.connected = False
-        self.touch = Touch()
         self.last_sent_ms = 0
         self.echo_ms = 0
         self.followers: dict[TopicPartition, PartitionFollower] = {}
@@ -331,7 +330,7 @@ class LeaderLink:
     def on_connected(self, now_ms: int) -> None:
         """A new stream: nothing was said on it yet."""
         self._forget()
-        self.touch = Touch()
+        self._ctx.touches[self.leader] = Touch()
         self.connected = True
         self.last_sent_ms = now_ms
 
