@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn
 
 from tidemark.model import TidemarkError
-from tidemark.runtime.metrics import METRICS
+from tidemark.runtime.metrics import METRICS, Metrics
+from tidemark.runtime.stalls import StallMeter
 
 _log = logging.getLogger(__name__)
 
@@ -21,13 +22,10 @@ EXIT_FAILED: Final = 1
 """Something broke: the start, the stop, or what ran in between."""
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_LAG_INTERVAL_S: Final = 0.25
 
 _COLLECT_AFTER: Final = (50_000, 10, 10)
 """Python's own (700, 10, 10) walks everything that thousands of partitions keep again and again while they are told
 anew, a third of a second each time."""
-
-_EVENT_LOOP_LAG = METRICS.histogram("event_loop_lag_seconds", "How late the event loop runs what is due")
 
 
 async def run_until_stopped(
@@ -35,6 +33,7 @@ async def run_until_stopped(
     stop: Callable[[], Awaitable[object]],
     *,
     failed: asyncio.Future[object] | None = None,
+    metrics: Metrics = METRICS,
 ) -> int:
     """Run a service until SIGTERM or SIGINT; a second signal ends the process at once.
 
@@ -42,6 +41,7 @@ async def run_until_stopped(
         start: brings the service up; a TidemarkError from it is one log line and exit code 1.
         stop: brings it down in order; also called when `start` failed half-way or was interrupted.
         failed: ends the service too, with exit code 1, when it completes.
+        metrics: where the stalls of the event loop are shown.
 
     Returns:
         the exit code for the process.
@@ -63,14 +63,19 @@ async def run_until_stopped(
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
-    lag = asyncio.create_task(_measure_loop_lag(), name="event loop lag")
+    stalls = StallMeter(loop)
+    for collector in stalls.collectors():
+        metrics.registry.register(collector)
+    stalls.start()
     try:
         code = await _start_and_wait(start, stopping, failed)
         if received:
             _log.info("stopping", extra={"signal": received[0].name})
         return await _stop(stop, code)
     finally:
-        lag.cancel()
+        stalls.stop()
+        for collector in stalls.collectors():
+            metrics.registry.unregister(collector)
         gc.set_threshold(*before)
         gc.unfreeze()
         for number in _SIGNALS:
@@ -131,11 +136,3 @@ def _succeeded(done: asyncio.Future[object], what: str) -> bool:
     else:
         _log.error(what, exc_info=error)
     return False
-
-
-async def _measure_loop_lag() -> None:
-    loop = asyncio.get_running_loop()
-    while True:
-        due = loop.time() + _LAG_INTERVAL_S
-        await asyncio.sleep(_LAG_INTERVAL_S)
-        _EVENT_LOOP_LAG.observe(max(0.0, loop.time() - due))

@@ -1,0 +1,144 @@
+"""How late an event loop is, by a loop whose time the test owns."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tidemark.runtime.metrics import Metrics
+from tidemark.runtime.service import EXIT_OK, run_until_stopped
+from tidemark.runtime.stalls import PERIOD_S, WINDOW_S, StallMeter, Tally
+
+
+class ManualLoop:
+    """Runs its one timer when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self._due: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_at(self, when_s: float, callback: Callable[[], None]) -> Any:
+        self._due.append((when_s, callback))
+        return asyncio.Handle(callback, (), cast("asyncio.AbstractEventLoop", self))
+
+    def get_debug(self) -> bool:
+        return False
+
+    def run_timer(self, *, late_s: float) -> None:
+        when_s, callback = self._due.pop()
+        self.now_s = when_s + late_s
+        callback()
+
+
+def exported(*tallies: Tally) -> dict[tuple[str, str], float]:
+    registry = CollectorRegistry()
+    for tally in tallies:
+        registry.register(tally)
+    return {
+        (sample.name, sample.labels.get("le", "")): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+    }
+
+
+@pytest.fixture
+def loop() -> ManualLoop:
+    return ManualLoop()
+
+
+@pytest.fixture
+def meter(loop: ManualLoop) -> Iterator[StallMeter]:
+    meter = StallMeter(cast("asyncio.AbstractEventLoop", loop))
+    meter.start()
+    yield meter
+    meter.stop()
+
+
+def test_how_late_the_timer_ran_is_counted_in_buckets_with_a_sum(loop: ManualLoop, meter: StallMeter) -> None:
+    for late_s in (0.0005, 0.004, 0.3):
+        loop.run_timer(late_s=late_s)
+    told = exported(meter.lateness)
+    name = "tidemark_event_loop_stall_seconds"
+    assert told[name + "_bucket", "0.001"] == 1
+    assert told[name + "_bucket", "0.005"] == 2
+    assert told[name + "_bucket", "0.2"] == 2
+    assert told[name + "_bucket", "+Inf"] == told[name + "_count", ""] == 3
+    assert told[name + "_sum", ""] == pytest.approx(0.3045)
+
+
+def test_the_longest_of_the_last_minute_is_shown_and_then_forgotten(loop: ManualLoop, meter: StallMeter) -> None:
+    name = ("tidemark_event_loop_stall_longest_seconds", "")
+    loop.run_timer(late_s=0.04)
+    loop.run_timer(late_s=0.07)
+    loop.run_timer(late_s=0.02)
+    assert exported(meter.lateness)[name] == pytest.approx(0.07)
+    began_s = loop.now_s
+    while loop.now_s < began_s + WINDOW_S - 1:
+        loop.run_timer(late_s=0.0)
+    assert exported(meter.lateness)[name] == pytest.approx(0.07)
+    while loop.now_s < began_s + WINDOW_S + 1:
+        loop.run_timer(late_s=0.0)
+    assert exported(meter.lateness)[name] == 0.0
+
+
+def test_time_in_which_the_process_did_not_run_is_late_but_not_busy(loop: ManualLoop, meter: StallMeter) -> None:
+    loop.run_timer(late_s=60.0)  # by this loop's clock alone: no processor was used
+    assert meter.lateness.longest_s() == pytest.approx(60.0)
+    assert meter.busy.longest_s() < 30.0
+
+
+def test_a_long_stall_is_told_with_the_place_where_the_loop_stood(
+    loop: ManualLoop, meter: StallMeter, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop.run_timer(late_s=0.09)
+    assert caplog.records == []
+    loop.now_s += PERIOD_S + 0.08
+    meter.note_where()  # as the thread would; we stand in this very call
+    with caplog.at_level(logging.WARNING):
+        loop.run_timer(late_s=0.15)
+    (told,) = caplog.records
+    assert told.getMessage() == "event loop stalled"
+    assert told.__dict__["late_ms"] == 150
+    assert "runtime/stalls.py" in told.__dict__["where"]
+    assert "note_where" in told.__dict__["where"]
+
+
+def test_many_stalls_are_not_many_lines(loop: ManualLoop, meter: StallMeter, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(100):
+        loop.run_timer(late_s=0.12)
+    assert len(caplog.records) == 20
+    loop.now_s += WINDOW_S
+    loop.run_timer(late_s=WINDOW_S)
+    assert len(caplog.records) == 21
+
+
+def test_pauses_for_garbage_are_counted(meter: StallMeter) -> None:
+    gc.collect()
+    told = exported(meter.collections)
+    assert told["tidemark_gc_pause_seconds_count", ""] >= 1
+
+
+async def test_a_service_shows_its_stalls_as_long_as_it_runs() -> None:
+    metrics = Metrics()
+    seen: list[str] = []
+
+    async def start() -> None:
+        seen.extend(family.name for family in metrics.registry.collect())
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+
+    async def stop() -> None:
+        return None
+
+    assert await run_until_stopped(start, stop, metrics=metrics) == EXIT_OK
+    assert {"tidemark_event_loop_stall_seconds", "tidemark_gc_pause_seconds"} < set(seen)
+    assert "tidemark_event_loop_stall_seconds" not in {family.name for family in metrics.registry.collect()}
