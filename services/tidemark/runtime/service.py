@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -12,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn
 
 from tidemark.model import TidemarkError
+from tidemark.runtime.collecting import BoundedCollections
 from tidemark.runtime.metrics import METRICS, Metrics
 from tidemark.runtime.stalls import StallMeter
 
@@ -22,10 +22,6 @@ EXIT_FAILED: Final = 1
 """Something broke: the start, the stop, or what ran in between."""
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-
-_COLLECT_AFTER: Final = (50_000, 10, 10)
-"""Python's own (700, 10, 10) walks everything that thousands of partitions keep again and again while they are told
-anew, a third of a second each time."""
 
 
 async def run_until_stopped(
@@ -46,9 +42,8 @@ async def run_until_stopped(
     Returns:
         the exit code for the process.
     """
-    before = gc.get_threshold()
-    gc.freeze()  # what has been imported stays
-    gc.set_threshold(*_COLLECT_AFTER)
+    collections = BoundedCollections()
+    collections.start()
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     received: list[signal.Signals] = []
@@ -76,8 +71,7 @@ async def run_until_stopped(
         stalls.stop()
         for collector in stalls.collectors():
             metrics.registry.unregister(collector)
-        gc.set_threshold(*before)
-        gc.unfreeze()
+        collections.stop()
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
 
