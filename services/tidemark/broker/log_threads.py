@@ -40,6 +40,7 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.model import ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import Log, Logs
 from tidemark.record.envelope import Batch
+from tidemark.runtime.slices import SlicedCalls
 
 _log = logging.getLogger(__name__)
 
@@ -105,6 +106,7 @@ class LogThreads:
         self._observe_flush = observe_flush
         self._note_space = note_space
         self._loop = asyncio.get_running_loop()
+        self._calls = SlicedCalls(self._loop)
         self._replicas: dict[TopicPartition, OpenReplica] = {}
         self._held: dict[TopicPartition, deque[LogEffect]] = {}
         self._paused: set[TopicPartition] = set()
@@ -399,7 +401,7 @@ class LogThreads:
 
     def _on_loop(self, call: Callable[..., None], *arguments: object) -> None:
         try:
-            self._loop.call_soon_threadsafe(call, *arguments)
+            self._calls.call(call, *arguments)
         except RuntimeError:  # the loop has ended: nobody waits for this any more
             _log.debug("a completion came after the end of the event loop")
 

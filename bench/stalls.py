@@ -1,0 +1,240 @@
+"""How late the event loops of brokers and controllers are: in steady produce and fetch, and in control events.
+
+`steady_p999_ms`: under a steady load of produce and fetch, the lateness that 99.9 % of the time was not exceeded in the
+    worst broker; `steady_busy_p999_ms`: at most so much of it was that broker's own work, the rest that of others on
+    the machine.
+`<event>_ms`, `<event>_busy_ms`: the longest stall in any service that lives through an event: `create_topics` (1,000
+    topics), `broker_failure` (kill -9), `restart` (of that broker, its start included), `shutdown` (SIGTERM),
+    `controller_failover` (kill -9), `group` (500 members join one after the other, and a tenth leaves), with so many
+    partitions of RF 2.
+
+Times are upper bounds of a histogram's buckets. The meter is a timer of 10 ms, so a stall shows less by up to that.
+`--partitions N` (6,000), `--only EVENT ...`, `--seconds S` of steady load (20).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tidemark.client import AdminClient
+from tidemark.client.aio import Consumer, Producer
+from tidemark.local.cluster import LocalCluster, broker_name, controller_name
+
+from bench.figures import Figure, report
+from bench.watching import scrape, wait_until
+
+BROKERS = 3
+TOPIC_PARTITIONS = 1000
+TOPICS = 1000
+MEMBERS = 500
+TIMEOUT_S = 120.0
+SETTLE_S = 2.0
+RECORDS_PER_S = 20_000
+SIZE_BYTES = 100
+CONFIGS = {"min.insync.replicas": "1"}
+LATENESS = "tidemark_event_loop_stall_seconds"
+BUSY = "tidemark_event_loop_stall_busy_seconds"
+PAUSES = "tidemark_gc_pause_seconds"
+LEADING = "tidemark_replica_leader_count"
+UNDER_REPLICATED = "tidemark_replica_under_replicated"
+
+Histogram = dict[float, float]
+"""Upper bound -> findings at or below it."""
+
+
+def histogram(address: str, name: str) -> Histogram:
+    """As it is now; empty when nobody answers."""
+    return {
+        float(labels[0]): value
+        for (sample, labels), value in scrape(address, f"{name}_bucket").items()
+        if sample == f"{name}_bucket"
+    }
+
+
+def share_ms(found: Histogram, share: float) -> float:
+    """The bound, in milliseconds, that this share of the findings did not exceed; 1 for all of them."""
+    total = max(found.values(), default=0.0)
+    return 1000 * min((bound for bound, count in found.items() if count >= share * total), default=0.0)
+
+
+class Watch:
+    """What befell every service between two moments; one that was started meanwhile counts from its start."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._before = self._all()
+
+    def _all(self) -> dict[tuple[str, str], Histogram]:
+        return {
+            (name, metric): histogram(self._cluster.metrics_address(name), metric)
+            for name in self._cluster.names
+            for metric in (LATENESS, BUSY, PAUSES)
+        }
+
+    def since(self) -> dict[tuple[str, str], Histogram]:
+        """Differences, by service and metric."""
+        found = {}
+        for key, now in self._all().items():
+            before = self._before[key]
+            restarted = before.get(float("inf"), 0.0) > now.get(float("inf"), 0.0)
+            found[key] = now if restarted else {bound: count - before.get(bound, 0.0) for bound, count in now.items()}
+        return found
+
+
+class Arena:
+    """The cluster under measurement, and what was found so far."""
+
+    def __init__(self, cluster: LocalCluster, admin: AdminClient) -> None:
+        self.cluster = cluster
+        self.admin = admin
+        self.partitions = 0
+        self.figures: dict[str, Figure] = {}
+
+    def live(self) -> list[str]:
+        return [name for index in range(BROKERS) if self.cluster.process(name := broker_name(index)).running]
+
+    def is_whole(self) -> bool:
+        """Every partition is led and has all its replicas in sync."""
+        told = [scrape(self.cluster.metrics_address(name), UNDER_REPLICATED, LEADING) for name in self.live()]
+        leading = sum(one.get((LEADING, ()), 0.0) for one in told)
+        return leading == self.partitions and not any(one.get((UNDER_REPLICATED, ()), 1.0) for one in told)
+
+    def wait_until_whole(self) -> None:
+        wait_until("whole", self.is_whole, timeout_s=TIMEOUT_S, interval_s=0.5)
+
+    def all_led(self) -> bool:
+        """By those that live, whoever else should follow."""
+        told = [scrape(self.cluster.metrics_address(name), LEADING) for name in self.live()]
+        return sum(one.get((LEADING, ()), 0.0) for one in told) == self.partitions
+
+    def fill(self, partitions: int) -> None:
+        for index in range(partitions // TOPIC_PARTITIONS):
+            self.admin.create_topic(f"fill-{index}", partitions=TOPIC_PARTITIONS, replication_factor=2, configs=CONFIGS)
+            self.partitions += TOPIC_PARTITIONS
+        self.wait_until_whole()
+
+    def longest(self, event: str, happen: Callable[[], None]) -> None:
+        """Take the longest stall of an event; a line tells each service's."""
+        time.sleep(SETTLE_S)
+        watch, began_s = Watch(self.cluster), time.monotonic()
+        happen()
+        time.sleep(SETTLE_S)
+        found, took_s = watch.since(), time.monotonic() - began_s - SETTLE_S
+        told = {key: share_ms(one, 1.0) for key, one in found.items()}
+        for metric, suffix in ((LATENESS, ""), (BUSY, "_busy")):
+            worst = max(value for (_, which), value in told.items() if which == metric)
+            self.figures[f"{event}{suffix}_ms"] = Figure(worst, "ms", lower_is_better=True)
+        by_service = ", ".join(
+            f"{name} {told[name, LATENESS]:.0f}/{told[name, BUSY]:.0f}/{told[name, PAUSES]:.0f}"
+            for name in self.cluster.names
+        )
+        print(f"{event}: {took_s:.1f} s, load {os.getloadavg()[0]:.1f}; longest late/busy/gc ms: {by_service}")
+
+    def steady(self, seconds: float) -> None:
+        """Produce and fetch at a rate that the machine carries with ease."""
+        self.admin.create_topic("steady", partitions=6, replication_factor=3)
+        self.partitions += 6
+        self.wait_until_whole()
+        asyncio.run(flow(self.cluster.bootstrap, 3.0))
+        watch = Watch(self.cluster)
+        passed = asyncio.run(flow(self.cluster.bootstrap, seconds))
+        found = watch.since()
+        names = [broker_name(index) for index in range(BROKERS)]
+        for metric, suffix in ((LATENESS, ""), (BUSY, "_busy")):
+            shares = {
+                name: (share_ms(found[name, metric], 0.999), share_ms(found[name, metric], 1.0)) for name in names
+            }
+            worst = max(shares.values())[0]
+            self.figures[f"steady{suffix}_p999_ms"] = Figure(worst, "ms", lower_is_better=True)
+            print(f"steady{suffix}: {passed / seconds:,.0f} records/s; p99.9 and longest, ms: {shares}")
+
+    def create_topics(self) -> None:
+        for index in range(TOPICS):
+            self.admin.create_topic(f"one-{index}", partitions=1, replication_factor=2, configs=CONFIGS)
+        self.partitions += TOPICS
+        self.wait_until_whole()
+
+    def broker_failure(self) -> None:
+        self.cluster.kill(broker_name(0))
+        wait_until("all led by others", self.all_led, timeout_s=TIMEOUT_S, interval_s=0.5)
+        wait_until("deregistered", lambda: 0 not in self.admin.describe_cluster().view.brokers, timeout_s=TIMEOUT_S)
+
+    def restart(self) -> None:
+        if self.cluster.process(broker_name(0)).running:
+            self.cluster.terminate(broker_name(0), timeout_s=TIMEOUT_S)
+        self.cluster.process(broker_name(0)).start()
+        self.wait_until_whole()
+
+    def shutdown(self) -> None:
+        self.cluster.terminate(broker_name(1), timeout_s=TIMEOUT_S)
+
+    def controller_failover(self) -> None:
+        old = controller_name(self.admin.describe_cluster().view.controller_id - 100)
+        self.cluster.kill(old)
+        wait_until(
+            "another controller",
+            lambda: controller_name(self.admin.describe_cluster().view.controller_id - 100) != old,
+            timeout_s=TIMEOUT_S,
+        )
+        self.cluster.restart(old)
+
+
+async def flow(bootstrap: str, seconds: float) -> int:
+    """Records that went through in this time, at `RECORDS_PER_S` where that is possible."""
+    passed = 0
+    async with Producer(bootstrap, acks="all") as producer, Consumer(bootstrap) as consumer:
+        await consumer.assign("steady", start="latest")
+
+        async def consume() -> None:
+            nonlocal passed
+            async for _ in consumer:
+                passed += 1
+
+        reading = asyncio.create_task(consume())
+        began_s, sent, value = time.monotonic(), 0, bytes(SIZE_BYTES)
+        while (at_s := time.monotonic() - began_s) < seconds:
+            while sent < at_s * RECORDS_PER_S:
+                await producer.send("steady", value)
+                sent += 1
+            await asyncio.sleep(0.005)
+        await producer.flush()
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    return passed
+
+
+def main() -> int:
+    events = ("create_topics", "broker_failure", "restart", "shutdown", "controller_failover")
+    parser = argparse.ArgumentParser(prog="python -m bench stalls")
+    parser.add_argument("--partitions", type=int, default=6_000, metavar="N", help="a multiple of 1,000")
+    parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="of steady load")
+    parser.add_argument(
+        "--only", nargs="*", default=("steady", *events), metavar="EVENT", help="of steady, " + ", ".join(events)
+    )
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="tidemark-bench-") as directory,
+        LocalCluster(Path(directory), brokers=BROKERS) as cluster,
+        AdminClient(cluster.admin_address, timeout_s=TIMEOUT_S) as admin,
+    ):
+        arena = Arena(cluster, admin)
+        if "steady" in options.only:
+            arena.steady(options.seconds)
+        if options.partitions:
+            arena.longest("fill", lambda: arena.fill(options.partitions))
+        for event in events:
+            if event in options.only:
+                arena.longest(event, getattr(arena, event))
+    report("stalls", arena.figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
