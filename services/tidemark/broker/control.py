@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 import grpc
 
@@ -18,7 +19,7 @@ from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription
 from tidemark.model import BrokerEpoch, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.control_codec import (
     descriptions_to_proto,
-    leader_and_isr_from_proto,
+    leader_and_isr_slices_from_proto,
     questions_from_proto,
     refusals_to_proto,
     stop_replica_from_proto,
@@ -27,6 +28,9 @@ from tidemark.rpc.errors import abort_with
 from tidemark.rpc.metadata_codec import view_from_proto
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceServicer
+
+SLICE_PARTITIONS: Final = 100
+"""So many partitions of a command are taken in before the event loop is given back: 4 ms."""
 
 _log = logging.getLogger(__name__)
 
@@ -105,15 +109,24 @@ class BrokerControl(BrokerControlServiceServicer):
     async def LeaderAndIsr(  # noqa: N802
         self, request: pb.LeaderAndIsrRequest, context: Any
     ) -> pb.LeaderAndIsrResponse:
-        """Leaderships and followerships."""
+        """Leaderships and followerships: a slice of the partitions at a time, so that all else here goes on meanwhile.
+
+        A newer command that comes between two slices overtakes the rest of them, as it would overtake the whole.
+        """
         self._check(request.header)
-        command = leader_and_isr_from_proto(request)
-        self._topics.update(command.topic_configs)
-        elsewhere = self._want_directories(command)
-        reply = await self._ask(lambda request_id: LeaderAndIsrArrived(request_id, command))
-        refused = {partition for partition, _ in reply.refused}
-        unplaced = [one for one in elsewhere if one[0] not in refused]
-        return pb.LeaderAndIsrResponse(errors=refusals_to_proto([*reply.refused, *unplaced]))
+        replies: list[asyncio.Future[ReplyToControl]] = []
+        elsewhere: list[tuple[TopicPartition, TidemarkError]] = []
+        for command in leader_and_isr_slices_from_proto(request, SLICE_PARTITIONS):
+            if replies:
+                await asyncio.sleep(0)
+            else:
+                self._topics.update(command.topic_configs)
+            elsewhere += self._want_directories(command)
+            replies.append(self._submit(partial(LeaderAndIsrArrived, command=command)))
+        refused = [one for reply in await asyncio.gather(*replies) for one in _accepted(reply).refused]
+        named = {partition for partition, _ in refused}
+        unplaced = [one for one in elsewhere if one[0] not in named]
+        return pb.LeaderAndIsrResponse(errors=refusals_to_proto([*refused, *unplaced]))
 
     def _want_directories(self, command: LeaderAndIsrCommand) -> list[tuple[TopicPartition, TidemarkError]]:
         """Before the core opens or makes a replica (rule M3). Gives those that will lie elsewhere: they are adopted all
@@ -188,17 +201,16 @@ class BrokerControl(BrokerControlServiceServicer):
             await stream.context.write(response)
 
     async def _ask(self, event: Callable[[int], Event]) -> ReplyToControl:
+        return _accepted(await self._submit(event))
+
+    def _submit(self, event: Callable[[int], Event]) -> asyncio.Future[ReplyToControl]:
+        """Hand an event to the core; the future has its answer."""
         self._next_id = request_id = self._next_id + 1
         waiting: asyncio.Future[ReplyToControl] = asyncio.get_running_loop().create_future()
+        waiting.add_done_callback(lambda _: self._waiting.pop(request_id, None))
         self._waiting[request_id] = waiting
-        try:
-            self._driver.submit(event(request_id))
-            reply = await waiting
-        finally:
-            self._waiting.pop(request_id, None)
-        if reply.error is not None:
-            raise reply.error
-        return reply
+        self._driver.submit(event(request_id))
+        return waiting
 
     def _check(self, header: pb.ControlHeader) -> None:
         """Rule F4, before anything of a command is believed; the core checks once more, in its own order."""
@@ -219,3 +231,9 @@ class BrokerControl(BrokerControlServiceServicer):
             f"controller epoch {controller_epoch} is older than {self._controller_epoch}",
             {"controller_epoch": str(self._controller_epoch)},
         )
+
+
+def _accepted(reply: ReplyToControl) -> ReplyToControl:
+    if reply.error is not None:
+        raise reply.error
+    return reply

@@ -17,7 +17,8 @@ class Inventory:
         self._ctx = ctx
         self._on_disk: dict[TopicPartition, ReplicaIdentity] = {}
         self._named: set[TopicPartition] | None = None
-        self._next_part = 0
+        self._next = (0, 0)
+        """Part and slice that continue what was named."""
 
     def found(self, partition: TopicPartition, identity: ReplicaIdentity) -> None:
         """This replica lies on disk."""
@@ -40,13 +41,15 @@ class Inventory:
     def take(self, command: LeaderAndIsrCommand, opened: Collection[TopicPartition]) -> list[TopicPartition]:
         """After all parts of a complete command: sets aside what it did not name; gives those of `opened` to close."""
         named = {one.partition for one in command.partitions}
-        if command.part == 0:
-            self._named, self._next_part = named, 1
-        elif self._named is not None and command.part == self._next_part:
+        here = (command.part, command.slice_index)
+        if here == (0, 0):
+            self._named = named
+        elif self._named is not None and here == self._next:
             self._named |= named
-            self._next_part += 1
         else:
             self._named = None
+        last = command.slice_index == command.slice_count - 1
+        self._next = (command.part + 1, 0) if last else (command.part, command.slice_index + 1)
         if not command.complete:
             return []
         everything, self._named = self._named, None

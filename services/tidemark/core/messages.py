@@ -160,6 +160,8 @@ class LeaderAndIsrCommand:
     whatever else it holds is stray (rule C8).
     `sequence` rises with each command of a controller's term, so that one that was overtaken on its way is known;
     0: not numbered.
+    `slice_index` of `slice_count`: a broker takes in a message of many partitions as so many commands, one after the
+    other, each of which says all that the message says but of other partitions; `complete` is said by the last one.
     """
 
     controller_id: BrokerId
@@ -172,6 +174,8 @@ class LeaderAndIsrCommand:
     part: int = 0
     sequence: int = 0
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    slice_index: int = 0
+    slice_count: int = 1
 
 
 class StoppedReplica(NamedTuple):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
 
 from tidemark.core.messages import (
     LeaderAndIsrCommand,
@@ -57,21 +59,35 @@ def leader_and_isr_to_proto(command: LeaderAndIsrCommand) -> pb.LeaderAndIsrRequ
 
 def leader_and_isr_from_proto(message: pb.LeaderAndIsrRequest) -> LeaderAndIsrCommand:
     """The command of a request."""
-    configs: dict[str, Mapping[str, str]] = {topic.topic: dict(topic.configs) for topic in message.topics}
-    return LeaderAndIsrCommand(
+    (command,) = leader_and_isr_slices_from_proto(message, max(1, _partition_count(message)))
+    return command
+
+
+def leader_and_isr_slices_from_proto(
+    message: pb.LeaderAndIsrRequest, partitions_max: int
+) -> Iterator[LeaderAndIsrCommand]:
+    """A request as commands of at most so many partitions each, at least one; each is read when it is asked for."""
+    whole = LeaderAndIsrCommand(
         controller_id=BrokerId(message.header.controller_id),
         controller_epoch=ControllerEpoch(message.header.controller_epoch),
         broker_epoch=BrokerEpoch(message.header.broker_epoch),
-        partitions=tuple(
-            _state_from_proto(topic.topic_id, state) for topic in message.topics for state in topic.partitions
-        ),
+        partitions=(),
         brokers=tuple(broker_from_proto(broker) for broker in message.brokers),
         suspected=frozenset(BrokerId(broker) for broker in message.suspected),
-        complete=message.complete,
         part=message.part,
         sequence=message.sequence,
-        topic_configs=configs,
+        topic_configs={topic.topic: dict(topic.configs) for topic in message.topics},
+        slice_count=max(1, -(-_partition_count(message) // partitions_max)),
     )
+    states = (_state_from_proto(topic.topic_id, state) for topic in message.topics for state in topic.partitions)
+    for index in range(whole.slice_count):
+        last = index == whole.slice_count - 1
+        partitions = tuple(islice(states, partitions_max))
+        yield replace(whole, partitions=partitions, complete=message.complete and last, slice_index=index)
+
+
+def _partition_count(message: pb.LeaderAndIsrRequest) -> int:
+    return sum(len(topic.partitions) for topic in message.topics)
 
 
 def stop_replica_to_proto(command: StopReplicaCommand) -> pb.StopReplicaRequest:

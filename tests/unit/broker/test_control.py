@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from typing import Any, cast
 
-from tidemark.broker.control import BrokerControl
+import pytest
+from tidemark.broker.control import SLICE_PARTITIONS, BrokerControl
 from tidemark.broker.driver import BrokerDriver
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.topics import TopicTable
@@ -34,6 +37,7 @@ class Core:
         self.order: list[str] = []
         self.refuses: tuple[tuple[TopicPartition, TidemarkError], ...] = ()
         self.without: frozenset[str] = frozenset()
+        self.overtaken_after: int | None = None
         self.control = BrokerControl(
             cast(BrokerDriver, self), TopicTable(), MetadataCache(""), tuple, lambda may_shut_down: None
         )
@@ -43,6 +47,10 @@ class Core:
     def submit(self, event: Any) -> None:
         """As the driver of the core."""
         assert isinstance(event, LeaderAndIsrArrived)
+        if self.overtaken_after is not None and len(self.order) >= self.overtaken_after:
+            error = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "a newer command came first")
+            self.control.reply(ReplyToControl(event.request_id, error))
+            return
         self.order += [f"adopt {one.partition}" for one in event.command.partitions]
         self.control.reply(ReplyToControl(event.request_id, None, self.refuses))
 
@@ -88,3 +96,33 @@ async def test_what_the_core_refuses_is_refused_once() -> None:
     core.without = frozenset({"/none"})
     core.refuses = ((TopicPartition("t", 0), TidemarkError(ErrorCode.STORAGE_ERROR, "its disk is gone")),)
     assert await core.told(p0="/none") == {"p0": ErrorCode.STORAGE_ERROR}
+
+
+async def test_a_command_of_thousands_of_partitions_gives_the_event_loop_back_after_every_hundred() -> None:
+    core = Core()
+    turns: list[int] = []
+
+    async def somebody_else() -> None:
+        while True:
+            turns.append(len(core.order))
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(somebody_else())
+    assert await core.told(**{f"p{index}": "" for index in range(2345)}) == {}
+    beside.cancel()
+    assert core.order == [f"adopt t-{index}" for index in range(2345)]
+    assert max(after - before for before, after in itertools.pairwise(turns)) <= SLICE_PARTITIONS
+
+
+async def test_what_each_slice_refuses_is_refused() -> None:
+    core = Core()
+    core.refuses = ((TopicPartition("t", 5), TidemarkError(ErrorCode.STORAGE_ERROR, "its disk is gone")),)
+    assert await core.told(**{f"p{index}": "" for index in range(150)}) == {"p5": ErrorCode.STORAGE_ERROR}
+
+
+async def test_a_slice_that_comes_too_late_makes_the_whole_command_be_told_again() -> None:
+    core = Core()
+    core.overtaken_after = 200
+    with pytest.raises(TidemarkError) as caught:
+        await core.told(**{f"p{index}": "" for index in range(300)})
+    assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT

@@ -100,9 +100,15 @@ def test_a_damaged_replica_leads_in_the_lineage_that_was_started_for_it() -> Non
     assert stage.one(fx.LeadershipChanged).leading
 
 
-def part(number: int, *partitions: TopicPartition, complete: bool = False) -> ev.LeaderAndIsrArrived:
+def part(
+    number: int, *partitions: TopicPartition, complete: bool = False, of_slices: tuple[int, int] = (0, 1)
+) -> ev.LeaderAndIsrArrived:
     commands = tuple(PartitionCommand(one, ID, BROKERS, node(-1, 1, (1,)), 0) for one in partitions)
-    return ev.LeaderAndIsrArrived(1, LeaderAndIsrCommand(9, 1, 11, commands, part=number, complete=complete))
+    index, count = of_slices
+    command = LeaderAndIsrCommand(
+        9, 1, 11, commands, part=number, complete=complete, slice_index=index, slice_count=count
+    )
+    return ev.LeaderAndIsrArrived(1, command)
 
 
 def test_what_a_complete_command_does_not_name_is_stray_on_disk_too() -> None:
@@ -114,6 +120,27 @@ def test_what_a_complete_command_does_not_name_is_stray_on_disk_too() -> None:
     assert stage.got(fx.CloseLog) == [fx.CloseLog(third, ID, "stray")]
     stage.feed(part(0, P, complete=True))
     assert stage.got(fx.CloseLog) == [fx.CloseLog(OTHER, ID, "stray")]
+
+
+def test_an_inventory_is_complete_when_every_slice_of_every_part_has_come() -> None:
+    stage = Stage()
+    third, gone = TopicPartition("third", 3), TopicPartition("gone", 3)
+    stage.feed(ev.BrokerRegistered(11, dict.fromkeys((P, OTHER, third, gone), (ID, 0))))
+    stage.feed(part(0, P, of_slices=(0, 2)))
+    stage.feed(part(0, OTHER, of_slices=(1, 2)))
+    stage.feed(part(1, third, complete=True))
+    assert stage.got(fx.CloseLog) == [fx.CloseLog(gone, ID, "stray")]
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_an_inventory_with_a_missing_slice_sets_nothing_aside(missing: int) -> None:
+    stage = Stage()
+    stage.feed(ev.BrokerRegistered(11, {OTHER: (ID, 0)}))
+    for index in {0, 1} - {missing}:
+        stage.feed(part(0, P, of_slices=(index, 2)))
+    stage.feed(part(1, P, complete=True))
+    assert not stage.got(fx.CloseLog)
+    assert stage.one(fx.Observed).kind == "inventory_incomplete"
 
 
 def test_an_inventory_with_a_missing_part_sets_nothing_aside() -> None:

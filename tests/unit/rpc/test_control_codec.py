@@ -260,3 +260,25 @@ def test_the_largest_part_of_a_view_fits_though_each_partition_is_a_topic_of_its
     }
     size_bytes = metadata_codec.view_to_proto(ClusterView("c" * 32, topics=topics, complete=True)).ByteSize()
     assert size_bytes < SPLIT_BYTES < MESSAGE_BYTES_MAX
+
+
+def test_a_command_is_read_in_slices_that_say_the_same_together() -> None:
+    state = LeaderAndIsr(BrokerId(1), LeaderEpoch(3), ())
+    identity = ReplicaIdentity("t", "i")
+    partitions = tuple(
+        PartitionCommand(TopicPartition("t", index), identity, (BrokerId(1),), state, 0) for index in range(5)
+    )
+    command = LeaderAndIsrCommand(
+        BrokerId(100), ControllerEpoch(2), BrokerEpoch(3), partitions, complete=True, part=4, sequence=9
+    )
+    slices = list(control_codec.leader_and_isr_slices_from_proto(control_codec.leader_and_isr_to_proto(command), 2))
+    assert [one.partitions for one in slices] == [partitions[:2], partitions[2:4], partitions[4:]]
+    assert [one.complete for one in slices] == [False, False, True]
+    assert [(one.slice_index, one.slice_count) for one in slices] == [(0, 3), (1, 3), (2, 3)]
+    assert {(one.part, one.sequence, one.broker_epoch) for one in slices} == {(4, 9, 3)}
+
+
+def test_a_command_without_partitions_is_one_slice() -> None:
+    command = LeaderAndIsrCommand(BrokerId(100), ControllerEpoch(2), BrokerEpoch(3), (), complete=True)
+    (only,) = control_codec.leader_and_isr_slices_from_proto(control_codec.leader_and_isr_to_proto(command), 2)
+    assert only == command
