@@ -15,7 +15,14 @@ from collections.abc import Iterable
 from tidemark.core.config import ControllerConfig
 from tidemark.core.controller import ControllerCore
 from tidemark.core.controller_effects import ControllerEffect, SendLeaderAndIsr, WriteStates
-from tidemark.core.controller_events import BrokersChanged, ControlAnswered, Elected, StatesWritten
+from tidemark.core.controller_events import (
+    BrokersChanged,
+    ControlAnswered,
+    ControllerEvent,
+    Elected,
+    StatesWritten,
+    WentOn,
+)
 from tidemark.core.partition_record import TopicPolicy
 from tidemark.core.placement import assign_replicas
 from tidemark.model import (
@@ -69,7 +76,7 @@ class World:
                 isr = tuple(IsrEntry(broker, BrokerEpoch(1)) for broker in replicas)
                 state = LeaderAndIsr(replicas[0], LeaderEpoch(1), isr, min_isr=2, controller_epoch=ControllerEpoch(1))
                 states[TopicPartition(name, index)] = VersionedState(state, 1)
-        self.settle(self.core.handle(Elected(self.brokers, self.epochs, topics, states, frozenset()), self.now_ms))
+        self.settle(self.handle(Elected(self.brokers, self.epochs, topics, states, frozenset())))
 
     def settle(self, effects: Iterable[ControllerEffect]) -> int:
         """Answer everything until nothing comes any more; gives how many states were written."""
@@ -78,14 +85,21 @@ class World:
         while waiting:
             answers = [answer for effect in waiting if (answer := _answer(effect)) is not None]
             written += sum(len(effect.changes) for effect in waiting if isinstance(effect, WriteStates))
-            waiting = [effect for answer in answers for effect in self.core.handle(answer, self.now_ms)]
+            waiting = [effect for answer in answers for effect in self.handle(answer)]
         return written
+
+    def handle(self, event: ControllerEvent) -> list[ControllerEffect]:
+        """All of it, as if nobody else wanted a turn."""
+        effects = self.core.handle(event, self.now_ms)
+        while self.core.has_more:
+            effects = [*effects, *self.core.handle(WentOn(), self.now_ms)]
+        return effects
 
     def fail(self, broker: BrokerId) -> float:
         """Seconds to decide; the broker is back afterwards, as another broker epoch."""
         others = {one: registration for one, registration in self.brokers.items() if one != broker}
         began_s = time.perf_counter()
-        effects = self.core.handle(BrokersChanged(others, self.epochs), self.now_ms)
+        effects = self.handle(BrokersChanged(others, self.epochs))
         took_s = time.perf_counter() - began_s
         written = self.settle(effects)
         expected = TOPICS * TOPIC_PARTITIONS * REPLICATION_FACTOR // BROKERS
@@ -109,7 +123,7 @@ def main() -> int:
     for number in range(ROUNDS):
         failing = BrokerId(number * BROKERS // ROUNDS)
         times_s.append(world.fail(failing))
-        world.settle(world.core.handle(BrokersChanged(world.brokers, world.epochs), world.now_ms))
+        world.settle(world.handle(BrokersChanged(world.brokers, world.epochs)))
     print(statistics.median(times_s), usage(os.getpid()).rss_mb)
     return 0
 

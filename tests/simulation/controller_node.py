@@ -139,6 +139,8 @@ class Term:
             for effect in self.core.handle(one, self.node.engine.now):
                 self.world.trace(self.node, "->", effect)
                 self._effects[type(effect)](effect)
+            if self.core.has_more and not self._queue:
+                self._queue.append(ev.WentOn())
         self._busy = False
 
     def _tick(self) -> None:

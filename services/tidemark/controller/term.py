@@ -35,7 +35,7 @@ from tidemark.runtime.configuration import ControllerSettings, topic_settings
 _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.1
 _REREAD_S: Final = 0.2
-_SLICE_S: Final = 0.02
+_SLICE_S: Final = 0.004
 
 
 class ActiveTerm:
@@ -174,6 +174,8 @@ class ActiveTerm:
                 self.ended.set()
                 return
             self._metrics.handled(event, time.perf_counter() - began_s)
+            if self.core.has_more and not self._events:
+                self._events.append(ev.WentOn())
             if self._events and time.perf_counter() > until_s:
                 asyncio.get_running_loop().call_soon(self._drain)
                 return

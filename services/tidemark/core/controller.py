@@ -69,8 +69,8 @@ class ControllerCore:
         self._teller = ControllerTeller(ctx, self._deletions)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             ev.Elected: self._on_elected,
-            ev.BrokersChanged: self._on_brokers_changed,
-            ev.TopicsChanged: self._on_topics_changed,
+            ev.BrokersChanged: lambda event, now_ms: self._learn_brokers(event.brokers, event.broker_epochs),
+            ev.TopicsChanged: lambda event, now_ms: self._learn_topics(event.topics, event.unreadable),
             ev.DeletionsRequested: self._on_deletions_requested,
             ev.ElectionsRequested: self._on_elections_requested,
             ev.MovesRequested: lambda event, now_ms: self._moves.requested(event),
@@ -92,13 +92,14 @@ class ControllerCore:
             ev.ShutdownWanted: lambda event, now_ms: self._departures.wanted(event.broker, event.broker_epoch),
             ev.DirectoriesFailed: self._on_directories_failed,
             ev.Tick: self._on_tick,
+            ev.WentOn: lambda event, now_ms: None,
         }
 
     def handle(self, event: ev.ControllerEvent, now_ms: int) -> list[ControllerEffect]:
         """Take in one event; gives what is to be done, in order."""
         ctx = self._ctx
         ctx.effects = []
-        if not isinstance(event, ev.Tick | ev.BrokerTrusted):
+        if not isinstance(event, ev.Tick | ev.BrokerTrusted | ev.WentOn):
             self._offline_count = None  # an idle cluster costs nothing by the partition
         self._handlers[type(event)](event, now_ms)
         self._decide_dirty(now_ms)
@@ -117,6 +118,11 @@ class ControllerCore:
     def suspected(self) -> frozenset[BrokerId]:
         """Brokers acted against because they do not answer."""
         return self._ctx.unwanted - self._departures.leaving
+
+    @property
+    def has_more(self) -> bool:
+        """More can be decided or told at once; `WentOn` does the next part of it."""
+        return bool(self._ctx.undecided) or self._teller.has_more
 
     def counts(self) -> dict[str, int]:
         """Partitions by condition, and commands that wait for their answer."""
@@ -149,9 +155,6 @@ class ControllerCore:
         ctx.dirty.update(ctx.records)
         self._deletions.requested(event.deletions)
 
-    def _on_brokers_changed(self, event: ev.BrokersChanged, now_ms: int) -> None:
-        self._learn_brokers(event.brokers, event.broker_epochs)
-
     def _learn_brokers(
         self,
         brokers: Mapping[BrokerId, BrokerRegistration],
@@ -182,9 +185,6 @@ class ControllerCore:
             self._moves.brokers_changed()
             for link in self._ctx.links.values():
                 link.brokers_changed = True
-
-    def _on_topics_changed(self, event: ev.TopicsChanged, now_ms: int) -> None:
-        self._learn_topics(event.topics, event.unreadable)
 
     def _on_topic_written(self, event: ev.TopicWritten, now_ms: int) -> None:
         self._topic_writes.answered(event.topic, event.written is not None, now_ms)
@@ -282,12 +282,11 @@ class ControllerCore:
     def _decide_dirty(self, now_ms: int) -> None:
         self._maybe_act_on_suspicions(now_ms)
         ctx = self._ctx
-        if not ctx.dirty:
+        dirty = ctx.next_to_decide()
+        if not dirty:
             return
         facts = ctx.broker_facts()
         changes: list[tuple[PartitionRecord, StateChange]] = []
-        waiting: set[TopicPartition] = set()
-        dirty, ctx.dirty = ctx.dirty, waiting
         for partition in dirty:
             record = ctx.records.get(partition)
             if record is None or partition.topic in self._deletions:
@@ -299,7 +298,7 @@ class ControllerCore:
                 continue  # it is looked at again every now and then
             self._moves.look(record)
             if record.busy or now_ms < record.not_before_ms:
-                waiting.add(partition)
+                ctx.dirty.add(partition)
                 continue
             decision = self._decide(record, facts, now_ms)
             if decision is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Final
 
 from tidemark.core.config import ControllerConfig
 from tidemark.core.controller_effects import ControllerEffect, Observed
@@ -22,6 +23,9 @@ from tidemark.model import (
     TopicPartition,
 )
 
+DECIDED_AT_ONCE: Final = 250
+"""Partitions; then others have their turn: 5 ms."""
+
 
 class ControllerContext:
     """Changed by the core and its parts only.
@@ -29,6 +33,7 @@ class ControllerContext:
     Attributes:
         on_broker: partitions assigned to a broker.
         dirty: partitions to be compared with what should be.
+        undecided: of those, what is left of the round under way.
         rewritten: topics whose node may have to be written anew.
         shown_version: rises with everything that is shown to brokers as metadata.
         unwanted: brokers that are suspected or leaving: nobody is elected there who need not be.
@@ -43,6 +48,7 @@ class ControllerContext:
         self.on_broker: defaultdict[BrokerId, set[TopicPartition]] = defaultdict(set)
         self.links: dict[BrokerId, BrokerLink] = {}
         self.dirty: set[TopicPartition] = set()
+        self.undecided: set[TopicPartition] = set()
         self.rewritten: set[str] = set()
         self.unwanted: frozenset[BrokerId] = frozenset()
         self.shown_version = 0
@@ -57,6 +63,13 @@ class ControllerContext:
     def observe(self, kind: str, partition: TopicPartition | None, **fields: str | int) -> None:
         """For log and metric."""
         self.effects.append(Observed(kind, partition, fields))
+
+    def next_to_decide(self) -> list[TopicPartition]:
+        """Not too many at once. A round goes through all that were dirty when it began; what has to wait, or is marked
+        meanwhile, is dirty for the next one."""
+        if not self.undecided:
+            self.undecided, self.dirty = self.dirty, set()
+        return [self.undecided.pop() for _ in range(min(len(self.undecided), DECIDED_AT_ONCE))]
 
     def knows_everything(self) -> bool:
         """Whether a replica that is not named is surely nobody's: every node could be understood."""

@@ -231,6 +231,11 @@ class Tick:
     """Time went on; comes about every 100 ms."""
 
 
+@dataclass(frozen=True, slots=True)
+class WentOn:
+    """Nothing has happened, but there is more to do: comes after others had their turn."""
+
+
 ControllerEvent = (
     Elected
     | BrokersChanged
@@ -256,4 +261,5 @@ ControllerEvent = (
     | ShutdownWanted
     | DirectoriesFailed
     | Tick
+    | WentOn
 )

@@ -23,13 +23,16 @@ from tidemark.model import (
     TopicPartition,
 )
 
-PART_PARTITIONS_MAX: Final = 20_000
-"""Partitions in one message: about 4 MiB, half of what a message may have."""
+PART_PARTITIONS_MAX: Final = 2_000
+"""Partitions in one message: about 400 KiB, far below what a message may have, and 20 ms of whoever writes or reads it.
+"""
+TOLD_AT_ONCE: Final = 1_000
+"""After so many partitions the other brokers wait until others have had their turn."""
 _NUMBERS_BITS: Final = 20
 """Of a command's sequence: above them is the time, so that a term that is taken up again (its end was not noted in
 ZooKeeper) does not number anew."""
-METADATA_PARTITIONS_MAX: Final = 10_000
-"""Under half of the limit even where each is a topic of its own with the longest name."""
+METADATA_PARTITIONS_MAX: Final = 1_000
+"""10 ms of whoever reads it; under half of the limit even where each is a topic of its own with the longest name."""
 
 
 class ControllerTeller:
@@ -40,14 +43,25 @@ class ControllerTeller:
         self._deleting = deleting
         self._ids = count(1)
         self._first_view: FirstView | None = None
+        self._commands = 0
         self._changes: dict[frozenset[TopicPartition], Topics] = {}
 
     def tell_all(self, now_ms: int) -> list[ControllerEffect]:
-        """What may go to every broker now. What is shown to several is made once."""
+        """What may go to every broker now, but not very much at once. What is shown to several is made once."""
         self._changes = {}
-        effects = [effect for broker, link in self._ctx.links.items() for effect in self.tell(broker, link, now_ms)]
+        self._commands = 0
+        effects = []
+        for broker, link in self._ctx.links.items():
+            effects += self.tell(broker, link, now_ms)
+            if self._commands > TOLD_AT_ONCE:
+                break
         self._changes = {}
         return effects
+
+    @property
+    def has_more(self) -> bool:
+        """Whether it stopped short of the last broker, after much for others."""
+        return self._commands > TOLD_AT_ONCE
 
     def tell(self, broker: BrokerId, link: BrokerLink, now_ms: int) -> list[ControllerEffect]:
         """What may go to this broker now."""
@@ -64,6 +78,8 @@ class ControllerTeller:
         return effects
 
     def _leadership(self, broker: BrokerId, link: BrokerLink, now_ms: int) -> list[ControllerEffect]:
+        if link.needs_all_leadership and self._ctx.undecided:
+            return []  # what is being decided is told with the rest, in a moment
         wanted = self._ctx.on_broker[broker] if link.needs_all_leadership else link.partitions
         records = [
             record
@@ -73,13 +89,14 @@ class ControllerTeller:
             and broker in record.assigned  # no more, where what is told again was told before a move
         ]
         if link.needs_all_leadership and any(record.writing or record.doubtful for record in records):
-            return []  # what is being decided is told with the rest, in a moment
+            return []  # as above
         complete = link.needs_all_leadership and self._ctx.knows_everything()
         commands = tuple(self._command(record, broker) for record in records if record.state is not None)
         parts = [
             commands[start : start + PART_PARTITIONS_MAX]
             for start in range(0, max(len(commands), 1), PART_PARTITIONS_MAX)
         ]
+        self._commands += len(commands)
         request_id = next(self._ids)
         link.leadership.request_id = request_id
         link.sent_all_leadership = link.needs_all_leadership

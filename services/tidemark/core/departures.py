@@ -56,4 +56,5 @@ class Departures:
             if waits and other not in ctx.unwanted:
                 return True
         partitions = ctx.on_broker[broker]
-        return not partitions.isdisjoint(ctx.dirty) or any(ctx.records[one].busy for one in partitions)
+        undecided = not (partitions.isdisjoint(ctx.dirty) and partitions.isdisjoint(ctx.undecided))
+        return undecided or any(ctx.records[one].busy for one in partitions)

@@ -114,6 +114,8 @@ class World:
         self.reports: list[UncleanElection] = []
         self.asked = Asked()
         self.released: list[tuple[BrokerId, BrokerEpoch]] = []
+        self.goes_on = True
+        """What an event brings about is done at once, however much it is; else `WentOn` has to happen."""
         self._zxid = 0
         self.config = ControllerConfig(BrokerId(100), CONTROLLER_EPOCH, "cluster", **settings)
         self.core = ControllerCore(self.config, policy_of)
@@ -123,6 +125,8 @@ class World:
     def happens(self, event: ev.ControllerEvent) -> list[Any]:
         """Hand an event to the controller; its effects wait in `pending`."""
         self.effects = list(self.core.handle(event, self.now_ms))
+        while self.goes_on and self.core.has_more:
+            self.effects += self.core.handle(ev.WentOn(), self.now_ms)
         self.observed += [effect for effect in self.effects if isinstance(effect, fx.Observed)]
         self.pending += [effect for effect in self.effects if not isinstance(effect, fx.Observed)]
         return self.effects
