@@ -23,7 +23,7 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
-from kazoo.protocol.states import ZnodeStat
+from kazoo.protocol.states import EventType, KeeperState, WatchedEvent, ZnodeStat
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import Clock, StoreEvent
 from tidemark.zookeeper.session_port import NodeRead, Watch
@@ -205,13 +205,14 @@ class FakeZooKeeper:
                 after = len(writes) - index - 1
                 return [*(RolledBackError() for _ in results), error, *(RuntimeInconsistency() for _ in range(after))]
         self.nodes, self.zxid = tree.nodes, tree.zxid
-        fired: dict[Watch, None] = {}
+        fired: dict[Watch, str] = {}
         for path in sorted(tree.data_changed):
-            fired.update(self._data_watches.pop(path, {}))
+            fired.update(dict.fromkeys(self._data_watches.pop(path, {}), path))
         for path in sorted(tree.children_changed):
-            fired.update(self._child_watches.pop(path, {}))
-        for watch in fired:
-            self.schedule(lambda watch=watch: watch(None))  # type: ignore[misc]
+            fired.update(dict.fromkeys(self._child_watches.pop(path, {}), path))
+        for watch, path in fired.items():
+            event = WatchedEvent(EventType.CHANGED, KeeperState.CONNECTED, path)
+            self.schedule(lambda watch=watch, event=event: watch(event))  # type: ignore[misc]
         return results
 
     def children(self, path: str) -> list[str]:
@@ -294,6 +295,9 @@ class FakeSession:
         return self._ensemble.clock.now_ms()
 
     async def pause(self) -> None:
+        await asyncio.sleep(0)
+
+    async def give_way(self) -> None:
         await asyncio.sleep(0)
 
     async def gather(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

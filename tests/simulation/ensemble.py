@@ -179,6 +179,9 @@ class SimSession:
     async def pause(self) -> None:
         await self._node.sleep(100)
 
+    async def give_way(self) -> None:
+        """Nobody waits here: time passes between messages alone."""
+
     async def gather(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """One after the other; the first failure is raised when all have ended."""
         found: list[T] = []

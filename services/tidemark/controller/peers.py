@@ -12,19 +12,20 @@ import grpc
 from tidemark.core.cluster_state import TopicView
 from tidemark.core.controller_effects import DescribeReplicas, SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
 from tidemark.core.controller_events import ControlAnswered, ReplicasDescribed
-from tidemark.core.messages import ReplicaDescription
+from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription
 from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.control_codec import (
     descriptions_from_proto,
     header_to_proto,
-    leader_and_isr_to_proto,
+    leader_and_isr_in_steps,
     questions_to_proto,
     refusals_from_proto,
     stop_replica_to_proto,
 )
 from tidemark.rpc.metadata_codec import topic_to_proto, view_to_proto
+from tidemark.runtime.slices import Pace
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
 from tidemark.v1.metadata_pb2 import TopicMetadata
@@ -64,7 +65,7 @@ class BrokerPeers:
         async def send(stub: Any) -> Refused:
             refused: Refused = ()
             for command in effect.commands:
-                response = await stub.LeaderAndIsr(leader_and_isr_to_proto(command), timeout=_DEADLINE_S)
+                response = await stub.LeaderAndIsr(await _in_slices(command), timeout=_DEADLINE_S)
                 refused += refusals_from_proto(response.errors)
             return refused
 
@@ -133,3 +134,12 @@ class BrokerPeers:
         if known is not None:
             await known[1].close()
         return channel
+
+
+async def _in_slices(command: LeaderAndIsrCommand) -> pb.LeaderAndIsrRequest:
+    """The request of a command, which may take a while to write."""
+    request, pace = pb.LeaderAndIsrRequest(), Pace()
+    for _ in leader_and_isr_in_steps(command, request):
+        if pace.is_due:
+            await pace.give_way()
+    return request

@@ -37,24 +37,29 @@ from tidemark.v1 import record_pb2
 
 def leader_and_isr_to_proto(command: LeaderAndIsrCommand) -> pb.LeaderAndIsrRequest:
     """The request, with its partitions grouped by topic."""
+    request = pb.LeaderAndIsrRequest()
+    for _ in leader_and_isr_in_steps(command, request):
+        pass
+    return request
+
+
+def leader_and_isr_in_steps(command: LeaderAndIsrCommand, request: pb.LeaderAndIsrRequest) -> Iterator[None]:
+    """Fill `request`, an empty one, one partition a step."""
+    request.header.CopyFrom(header_to_proto(command.controller_id, command.controller_epoch, command.broker_epoch))
+    request.brokers.extend(broker_to_proto(broker) for broker in command.brokers)
+    request.suspected.extend(sorted(command.suspected))
+    request.complete = command.complete
+    request.part = command.part
+    request.sequence = command.sequence
     topics: dict[tuple[str, str], pb.TopicState] = {}
     for partition in command.partitions:
         key = (partition.partition.topic, partition.identity.topic_id)
         topic = topics.get(key)
         if topic is None:
-            topic = topics[key] = pb.TopicState(
-                topic=key[0], topic_id=key[1], configs=dict(command.topic_configs.get(key[0], {}))
-            )
+            configs = dict(command.topic_configs.get(key[0], {}))
+            topic = topics[key] = request.topics.add(topic=key[0], topic_id=key[1], configs=configs)
         topic.partitions.append(_state_to_proto(partition))
-    return pb.LeaderAndIsrRequest(
-        header=header_to_proto(command.controller_id, command.controller_epoch, command.broker_epoch),
-        topics=list(topics.values()),
-        brokers=[broker_to_proto(broker) for broker in command.brokers],
-        suspected=sorted(command.suspected),
-        complete=command.complete,
-        part=command.part,
-        sequence=command.sequence,
-    )
+        yield
 
 
 def leader_and_isr_from_proto(message: pb.LeaderAndIsrRequest) -> LeaderAndIsrCommand:

@@ -13,8 +13,8 @@ import gc
 from collections.abc import Mapping
 from typing import Final
 
-THRESHOLDS: Final = (10_000, 3, 3)
-"""Objects in the first generation: 2 ms; in the second 40,000; in the third 160,000 if all live."""
+THRESHOLDS: Final = (10_000, 1, 2)
+"""Objects in the first generation: 2 ms; in the second 20,000; in the third 60,000 if all live."""
 THAW_OBJECTS_MIN: Final = 1_000_000
 
 

@@ -120,6 +120,10 @@ class ZooKeeperSession:
         """Let a little time pass before something is looked at again."""
         await asyncio.sleep(_POLL_INTERVAL_S)
 
+    async def give_way(self) -> None:
+        """Let others have a turn."""
+        await asyncio.sleep(0)
+
     async def gather(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """Results in order; the first failure is raised when all have ended, so that none goes on unseen."""
         results = await asyncio.gather(*calls, return_exceptions=True)

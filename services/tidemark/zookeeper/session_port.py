@@ -41,6 +41,9 @@ class Session(Protocol):
     async def pause(self) -> None:
         """Let a little time pass before something is looked at again."""
 
+    async def give_way(self) -> None:
+        """Let others have a turn, as this has gone on for some milliseconds."""
+
     async def gather(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """Results in order; the first failure is raised when all have ended."""
 

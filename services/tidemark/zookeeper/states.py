@@ -14,6 +14,8 @@ from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.topics import not_active, term_check
 
 _LEADER_READS_MAX: Final = 100
+_SLICE: Final = 200
+"""So many states are understood before others have a turn."""
 _log = logging.getLogger(__name__)
 
 _CONFLICT = WriteResult(WriteOutcome.CONFLICT)
@@ -26,7 +28,9 @@ async def read(
     """Those that exist; what cannot be understood is logged, left out and added to `unreadable`."""
     nodes = await session.read_many([paths.state(partition) for partition in partitions])
     found = {}
-    for partition, node in zip(partitions, nodes, strict=True):
+    for number, (partition, node) in enumerate(zip(partitions, nodes, strict=True)):
+        if number % _SLICE == _SLICE - 1:
+            await session.give_way()
         if node is None:
             continue
         try:

@@ -31,6 +31,7 @@ from tidemark.zookeeper import partition_requests as partition_nodes
 from tidemark.zookeeper import requests as request_nodes
 from tidemark.zookeeper.session import ZooKeeperSession
 from tidemark.zookeeper.session_port import Session
+from tidemark.zookeeper.topic_reader import TopicReader
 
 _WATCHED: Final = (
     StoreEvent.BROKERS,
@@ -53,6 +54,7 @@ class SessionMetadataStore:
 
     def __init__(self, session_of: Callable[[Callable[[StoreEvent], None]], Session]) -> None:
         self._session = session_of(self._tell)
+        self._topics = TopicReader(self._session)
         self._listeners: list[Callable[[StoreEvent], None]] = []
         self._watchers: dict[StoreEvent, Callable[[Any], None]] = {}
 
@@ -141,7 +143,9 @@ class SessionMetadataStore:
         self, names: Sequence[str] | None = None, *, watch: bool = False, unreadable: set[str] | None = None
     ) -> Mapping[str, TopicDescription]:
         """Those of `names` that exist (None: all), configs included, pipelined."""
-        return await topics.read(self._session, names, self._watch(StoreEvent.TOPICS, watch), unreadable)
+        if names is None:
+            return await self._topics.read(self._watch(StoreEvent.TOPICS, watch), unreadable)
+        return await topics.read(self._session, names, self._watch(StoreEvent.TOPICS, watch))
 
     async def create_topic(self, topic: TopicDescription) -> TopicDescription:
         """One multi guarded by absence; raises TOPIC_ALREADY_EXISTS."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
@@ -24,6 +23,7 @@ from tidemark.zookeeper.multis import (
     commit,
 )
 from tidemark.zookeeper.session_port import Session
+from tidemark.zookeeper.topic_reader import topic_of
 
 _log = logging.getLogger(__name__)
 
@@ -46,20 +46,11 @@ def not_active(term: ControllerTerm) -> TidemarkError:
 
 
 async def read(
-    session: Session,
-    names: Sequence[str] | None,
-    watch: Callable[[Any], None] | None,
-    unreadable: set[str] | None = None,
+    session: Session, names: Sequence[str], watch: Callable[[Any], None] | None = None
 ) -> Mapping[str, TopicDescription]:
-    """Those of `names` that exist, with their configs; `watch` on the list, and on every one read.
-
-    When all are asked for, one that cannot be read is logged, left out and added to `unreadable`: it must not stop the
-    work on the others.
-    """
-    everything = names is None
-    if names is None or watch is not None:
-        present = await session.children(paths.TOPICS, watch)
-        names = sorted(present) if names is None else names
+    """Those of `names` that exist, with their configs; `watch` on the list of all, and on every one read."""
+    if watch is not None:
+        await session.children(paths.TOPICS, watch)
     wanted = list(dict.fromkeys(names))
     topic_paths = [paths.topic(name) for name in wanted]
     config_paths = [paths.topic_config(name) for name in wanted]
@@ -67,29 +58,8 @@ async def read(
         nodes = await session.read_many([*topic_paths, *config_paths])
     else:
         nodes = await session.gather([session.get(path, watch) for path in [*topic_paths, *config_paths]])
-    found: dict[str, TopicDescription] = {}
-    for name, node, config in zip(wanted, nodes[: len(wanted)], nodes[len(wanted) :], strict=True):
-        if node is None:
-            continue
-        try:
-            topic = codecs.decode_topic(paths.topic(name), node[0], name)
-            configs = {} if config is None else codecs.decode_configs(paths.topic_config(name), config[0])
-        except TidemarkError as error:
-            if not everything:
-                raise
-            _log.error("topic skipped: its node cannot be read", extra={"topic": name, "why": error.message})
-            if unreadable is not None:
-                unreadable.add(name)
-            continue
-        found[name] = replace(
-            topic,
-            configs=configs,
-            created_zxid=node[1].czxid,
-            modified_zxid=node[1].mzxid,
-            configs_zxid=-1 if config is None else config[1].mzxid,
-            version=node[1].version,
-        )
-    return found
+    both = zip(wanted, nodes[: len(wanted)], nodes[len(wanted) :], strict=True)
+    return {name: topic_of(name, node, config) for name, node, config in both if node is not None}
 
 
 async def create(session: Session, topic: TopicDescription) -> TopicDescription:
@@ -113,7 +83,7 @@ async def create(session: Session, topic: TopicDescription) -> TopicDescription:
                 continue
             if not isinstance(failed.cause, NodeExistsError):
                 raise _unexpected(failed) from failed
-        created = (await read(session, [topic.topic], None)).get(topic.topic)
+        created = (await read(session, [topic.topic])).get(topic.topic)
         if created is None or created.topic_id != topic.topic_id:
             raise TidemarkError(
                 ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {topic.topic} already", {"topic": topic.topic}
@@ -139,7 +109,7 @@ async def request_deletion(session: Session, topic: str) -> None:
 
 async def delete(session: Session, term: ControllerTerm, topic: TopicDescription) -> None:
     """Partitions first, then node, config and request together: a topic that can be seen can be deleted again."""
-    found = (await read(session, [topic.topic], None)).get(topic.topic)
+    found = (await read(session, [topic.topic])).get(topic.topic)
     if found is not None and found.topic_id != topic.topic_id:
         return  # a new one of the same name
     partitions = await session.children(paths.topic(topic.topic))

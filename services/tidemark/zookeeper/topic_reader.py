@@ -1,0 +1,137 @@
+"""All topics, read again and again: only those that changed since are watched and understood anew.
+
+What has the mzxid that it had is as it was, and the watch that was set on it then is still set: so a thousand topics
+made one after the other are a thousand nodes understood and watched, not half a million. What a watch brings without
+saying of which node, as when the connection was lost, and another session end what is known of watches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from tidemark.model import TidemarkError, TopicDescription
+from tidemark.zookeeper import codecs, paths
+from tidemark.zookeeper.session_port import NodeRead, Session, Watch
+
+_SLICE: Final = 100
+"""So many topics are understood before others have a turn."""
+_log = logging.getLogger(__name__)
+
+Nodes = tuple[NodeRead | None, NodeRead | None]
+"""Of a topic and of its configs."""
+_Version = tuple[int, int]
+
+
+class _Known(NamedTuple):
+    version: _Version
+    topic: TopicDescription
+
+
+class TopicReader:
+    """Reads `/brokers/topics` through one session port; `fire` is the watch that tells of a change."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: dict[str, _Known] = {}
+        self._watched: dict[str, _Version] = {}
+        self._session_id = 0
+        self._watches: dict[Watch, Watch] = {}
+        """One for each `fire`, always the same: the client keeps a watch once however often it is set."""
+
+    async def read(
+        self, fire: Watch | None = None, unreadable: set[str] | None = None
+    ) -> Mapping[str, TopicDescription]:
+        """Every topic, with its configs; `fire` is set as a watch on the list and on every one of them.
+
+        One that cannot be read is logged, left out and added to `unreadable`: it must not stop the work on the others.
+        """
+        watch = None if fire is None else self._watch(fire)
+        names = sorted(await self._session.children(paths.TOPICS, watch))
+        found: dict[str, TopicDescription] = {}
+        nodes = await self._nodes(names)
+        if watch is not None:
+            nodes |= await self._watch_changed(nodes, watch)
+        for number, name in enumerate(names):
+            if number % _SLICE == _SLICE - 1:
+                await self._session.give_way()
+            topic = self._understood(name, nodes[name], unreadable)
+            if topic is not None:
+                found[name] = topic
+        for name in self._known.keys() - set(names):
+            self._known.pop(name, None)
+            self._watched.pop(name, None)
+        return found
+
+    def _watch(self, fire: Watch) -> Watch:
+        if self._session_id != self._session.session_id:
+            self._watched.clear()
+            self._session_id = self._session.session_id
+
+        def on_watch(event: Any) -> None:
+            if getattr(event, "path", None) is None:
+                self._watched = {}
+            fire(event)
+
+        return self._watches.setdefault(fire, on_watch)
+
+    async def _nodes(self, names: Sequence[str]) -> dict[str, Nodes]:
+        read = await self._session.read_many(
+            [path for name in names for path in (paths.topic(name), paths.topic_config(name))]
+        )
+        return {name: (read[2 * index], read[2 * index + 1]) for index, name in enumerate(names)}
+
+    async def _watch_changed(self, nodes: Mapping[str, Nodes], watch: Watch) -> dict[str, Nodes]:
+        """Those that have no watch yet, or had it on what is past, as they are when it is set."""
+        watched = self._watched
+        changed = [name for name, both in nodes.items() if None in both or watched.get(name) != _version(both)]
+        found: dict[str, Nodes] = {}
+        for start in range(0, len(changed), _SLICE):
+            some = changed[start : start + _SLICE]
+            read = await self._session.gather(
+                [
+                    self._session.get(path, watch)
+                    for name in some
+                    for path in (paths.topic(name), paths.topic_config(name))
+                ]
+            )
+            for index, name in enumerate(some):
+                found[name] = (read[2 * index], read[2 * index + 1])
+                watched[name] = _version(found[name])
+        return found
+
+    def _understood(self, name: str, nodes: Nodes, unreadable: set[str] | None) -> TopicDescription | None:
+        node, config = nodes
+        if node is None:
+            return None
+        known, version = self._known.get(name), _version(nodes)
+        if known is not None and known.version == version:
+            return known.topic
+        try:
+            topic = topic_of(name, node, config)
+        except TidemarkError as error:
+            _log.error("topic skipped: its node cannot be read", extra={"topic": name, "why": error.message})
+            if unreadable is not None:
+                unreadable.add(name)
+            return None
+        self._known[name] = _Known(version, topic)
+        return topic
+
+
+def topic_of(name: str, node: NodeRead, config: NodeRead | None) -> TopicDescription:
+    """What the two nodes of a topic say; raises what `codecs` refuses."""
+    return replace(
+        codecs.decode_topic(paths.topic(name), node[0], name),
+        configs={} if config is None else codecs.decode_configs(paths.topic_config(name), config[0]),
+        created_zxid=node[1].czxid,
+        modified_zxid=node[1].mzxid,
+        configs_zxid=-1 if config is None else config[1].mzxid,
+        version=node[1].version,
+    )
+
+
+def _version(nodes: Nodes) -> _Version:
+    node, config = nodes
+    return (-1 if node is None else node[1].mzxid, -1 if config is None else config[1].mzxid)
