@@ -39,12 +39,22 @@ class MetadataCache:
             update,
             cluster_id=self._view.cluster_id,
             admin_address=self._view.admin_address,
-            topics=self._view.topics
-            if update.complete
-            else {name: self._view.topics[name] for name in update.topics if name in self._view.topics},
+            topics=self._view.topics if update.complete else self._named_in(update),
         )
         for watcher in self._watchers:
             watcher.tell(changed)
+
+    def _named_in(self, update: ClusterView) -> dict[str, TopicView]:
+        """Of each topic only the partitions that were told: thousands watch, and one in thousands has changed."""
+        found = {}
+        for name, told in update.topics.items():
+            merged = self._view.topics.get(name)
+            if merged is not None:
+                partitions = {
+                    index: merged.partitions[index] for index in told.partitions if index in merged.partitions
+                }
+                found[name] = replace(merged, partitions=partitions)
+        return found
 
     def describe(self, topics: Collection[str], *, all_topics: bool) -> ClusterView:
         """The view of some topics, or of all; each that is not known carries why."""

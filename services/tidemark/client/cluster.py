@@ -309,7 +309,7 @@ class Cluster:
             response = await self.stub(address).GetMetadata(request, timeout=timeout_s, wait_for_ready=False)
         except grpc.aio.AioRpcError as error:
             return from_rpc_error(error, address=address)
-        view = view_from_proto(response.metadata)
+        view = view_from_proto(response.metadata, shared=True)
         if not view.brokers:
             return TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{address}: it was told nothing of the cluster yet")
         self._take(view)
@@ -347,7 +347,7 @@ class Cluster:
         try:
             async for response in call:
                 backoff.reset()
-                self._take(view_from_proto(response.metadata))
+                self._take(view_from_proto(response.metadata, shared=True))
         except grpc.aio.AioRpcError as error:
             _log.debug("metadata stream lost: %s", from_rpc_error(error, address=address))
         finally:

@@ -86,7 +86,7 @@ def apply(view: ClusterView, update: ClusterView) -> ClusterView:
 
 def merge_topic(known: TopicView | None, told: TopicView) -> TopicView:
     """What is known of a topic after it was told of (rule K2: the larger creation and modification zxid replace)."""
-    if known is None or told.error is not None or told.created_zxid > known.created_zxid:
+    if known is None or known is told or told.error is not None or told.created_zxid > known.created_zxid:
         return told
     if told.created_zxid < known.created_zxid or told.topic_id != known.topic_id:
         return known

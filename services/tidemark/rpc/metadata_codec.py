@@ -6,6 +6,11 @@ receivers merge with `core.cluster_state.apply`.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
 from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
 from tidemark.model import (
     BrokerEpoch,
@@ -17,6 +22,36 @@ from tidemark.model import (
 from tidemark.rpc import errors
 from tidemark.rpc.shared import ids_from_proto
 from tidemark.v1 import metadata_pb2
+
+LARGE_PARTITIONS: Final = 50
+"""A topic of so many is worth remembering as it was written or read."""
+_REMEMBERED_TOPICS: Final = 64
+
+
+class TopicWriter:
+    """Writes views; a large topic that many ask for is written once."""
+
+    def __init__(self) -> None:
+        self._written: OrderedDict[int, tuple[TopicView, metadata_pb2.TopicMetadata]] = OrderedDict()
+        """By identity, which the topic that is kept beside it holds on to."""
+
+    def view_to_proto(self, view: ClusterView) -> metadata_pb2.ClusterMetadata:
+        """As `view_to_proto`."""
+        message = view_to_proto(replace(view, topics={}))
+        message.topics.extend(map(self._topic, view.topics.values()))
+        return message
+
+    def _topic(self, topic: TopicView) -> metadata_pb2.TopicMetadata:
+        if len(topic.partitions) < LARGE_PARTITIONS:
+            return topic_to_proto(topic)
+        known = self._written.get(id(topic))
+        if known is None:
+            known = self._written[id(topic)] = (topic, topic_to_proto(topic))
+            if len(self._written) > _REMEMBERED_TOPICS:
+                self._written.popitem(last=False)
+        else:
+            self._written.move_to_end(id(topic))
+        return known[1]
 
 
 def view_to_proto(view: ClusterView) -> metadata_pb2.ClusterMetadata:
@@ -33,15 +68,16 @@ def view_to_proto(view: ClusterView) -> metadata_pb2.ClusterMetadata:
     )
 
 
-def view_from_proto(message: metadata_pb2.ClusterMetadata) -> ClusterView:
-    """The view or change of a message."""
+def view_from_proto(message: metadata_pb2.ClusterMetadata, *, shared: bool = False) -> ClusterView:
+    """The view or change of a message; `shared`: all who read the same large topic in this process get one object."""
+    read = _shared_topic if shared else topic_from_proto
     return ClusterView(
         cluster_id=message.cluster_id,
         controller_id=BrokerId(message.controller_id),
         controller_epoch=ControllerEpoch(message.controller_epoch),
         admin_address=message.admin_address,
         brokers={BrokerId(broker.broker_id): broker_from_proto(broker) for broker in message.brokers},
-        topics={topic.topic: topic_from_proto(topic) for topic in message.topics},
+        topics={topic.topic: read(topic) for topic in message.topics},
         deleted_topics=tuple(message.deleted_topics),
         complete=message.complete,
     )
@@ -95,6 +131,17 @@ def topic_from_proto(message: metadata_pb2.TopicMetadata) -> TopicView:
         error=errors.from_proto(message.error) if message.HasField("error") else None,
         partition_count=message.partition_count,
     )
+
+
+def _shared_topic(message: metadata_pb2.TopicMetadata) -> TopicView:
+    if len(message.partitions) < LARGE_PARTITIONS:
+        return topic_from_proto(message)
+    return _topic_of(message.SerializeToString(deterministic=True))
+
+
+@lru_cache(maxsize=_REMEMBERED_TOPICS)
+def _topic_of(serialized: bytes) -> TopicView:
+    return topic_from_proto(metadata_pb2.TopicMetadata.FromString(serialized))
 
 
 def _partition_to_proto(partition: PartitionView) -> metadata_pb2.PartitionMetadata:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from tidemark.broker.metadata_cache import _BEHIND_MAX, MetadataCache
-from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView, merge_topic
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,
@@ -17,6 +18,9 @@ from tidemark.model import (
 )
 
 BROKERS = {BrokerId(0): BrokerRegistration(BrokerId(0), "here", 1)}
+
+
+VIEW = PartitionView(0, BrokerId(0), LeaderEpoch(0), (BrokerId(0),), (BrokerId(0),), incarnation="i")
 
 
 def topic(name: str, leader: int = 0, epoch: int = 0) -> TopicView:
@@ -66,6 +70,18 @@ async def test_a_watcher_of_some_topics_hears_of_those_only() -> None:
     known.update(told(topic("b", epoch=1), deleted=("a",)))
     change = await anext(watch)
     assert (set(change.topics), change.deleted_topics, set(change.brokers)) == (set(), ("a",), set(BROKERS))
+
+
+async def test_a_watcher_hears_of_the_partitions_that_changed_and_of_no_others() -> None:
+    wide = replace(topic("a"), partitions={index: replace(VIEW, partition=index) for index in range(3)})
+    known = cache(wide)
+    watch = known.watch(["a"])
+    assert set((await anext(watch)).topics["a"].partitions) == {0, 1, 2}
+    news = replace(VIEW, partition=1, leader_epoch=LeaderEpoch(4))
+    known.update(told(replace(wide, partitions={1: news})))
+    change = (await anext(watch)).topics["a"]
+    assert change.partitions == {1: news}
+    assert merge_topic(wide, change).partitions == {**wide.partitions, 1: news}
 
 
 async def test_a_watcher_far_behind_is_given_the_whole_view_instead() -> None:
