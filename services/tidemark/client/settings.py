@@ -89,7 +89,7 @@ class ConsumerSettings:
 
 def consumer_settings(
     *,
-    fetch_max_wait_ms: int = 500,
+    fetch_max_wait_ms: int = 5_000,
     max_bytes: int = 4 << 20,
     max_partition_bytes: int = 2 << 20,
     read_ahead_bytes: int = 32 << 20,
@@ -100,7 +100,8 @@ def consumer_settings(
     """Check; raises INVALID_CONFIG.
 
     Args:
-        fetch_max_wait_ms: how long a broker may wait for something to answer with.
+        fetch_max_wait_ms: how long a broker may wait for something to answer with; it answers at once when there is
+            something, so this is what an idle consumer costs, not a delay.
         max_bytes: soft limit of one fetch.
         max_partition_bytes: soft limit of one partition's part in it, and of what is read ahead of it.
         read_ahead_bytes: above so much nothing more is asked for; fetches under way may still add to it.
