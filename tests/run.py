@@ -7,6 +7,7 @@ Exit status: that of the first part that failed, else 0.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -70,6 +71,8 @@ def main(names: list[str]) -> int:
         return 2
     # Started in the background we may have had interrupts ignored; tests that interrupt a command would wait in vain.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Some environments forbid it; each of the hundreds of processes to come would compile what it imports anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     wanted = [part for part in _PARTS if (part.name in names) or (not names and _exists(part))]
     started_s = time.monotonic()
     outcomes = []
