@@ -16,10 +16,12 @@ from tidemark.model import (
     BrokerId,
     BrokerRegistration,
     ControllerEpoch,
+    ErrorCode,
     IsrEntry,
     LeaderAndIsr,
     LeaderEpoch,
     ReplicaIdentity,
+    TidemarkError,
     TopicDescription,
     TopicPartition,
 )
@@ -67,14 +69,22 @@ class StandInController:
 
     async def _work(self, term: ControllerTerm) -> None:
         while True:
-            topics = await self._store.topics(watch=True)
-            deletions = await self._store.requested_deletions(watch=True)
-            for topic in topics.values():
-                if topic.topic in deletions:
-                    await self._store.delete_topic(term, topic)
-                else:
-                    await self._store.write_states(term, _states_of(topic))
+            try:
+                await self._carry_out(term)
+            except TidemarkError as error:
+                if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
+                    raise
+                continue  # until ZooKeeper is back, as a controller does
             await self._hints.get()
+
+    async def _carry_out(self, term: ControllerTerm) -> None:
+        topics = await self._store.topics(watch=True)
+        deletions = await self._store.requested_deletions(watch=True)
+        for topic in topics.values():
+            if topic.topic in deletions:
+                await self._store.delete_topic(term, topic)
+            else:
+                await self._store.write_states(term, _states_of(topic))
 
 
 def _states_of(topic: TopicDescription) -> list[StateWrite]:

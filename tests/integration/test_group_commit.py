@@ -146,6 +146,9 @@ def test_where_a_flush_fails_another_replica_leads_and_what_was_sent_is_acknowle
         assert after.leader != before.leader
         assert after.lineage == before.lineage
         assert before.leader not in after.in_sync_replicas
+        broken = cluster.process(broker_name(before.leader))
+        assert broken.wait(15), "no log directory is left to it"
+        assert broken.exit_status == 1
 
 
 def test_after_every_machine_lost_its_page_cache_a_group_commit_topic_goes_on_where_it_was(tmp_path: Path) -> None:
