@@ -18,6 +18,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 _PYTHON = sys.executable
 _BIN = Path(_PYTHON).parent
+_WORKERS = ("--numprocesses=auto", "--maxprocesses=4")
 _TIMED_OUT = 124
 
 
@@ -42,8 +43,15 @@ def _pytest(*directories: str) -> tuple[str, ...]:
 
 
 def _pytest_on_every_core(*directories: str) -> tuple[str, ...]:
-    """For tests that only compute: those that start processes or measure time need the machine for themselves."""
-    return (*_pytest(*directories), "--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
+    """For tests that only compute, each by itself."""
+    return (*_pytest(*directories), *_WORKERS, "--dist=worksteal")
+
+
+def _pytest_of_processes(directory: str) -> tuple[tuple[str, ...], ...]:
+    """For tests among real processes, which mostly wait: whole files go to one worker each, which has a cluster of its
+    own; those that state how long something takes have the machine for themselves."""
+    tests = _pytest(directory)
+    return (*tests, "-m", "not alone", *_WORKERS, "--dist=loadfile"), (*tests, "-m", "alone")
 
 
 _LINT = (
@@ -57,7 +65,7 @@ _PARTS = (
     Part("unit", (_pytest_on_every_core("tests/unit"),), 480),
     Part("simulation", (_pytest_on_every_core("tests/simulation", "tests/exploration", "tests/crash"),), 300),
     Part("contract", (_pytest("tests/contract"),), 240),
-    Part("integration", (_pytest("tests/integration"),), 900),
+    Part("integration", _pytest_of_processes("tests/integration"), 600),
     Part("chaos", (_pytest("tests/chaos"),), 300),
     Part("spark", (_pytest("tests/spark"),), 240),
 )

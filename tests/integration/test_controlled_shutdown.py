@@ -83,6 +83,7 @@ async def ends(process: ServiceProcess) -> float:
     return time.monotonic() - began_s
 
 
+@pytest.mark.alone
 async def test_a_broker_that_is_told_to_stop_says_so_at_once_and_serves_until_it_may(
     leads: tuple[Brokers, HandController, TopicPartition],
 ) -> None:
@@ -121,6 +122,7 @@ async def test_a_second_signal_ends_the_wait_at_once(leads: tuple[Brokers, HandC
     assert process.exit_status == 128 + signal.SIGTERM
 
 
+@pytest.mark.alone
 async def test_a_broker_that_leads_nothing_does_not_wait_for_a_controller_that_is_not_there(patient: Brokers) -> None:
     process = patient.processes[patient.ids[0]]
     process.signal(signal.SIGTERM)

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kazoo.client import KazooClient
 from tidemark.broker.isr_writer import IsrWriter
 from tidemark.core.effects import GiveUpLeadership
@@ -173,6 +174,7 @@ async def started(directory: Path, zookeeper: ZooKeeperProcess, *brokers: int) -
         await cluster.stop()
 
 
+@pytest.mark.alone
 async def test_a_new_topic_has_a_leader_within_a_second_and_all_brokers_know(
     tmp_path: Path, zookeeper: ZooKeeperProcess
 ) -> None:
@@ -215,6 +217,7 @@ async def test_when_the_active_controller_is_killed_the_standby_tells_everybody_
         assert cluster.brokers[0].leaders["flights-0"] == (0, 0)
 
 
+@pytest.mark.alone
 async def test_a_broker_that_listens_no_more_loses_its_leaderships_long_before_its_session_ends(
     tmp_path: Path, zookeeper: ZooKeeperProcess
 ) -> None:
@@ -228,6 +231,7 @@ async def test_a_broker_that_listens_no_more_loses_its_leaderships_long_before_i
         assert cluster.brokers[1].suspected == {0}
 
 
+@pytest.mark.alone
 async def test_a_leader_that_gives_up_is_relieved_and_stays_in_sync(
     tmp_path: Path, zookeeper: ZooKeeperProcess
 ) -> None:
@@ -262,6 +266,7 @@ async def test_a_controller_that_starts_before_zookeeper_answers_waits_for_it(
         await cluster.stop()
 
 
+@pytest.mark.alone
 async def test_a_controller_told_to_stop_resigns_at_once(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
     async with started(tmp_path, zookeeper, 0, 1) as cluster:
         first = await cluster.active()

@@ -49,6 +49,7 @@ def of(topic: str, *partitions: int) -> set[tuple[str, int]]:
     return {(topic, partition) for partition in partitions}
 
 
+@pytest.mark.alone
 async def test_a_second_member_takes_half_and_the_first_gets_it_back(groups: Groups, topic: str, group: str) -> None:
     first = Member(groups, group, topic, assignor="range").start()
     await first.until(of(topic, 0, 1, 2, 3))
@@ -244,6 +245,7 @@ async def test_a_topic_that_is_deleted_and_made_anew_is_read_from_its_start(
     await member.leave()
 
 
+@pytest.mark.alone
 async def test_another_broker_goes_on_when_the_coordinator_is_killed(tmp_path_factory: pytest.TempPathFactory) -> None:
     settings = {"broker": {"offsets.topic.num.partitions": "4"}}
     started = LocalCluster(tmp_path_factory.mktemp("killed"), settings=settings)
@@ -272,6 +274,7 @@ async def test_another_broker_goes_on_when_the_coordinator_is_killed(tmp_path_fa
         await groups.close()
 
 
+@pytest.mark.alone
 async def test_nothing_hangs_without_enough_replicas_and_nobody_is_out_when_they_are_back(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
@@ -323,6 +326,7 @@ async def test_nothing_hangs_without_enough_replicas_and_nobody_is_out_when_they
         await groups.close()
 
 
+@pytest.mark.alone
 async def test_groups_go_on_while_zookeeper_is_away(tmp_path_factory: pytest.TempPathFactory) -> None:
     async with LocalCluster(tmp_path_factory.mktemp("away")) as cluster:
         groups = Groups(cluster.bootstrap.split(","))

@@ -48,6 +48,7 @@ def metric(cluster: LocalCluster, broker: int, name: str) -> float:
     return float(lines[f"tidemark_replica_{name}"])
 
 
+@pytest.mark.alone
 def test_a_move_takes_as_long_as_its_throttle_says_and_producers_are_not_held_up_by_it(cluster: LocalCluster) -> None:
     with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap, linger_ms=0) as producer:
         admin.create_topic(MOVED.topic, partitions=1, replication_factor=2)

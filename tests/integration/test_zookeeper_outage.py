@@ -15,6 +15,7 @@ from tidemark.model import TidemarkError
 SESSION_S = 6.0
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(180)
 def test_while_zookeeper_is_away_replicated_partitions_take_and_give_records_and_single_replicas_do_not(
     tmp_path: Path,
