@@ -1,10 +1,10 @@
-"""Producer, Consumer and AdminClient; async ones in `tidemark.client.aio`."""
+"""Producer, Consumer and AdminClient; async ones in `tidemark.client.aio`.
 
-from tidemark.client.batching import SendHandle, TableHandle
-from tidemark.client.partitioner import Partitioner
-from tidemark.client.records import ConsumerRecord, PartitionBatch, RecordMetadata, Timestamp
-from tidemark.client.sync import AdminClient, Consumer, Producer
-from tidemark.client.sync_groups import Groups
+Each is loaded when it is first asked for: who only administers does not wait for what records need.
+"""
+
+from typing import TYPE_CHECKING
+
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.core.replica_place import ReplicaPlace
 from tidemark.errors import (
@@ -44,6 +44,28 @@ from tidemark.errors import (
     UnsupportedAssignorError,
 )
 from tidemark.model import TopicPartition
+
+if TYPE_CHECKING:
+    from tidemark.client.batching import SendHandle, TableHandle
+    from tidemark.client.partitioner import Partitioner
+    from tidemark.client.records import ConsumerRecord, PartitionBatch, RecordMetadata, Timestamp
+    from tidemark.client.sync import Consumer, Producer
+    from tidemark.client.sync_admin import AdminClient
+    from tidemark.client.sync_groups import Groups
+else:
+    from tidemark.client.loading import on_demand
+
+    __getattr__ = on_demand(
+        __name__,
+        {
+            "batching": ("SendHandle", "TableHandle"),
+            "partitioner": ("Partitioner",),
+            "records": ("ConsumerRecord", "PartitionBatch", "RecordMetadata", "Timestamp"),
+            "sync": ("Consumer", "Producer"),
+            "sync_admin": ("AdminClient",),
+            "sync_groups": ("Groups",),
+        },
+    )
 
 __all__ = [
     "CLUSTER_DEFAULT",

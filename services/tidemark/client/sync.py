@@ -1,58 +1,37 @@
-"""The sync facade: the async clients on the process's background loop; records are added on the caller's own thread."""
+"""The sync Producer and Consumer: the async ones on the process's background loop.
+
+Records are added on the caller's own thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
-from tidemark.client.aio.admin import AdminClient as AsyncAdminClient
-from tidemark.client.aio.admin import ClusterDescription
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.consumer import Start
 from tidemark.client.aio.group_reader import HandOver
 from tidemark.client.aio.producer import Producer as AsyncProducer
 from tidemark.client.background import background_loop
 from tidemark.client.batching import SendHandle, TableHandle
+from tidemark.client.facade import START_S, Facade
 from tidemark.client.metrics import ConsumerMetrics, PartitionHealth, ProducerMetrics
 from tidemark.client.partitioner import Partitioner
 from tidemark.client.records import ConsumerRecord, OffsetAndTimestamp, PartitionBatch, as_partition, records_of
-from tidemark.client.sync_admin_brokers import BrokerCalls
-from tidemark.client.sync_admin_configs import ConfigCalls
-from tidemark.client.sync_admin_log_dirs import LogDirCalls
-from tidemark.client.sync_admin_reassignments import ReassignmentCalls
-from tidemark.client.sync_admin_records import RecordCalls
 from tidemark.client.table import Frame
-from tidemark.core.cluster_state import TopicView
-from tidemark.model import ElectionKind, ElectionOutcome, TopicPartition, UncleanElection
+from tidemark.model import TopicPartition
 from tidemark.record.payload import Headers
 
 T = TypeVar("T")
 HandedOver = Callable[[list[TopicPartition]], None]
 """Told of partitions that come or go."""
 
-_START_S: Final = 30.0
 _CLOSE_SLACK_S: Final = 10.0
 
 
-class _Facade:
-    _closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End it."""
-        raise AssertionError("each facade closes its own client")
-
-
-class Producer(_Facade):
+class Producer(Facade):
     """As `tidemark.client.aio.Producer`, for threads: `send` may be called from any of them.
 
     with Producer("127.0.0.1:9192") as producer:
@@ -66,7 +45,7 @@ class Producer(_Facade):
         self._settings = self._producer.settings
         self._background = background_loop()
         try:
-            self._background.call(self._producer.start(), _START_S)
+            self._background.call(self._producer.start(), START_S)
         except BaseException:
             self._background.call(self._producer.close())
             raise
@@ -135,7 +114,7 @@ def _on_a_thread(handler: HandedOver) -> HandOver:
     return tell
 
 
-class Consumer(_Facade):
+class Consumer(Facade):
     """As `tidemark.client.aio.Consumer`, blocking; for one thread at a time.
 
     with Consumer("127.0.0.1:9192") as consumer:
@@ -158,7 +137,7 @@ class Consumer(_Facade):
         """The same rows, from the last to the next."""
         self._background = background_loop()
         try:
-            self._background.call(self._consumer.start(), _START_S)
+            self._background.call(self._consumer.start(), START_S)
         except BaseException:
             self._background.call(self._consumer.close())
             raise
@@ -276,7 +255,7 @@ class Consumer(_Facade):
         if self._records and self._consumer.wants_back:
             self._give_back()
         while not self._records:
-            self._batch = self.poll(_START_S)
+            self._batch = self.poll(START_S)
             if self._batch is not None:
                 self._records = records_of(*self._batch)
                 self._records.reverse()
@@ -323,78 +302,3 @@ class Consumer(_Facade):
         """What was polled of these is not given any more."""
         if self._records and self._records[-1][:2] in {tuple(where) for where in partitions}:
             self._records, self._batch = [], None
-
-
-class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogDirCalls, _Facade):
-    """As `tidemark.client.aio.AdminClient`, blocking."""
-
-    _client: AsyncAdminClient
-
-    def __init__(self, admin: str | None = None, *, bootstrap: str | None = None, timeout_s: float = 30.0) -> None:
-        self._client = AsyncAdminClient(admin, bootstrap=bootstrap, timeout_s=timeout_s)
-        self._background = background_loop()
-        self._background.call(self._client.start(), _START_S)
-
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = 1,
-        replication_factor: int = 0,
-        configs: Mapping[str, str] | None = None,
-        validate_only: bool = False,
-        request_id: str = "",
-    ) -> TopicView:
-        """Create a topic and wait until every partition has a leader."""
-        return self._background.call(
-            self._client.create_topic(
-                name,
-                partitions=partitions,
-                replication_factor=replication_factor,
-                configs=configs,
-                validate_only=validate_only,
-                request_id=request_id,
-            )
-        )
-
-    def delete_topic(self, name: str, *, validate_only: bool = False, request_id: str = "") -> None:
-        """Delete a topic and wait until it is gone; raises UNKNOWN_TOPIC."""
-        self._background.call(self._client.delete_topic(name, validate_only=validate_only, request_id=request_id))
-
-    def list_topics(self) -> list[str]:
-        """All names, sorted."""
-        return self._background.call(self._client.list_topics())
-
-    def describe_topics(self, names: Sequence[str] = ()) -> list[TopicView]:
-        """Topics in the order asked for (none: all); one that does not exist carries an error."""
-        return self._background.call(self._client.describe_topics(names))
-
-    def describe_cluster(self) -> ClusterDescription:
-        """Brokers, controller and counts."""
-        return self._background.call(self._client.describe_cluster())
-
-    def elect_leaders(
-        self,
-        kind: ElectionKind,
-        partitions: Sequence[TopicPartition] = (),
-        *,
-        topics: Sequence[str] = (),
-        validate_only: bool = False,
-        request_id: str = "",
-    ) -> list[ElectionOutcome]:
-        """Hold elections and wait for what comes of them; each partition succeeds or carries an error."""
-        return self._background.call(
-            self._client.elect_leaders(
-                kind, partitions, topics=topics, validate_only=validate_only, request_id=request_id
-            )
-        )
-
-    def list_unclean_elections(self, topics: Sequence[str] = ()) -> list[UncleanElection]:
-        """The loss reports kept (no topics: of all), by partition, the oldest first; raises UNKNOWN_TOPIC."""
-        return self._background.call(self._client.list_unclean_elections(topics))
-
-    def close(self) -> None:
-        """Close the connection."""
-        if not self._closed:
-            self._closed = True
-            self._background.call(self._client.close())

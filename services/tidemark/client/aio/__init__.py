@@ -1,8 +1,23 @@
-"""The async clients."""
+"""The async clients, each loaded when it is first asked for."""
 
-from tidemark.client.aio.admin import AdminClient, ClusterDescription
-from tidemark.client.aio.consumer import Consumer
-from tidemark.client.aio.groups import Groups
-from tidemark.client.aio.producer import Producer
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidemark.client.aio.admin import AdminClient, ClusterDescription
+    from tidemark.client.aio.consumer import Consumer
+    from tidemark.client.aio.groups import Groups
+    from tidemark.client.aio.producer import Producer
+else:
+    from tidemark.client.loading import on_demand
+
+    __getattr__ = on_demand(
+        __name__,
+        {
+            "admin": ("AdminClient", "ClusterDescription"),
+            "consumer": ("Consumer",),
+            "groups": ("Groups",),
+            "producer": ("Producer",),
+        },
+    )
 
 __all__ = ["AdminClient", "ClusterDescription", "Consumer", "Groups", "Producer"]

@@ -1,0 +1,40 @@
+"""The clients are loaded when they are asked for, and not before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+import tidemark.client
+import tidemark.client.aio
+from tidemark.client import loading
+
+ADMINISTERS = """
+import sys
+from tidemark.client import AdminClient
+import tidemark.cli.app
+print(*({"pyarrow", "numpy", "pandas"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("package", [tidemark.client, tidemark.client.aio])
+def test_all_that_a_package_names_is_there(package: ModuleType) -> None:
+    found = {name: getattr(package, name) for name in package.__all__}
+    assert {"AdminClient", "Consumer", "Groups", "Producer"} <= set(found)
+    assert None not in found.values()
+
+
+def test_a_name_that_no_module_defines_is_an_attribute_error() -> None:
+    load = loading.on_demand("tidemark.client", {"sync_admin": ("AdminClient",)})
+    assert load("AdminClient") is tidemark.client.AdminClient
+    with pytest.raises(AttributeError, match=r"module 'tidemark.client' has no attribute 'Admin'"):
+        load("Admin")
+    with pytest.raises(ImportError):
+        from tidemark.client import Admin  # noqa: F401
+
+
+def test_who_only_administers_loads_no_arrow() -> None:
+    done = subprocess.run([sys.executable, "-c", ADMINISTERS], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == []
