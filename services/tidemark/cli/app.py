@@ -27,6 +27,7 @@ from tidemark.cli.produce import produce
 from tidemark.cli.reassign import reassign_app
 from tidemark.cli.replicas import replicas_app
 from tidemark.cli.topics import topic_app
+from tidemark.cli.without_pandas import keep_pandas_out
 from tidemark.model import ErrorCode, TidemarkError
 
 EXIT_REFUSED = 1
@@ -96,6 +97,7 @@ def main() -> None:
     """Entry point."""
     # What libraries log is for services: a command says what went wrong in its one line.
     logging.getLogger().addHandler(logging.NullHandler())
+    keep_pandas_out()
     try:
         app()
     except TidemarkError as error:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.cli.bench_figures import Measured
+from tidemark.cli.without_pandas import keep_pandas_out
 from tidemark.client import Consumer, Producer
 from tidemark.model import TidemarkError
 from tidemark.record.schema import TIMESTAMP_TYPE
@@ -106,6 +107,7 @@ def consume_worker(reading: Reading, strings: Strings) -> None:
 
 def _work(kind: str, strings: Strings, work: Callable[[], Measured]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
+    keep_pandas_out()
     try:
         measured = work()
     except TidemarkError as error:

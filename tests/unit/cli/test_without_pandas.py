@@ -1,0 +1,19 @@
+"""pandas stays out of the command's processes, though Arrow would load it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+from tidemark.cli.without_pandas import keep_pandas_out
+keep_pandas_out()
+import pyarrow as pa
+print(pa.array([1, None, 3]).null_count, pa.scalar(5).as_py(), "pandas" in sys.modules)
+"""
+
+
+def test_arrays_are_made_without_it() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["1", "5", "False"]
