@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
 from pyspark.sql.types import StructType
 
 from tidemark_spark import rows, topics
 from tidemark_spark.options import ReadOptions, include_headers, parse_options
 from tidemark_spark.ranges import OffsetRange, plan_ranges
+from tidemark_spark.writer import TidemarkStreamWriter, open_stream_writer, open_writer
 
 NAME = "tidemark"
 
@@ -54,6 +55,14 @@ class TidemarkDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader; the options are checked here, on the driver."""
         return TidemarkReader(parse_options(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch writer; see docs/spark-writing.md for its options and columns."""
+        return open_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TidemarkStreamWriter:  # noqa: N802 - Spark's name
+        """A writer of micro-batches, with the same options and columns."""
+        return open_stream_writer(self.options, schema, overwrite=overwrite)
 
 
 class TidemarkReader(DataSourceReader):

@@ -1,0 +1,190 @@
+"""The write side of format("tidemark"): one idempotent producer for each attempt of a task, Arrow in (rule P1).
+
+A task is done when every row of it is acknowledged. What an attempt that failed has written stays: at least once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+from tidemark.client import Producer, TableHandle
+from tidemark.client.ranges import RangeReader
+
+from tidemark_spark.writer_compat import StreamWriterBase
+from tidemark_spark.writer_options import WriteOptions, check_columns, parse_write_options
+from tidemark_spark.writer_rows import destined
+
+_log = logging.getLogger("tidemark_spark")
+
+CHUNK_BYTES: Final = 4 << 20
+"""So much of a task's input is cut by topic and partition at a time: with many partitions each gets a piece worth a
+batch."""
+
+
+@dataclass
+class Written:
+    """Offsets of one partition that a task wrote to: records of others, or of the task's other batches, lie between.
+
+    Attributes:
+        first, last: of the first and last record, both inclusive; -1 with acks=0, where nobody told.
+        records: how many.
+    """
+
+    first: int
+    last: int
+    records: int
+
+
+@dataclass
+class TidemarkCommitMessage(WriterCommitMessage):
+    """What one task wrote, all of it acknowledged: by topic and partition."""
+
+    written: dict[tuple[str, int], Written] = field(default_factory=dict)
+    size_bytes: int = 0
+
+
+def open_writer(options: Any, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
+    """A batch writer; what can be known to be wrong is refused here, on the driver.
+
+    Raises:
+        ValueError: for options or columns that do not fit.
+        TidemarkError: UNKNOWN_TOPIC; BROKER_NOT_AVAILABLE with the cause of each endpoint.
+    """
+    if overwrite:
+        raise ValueError('a log is only ever appended to: mode("overwrite") is not offered, take mode("append")')
+    parsed = parse_write_options(options)
+    check_columns(schema, parsed)
+    if parsed.topic is not None:
+        with RangeReader(parsed.bootstrap, deadline_s=parsed.deadline_ms / 1000) as reader:
+            reader.topics([parsed.topic])
+    return TidemarkWriter(parsed)
+
+
+def open_stream_writer(options: Any, schema: StructType, *, overwrite: bool) -> TidemarkStreamWriter:
+    """A writer of micro-batches; asked for with each of them, so that it asks no broker.
+
+    Raises:
+        ValueError: for options or columns that do not fit.
+    """
+    if overwrite:
+        raise ValueError('outputMode("complete") is not offered: a log is appended to; take "update" or "append"')
+    parsed = parse_write_options(options)
+    check_columns(schema, parsed)
+    return TidemarkStreamWriter(parsed, schema)
+
+
+class TidemarkWriter(DataSourceArrowWriter):
+    """Writes a table once."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """One attempt of one task, given record batches."""
+        return write_task(self._options, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Every task is done: say what was written."""
+        _log.info("%s", told(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """A task failed for good: what the others wrote stays written, and readers see it."""
+        _log.warning("the write failed, and is not undone; before that, %s", told(messages))
+
+
+class TidemarkStreamWriter(StreamWriterBase):
+    """Writes micro-batches; one that runs again after a restart is written again."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        super().__init__(schema)
+        self._options = options
+
+    def write_arrow(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """One attempt of one task."""
+        return write_task(self._options, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Every task of the micro-batch is done."""
+        _log.info("micro-batch %d: %s", batchId, told(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """A task failed for good; Spark runs the micro-batch again when the query is started again."""
+        _log.warning("micro-batch %d failed, and is not undone; before that, %s", batchId, told(messages))
+
+
+def write_task(options: WriteOptions, batches: Iterable[pa.RecordBatch]) -> TidemarkCommitMessage:
+    """Write rows in order, and wait until each is acknowledged.
+
+    Raises:
+        TidemarkError: of the first batch that was not acknowledged within the delivery timeout.
+        ValueError: for a row without a topic, or a header without a name.
+    """
+    message = TidemarkCommitMessage()
+    chunks = _chunks(batches)
+    first = next(chunks, None)
+    if first is None:
+        return message
+    with Producer(options.bootstrap, **options.settings) as producer:
+        under_way: deque[TableHandle] = deque()
+        for chunk in itertools.chain([first], chunks):
+            for topic, partition, rows in destined(chunk, options.topic, time.time_ns() // 1000):
+                message.size_bytes += rows.nbytes
+                under_way.append(producer.send_table(topic, rows, timestamp="timestamp", partition=partition))
+            while under_way and under_way[0].done():
+                _note(message, under_way.popleft())
+        while under_way:
+            _note(message, under_way.popleft())
+    return message
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    chunk: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        if batch.num_rows:
+            chunk.append(batch)
+            size_bytes += batch.nbytes
+        if size_bytes >= CHUNK_BYTES:
+            yield chunk
+            chunk, size_bytes = [], 0
+    if chunk:
+        yield chunk
+
+
+def _note(message: TidemarkCommitMessage, handle: TableHandle) -> None:
+    """Blocks until the table's batches are resolved, which the delivery timeout bounds."""
+    for topic, partition, base_offset, count in handle.result():
+        last = -1 if base_offset < 0 else base_offset + count - 1
+        before = message.written.get((topic, partition))
+        if before is None:
+            message.written[topic, partition] = Written(base_offset, last, count)
+        else:
+            before.first, before.last = min(before.first, base_offset), max(before.last, last)
+            before.records += count
+
+
+def told(messages: Sequence[WriterCommitMessage | None]) -> str:
+    """What tasks wrote, by partition, in a sentence."""
+    done = [message for message in messages if isinstance(message, TidemarkCommitMessage)]
+    total: dict[tuple[str, int], Written] = {}
+    for message in done:
+        for where, written in message.written.items():
+            before = total.setdefault(where, Written(written.first, written.last, 0))
+            before.first, before.last = min(before.first, written.first), max(before.last, written.last)
+            before.records += written.records
+    records = sum(written.records for written in total.values())
+    places = ", ".join(
+        f"{topic}-{partition}: {written.records} in offsets {written.first} to {written.last}"
+        for (topic, partition), written in sorted(total.items())
+    )
+    size_bytes = sum(message.size_bytes for message in done)
+    return f"{len(done)} tasks wrote {records} records, {size_bytes} bytes" + (f" ({places})" if places else "")

@@ -1,0 +1,139 @@
+"""What a write was asked for: options named as those of Spark's Kafka sink, and the columns it takes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+_PREFIXES: Final = ("tidemark.", "kafka.")
+
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "path", "queryname"})
+"""Options of a streaming query that Spark shows to its sink too."""
+
+_OF_BOTH: Final = frozenset({"includeheaders"})
+"""Options of reads that a job may leave in place: headers are written when there is such a column."""
+
+
+def _word(name: str, text: str) -> str:
+    return text.strip().lower()
+
+
+def _number(name: str, text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ValueError(f"option {name!r} is {text!r}; want a whole number")
+    return int(text)
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError(f"option {name!r} is {text!r}; want true or false")
+    return text.strip().lower() == "true"
+
+
+def _acks(name: str, text: str) -> str:
+    return {"-1": "all"}.get(text.strip(), text.strip().lower())
+
+
+_SETTINGS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
+    "acks": ("acks", _acks),
+    "enable.idempotence": ("enable_idempotence", _boolean),
+    "batch.size": ("batch_bytes", _number),
+    "buffer.memory": ("buffer_bytes", _number),
+    "compression.type": ("codec", _word),
+    "max.in.flight.requests.per.connection": ("max_in_flight", _number),
+    "delivery.timeout.ms": ("delivery_timeout_ms", _number),
+    "request.timeout.ms": ("request_timeout_ms", _number),
+}
+"""Kafka's name of a producer's setting to ours."""
+
+BATCH_BYTES: Final = 512 << 10
+"""Of a batch, unless the job says otherwise: a task writes in bulk, and has nobody who waits for a single record."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a write was asked for.
+
+    Attributes:
+        bootstrap: host:port[,host:port...] of brokers.
+        topic: where every row goes, whatever its column `topic` says; None: the column decides.
+        settings: keyword arguments of the producer.
+        deadline_ms: how long the driver looks for a broker that answers.
+    """
+
+    bootstrap: str
+    topic: str | None
+    settings: Mapping[str, Any]
+    deadline_ms: int = 120_000
+
+
+def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Options as Spark passes them, names in any case; raises ValueError with what would be right."""
+    given = {name.lower(): value for name, value in options.items()}
+    settings: dict[str, Any] = {"batch_bytes": BATCH_BYTES}
+    for name, text in given.items():
+        if name in ("tidemark.bootstrap", "topic", "deadlinems") or name in _SPARKS_OWN | _OF_BOTH:
+            continue
+        setting = next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), "")
+        if setting not in _SETTINGS:
+            known = ["tidemark.bootstrap", "topic", "deadlineMs", *(f"tidemark.{known}" for known in _SETTINGS)]
+            raise ValueError(f"tidemark has no option {name!r} for writes; it has {', '.join(known)}")
+        keyword, parse = _SETTINGS[setting]
+        settings[keyword] = parse(name, text)
+    if not given.get("tidemark.bootstrap"):
+        raise ValueError("option 'tidemark.bootstrap' is missing: host:port[,host:port...] of brokers")
+    topic = given.get("topic")
+    if topic is not None and not topic.strip():
+        raise ValueError("option 'topic' names no topic")
+    deadline_ms = _number("deadlineMs", given.get("deadlinems", "120000"))
+    settings.setdefault("delivery_timeout_ms", max(1, deadline_ms))
+    return WriteOptions(given["tidemark.bootstrap"], topic and topic.strip(), settings, deadline_ms)
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> None:
+    """Whether rows of that schema can be written; raises ValueError that names the column and what it has to be."""
+    found: dict[str, DataType] = {field.name: field.dataType for field in schema.fields}
+    if "value" not in found:
+        raise ValueError(f"a write needs the column 'value', string or binary; there are {', '.join(found) or 'none'}")
+    if "topic" not in found and options.topic is None:
+        raise ValueError("a write needs the option 'topic' or a column 'topic', and has neither")
+    for name, (accepts, wanted) in _COLUMNS.items():
+        if name in found and not accepts(found[name]):
+            raise ValueError(f"column {name!r} is {found[name].simpleString()}; want {wanted}")
+
+
+def _is_bytes(kind: DataType) -> bool:
+    return isinstance(kind, StringType | BinaryType)
+
+
+def _is_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = kind.elementType.fields
+    return (
+        [field.name for field in fields] == ["key", "value"]
+        and isinstance(fields[0].dataType, StringType)
+        and isinstance(fields[1].dataType, BinaryType)
+    )
+
+
+_COLUMNS: Final[Mapping[str, tuple[Callable[[DataType], bool], str]]] = {
+    "key": (_is_bytes, "string or binary"),
+    "value": (_is_bytes, "string or binary"),
+    "headers": (_is_headers, "array<struct<key:string,value:binary>>"),
+    "topic": (lambda kind: isinstance(kind, StringType), "string"),
+    "partition": (lambda kind: isinstance(kind, IntegerType), "int"),
+    "timestamp": (lambda kind: isinstance(kind, TimestampType), "timestamp"),
+}
+"""Columns that are written; others, such as the offset of where a row was read, are not looked at."""

@@ -1,0 +1,186 @@
+"""Options and rows of the Spark sink; pure, no Spark session."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    Row,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+from tidemark.record.schema import SCHEMA
+from tidemark_spark.writer import TidemarkCommitMessage, Written, told
+from tidemark_spark.writer_compat import batches_of_rows
+from tidemark_spark.writer_options import check_columns, parse_write_options
+from tidemark_spark.writer_rows import destined
+
+BOOTSTRAP = {"tidemark.bootstrap": "127.0.0.1:9192"}
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+NOW_US = 1_700_000_000_000_000
+
+
+def schema(**columns: Any) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+def test_options_are_kafkas_and_are_read_in_any_case_and_with_either_prefix() -> None:
+    options = parse_write_options(
+        {**BOOTSTRAP, "Topic": "rows", "tidemark.ACKS": "-1", "kafka.batch.size": "65536", "checkpointLocation": "/x"}
+    )
+    assert (options.bootstrap, options.topic) == ("127.0.0.1:9192", "rows")
+    assert options.settings == {"acks": "all", "batch_bytes": 65536, "delivery_timeout_ms": 120_000}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "'tidemark.bootstrap' is missing"),
+        ({**BOOTSTRAP, "topics": "rows"}, "no option 'topics' for writes; it has tidemark.bootstrap, topic"),
+        ({**BOOTSTRAP, "topic": " "}, "'topic' names no topic"),
+        ({**BOOTSTRAP, "tidemark.batch.size": "64k"}, "'tidemark.batch.size' is '64k'; want a whole number"),
+        ({**BOOTSTRAP, "kafka.transactional.id": "t"}, "no option 'kafka.transactional.id'"),
+        ({**BOOTSTRAP, "tidemark.enable.idempotence": "yes"}, "want true or false"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_what_would_be_right(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        parse_write_options(options)
+
+
+def test_every_column_of_a_read_may_be_written_again() -> None:
+    header = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+    read = schema(
+        key=BinaryType(),
+        value=BinaryType(),
+        topic=StringType(),
+        partition=IntegerType(),
+        offset=LongType(),
+        timestamp=TimestampType(),
+        timestampType=IntegerType(),
+        headers=header,
+    )
+    check_columns(read, parse_write_options(BOOTSTRAP))
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"key": StringType(), "topic": StringType()}, "needs the column 'value', string or binary; there are key"),
+        ({"value": StringType()}, "needs the option 'topic' or a column 'topic'"),
+        ({"value": LongType(), "topic": StringType()}, "column 'value' is bigint; want string or binary"),
+        (
+            {"value": StringType(), "topic": StringType(), "partition": LongType()},
+            "column 'partition' is bigint; want int",
+        ),
+        ({"value": StringType(), "topic": BinaryType()}, "column 'topic' is binary; want string"),
+        (
+            {"value": StringType(), "topic": StringType(), "headers": ArrayType(StringType())},
+            "column 'headers' is array<string>; want array<struct<key:string,value:binary>>",
+        ),
+    ],
+)
+def test_a_column_that_does_not_fit_is_refused_by_name(columns: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        check_columns(schema(**columns), parse_write_options(BOOTSTRAP))
+
+
+ROW = st.tuples(
+    st.sampled_from(["north", "south", "east"]),
+    st.none() | st.integers(0, 3),
+    st.none() | st.binary(max_size=4),
+    st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=3) | st.none(),
+    st.none() | st.integers(0, 10**15),
+)
+
+
+def batch_of(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    headers = [
+        None if pairs is None else [{"key": key, "value": value} for key, value in pairs] for _, _, _, pairs, _ in rows
+    ]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([row[0] for row in rows], pa.string()),
+            pa.array([row[1] for row in rows], pa.int32()),
+            pa.array([row[2] for row in rows], pa.binary()),
+            pa.array([str(index) for index in range(len(rows))], pa.string()),
+            pa.array(headers, HEADERS),
+            pa.array([row[4] for row in rows], pa.timestamp("us", tz="Europe/Berlin")),
+            pa.array(range(len(rows)), pa.int64()),
+        ],
+        names=["topic", "partition", "key", "value", "headers", "timestamp", "offset"],
+    )
+
+
+@settings(deadline=None)
+@given(rows=st.lists(ROW, min_size=1, max_size=40), cut=st.integers(0, 40))
+def test_every_row_goes_once_where_it_says_and_keeps_its_order_and_content(
+    rows: list[tuple[Any, ...]], cut: int
+) -> None:
+    whole = batch_of(rows)
+    parts = [part for part in (whole.slice(0, cut), whole.slice(cut)) if part.num_rows]
+    found: dict[int, tuple[Any, ...]] = {}
+    for topic, partition, table in destined(parts, None, NOW_US):
+        assert table.schema == SCHEMA
+        table.validate(full=True)
+        numbers = [int(value) for value in table.column("value").to_pylist()]
+        assert numbers == sorted(numbers)
+        stamps = table.column("timestamp").cast(pa.int64()).to_pylist()
+        keys, headers = table.column("key").to_pylist(), table.column("headers").to_pylist()
+        for place, number in enumerate(numbers):
+            found[number] = (topic, partition, keys[place], headers[place], stamps[place])
+    assert found == {
+        index: (topic, partition, key, headers, NOW_US if stamp is None else stamp)
+        for index, (topic, partition, key, headers, stamp) in enumerate(rows)
+    }
+
+
+def test_the_option_topic_goes_before_the_column_even_where_that_is_null() -> None:
+    batch = pa.record_batch({"value": ["a", "b"], "topic": pa.array([None, "south"], pa.string())})
+    found = list(destined([batch], "north", NOW_US))
+    assert [(part.topic, part.partition, part.rows.num_rows) for part in found] == [("north", None, 2)]
+
+
+def test_a_null_topic_is_refused_with_how_many_rows_have_it() -> None:
+    batch = pa.record_batch({"value": ["a", "b"], "topic": pa.array([None, "south"], pa.string())})
+    with pytest.raises(ValueError, match="column 'topic' is null in 1 of 2 rows"):
+        list(destined([batch], None, NOW_US))
+
+
+@pytest.mark.parametrize("headers", [[[{"key": None, "value": b"x"}]], [[None]]])
+def test_a_header_without_a_name_is_refused(headers: list[Any]) -> None:
+    batch = pa.record_batch({"value": pa.array(["a"]), "headers": pa.array(headers, HEADERS)})
+    with pytest.raises(ValueError, match="a header is null, or its key is"):
+        list(destined([batch], "north", NOW_US))
+
+
+def test_rows_as_pyspark_4_0_gives_them_become_the_same_columns() -> None:
+    header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    wanted = schema(key=StringType(), value=BinaryType(), headers=ArrayType(header))
+    rows = [Row("a", bytearray(b"1"), [Row(key="n", value=bytearray(b"x"))]), Row(None, None, None)]
+    batches = list(batches_of_rows(iter(rows), wanted))
+    assert [batch.to_pylist() for batch in batches] == [
+        [
+            {"key": "a", "value": b"1", "headers": [{"key": "n", "value": b"x"}]},
+            {"key": None, "value": None, "headers": None},
+        ]
+    ]
+
+
+def test_what_tasks_wrote_is_told_by_partition() -> None:
+    one = TidemarkCommitMessage({("rows", 0): Written(10, 14, 3), ("rows", 1): Written(0, 0, 1)}, 40)
+    two = TidemarkCommitMessage({("rows", 0): Written(11, 12, 2)}, 20)
+    assert told([one, None, two]) == (
+        "2 tasks wrote 6 records, 60 bytes (rows-0: 5 in offsets 10 to 14, rows-1: 1 in offsets 0 to 0)"
+    )
