@@ -1,0 +1,134 @@
+"""What `bench spark` runs on either side, in a Python of its own: needs PySpark and nothing else.
+
+use: python _spark_job.py '{"format": "kafka", "bootstrap": {...}, ...}'; see `Task`. Its last line is JSON: rates in
+rows a second, times in milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+WARM_ROUNDS = 3
+MICRO_BATCHES = 12
+_WAIT_S = 300
+
+
+@dataclass
+class Task:
+    """What to measure.
+
+    Attributes:
+        format: of the source and the sink.
+        bootstrap: the option with the brokers' addresses.
+        topic: what is read; it holds `records`.
+        sink_topic: where `write_rows` rows go.
+        wide_topic: of many partitions, with 1,000 records in its first for each micro-batch; "" goes without.
+        jars: for Spark.
+        streams: whether the source can be streamed from.
+    """
+
+    format: str
+    bootstrap: dict[str, str]
+    topic: str
+    records: int
+    sink_topic: str
+    write_rows: int
+    wide_topic: str = ""
+    jars: list[str] = field(default_factory=list)
+    streams: bool = True
+
+
+def session(jars: list[str]) -> SparkSession:
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    builder = SparkSession.builder.master("local[2]").appName("bench")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "2g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.jars": ",".join(jars),
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def batch_read_per_s(spark: SparkSession, task: Task) -> float:
+    """A count and the length of all values, so that every value is there."""
+    started_s = time.perf_counter()
+    table = spark.read.format(task.format).options(**task.bootstrap, subscribe=task.topic).load()
+    row = table.selectExpr("count(*)", "sum(length(value))").collect()[0]
+    assert row[0] == task.records, f"{row[0]} rows of {task.records}"
+    return task.records / (time.perf_counter() - started_s)
+
+
+def stream_read_per_s(spark: SparkSession, task: Task) -> float:
+    """Everything there is with availableNow, from start() to its end."""
+    options = {**task.bootstrap, "subscribe": task.topic, "startingOffsets": "earliest"}
+    with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as checkpoint:
+        started_s = time.perf_counter()
+        table = spark.readStream.format(task.format).options(**options).load().selectExpr("length(value)")
+        writer = table.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(_WAIT_S), "the stream did not end"
+        seconds = time.perf_counter() - started_s
+        rows = sum(progress["numInputRows"] for progress in query.recentProgress)
+    assert rows == task.records, f"{rows} rows of {task.records}"
+    return rows / seconds
+
+
+def write_per_s(spark: SparkSession, task: Task) -> float:
+    started_s = time.perf_counter()
+    table = spark.range(task.write_rows).selectExpr("cast(repeat('x', 100) as binary) as value")
+    writer = table.write.format(task.format).mode("append").options(**task.bootstrap, topic=task.sink_topic)
+    writer.save()
+    return task.write_rows / (time.perf_counter() - started_s)
+
+
+def driver_ms(spark: SparkSession, name: str, options: dict[str, str]) -> float:
+    """Median of what a micro-batch takes beside running its tasks, and of planning them."""
+    with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as checkpoint:
+        table = spark.readStream.format(name).options(**options).load()
+        query = table.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+        deadline_s = time.monotonic() + _WAIT_S
+        while (query.lastProgress or {"batchId": -1})["batchId"] < MICRO_BATCHES - 1:
+            assert query.exception() is None, query.exception()
+            assert time.monotonic() < deadline_s, "the micro-batches do not come"
+            time.sleep(0.1)
+        query.stop()
+        durations = [progress["durationMs"] for progress in query.recentProgress if progress["numInputRows"]]
+    print(name, durations[-1], file=sys.stderr)
+    return statistics.median(took["triggerExecution"] - took["addBatch"] for took in durations[2:MICRO_BATCHES])
+
+
+def measure(task: Task) -> dict[str, Any]:
+    spark = session(task.jars)
+    found: dict[str, Any] = {"batch_read_cold": batch_read_per_s(spark, task)}
+    found["batch_read_warm"] = max(batch_read_per_s(spark, task) for _ in range(WARM_ROUNDS))
+    if task.streams:
+        found["stream_read"] = max(stream_read_per_s(spark, task) for _ in range(WARM_ROUNDS))
+    found["write"] = max(write_per_s(spark, task) for _ in range(WARM_ROUNDS))
+    if task.streams and task.wide_topic:
+        rate = {"rowsPerBatch": "1000", "numPartitions": "1"}
+        options = {**task.bootstrap, "subscribe": task.wide_topic, "startingOffsets": "earliest"}
+        own = driver_ms(spark, "rate-micro-batch", rate)
+        found["spark_own_ms"] = own
+        found["microbatch_overhead_ms"] = (
+            driver_ms(spark, task.format, {**options, "maxOffsetsPerTrigger": "1000"}) - own
+        )
+    spark.stop()
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(Task(**json.loads(sys.argv[1])))))

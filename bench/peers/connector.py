@@ -1,0 +1,54 @@
+"""Spark's own Kafka source and sink: a Python with the PySpark they are built for, and their jars, once, in .peers/."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
+VERSION = "4.0.0"
+"""The connector's and PySpark's: the jars of one version do not run with another."""
+_ROOT = HERE.parents[1] / ".peers" / f"spark-kafka-{VERSION}"
+_ARTIFACTS = ("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
+"""What Spark has not itself."""
+_LIMIT_S = 600
+
+
+class Connector(NamedTuple):
+    """A Python with PySpark, and the jars to give it."""
+
+    python: Path
+    jars: tuple[Path, ...]
+
+
+def connector(*, fetch: bool) -> Connector | None:
+    """The peer; None where it is not there, with a line that says how to get it.
+
+    Args:
+        fetch: get it where it is not here yet, some 450 MB.
+    """
+    found = Connector(_ROOT / "venv" / "bin" / "python", tuple(sorted((_ROOT / "jars").glob("*.jar"))))
+    if found.python.exists() and found.jars:
+        return found
+    if not fetch:
+        print("no peer: --fetch-peer gets PySpark and its Kafka connector; peer and ratio are null", file=sys.stderr)
+        return None
+    if shutil.which("mvn") is None:
+        sys.exit("the Kafka connector comes with Maven: install it (apt install maven), or go without --fetch-peer")
+    print(f"getting PySpark {VERSION} and its Kafka connector, 450 MB", file=sys.stderr)
+    shutil.rmtree(_ROOT, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", str(_ROOT / "venv")], check=True, timeout=_LIMIT_S)
+    subprocess.run(
+        [str(found.python), "-m", "pip", "install", "-q", f"pyspark=={VERSION}"], check=True, timeout=_LIMIT_S
+    )
+    mvn = ["mvn", "-q", "-B", "-f", str(HERE / "spark-kafka-pom.xml"), f"-Dspark.version={VERSION}"]
+    goal = [
+        "dependency:copy-dependencies",
+        f"-DbuildDirectory={_ROOT / 'build'}",
+        f"-DoutputDirectory={_ROOT / 'jars'}",
+    ]
+    subprocess.run([*mvn, *goal, f"-DincludeArtifactIds={','.join(_ARTIFACTS)}"], check=True, timeout=_LIMIT_S)
+    return connector(fetch=False)

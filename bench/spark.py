@@ -1,0 +1,131 @@
+"""Spark's reads and writes of 100-byte records in 6 partitions, local[2], beside Spark's own Kafka source and sink.
+
+`python -m bench spark [--records 4000000] [--fetch-peer]`. Each side runs alone, its three brokers on loopback with
+RF 3, and in a fresh Spark session: ours with the PySpark that is installed, the peer with PySpark 4.0.0 and the
+connector of that version against Apache Kafka, where both are in .peers/ (`--fetch-peer` gets them).
+
+- `batch_read_cold`: rows a second of the session's first query, a count and the length of all values.
+- `batch_read_warm`: the same query again, best of three.
+- `stream_read`: availableNow over all records, from start to end, best of three.
+- `write`: a quarter as many rows, acks=all, best of three.
+- `microbatch_overhead_ms`: driver time of a micro-batch on a topic of 1,000 partitions (all but running its tasks)
+  beyond what it is with Spark's `rate-micro-batch` source; median of ten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tidemark.client import AdminClient, Producer
+from tidemark.local.cluster import LocalCluster
+
+from bench import produce
+from bench._spark_job import MICRO_BATCHES, Task
+from bench.figures import Figure, report
+from bench.peers import kafka_peer
+from bench.peers.connector import connector
+
+RECORDS = 4_000_000
+JOB = Path(__file__).with_name("_spark_job.py")
+LIMIT_S = 900
+WIDE_RECORDS = 1000 * (MICRO_BATCHES + 1)
+SOURCE, SINK, WIDE = "spark-source", "spark-sink", "spark-wide"
+
+
+def run(python: Path | str, task: Task) -> dict[str, float]:
+    """The job in a Python of its own; raises with what it said."""
+    roots = [str(Path(__file__).resolve().parents[1] / name) for name in ("services", "spark")]
+    path = os.pathsep.join([*roots, os.environ.get("PYTHONPATH", "")]) if task.format == "tidemark" else ""
+    done = subprocess.run(
+        [str(python), str(JOB), json.dumps(dataclasses.asdict(task))],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    print(task.format, {name: round(value, 1) for name, value in found.items()}, file=sys.stderr)
+    return found
+
+
+def ours(arguments: argparse.Namespace) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as directory, LocalCluster(Path(directory)) as cluster:
+        with AdminClient(cluster.admin_address) as admin:
+            for topic in (SOURCE, SINK):
+                admin.create_topic(topic, partitions=produce.PARTITIONS, replication_factor=3)
+            admin.create_topic(
+                WIDE, partitions=arguments.partitions, replication_factor=1, configs={"min.insync.replicas": "1"}
+            )
+        produce.arrow_per_s(cluster.bootstrap, SOURCE, records=arguments.records)
+        with Producer(cluster.bootstrap) as producer:
+            for _ in range(WIDE_RECORDS):
+                producer.send(WIDE, b"x", partition=0)
+        task = Task(
+            "tidemark",
+            {"tidemark.bootstrap": cluster.bootstrap},
+            SOURCE,
+            arguments.records,
+            SINK,
+            arguments.records // 4,
+            WIDE,
+            streams=not arguments.batch_only,
+        )
+        return run(sys.executable, task)
+
+
+def theirs(arguments: argparse.Namespace) -> dict[str, float]:
+    spark = connector(fetch=arguments.fetch_peer)
+    if spark is None:
+        return {}
+    with kafka_peer(fetch=arguments.fetch_peer) as peer:
+        if peer is None:
+            return {}
+        for topic in (SOURCE, SINK):
+            peer.call("topic", topic, str(produce.PARTITIONS), "3")
+        peer.produce_per_s(SOURCE, records=arguments.records, size_bytes=produce.SIZE_BYTES)
+        task = Task(
+            "kafka",
+            {"kafka.bootstrap.servers": os.environ["TIDEMARK_PEER_KAFKA_BOOTSTRAP"]},
+            SOURCE,
+            arguments.records,
+            SINK,
+            arguments.records // 4,
+            jars=[str(jar) for jar in spark.jars],
+            streams=not arguments.batch_only,
+        )
+        return run(spark.python, task)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="bench spark", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--records", type=int, default=RECORDS, help="records that are read; a quarter is written")
+    parser.add_argument("--partitions", type=int, default=1000, help="of the topic of microbatch_overhead_ms")
+    parser.add_argument("--batch-only", action="store_true", help="no streaming")
+    parser.add_argument(
+        "--fetch-peer", action="store_true", help="get Kafka and Spark's connector where they are not here"
+    )
+    arguments = parser.parse_args()
+    peer, found = theirs(arguments), ours(arguments)
+    units = {"microbatch_overhead_ms": "ms"}
+    names = ("batch_read_warm", "batch_read_cold", "stream_read", "write", "microbatch_overhead_ms")
+    figures = {
+        name: Figure(found[name], units.get(name, "records/s"), peer.get(name), lower_is_better=name in units)
+        for name in names
+        if name in found
+    }
+    report("spark", figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
