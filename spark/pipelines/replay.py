@@ -1,0 +1,8 @@
+"""`spark-submit replay.py --help`: see docs/spark-pipelines.md."""
+
+import sys
+
+from tidemark_spark.jobs.replay import main
+
+if __name__ == "__main__":
+    sys.exit(main())

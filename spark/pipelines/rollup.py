@@ -1,0 +1,8 @@
+"""`spark-submit rollup.py --help`: see docs/spark-pipelines.md."""
+
+import sys
+
+from tidemark_spark.jobs.rollup import main
+
+if __name__ == "__main__":
+    sys.exit(main())

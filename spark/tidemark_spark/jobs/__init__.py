@@ -1,0 +1,1 @@
+"""The jobs of spark/pipelines: each a module with `parser`, `run` and `main`."""

@@ -1,0 +1,195 @@
+"""A topic to Parquet by date and hour, exactly once: Spark's file sink with a checkpoint; and few files of many."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tidemark_spark.archive_layout import (
+    COMPACTED,
+    LANDING,
+    Files,
+    Manifest,
+    landed_files,
+    read_files,
+    read_manifests,
+    write_manifest,
+)
+from tidemark_spark.jobs.common import add_bootstrap, job_parser, run_job, say
+
+NAME = "archive"
+_HOUR: Final = re.compile(r"date=([0-9-]+)/hour=(\d+)/")
+_SCRATCH: Final = "scratch"
+"""Of a compaction under way; what one that was cut short has left goes with the next."""
+_MIB: Final = 1 << 20
+_EXAMPLE = """
+  spark-submit archive.py --bootstrap broker-0:9192 --topic orders --to /data/archive              what there is now
+  spark-submit archive.py --bootstrap broker-0:9192 --topic orders --to /data/archive --every "1 minute"
+  spark-submit archive.py --to /data/archive --compact                                             few files of many
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Flags of the job."""
+    made = job_parser(
+        NAME,
+        "Copies topics to Parquet files by date and hour of their records (UTC), each record exactly once: run it "
+        "again, or after it was killed, and it goes on where it was. --compact makes few files of each hour's many; it "
+        "may run beside the copying, one at a time. Read an archive with replay.py, audit.py, or read_archive of "
+        "tidemark_spark.archive_layout.",
+        _EXAMPLE,
+    )
+    add_bootstrap(made, required=False)
+    made.add_argument("--to", required=True, metavar="PATH", help="directory of the archive; Hadoop's paths are fine")
+    made.add_argument("--topic", metavar="TOPIC[,TOPIC...]", help="what to copy; not with --compact")
+    made.add_argument("--every", metavar="INTERVAL", help='keep copying, e.g. "1 minute"; without: what there is now')
+    made.add_argument("--max-offsets", type=int, metavar="N", help="at most so many records at a time (all of them)")
+    made.add_argument(
+        "--starting", default="earliest", help="startingOffsets of the first run: earliest, latest or JSON (earliest)"
+    )
+    made.add_argument("--compact", action="store_true", help="do not copy: make few files of the many there are")
+    made.add_argument("--min-files", type=int, default=4, help="compact hours with so many files not compacted yet (4)")
+    made.add_argument("--file-mib", type=int, default=128, help="about the size of a compacted file (128)")
+    made.add_argument(
+        "--grace-hours",
+        type=float,
+        default=24.0,
+        help="files that were compacted stay so long for readers who began before, and go with a later --compact (24)",
+    )
+    return made
+
+
+def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
+    """Copy, until all is there or for ever; or compact once."""
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    if arguments.compact:
+        compact(
+            spark,
+            arguments.to,
+            min_files=arguments.min_files,
+            file_bytes=arguments.file_mib * _MIB,
+            grace_ms=int(arguments.grace_hours * 3_600_000),
+        )
+        return 0
+    for flag in ("bootstrap", "topic"):
+        if not getattr(arguments, flag):
+            raise ValueError(f"--{flag} is missing: say which topics of which cluster to copy, or say --compact")
+    query = start(spark, arguments)
+    query.awaitTermination()
+    rows = sum(progress["numInputRows"] for progress in query.recentProgress)
+    say(f"archived {rows} records of {arguments.topic} in {arguments.to}")
+    return 0
+
+
+def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
+    """The query that copies."""
+    options = {
+        "tidemark.bootstrap": arguments.bootstrap,
+        "subscribe": arguments.topic,
+        "startingOffsets": arguments.starting,
+        "includeHeaders": "true",
+    }
+    if arguments.max_offsets is not None:
+        options["maxOffsetsPerTrigger"] = str(arguments.max_offsets)
+    return land(spark.readStream.format("tidemark").options(**options).load(), arguments.to, arguments.every)
+
+
+def land(table: DataFrame, root: str, every: str | None = None) -> StreamingQuery:
+    """Rows with a read's columns into landing/; the checkpoint is in the archive, so that the two are never parted."""
+    writer = (
+        with_hours(table)
+        .writeStream.format("parquet")
+        .partitionBy("date", "hour")
+        .option("path", f"{root}/{LANDING}")
+        .option("checkpointLocation", f"{root}/checkpoint")
+    )
+    return (writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)).start()
+
+
+def with_hours(table: DataFrame) -> DataFrame:
+    """With the columns of the directories; the session's time zone is UTC."""
+    columns = "topic", "partition", "offset", "key", "value", "timestamp", "timestampType", "headers"
+    return table.selectExpr(*columns, "to_date(timestamp) as date", "hour(timestamp) as hour")
+
+
+def compact(spark: SparkSession, root: str, *, min_files: int, file_bytes: int, grace_ms: int) -> list[str]:
+    """Rewrite the hours that have many files not compacted yet, delete what was superseded long enough ago.
+
+    Returns:
+        The directories of the hours that were rewritten.
+    """
+    files = Files(spark, root)
+    files.delete(_SCRATCH)
+    manifests = dict(read_manifests(files))
+    covered = {path for manifest in manifests.values() for path in manifest.covers}
+    waiting: defaultdict[str, list[str]] = defaultdict(list)
+    for path in landed_files(spark, files):
+        hour = _HOUR.search(path)
+        if hour is None:
+            raise ValueError(f"{root}: {path} is in no date=D/hour=H directory: this is no archive")
+        manifest = manifests.setdefault(f"date={hour[1]}/hour={int(hour[2])}", Manifest(hour[1], int(hour[2])))
+        if path not in covered:
+            waiting[manifest.directory].append(path)
+    rewritten = []
+    for directory, manifest in sorted(manifests.items()):
+        landed = waiting[directory]
+        _sweep(files, manifest, grace_ms)
+        if len(landed) >= max(1, min_files):
+            before = len(landed) + len(manifest.files)
+            _rewrite(spark, files, manifest, landed, file_bytes)
+            say(f"{directory}: {len(manifest.files)} files of {before}")
+            rewritten.append(directory)
+        if grace_ms == 0:
+            _sweep(files, manifest, grace_ms)
+    say(f"compacted {len(rewritten)} hours of {len(manifests)}")
+    return rewritten
+
+
+def _rewrite(spark: SparkSession, files: Files, manifest: Manifest, landed: list[str], file_bytes: int) -> None:
+    """All rows of an hour into new files, then the manifest that makes them count."""
+    size_bytes = sum(files.size_bytes(path) for path in (*landed, *manifest.files))
+    table = read_files(spark, files, LANDING, landed).unionByName(read_files(spark, files, COMPACTED, manifest.files))
+    order = "topic", "partition", "offset"
+    parts = max(1, -(-size_bytes // file_bytes))
+    scratch = f"{_SCRATCH}/{uuid.uuid4()}"
+    ranged = table.drop("date", "hour").repartitionByRange(parts, *order).sortWithinPartitions(*order)
+    ranged.write.parquet(f"{files.root}/{scratch}")
+    fresh = []
+    for name in files.names(scratch):
+        target = f"{COMPACTED}/{manifest.directory}/{name}"
+        files.move(f"{scratch}/{name}", target)
+        fresh.append(target)
+    now_ms = time.time_ns() // 1_000_000
+    manifest.superseded += [(path, now_ms) for path in (*landed, *manifest.files)]
+    manifest.covers += landed
+    manifest.files = fresh
+    write_manifest(files, manifest)
+
+
+def _sweep(files: Files, manifest: Manifest, grace_ms: int) -> None:
+    """Delete what is superseded since `grace_ms`, and what a compaction that was cut short has left."""
+    known = {*manifest.files, *(path for path, _ in manifest.superseded)}
+    for name in files.names(f"{COMPACTED}/{manifest.directory}"):
+        path = f"{COMPACTED}/{manifest.directory}/{name}"
+        if path not in known:
+            files.delete(path)
+    until_ms = time.time_ns() // 1_000_000 - grace_ms
+    due = [path for path, at_ms in manifest.superseded if at_ms <= until_ms]
+    for path in due:
+        files.delete(path)
+    if due:
+        manifest.superseded = [one for one in manifest.superseded if one[0] not in set(due)]
+        write_manifest(files, manifest)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """What spark-submit runs."""
+    return run_job(NAME, parser(), run, arguments)

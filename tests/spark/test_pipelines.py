@@ -1,0 +1,259 @@
+"""The jobs of spark/pipelines on a real session and a real cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from tidemark.client import AdminClient, Consumer, ConsumerRecord, Producer
+from tidemark.local.cluster import LocalCluster, broker_name
+from tidemark_spark.archive_layout import Files, landed_files, read_archive, read_manifests
+from tidemark_spark.jobs import archive, audit, replay, rollup
+
+ROOT = Path(__file__).resolve().parents[2]
+COUNT = 600
+FIRST_US = 1_700_003_600_000_000
+STEP_US = 10_000_000
+"""600 records are 100 minutes, from 23:13 to 0:53."""
+PATHS = os.pathsep.join([str(ROOT / "services"), str(ROOT / "spark")])
+NAMES = ("archive", "replay", "rollup", "audit")
+
+
+def make(cluster: LocalCluster, topic: str, partitions: int = 3) -> None:
+    with AdminClient(cluster.admin_address) as admin:
+        admin.create_topic(topic, partitions=partitions, replication_factor=3)
+
+
+def records(cluster: LocalCluster, topic: str) -> list[ConsumerRecord]:
+    """All there are, by partition and offset."""
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign(topic)
+        left = sum(consumer.end_offsets().values())
+        return sorted((next(consumer) for _ in range(left)), key=lambda record: (record.partition, record.offset))
+
+
+@pytest.fixture(scope="module")
+def sales(cluster: LocalCluster) -> str:
+    """A topic of records with keys, times and headers, some of them null."""
+    make(cluster, "sales")
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(COUNT):
+            producer.send(
+                "sales",
+                None if number % 100 == 7 else json.dumps({"shop": f"s{number % 5}", "euros": number}).encode(),
+                key=None if number % 50 == 3 else f"s{number % 5}".encode(),
+                timestamp_us=FIRST_US + number * STEP_US,
+                headers=[("n", str(number).encode()), ("none", None)] if number % 2 else None,
+            )
+    return "sales"
+
+
+def table_of(spark: SparkSession, cluster: LocalCluster, topic: str) -> DataFrame:
+    reader = spark.read.format("tidemark").option("tidemark.bootstrap", cluster.bootstrap)
+    return reader.options(subscribe=topic, includeHeaders="true").load()
+
+
+def rows_of(table: DataFrame) -> list[Row]:
+    columns = "topic", "partition", "offset", "key", "value", "timestamp", "timestampType", "headers"
+    return table.select(*columns).orderBy("topic", "partition", "offset").collect()
+
+
+def land(spark: SparkSession, table: DataFrame, root: str, files: int) -> None:
+    """Into the archive, in micro-batches of one of `files` files each."""
+    source = f"{root}-source"
+    table.repartition(files).write.mode("append").parquet(source)
+    stream = spark.readStream.schema(table.schema).option("maxFilesPerTrigger", 1).parquet(source)
+    assert archive.land(stream, root).awaitTermination(120)
+
+
+@pytest.fixture(scope="module")
+def archived(spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The topic in Parquet, in several micro-batches."""
+    root = str(tmp_path_factory.mktemp("archives") / "sales")
+    land(spark, table_of(spark, cluster, sales), root, files=2)
+    return root
+
+
+def arguments_of(job: Any, *words: str) -> Any:
+    return job.parser().parse_args(list(words))
+
+
+def test_few_files_of_many_hold_the_same_rows_and_what_lands_later_joins_them(
+    spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path: Path
+) -> None:
+    root = str(tmp_path / "archive")
+    table = table_of(spark, cluster, sales)
+    expected = rows_of(table)
+    land(spark, table.where("offset < 120"), root, files=2)
+    files = Files(spark, root)
+    landed = landed_files(spark, files)
+    hours = {path.rpartition("/")[0] for path in landed}
+    assert len(landed) > len(hours) == 2
+
+    rewritten = archive.compact(spark, root, min_files=2, file_bytes=1 << 27, grace_ms=3_600_000)
+    assert rewritten
+    assert all(len(manifest.files) == 1 for manifest in read_manifests(files).values())
+    assert rows_of(read_archive(spark, root)) == [row for row in expected if row["offset"] < 120]
+    assert all(files.exists(path) for path in landed)
+
+    land(spark, table.where("offset >= 120"), root, files=1)
+    assert rows_of(read_archive(spark, root)) == expected
+    stray = tmp_path / "archive" / "compacted" / rewritten[0] / "part-of-a-compaction-cut-short.parquet"
+    stray.write_bytes(b"not even Parquet")
+    assert rows_of(read_archive(spark, root)) == expected
+    archive.compact(spark, root, min_files=1, file_bytes=1 << 27, grace_ms=0)
+    assert rows_of(read_archive(spark, root)) == expected
+    assert not stray.exists()
+    assert list((tmp_path / "archive" / "landing").rglob("part-*.parquet")) == []
+
+
+def test_the_directories_of_an_archive_are_the_hours_of_its_records(spark: SparkSession, archived: str) -> None:
+    table = read_archive(spark, archived)
+    wrong = table.where("date <> to_date(timestamp) or hour <> hour(timestamp)")
+    assert (wrong.count(), table.select("date", "hour").distinct().count()) == (0, 2)
+
+
+def test_a_replay_keeps_keys_times_headers_and_order_in_each_partition(
+    spark: SparkSession, cluster: LocalCluster, sales: str, archived: str
+) -> None:
+    make(cluster, "sales-again")
+    words = "--bootstrap", cluster.bootstrap, "--from", archived, "--to-topic", "sales-again"
+    assert replay.run(spark, arguments_of(replay, *words)) == 0
+    again = [record._replace(topic=sales) for record in records(cluster, "sales-again")]
+    assert again == records(cluster, sales)
+
+
+def test_a_replay_by_key_fits_a_topic_of_other_partitions_and_keeps_the_order_of_each_key(
+    spark: SparkSession, cluster: LocalCluster, sales: str, archived: str
+) -> None:
+    make(cluster, "sales-narrow", partitions=2)
+    words = "--bootstrap", cluster.bootstrap, "--from", archived, "--to-topic", "sales-narrow"
+    with pytest.raises(Exception, match="rows come from partitions up to 2, and sales-narrow has 2"):
+        replay.run(spark, arguments_of(replay, *words))
+    assert replay.run(spark, arguments_of(replay, *words, "--partition-by", "key", "--where", "key is not null")) == 0
+    for key in (b"s0", b"s1", b"s2", b"s3", b"s4"):
+        found, expected = (
+            [record.value for record in records(cluster, topic) if record.key == key]
+            for topic in ("sales-narrow", sales)
+        )
+        assert found == expected
+
+
+def test_an_audit_of_a_sound_topic_and_archive_finds_nothing(
+    spark: SparkSession, cluster: LocalCluster, sales: str, archived: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "--bootstrap", cluster.bootstrap, "--topic", sales, "--archive", archived
+    assert audit.run(spark, arguments_of(audit, *words)) == 0
+    assert "nothing is missing, doubled or different" in capsys.readouterr().out
+
+
+def test_an_audit_tells_gaps_duplicates_and_mismatches_of_an_archive_by_their_offsets(
+    spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path: Path
+) -> None:
+    root = str(tmp_path / "archive")
+    table = table_of(spark, cluster, sales).where("partition = 1")
+    damaged = (
+        table.where("offset not between 20 and 29")
+        .selectExpr("*")
+        .withColumn("value", table["value"])
+        .unionByName(table.where("offset between 40 and 41"))
+    ).selectExpr(
+        "key",
+        "if(offset = 50, cast('forged' as binary), value) as value",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+        "if(offset = 60, array(), headers) as headers",
+    )
+    land(spark, damaged, root, files=1)
+    found = audit.audit(spark, cluster.bootstrap, sales, root)
+    assert [(one.kind, one.partition, one.first, one.last, one.records) for one in found] == [
+        ("duplicate", 1, 40, 41, 2),
+        ("gap", 1, 20, 29, 10),
+        ("mismatch", 1, 50, 50, 1),
+        ("mismatch", 1, 60, 60, 1),
+    ]
+    assert found[1].sentence == "offsets 20 to 29: each is in the topic and not in the archive"
+
+
+def test_an_audit_says_which_replica_it_could_not_read(spark: SparkSession, cluster: LocalCluster, sales: str) -> None:
+    cluster.kill(broker_name(1))
+    try:
+        found = audit.replica_findings(spark, cluster.bootstrap, sales, compacted=False)
+    finally:
+        cluster.restart(broker_name(1))
+    assert {(one.kind, one.partition) for one in found} == {("unread", 0), ("unread", 1), ("unread", 2)}
+    assert all("the replica on broker 1 was not read" in one.sentence for one in found)
+
+
+def test_an_archive_is_not_blamed_for_what_retention_took_from_the_topic(spark: SparkSession) -> None:
+    content = "topic string, partition int, offset bigint, content bigint"
+    topic = spark.createDataFrame([("t", 0, offset, offset) for offset in range(50, 60)], content)
+    rows = [("t", 0, offset, offset) for offset in range(10, 55) if offset not in (20, 21, 48, 49)]
+    held = audit._held(spark.createDataFrame(rows, content))
+    ends = audit._ends(spark, "t", {0: audit.Bounds(50, 60), 1: audit.Bounds(0, 5)})
+    found = audit.archive_findings(topic, held, ends, compacted=False)
+    assert [(one.kind, one.first, one.last) for one in found] == [("gap", 20, 21), ("gap", 48, 49)]
+    assert audit.archive_findings(topic, held, ends, compacted=True) == []
+
+
+def test_a_rollup_has_a_record_for_each_window_and_group(
+    spark: SparkSession, cluster: LocalCluster, sales: str
+) -> None:
+    words = ["--bootstrap", cluster.bootstrap, "--topic", sales, "--to-topic", "x", "--checkpoint", "x", "--by", "shop"]
+    words += ["--schema", "shop string, euros long", "--aggregate", "sum(euros) as euros", "--window", "30 minutes"]
+    arguments = arguments_of(rollup, *words)
+    windows = rollup.rolled_up(table_of(spark, cluster, sales), arguments)
+    found = {row["key"]: json.loads(row["value"]) for row in rollup.as_records(windows, ["shop"]).collect()}
+    expected: dict[tuple[int, str], int] = {}
+    for number in range(COUNT):
+        if number % 100 != 7:
+            window = (FIRST_US + number * STEP_US) // 1_800_000_000
+            expected[window, f"s{number % 5}"] = expected.get((window, f"s{number % 5}"), 0) + number
+    assert sorted(value["euros"] for value in found.values() if value["shop"]) == sorted(expected.values())
+    example = next(iter(found))
+    assert re.fullmatch(r'\{"start":"2023-11-1\dT\d\d:[03]0:00.000Z","shop":("s\d"|null)\}', example)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_jobs_help_teaches_with_an_example(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "spark" / "pipelines" / f"{name}.py"), "--help"],
+        env={
+            **os.environ,
+            "COLUMNS": "100",
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "services"), str(ROOT / "spark")]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert f"spark-submit {name}.py" in done.stdout
+    assert "--bootstrap HOST:PORT" in done.stdout
+
+
+@pytest.mark.timeout(240)
+def test_a_job_runs_under_spark_submit_and_says_what_is_wrong_in_a_sentence(cluster: LocalCluster) -> None:
+    submit = Path(sys.executable).with_name("spark-submit")
+    job = ROOT / "spark" / "pipelines" / "audit.py"
+    done = subprocess.run(
+        [str(submit), "--master", "local[1]", str(job), "--bootstrap", cluster.bootstrap, "--topic", "no-such-topic"],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": PATHS},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "audit: UNKNOWN_TOPIC" in done.stderr
+    assert "Traceback" not in done.stderr
