@@ -281,7 +281,7 @@ async def test_closing_tells_whoever_waits(cluster: FakeCluster) -> None:
     await consumer.close()
     with pytest.raises(TidemarkError) as refusal:
         await waiting
-    assert refusal.value.code == ErrorCode.SHUTTING_DOWN
+    assert refusal.value.code == ErrorCode.CLIENT_CLOSED
 
 
 async def test_what_cannot_be_assigned_is_refused(cluster: FakeCluster) -> None:

@@ -212,7 +212,7 @@ async def test_closing_sends_what_is_left_and_later_sends_are_refused(cluster: F
     assert [(await handle).offset for handle in handles] == list(range(COUNT))
     with pytest.raises(TidemarkError) as refusal:
         await producer.send(TOPIC, b"late")
-    assert refusal.value.code == ErrorCode.SHUTTING_DOWN
+    assert refusal.value.code == ErrorCode.CLIENT_CLOSED
 
 
 async def test_without_acknowledgement_the_offset_is_not_told(cluster: FakeCluster) -> None:

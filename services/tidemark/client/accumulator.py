@@ -59,7 +59,7 @@ class Accumulator:
         """Append a record to the open batch of its partition; None: of the topic's current one.
 
         Raises:
-            TidemarkError: SHUTTING_DOWN, BATCH_TOO_LARGE.
+            TidemarkError: CLIENT_CLOSED, BATCH_TOO_LARGE.
             TypeError: a key or value is neither bytes-like nor None.
         """
         if type(key) is not bytes and key is not None:
@@ -202,7 +202,7 @@ def headers_bytes(headers: Headers) -> int:
 
 
 def _ended() -> TidemarkError:
-    return TidemarkError(ErrorCode.SHUTTING_DOWN, "this producer is closed")
+    return TidemarkError(ErrorCode.CLIENT_CLOSED, "this producer is closed")
 
 
 def _too_large(size_bytes: int) -> TidemarkError:

@@ -126,9 +126,9 @@ class Cluster:
         return cast("BrokerServiceAsyncStub", BrokerServiceStub(self.channel(address)))
 
     def channel(self, address: str) -> grpc.aio.Channel:
-        """The one connection to an address; raises SHUTTING_DOWN."""
+        """The one connection to an address; raises CLIENT_CLOSED."""
         if self._closed:
-            raise TidemarkError(ErrorCode.SHUTTING_DOWN, "this client is closed")
+            raise TidemarkError(ErrorCode.CLIENT_CLOSED, "this client is closed")
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = open_channel(address)

@@ -16,7 +16,7 @@ from tidemark.rpc import errors, wire
 from tidemark.rpc.raw_methods import open_produce
 from tidemark.v1 import broker_service_pb2 as pb
 
-_CLOSED: Final = TidemarkError(ErrorCode.SHUTTING_DOWN, "the producer was closed")
+_CLOSED: Final = TidemarkError(ErrorCode.CLIENT_CLOSED, "the producer was closed")
 _PARTITIONS: Final = pb.ProduceRequest.PARTITIONS_FIELD_NUMBER
 _BATCHES: Final = pb.PartitionProduce.BATCHES_FIELD_NUMBER
 _ANSWER_SLACK_S: Final = 1.0

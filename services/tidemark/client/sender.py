@@ -105,7 +105,7 @@ class Sender:
         self.accumulator.end()
         self._flushing += 1
         self._take_batches()
-        closed = TidemarkError(ErrorCode.SHUTTING_DOWN, "the producer was closed before this was acknowledged")
+        closed = TidemarkError(ErrorCode.CLIENT_CLOSED, "the producer was closed before this was acknowledged")
         for queue in list(self._active.values()):
             queue.abandon(closed)
             self._tell(queue)

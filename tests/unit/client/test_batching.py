@@ -87,7 +87,7 @@ def test_what_is_too_large_or_too_late_is_refused_at_once() -> None:
     accumulator.end()
     with pytest.raises(TidemarkError) as refusal:
         accumulator.add("t", 0, 1, None, b"", 7, None)
-    assert refusal.value.code == ErrorCode.SHUTTING_DOWN
+    assert refusal.value.code == ErrorCode.CLIENT_CLOSED
 
 
 def test_headers_that_come_late_leave_the_records_before_them_without() -> None:

@@ -185,7 +185,7 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogD
 
     async def _call(self, method: Callable[[Any], Any], request: Any) -> Any:
         if self._channel is None:
-            raise TidemarkError(ErrorCode.SHUTTING_DOWN, "the admin client is not started, or closed")
+            raise TidemarkError(ErrorCode.CLIENT_CLOSED, "the admin client is not started, or closed")
         try:
             return await method(AdminServiceStub(self._channel))(request, timeout=self._timeout_s, wait_for_ready=False)
         except grpc.RpcError as error:
@@ -193,7 +193,7 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogD
 
     async def _stream(self, method: Callable[[Any], Any], request: Any) -> AsyncIterator[Any]:
         if self._channel is None:
-            raise TidemarkError(ErrorCode.SHUTTING_DOWN, "the admin client is not started, or closed")
+            raise TidemarkError(ErrorCode.CLIENT_CLOSED, "the admin client is not started, or closed")
         try:
             async for response in method(AdminServiceStub(self._channel))(request, wait_for_ready=False):
                 yield response

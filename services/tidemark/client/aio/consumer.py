@@ -115,7 +115,7 @@ class Consumer(Lifecycle):
     @property
     def _fetcher(self) -> Fetcher:
         if self._started is None:
-            raise TidemarkError(ErrorCode.SHUTTING_DOWN, "the consumer is not started, or closed")
+            raise TidemarkError(ErrorCode.CLIENT_CLOSED, "the consumer is not started, or closed")
         return self._started
 
     # -- what is read ----------------------------------------------------------------------------------------------

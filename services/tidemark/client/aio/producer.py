@@ -67,9 +67,9 @@ class Producer(Lifecycle):
 
     @property
     def sender(self) -> Sender:
-        """The engine; raises SHUTTING_DOWN when the producer is not started or closed."""
+        """The engine; raises CLIENT_CLOSED when the producer is not started or closed."""
         if self._sender is None:
-            raise TidemarkError(ErrorCode.SHUTTING_DOWN, "the producer is not started, or closed")
+            raise TidemarkError(ErrorCode.CLIENT_CLOSED, "the producer is not started, or closed")
         return self._sender
 
     async def send(
