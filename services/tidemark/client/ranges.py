@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from types import TracebackType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import grpc
 import pyarrow as pa
@@ -20,7 +20,7 @@ from tidemark.client.backoff import Backoff
 from tidemark.client.cluster import Leader, parse_bootstrap, unknown_partition
 from tidemark.client.nearest import NearestReplicas
 from tidemark.core.cluster_state import ClusterView, TopicView, apply
-from tidemark.model import NO_LEADER, ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import split_batches
 from tidemark.record.payload import with_offsets
 from tidemark.rpc import errors
@@ -34,6 +34,8 @@ T = TypeVar("T")
 FETCH_BYTES: Final = 1 << 20
 """Larger answers wait for HTTP/2's flow-control window."""
 _CALL_S: Final = 5.0
+_METADATA_S: Final = 2.0
+"""Any broker answers it at once: one that does not is passed over soon."""
 _WAIT_MS: Final = 500
 
 
@@ -42,6 +44,17 @@ class Bounds(NamedTuple):
 
     earliest: int
     latest: int
+
+
+class StatedOffset(NamedTuple):
+    """An offset, and the epoch of the leader that stated it: what lies before the offset is of no later epoch."""
+
+    offset: int
+    leader_epoch: int
+
+
+Position = Literal["earliest", "latest"] | int
+"""Of an offset: the log start, the high watermark, or a time in microseconds since 1970."""
 
 
 class RangeReader:
@@ -76,6 +89,11 @@ class RangeReader:
         for channel in channels:
             channel.close()
 
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster that answered; empty before anything was asked."""
+        return self._view.cluster_id
+
     def topics(self, names: Sequence[str] | None = None) -> Mapping[str, TopicView]:
         """Topics with their partitions (None: all there are); raises UNKNOWN_TOPIC."""
 
@@ -88,14 +106,30 @@ class RangeReader:
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
         """First and end offset of each partition now."""
-        return {index: self._retrying(partial(self._bounds_now, topic, index)) for index in partitions}
+        wanted = [TopicPartition(topic, index) for index in partitions]
+        earliest = self.offsets(dict.fromkeys(wanted, "earliest"))
+        latest = self.offsets(dict.fromkeys(wanted, "latest"))
+        return {where.partition: Bounds(earliest[where].offset, latest[where].offset) for where in wanted}
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_us: int) -> int | None:
         """First offset at or after a time, microseconds since 1970; None when no record is so young."""
+        where = TopicPartition(topic, partition)
+        found = self.offsets({where: timestamp_us})[where].offset
+        return None if found < 0 else found
 
-        def ask() -> int | None:
-            found = self._list_offset(topic, partition, timestamp_us=timestamp_us)
-            return None if found < 0 else found
+    def offsets(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, StatedOffset]:
+        """The offset at each position, with one request to each leader; -1 where no record is so young.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, UNKNOWN_TOPIC_ID; REQUEST_TIMED_OUT at the deadline.
+        """
+        found: dict[TopicPartition, StatedOffset] = {}
+
+        def ask() -> dict[TopicPartition, StatedOffset]:
+            refusals = self._ask_leaders({where: at for where, at in positions.items() if where not in found}, found)
+            if refusals:
+                raise next((error for error in refusals if not error.retriable), refusals[0])
+            return found
 
         return self._retrying(ask)
 
@@ -108,27 +142,38 @@ class RangeReader:
         *,
         topic_id: str = "",
         incarnation: str = "",
+        last_epoch: int = NO_EPOCH,
         fetch_bytes: int = FETCH_BYTES,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of [start, end) in record.schema.OFFSET_SCHEMA, in order, exactly once.
 
         The next fetch is under way while rows are handed out. A compacted log may have fewer rows than offsets.
 
+        Args:
+            topic: its name.
+            partition: its index.
+            start: first offset, inclusive.
+            end: exclusive; at most the high watermark.
+            topic_id: what is meant by the name; empty: whatever has it now.
+            incarnation: likewise of the partition.
+            last_epoch: leader epoch that what lies before `start` is not younger than; -1: not known (rule E4).
+            fetch_bytes: soft limit of one answer.
+
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE when rows were deleted, UNKNOWN_TOPIC_ID when the topic or partition
                 was recreated, LOG_TRUNCATED after an unclean election; REQUEST_TIMED_OUT at the deadline.
         """
         position = start
-        ahead = _Ahead(lambda at: self._fetch(topic, partition, at, topic_id, incarnation, fetch_bytes))
+        ahead = _Ahead(lambda at, epoch: self._fetch(topic, partition, at, epoch, topic_id, incarnation, fetch_bytes))
         try:
             if position < end:
-                ahead.begin(position)
+                ahead.begin(position, last_epoch)
             while position < end:
                 data = ahead.take()
                 batches = split_batches(data)
                 following = batches[-1].envelope.next_offset if batches else position
                 if following < end:
-                    ahead.begin(following)
+                    ahead.begin(following, batches[-1].envelope.leader_epoch if batches else last_epoch)
                 for batch in batches:
                     if batch.envelope.is_control:
                         continue
@@ -142,7 +187,14 @@ class RangeReader:
     # -- one try -----------------------------------------------------------------------------------------------
 
     def _fetch(
-        self, topic: str, partition: int, offset: int, topic_id: str, incarnation: str, fetch_bytes: int
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        last_epoch: int,
+        topic_id: str,
+        incarnation: str,
+        fetch_bytes: int,
     ) -> bytes:
         where = TopicPartition(topic, partition)
 
@@ -154,7 +206,7 @@ class RangeReader:
                 partition=partition,
                 current_leader_epoch=leader.leader_epoch,
                 fetch_offset=offset,
-                last_fetched_epoch=-1,
+                last_fetched_epoch=last_epoch,
                 max_bytes=fetch_bytes,
                 topic_id=topic_id,
                 incarnation=incarnation,
@@ -195,17 +247,46 @@ class RangeReader:
         _raise_refusal(result)
         return result
 
-    def _bounds_now(self, topic: str, partition: int) -> Bounds:
-        earliest = self._list_offset(topic, partition, earliest=True)
-        return Bounds(earliest, self._list_offset(topic, partition, latest=True))
-
-    def _list_offset(self, topic: str, partition: int, **position: Any) -> int:
-        leader = self._leader(topic, partition)
-        epoch = leader.leader_epoch
-        part = pb.PartitionListOffsets(topic=topic, partition=partition, current_leader_epoch=epoch, **position)
-        result = self._call(leader.address, "ListOffsets", pb.ListOffsetsRequest(partitions=[part])).partitions[0]
-        _raise_refusal(result)
-        return int(result.offset)
+    def _ask_leaders(
+        self, positions: Mapping[TopicPartition, Position], found: dict[TopicPartition, StatedOffset]
+    ) -> list[TidemarkError]:
+        """Ask every leader at the same time; what was found goes into `found`, the refusals are given back."""
+        refusals = []
+        requests: dict[str, pb.ListOffsetsRequest] = defaultdict(pb.ListOffsetsRequest)
+        for where, position in positions.items():
+            try:
+                leader = self._leader(*where)
+            except TidemarkError as error:
+                refusals.append(error)
+                continue
+            part = requests[leader.address].partitions.add(
+                topic=where.topic,
+                partition=where.partition,
+                current_leader_epoch=leader.leader_epoch,
+                topic_id=self._known(where.topic).topic_id,
+            )
+            if isinstance(position, int):
+                part.timestamp_us = position
+            else:
+                setattr(part, position, True)
+        timeout_s = self._call_s()
+        calls = {
+            address: BrokerServiceStub(self._channel(address)).ListOffsets.future(request, timeout=timeout_s)
+            for address, request in requests.items()
+        }
+        for address, call in calls.items():
+            try:
+                results = call.result().partitions
+            except grpc.RpcError as error:
+                refusals.append(errors.from_rpc_error(error, address=address))
+                continue
+            for result in results:
+                if result.HasField("error"):
+                    refusals.append(errors.from_proto(result.error))
+                else:
+                    where = TopicPartition(result.topic, result.partition)
+                    found[where] = StatedOffset(result.offset, result.leader_epoch)
+        return refusals
 
     def _leader(self, topic: str, partition: int) -> Leader:
         if topic not in self._view.topics:
@@ -234,7 +315,7 @@ class RangeReader:
         causes: dict[str, str] = {}
         for address in dict.fromkeys([*live, *self._bootstrap]):
             try:
-                update = view_from_proto(self._call(address, "GetMetadata", request).metadata)
+                update = view_from_proto(self._call(address, "GetMetadata", request, _METADATA_S).metadata)
             except TidemarkError as error:
                 causes[address] = error.message
                 continue
@@ -245,15 +326,21 @@ class RangeReader:
         told = "; ".join(f"{address}: {cause}" for address, cause in causes.items())
         raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"no broker answers ({told})", causes)
 
-    def _call(self, address: str, method: str, request: Any) -> Any:
+    def _call(self, address: str, method: str, request: Any, at_most_s: float = _CALL_S) -> Any:
+        stub = BrokerServiceStub(self._channel(address))
+        try:
+            return getattr(stub, method)(request, timeout=min(at_most_s, self._call_s()))
+        except grpc.RpcError as error:
+            raise errors.from_rpc_error(error, address=address) from None
+
+    def _channel(self, address: str) -> grpc.Channel:
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = grpc.insecure_channel(address, options=list(CHANNEL_OPTIONS))
-        left_s = self._until_s - time.monotonic()
-        try:
-            return getattr(BrokerServiceStub(channel), method)(request, timeout=min(_CALL_S, max(left_s, 0.01)))
-        except grpc.RpcError as error:
-            raise errors.from_rpc_error(error, address=address) from None
+        return channel
+
+    def _call_s(self) -> float:
+        return min(_CALL_S, max(self._until_s - time.monotonic(), 0.01))
 
     def _retrying(self, ask: Callable[[], T]) -> T:
         """Ask until it succeeds, is refused for good, or the deadline is over."""
@@ -283,14 +370,14 @@ class RangeReader:
 class _Ahead:
     """One fetch under way on a thread while the caller works on the one before."""
 
-    def __init__(self, fetch: Callable[[int], bytes]) -> None:
+    def __init__(self, fetch: Callable[[int, int], bytes]) -> None:
         self._fetch = fetch
         self._thread: threading.Thread | None = None
         self._data: bytes = b""
         self._error: BaseException | None = None
 
-    def begin(self, offset: int) -> None:
-        self._thread = threading.Thread(target=self._run, args=(offset,), name="fetch-ahead", daemon=True)
+    def begin(self, offset: int, last_epoch: int) -> None:
+        self._thread = threading.Thread(target=self._run, args=(offset, last_epoch), name="fetch-ahead", daemon=True)
         self._thread.start()
 
     def take(self) -> bytes:
@@ -304,9 +391,9 @@ class _Ahead:
             self._thread.join()
             self._thread = None
 
-    def _run(self, offset: int) -> None:
+    def _run(self, offset: int, last_epoch: int) -> None:
         try:
-            self._data = self._fetch(offset)
+            self._data = self._fetch(offset, last_epoch)
         except BaseException as error:  # noqa: BLE001 - raised again by take()
             self._error = error
 
