@@ -99,6 +99,7 @@ class FakeCluster:
         racks: by broker; a leader names the lowest other broker in a consumer's rack, whatever that one has.
         behind: records that a broker lacks when it is read as a follower.
         follower_faults: as `fetch_faults`, of fetches from a broker that does not lead.
+        speaking: while clear no broker answers anything, and connections stay well.
     """
 
     def __init__(self, brokers: int = 2, partitions: int = 1) -> None:
@@ -115,6 +116,8 @@ class FakeCluster:
         self.held: list[Callable[[], Awaitable[None]]] = []
         self.watchers: dict[asyncio.Queue[ClusterView], BrokerId] = {}
         self.producer_ids = 0
+        self.speaking = asyncio.Event()
+        self.speaking.set()
         self._changed = asyncio.Condition()
         self._view = ClusterView()
 
@@ -127,6 +130,7 @@ class FakeCluster:
             controller_epoch=ControllerEpoch(1),
             brokers={broker.id: BrokerRegistration(broker.id, "127.0.0.1", broker.port) for broker in self._live()},
             topics={TOPIC: TopicView(TOPIC, "topic-id", 1, 1, partitions)},
+            admin_address=self.bootstrap.split(",")[0],
             complete=True,
         )
         return self
@@ -243,7 +247,7 @@ class FakeBroker(BrokerServiceServicer):
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
-        self._server = grpc.aio.server()
+        self._server = grpc.aio.server(interceptors=[_Silence(self._cluster)])
         add_BrokerServiceServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
         await self._server.start()
@@ -393,6 +397,15 @@ class FakeBroker(BrokerServiceServicer):
 
 def _is_settled(part: Any) -> bool:
     return bool(part.batches) or part.HasField("error") or part.HasField("preferred_read_replica")
+
+
+class _Silence(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        await self._cluster.speaking.wait()
+        return await continuation(details)
 
 
 async def _drop(context: Any) -> NoReturn:

@@ -175,7 +175,8 @@ class Cluster:
         started_s = time.monotonic()
         backoff = Backoff()
         while (found := self.topic_now(topic)) is None or not found.partitions:
-            causes = await self._ask_any(timeout_s=min(_CALL_TIMEOUT_S, timeout_s))
+            left_s = started_s + timeout_s - time.monotonic()
+            causes = await self._ask_any(timeout_s=max(0.05, min(_CALL_TIMEOUT_S, left_s)))
             if (found := self.topic_now(topic)) is not None and found.partitions:
                 break
             waited_s = time.monotonic() - started_s
@@ -189,15 +190,24 @@ class Cluster:
         return found
 
     async def partition_count(self, topic: str, *, timeout_s: float, beyond: int = -1) -> int:
-        """How many partitions a topic has; one beyond that index may have been added just now, and is asked for."""
+        """How many partitions a topic has; one beyond that index may have been added just now, and is asked for.
+
+        Raises:
+            TidemarkError: as `topic`; BROKER_NOT_AVAILABLE when nobody says whether there is one beyond.
+        """
+        started_s = time.monotonic()
         count = len((await self.topic(topic, timeout_s=timeout_s)).partitions)
-        deadline_s = time.monotonic() + min(_TOPIC_PATIENCE_S, timeout_s)
         backoff = Backoff()
-        while count <= beyond and time.monotonic() < deadline_s:
-            await self._ask_any(timeout_s=min(_CALL_TIMEOUT_S, timeout_s))
-            count = len((await self.topic(topic, timeout_s=timeout_s)).partitions)
-            if count <= beyond:
-                await self.wait_for_news(backoff.next_s())
+        while count <= beyond:
+            left_s = max(0.05, started_s + timeout_s - time.monotonic())
+            causes = await self._ask_any(timeout_s=min(_CALL_TIMEOUT_S, left_s))
+            count = len((await self.topic(topic, timeout_s=left_s)).partitions)
+            waited_s = time.monotonic() - started_s
+            if causes is not None and count <= beyond and waited_s >= timeout_s:
+                raise _none_answers(causes)
+            if count > beyond or (causes is None and waited_s >= min(_TOPIC_PATIENCE_S, timeout_s)):
+                break
+            await self.wait_for_news(backoff.next_s())
         return count
 
     async def leader_in_time(self, partition: TopicPartition, *, deadline_s: float) -> Leader:

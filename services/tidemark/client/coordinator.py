@@ -46,7 +46,27 @@ class Coordinator:
         Raises:
             TidemarkError: what it refuses with; REQUEST_TIMED_OUT, naming the last cause, when the time is over.
         """
-        deadline_s = time.monotonic() + timeout_s
+        refusals: list[TidemarkError] = []
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._ask_on(method, request, time.monotonic() + timeout_s, wait_s, refusals)
+        except TimeoutError:
+            cause = refusals[-1] if refusals else None
+            raise TidemarkError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"group {self._group}: no answer within {max(0.0, timeout_s):.3g} s; the last cause: "
+                f"{cause or 'silence'}",
+            ) from cause
+
+    async def _ask_on(
+        self,
+        method: Callable[[Any], Any],
+        request: Any,
+        deadline_s: float,
+        wait_s: float,
+        refusals: list[TidemarkError],
+    ) -> Any:
+        """Until somebody answers; what passes by itself is noted in `refusals`."""
         backoff = Backoff(max_s=1.0)
         while True:
             left_s = deadline_s - time.monotonic()
@@ -59,13 +79,8 @@ class Coordinator:
                 if not error.retriable or error.code in _NOT_HERE:
                     raise
                 self._note(error)
-                pause_s = backoff.next_s()
-                if deadline_s - time.monotonic() <= pause_s:
-                    raise TidemarkError(
-                        ErrorCode.REQUEST_TIMED_OUT,
-                        f"group {self._group}: no answer within {timeout_s:g} s; the last cause: {error}",
-                    ) from error
-                await asyncio.sleep(pause_s)
+                refusals[:] = [error]
+                await asyncio.sleep(backoff.next_s())
 
     def _note(self, error: TidemarkError) -> None:
         """It may be elsewhere now; one that is asked and knows where says so."""

@@ -152,8 +152,18 @@ class Membership:
                 may be somebody else's by now; that of the first partition refused; REQUEST_TIMED_OUT.
         """
         deadline_s = time.monotonic() + timeout_s
-        async with self._committing:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._committing.acquire()
+        except TimeoutError:
+            raise TidemarkError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"group {self._settings.group}: the commit before is still under way after {timeout_s:g} s",
+            ) from None
+        try:
             await self._commit(list(positions), deadline_s)
+        finally:
+            self._committing.release()
 
     async def _commit(self, found: list[GroupPosition], deadline_s: float) -> None:
         while found:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -55,7 +56,7 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogD
     Args:
         admin: host:port of the admin service; None: asked of the brokers.
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
-        timeout_s: bound of each call.
+        timeout_s: bound of each call, and of the silence before each piece of news.
     """
 
     def __init__(
@@ -191,11 +192,26 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogD
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=f"admin service {self._admin}") from None
 
-    async def _stream(self, method: Callable[[Any], Any], request: Any) -> AsyncIterator[Any]:
+    async def _stream(
+        self, method: Callable[[Any], Any], request: Any, *, interval_ms: int = 0
+    ) -> AsyncGenerator[Any, None]:
         if self._channel is None:
             raise TidemarkError(ErrorCode.CLIENT_CLOSED, "the admin client is not started, or closed")
+        silence_s = self._timeout_s + interval_ms / 1000
+        call = method(AdminServiceStub(self._channel))(request, wait_for_ready=False)
         try:
-            async for response in method(AdminServiceStub(self._channel))(request, wait_for_ready=False):
+            while (response := await _within(silence_s, call.read())) is not grpc.aio.EOF:
                 yield response
+        except TimeoutError:
+            raise TidemarkError(
+                ErrorCode.REQUEST_TIMED_OUT, f"admin service {self._admin}: silent for {silence_s:g} s"
+            ) from None
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=f"admin service {self._admin}") from None
+        finally:
+            call.cancel()
+
+
+async def _within(timeout_s: float, answer: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(timeout_s):
+        return await answer

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from tidemark.client.aio.admin_reassignments import WATCH_INTERVAL_MS
@@ -54,8 +55,8 @@ class BrokerCalls(ABC):
         """One unary call; raises TidemarkError."""
 
     @abstractmethod
-    def _stream(self, method: Callable[[Any], Any], request: Any) -> AsyncIterator[Any]:
-        """One call that is answered by a stream, without a bound on its time; raises TidemarkError."""
+    def _stream(self, method: Callable[[Any], Any], request: Any, *, interval_ms: int = 0) -> AsyncGenerator[Any, None]:
+        """One call that is answered by a stream, each answer an interval after the one before; raises TidemarkError."""
 
     async def plan_brokers(
         self,
@@ -110,7 +111,7 @@ class BrokerCalls(ABC):
         validate_only: bool = False,
         request_id: str = "",
         interval_ms: int = WATCH_INTERVAL_MS,
-    ) -> AsyncIterator[RemovalProgress]:
+    ) -> AsyncGenerator[RemovalProgress, None]:
         """Drain brokers and deregister them, with news; what is under way goes on when you stop listening.
 
         Args:
@@ -127,14 +128,16 @@ class BrokerCalls(ABC):
             request_id=request_id,
             interval_ms=interval_ms,
         )
-        async for response in self._stream(lambda stub: stub.RemoveBrokers, request):
-            planned = PlannedMoves(*plan_from_proto(response.plan)) if response.HasField("plan") else None
-            yield RemovalProgress(
-                [progress_from_proto(moved) for moved in response.reassignments],
-                response.partitions_left,
-                planned,
-                tuple(BrokerId(broker) for broker in response.removed),
-            )
+        news = self._stream(lambda stub: stub.RemoveBrokers, request, interval_ms=interval_ms)
+        async with aclosing(news):
+            async for response in news:
+                planned = PlannedMoves(*plan_from_proto(response.plan)) if response.HasField("plan") else None
+                yield RemovalProgress(
+                    [progress_from_proto(moved) for moved in response.reassignments],
+                    response.partitions_left,
+                    planned,
+                    tuple(BrokerId(broker) for broker in response.removed),
+                )
 
     async def obstacles_to_restart(self, broker: int) -> list[RestartObstacle]:
         """Why the broker must not be restarted now, the gravest first; none: it is safe."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from tidemark.core.replica_place import PlacedReplica, ReplicaPlace
@@ -21,8 +21,8 @@ class LogDirCalls(ABC):
         """One unary call; raises TidemarkError."""
 
     @abstractmethod
-    def _stream(self, method: Callable[[Any], Any], request: Any) -> AsyncIterator[Any]:
-        """One call that is answered by a stream; raises TidemarkError."""
+    def _stream(self, method: Callable[[Any], Any], request: Any, *, interval_ms: int = 0) -> AsyncGenerator[Any, None]:
+        """One call that is answered by a stream, each answer an interval after the one before; raises TidemarkError."""
 
     async def describe_log_dirs(
         self,

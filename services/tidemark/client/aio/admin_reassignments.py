@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from typing import Any, Final, NamedTuple
 
 from tidemark.core.cluster_state import TopicView
@@ -66,8 +67,8 @@ class ReassignmentCalls(ABC):
         """One unary call; raises TidemarkError."""
 
     @abstractmethod
-    def _stream(self, method: Callable[[Any], Any], request: Any) -> AsyncIterator[Any]:
-        """One call that is answered by a stream, without a bound on its time; raises TidemarkError."""
+    def _stream(self, method: Callable[[Any], Any], request: Any, *, interval_ms: int = 0) -> AsyncGenerator[Any, None]:
+        """One call that is answered by a stream, each answer an interval after the one before; raises TidemarkError."""
 
     async def alter_partition_reassignments(
         self,
@@ -119,7 +120,7 @@ class ReassignmentCalls(ABC):
         *,
         interval_ms: int = WATCH_INTERVAL_MS,
         request_id: str = "",
-    ) -> AsyncIterator[ReassignmentNews]:
+    ) -> AsyncGenerator[ReassignmentNews, None]:
         """News until none of these (none named: of those there are now) is wanted or under way any more.
 
         Args:
@@ -132,11 +133,13 @@ class ReassignmentCalls(ABC):
             interval_ms=interval_ms,
             request_id=request_id,
         )
-        async for response in self._stream(lambda stub: stub.WatchPartitionReassignments, request):
-            yield ReassignmentNews(
-                [progress_from_proto(moved) for moved in response.reassignments],
-                [ended_from_proto(ended) for ended in response.ended],
-            )
+        news = self._stream(lambda stub: stub.WatchPartitionReassignments, request, interval_ms=interval_ms)
+        async with aclosing(news):
+            async for response in news:
+                yield ReassignmentNews(
+                    [progress_from_proto(moved) for moved in response.reassignments],
+                    [ended_from_proto(ended) for ended in response.ended],
+                )
 
     async def create_partitions(
         self,

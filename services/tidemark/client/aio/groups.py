@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -107,7 +108,7 @@ class Groups(Lifecycle):
     async def _list_of(self, broker_id: int, address: str) -> tuple[list[GroupListing], TidemarkError | None]:
         try:
             response = await group_stub(self._cluster, address).ListGroups(
-                pb.ListGroupsRequest(), timeout=_LIST_TIMEOUT_S
+                pb.ListGroupsRequest(), timeout=min(_LIST_TIMEOUT_S, self._timeout_s)
             )
         except grpc.aio.AioRpcError as failure:
             return [], errors.from_rpc_error(failure, address=address)
@@ -158,16 +159,17 @@ class Groups(Lifecycle):
         Raises:
             TidemarkError: GROUP_NOT_EMPTY, INVALID_GROUP_ID, UNKNOWN_TOPIC, UNKNOWN_PARTITION.
         """
+        deadline_s = time.monotonic() + self._timeout_s
         positions = []
         for where, offset in sorted(offsets.items()):
-            view = await self._cluster.topic(where.topic, timeout_s=self._timeout_s)
+            view = await self._cluster.topic(where.topic, timeout_s=max(0.05, deadline_s - time.monotonic()))
             partition = view.partitions.get(where.partition)
             incarnation = "" if partition is None else partition.incarnation
             positions.append((where, offset, NO_EPOCH, view.topic_id, incarnation))
         request = pb.AlterGroupOffsetsRequest(
             group_id=group, offsets=commit_positions(positions), validate_only=validate_only
         )
-        return _refused(await self._call(group, lambda stub: stub.AlterGroupOffsets, request))
+        return _refused(await self._call(group, lambda stub: stub.AlterGroupOffsets, request, deadline_s))
 
     async def delete(self, group: str) -> None:
         """Forget a group without members; raises GROUP_NOT_EMPTY, GROUP_NOT_FOUND."""
@@ -182,9 +184,16 @@ class Groups(Lifecycle):
             request.partitions.add(topic=where.topic, partition=where.partition)
         return _refused(await self._call(group, lambda stub: stub.DeleteGroupOffsets, request))
 
-    async def _call(self, group: str, method: Callable[[Any], Callable[..., Any]], request: Any) -> Any:
+    async def _call(
+        self,
+        group: str,
+        method: Callable[[Any], Callable[..., Any]],
+        request: Any,
+        deadline_s: float | None = None,
+    ) -> Any:
         group_settings(group)  # says what is wrong with the id
-        return await Coordinator(self._cluster, group).call(method, request, timeout_s=self._timeout_s)
+        timeout_s = self._timeout_s if deadline_s is None else deadline_s - time.monotonic()
+        return await Coordinator(self._cluster, group).call(method, request, timeout_s=timeout_s)
 
 
 def _refused(response: Any) -> dict[TopicPartition, TidemarkError]:
