@@ -17,7 +17,7 @@ from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
 
 from bench.figures import Figure, report
-from bench.peers import confluent_is_there, confluent_per_s, kafka_peer
+from bench.peers import BATCH_BYTES, confluent_is_there, confluent_per_s, kafka_peer
 
 ROUNDS = 3
 PARTITIONS = 6
@@ -47,7 +47,7 @@ def arrow_per_s(
 def records_per_s(bootstrap: str, topic: str, *, records: int = SINGLE_RECORDS) -> float:
     """One run, a `send` for each record."""
     value = bytes(SIZE_BYTES)
-    with Producer(bootstrap, acks="all") as producer:
+    with Producer(bootstrap, acks="all", batch_bytes=BATCH_BYTES) as producer:
         started_s = time.perf_counter()
         for _ in range(records):
             producer.send(topic, value)

@@ -17,9 +17,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.peers.clients import confluent_is_there, confluent_per_s
+from bench.peers.clients import BATCH_BYTES, confluent_is_there, confluent_per_s
 
-__all__ = ["KafkaPeer", "confluent_is_there", "confluent_per_s", "kafka_peer"]
+__all__ = ["BATCH_BYTES", "KafkaPeer", "confluent_is_there", "confluent_per_s", "kafka_peer"]
 
 OURS = Path(__file__).with_name("kafka.sh")
 _JARS = Path(__file__).parents[2] / ".peers"

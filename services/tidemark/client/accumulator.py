@@ -37,10 +37,11 @@ class Accumulator:
         self._buffer_bytes = buffer_bytes
         self._delivery_timeout_s = delivery_timeout_s
         self._wake = wake
-        self._open: dict[TopicPartition, PendingBatch] = {}
+        self._open: dict[tuple[str, int], PendingBatch] = {}
         self._closed_batches: deque[PendingBatch] = deque()
         self._sticky: dict[str, int] = {}
-        self._room = threading.Condition()
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
         self._ended = False
         self.buffered_bytes = 0
         self.waited_s = 0.0
@@ -75,25 +76,14 @@ class Accumulator:
             size_bytes += headers_bytes(headers)
         if size_bytes > RECORD_BYTES_MAX:
             raise _too_large(size_bytes)
-        with self._room:
+        with self._lock:
             if self._ended:
                 raise _ended()
-            where = TopicPartition(topic, self._sticky_partition(topic, partitions) if partition is None else partition)
-            batch = self._open.get(where)
-            fresh = batch is None
-            if batch is not None and batch.size_bytes + size_bytes > self._rows_bytes:
-                self._closed_batches.append(self._open.pop(where))
-                if partition is None:
-                    where = TopicPartition(topic, self._next_sticky(topic, partitions))
-                    batch = self._open.get(where)
-                else:
-                    batch = None
-                fresh = True
-            if batch is None:
-                now_s = time.monotonic()
-                batch = self._open[where] = PendingBatch(
-                    where, opened_s=now_s, deadline_s=now_s + self._delivery_timeout_s
-                )
+            index = self._sticky.get(topic, -1) if partition is None else partition
+            batch = self._open.get((topic, index))
+            fresh = batch is None or index >= partitions or batch.size_bytes + size_bytes > self._rows_bytes
+            if batch is None or fresh:
+                batch = self._batch_for(topic, partition, partitions, size_bytes)
             batch.size_bytes += size_bytes
             self.buffered_bytes += size_bytes
             handle = batch.add(key, value, timestamp_us, headers)
@@ -101,11 +91,26 @@ class Accumulator:
             self._wake()
         return handle
 
+    def _batch_for(self, topic: str, partition: int | None, partitions: int, size_bytes: int) -> PendingBatch:
+        """The open batch with room for a record; a full one is closed, a new one opened, as need be."""
+        where = TopicPartition(topic, self._sticky_partition(topic, partitions) if partition is None else partition)
+        batch = self._open.get(where)
+        if batch is not None and batch.size_bytes + size_bytes > self._rows_bytes:
+            self._closed_batches.append(self._open.pop(where))
+            batch = None
+            if partition is None:
+                where = TopicPartition(topic, self._next_sticky(topic, partitions))
+                batch = self._open.get(where)
+        if batch is None:
+            now_s = time.monotonic()
+            batch = self._open[where] = PendingBatch(where, opened_s=now_s, deadline_s=now_s + self._delivery_timeout_s)
+        return batch
+
     def add_rows(self, partition: TopicPartition, rows: pa.RecordBatch) -> PendingBatch:
         """A batch made of Arrow rows in SCHEMA, behind the records of its partition."""
         now_s = time.monotonic()
         batch = PendingBatch(partition, opened_s=now_s, deadline_s=now_s + self._delivery_timeout_s, rows=rows)
-        with self._room:
+        with self._lock:
             if self._ended:
                 raise _ended()
             before = self._open.pop(partition, None)
@@ -118,12 +123,12 @@ class Accumulator:
 
     def sticky_partition(self, topic: str, partitions: int) -> int:
         """The next partition for a batch without keys."""
-        with self._room:
+        with self._lock:
             return self._next_sticky(topic, partitions)
 
     def take_closed(self, is_due: Callable[[PendingBatch], bool]) -> list[PendingBatch]:
         """What is to be sent, in order: closed batches, and of the open ones those that are due."""
-        with self._room:
+        with self._lock:
             taken = list(self._closed_batches)
             self._closed_batches.clear()
             due = [where for where, batch in self._open.items() if is_due(batch)]
@@ -132,18 +137,18 @@ class Accumulator:
 
     def oldest_opened_s(self) -> float | None:
         """When the oldest open batch was opened."""
-        with self._room:
+        with self._lock:
             return min((batch.opened_s for batch in self._open.values()), default=None)
 
     def end(self) -> None:
         """No record is taken any more; whoever waits for room is told."""
-        with self._room:
+        with self._lock:
             self._ended = True
             self._room.notify_all()
 
     def release(self, size_bytes: int) -> None:
         """A batch was resolved."""
-        with self._room:
+        with self._lock:
             self.buffered_bytes -= size_bytes
             self._room.notify_all()
 

@@ -63,11 +63,12 @@ class Producer(Facade):
     ) -> SendHandle:
         """Add a record to its batch, blocking while the buffer is full; the handle tells what became of it."""
         producer = self._producer
-        count = producer.partition_count_now(topic)
-        if count is None or (partition is not None and partition >= count):
-            beyond = -1 if partition is None else partition
-            count = self._background.call(producer.partition_count(topic, beyond=beyond), self._delivery_s)
+        handle = producer.send_now(topic, value, key, headers, timestamp_us, partition)
+        if handle is not None:
+            return handle
         accumulator = producer.sender.accumulator
+        beyond = -1 if partition is None else partition
+        count = self._background.call(producer.partition_count(topic, beyond=beyond), self._delivery_s)
         if accumulator.is_full:
             accumulator.wait_for_room(self._delivery_s)
         return producer.add(topic, value, count, key, headers, timestamp_us, partition)

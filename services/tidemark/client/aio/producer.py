@@ -87,12 +87,31 @@ class Producer(Lifecycle):
         Raises:
             TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION; REQUEST_TIMED_OUT when there was no room in time.
         """
+        handle = self.send_now(topic, value, key, headers, timestamp_us, partition)
+        if handle is not None:
+            return handle
         sender = self.sender
-        count = self.partition_count_now(topic)
-        if count is None or (partition is not None and partition >= count):
-            count = await self.partition_count(topic, beyond=-1 if partition is None else partition)
+        count = await self.partition_count(topic, beyond=-1 if partition is None else partition)
         if sender.accumulator.is_full:
             await self._wait_for_room(sender)
+        return self.add(topic, value, count, key, headers, timestamp_us, partition)
+
+    def send_now(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        timestamp_us: int | None,
+        partition: int | None,
+    ) -> SendHandle | None:
+        """`send` from any thread, where nothing has to be waited for; else None, and nothing is done."""
+        sender, view = self._sender, self.cluster.topic_now(topic)
+        if sender is None or view is None or sender.accumulator.is_full:
+            return None
+        count = len(view.partitions)
+        if count == 0 or (partition is not None and partition >= count):
+            return None
         return self.add(topic, value, count, key, headers, timestamp_us, partition)
 
     async def send_many(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> list[SendHandle]:
@@ -147,11 +166,6 @@ class Producer(Lifecycle):
         """How many partitions a topic has; one beyond that index is waited for a moment. Raises UNKNOWN_TOPIC."""
         timeout_s = self.settings.request_timeout_ms / 1000
         return await self.cluster.partition_count(topic, timeout_s=timeout_s, beyond=beyond)
-
-    def partition_count_now(self, topic: str) -> int | None:
-        """The same if it is known."""
-        found = self.cluster.topic_now(topic)
-        return len(found.partitions) if found is not None and found.partitions else None
 
     def add(
         self,
