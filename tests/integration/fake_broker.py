@@ -314,6 +314,10 @@ class FakeBroker(BrokerServiceServicer):
             result.error.CopyFrom(errors.to_proto(error))
         return result
 
+    async def FetchStream(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
+        while (request := await context.read()) is not grpc.aio.EOF:
+            await context.write(await self.Fetch(request, context))
+
     async def Fetch(self, request: Any, context: Any) -> Any:  # noqa: N802
         cluster = self._cluster
         cluster.fetched.append((self.id, request))

@@ -16,6 +16,7 @@ from tidemark.broker.dir_moves import DirMoves
 from tidemark.broker.driver import BrokerDriver, EffectHandler
 from tidemark.broker.dynamic_config import DynamicConfig
 from tidemark.broker.fetch import FetchService, Waiters
+from tidemark.broker.fetch_streams import FetchStreams
 from tidemark.broker.follower_reads import FollowerReads
 from tidemark.broker.full_directories import FullDirectories
 from tidemark.broker.group_lag import PartitionEnds
@@ -81,6 +82,7 @@ class BrokerProcess:
         self._topics = TopicTable()
         self._metadata = MetadataCache(str(settings.admin_address or ""))
         self._waiters = Waiters()
+        self._fetch_streams: FetchStreams | None = None
         self._readers = ThreadPoolExecutor(settings.num_read_threads, thread_name_prefix="read")
         self._isr = IsrWriter(broker_id, self._store, self._driver.submit, self._driver.fail)
         self._to_leaders = LeaderStreams(broker_id, self._driver.submit)
@@ -141,6 +143,8 @@ class BrokerProcess:
         self._groups.stop()
         self._produce.stop()
         self._waiters.close()
+        if self._fetch_streams is not None:
+            self._fetch_streams.stop()
         self._metadata.close()
         self._control.stop()
         await self._configs.stop()
@@ -227,11 +231,13 @@ class BrokerProcess:
             self._metrics,
             self._readers,
         )
+        self._fetch_streams = FetchStreams(fetch)
         log_dirs = LogDirs(self._core, self._logs, self._threads, self._dir_moves)
         clients = BrokerService(
             self._metadata,
             self._produce,
             fetch,
+            self._fetch_streams,
             ProducerIds(self._store),
             log_dirs,
             self._configs,

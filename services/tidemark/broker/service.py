@@ -10,6 +10,7 @@ from tidemark.broker.delete_records import DeleteRecords
 from tidemark.broker.dir_moves import DirMoves
 from tidemark.broker.dynamic_config import DynamicConfig
 from tidemark.broker.fetch import FetchService
+from tidemark.broker.fetch_streams import FetchStreams
 from tidemark.broker.log_dirs import LogDirs
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.produce import ProduceService
@@ -32,6 +33,7 @@ class BrokerService(BrokerServiceServicer):
         metadata: MetadataCache,
         produce: ProduceService,
         fetch: FetchService,
+        fetch_streams: FetchStreams,
         producer_ids: ProducerIds,
         log_dirs: LogDirs,
         configs: DynamicConfig,
@@ -43,6 +45,7 @@ class BrokerService(BrokerServiceServicer):
         self._writer = TopicWriter()
         self._produce = produce
         self._fetch = fetch
+        self._fetch_streams = fetch_streams
         self._producer_ids = producer_ids
         self._log_dirs = log_dirs
         self._configs = configs
@@ -71,6 +74,10 @@ class BrokerService(BrokerServiceServicer):
     async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:  # noqa: N802
         """Committed batches."""
         return await self._fetch.fetch(request)
+
+    async def FetchStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        """One fetch after the other."""
+        await self._fetch_streams.serve(context)
 
     async def ListOffsets(  # noqa: N802
         self, request: pb.ListOffsetsRequest, context: Any

@@ -82,6 +82,7 @@ class Cluster:
         self._connect_timeout_s = connect_timeout_s
         self._view = ClusterView()
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._stubs: dict[str, BrokerServiceAsyncStub] = {}
         self._wanted: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
         self._news = asyncio.Event()
@@ -123,7 +124,11 @@ class Cluster:
 
     def stub(self, address: str) -> BrokerServiceAsyncStub:
         """The broker at an address."""
-        return cast("BrokerServiceAsyncStub", BrokerServiceStub(self.channel(address)))
+        channel = self.channel(address)
+        stub = self._stubs.get(address)
+        if stub is None:
+            stub = self._stubs[address] = cast("BrokerServiceAsyncStub", BrokerServiceStub(channel))
+        return stub
 
     def channel(self, address: str) -> grpc.aio.Channel:
         """The one connection to an address; raises CLIENT_CLOSED."""

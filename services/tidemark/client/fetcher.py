@@ -12,12 +12,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
-
-import grpc
+from typing import Final, NamedTuple
 
 from tidemark.client.cluster import Cluster, Leader, unknown_topic
 from tidemark.client.cursor import Cursor
+from tidemark.client.fetch_stream import FetchStream
 from tidemark.client.nearest import NearestReplicas
 from tidemark.client.settings import ConsumerSettings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -45,18 +44,17 @@ class _Asked(NamedTuple):
 
 
 class _LeaderLoop:
-    """One broker that is read from: its loop's task, its partitions, and the fetch under way."""
+    """One broker that is read from: its loop's task, its partitions, and the stream of its fetches."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: FetchStream) -> None:
+        self.stream = stream
         self.partitions: frozenset[TopicPartition] = frozenset()
         self.wake = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
-        self.call: Any = None
 
     def interrupt(self) -> None:
         """Break off the fetch under way, and look again at what is wanted."""
-        if self.call is not None:
-            self.call.cancel()
+        self.stream.break_off()
         self.wake.set()
 
 
@@ -169,7 +167,7 @@ class Fetcher:
 
     def _start_loop(self, address: str) -> _LeaderLoop:
         self._cluster.used(address)
-        loop = _LeaderLoop()
+        loop = _LeaderLoop(FetchStream(self._cluster, address))
         loop.task = asyncio.create_task(self._run(address, loop), name=f"fetch from {address}")
         loop.task.add_done_callback(lambda task: self._on_loop_ended(task, loop))
         return loop
@@ -224,13 +222,16 @@ class Fetcher:
     # -- fetching --------------------------------------------------------------------------------------------------
 
     async def _run(self, address: str, loop: _LeaderLoop) -> None:
-        while True:
-            loop.wake.clear()
-            asked = self._wanting(loop)
-            if not asked:
-                await loop.wake.wait()
-            else:
-                await self._fetch(address, loop, asked)
+        try:
+            while True:
+                loop.wake.clear()
+                asked = self._wanting(loop)
+                if not asked:
+                    await loop.wake.wait()
+                else:
+                    await self._fetch(address, loop, asked)
+        finally:
+            loop.stream.close()
 
     def _wanting(self, loop: _LeaderLoop) -> list[_Asked]:
         """Cursors with room, those that got something longest ago first."""
@@ -279,16 +280,9 @@ class Fetcher:
             rack=settings.rack,
         )
         timeout_s = (max_wait_ms + settings.request_timeout_ms) / 1000
-        loop.call = self._cluster.stub(address).Fetch(request, timeout=timeout_s)
         try:
-            response = await loop.call
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return
-        except grpc.aio.AioRpcError as failure:
-            error = errors.from_rpc_error(failure, address=address)
+            response = await loop.stream.ask(request, timeout_s=timeout_s)
+        except TidemarkError as error:
             _log.debug("fetch failed: %s", error)
             self._cluster.refresh(avoid=address)
             for question in asked:
@@ -298,8 +292,8 @@ class Fetcher:
                     self._pause(question.cursor)
             self.regroup()
             return
-        finally:
-            loop.call = None
+        if response is None:
+            return
         for question, result in zip(asked, response.partitions, strict=False):
             # Neither sought elsewhere meanwhile, nor led by another: that one was asked the same already.
             if question.cursor.generation == question.generation and question.cursor.partition in loop.partitions:

@@ -360,7 +360,10 @@ class Consumer(Lifecycle):
                 continue
             if cursor.has_rows:
                 cursors[where] = cursors.pop(where)
+            generation = cursor.generation
             rows = cursor.next_rows()
+            if cursor.generation != generation:  # it was damaged: a fetch under way, from beyond it, may wait for long
+                self._fetcher.moved(cursor)
             if rows is not None:
                 return cursor, rows
         return None
