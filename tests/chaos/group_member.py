@@ -134,8 +134,8 @@ class Member:
                 self._journal.add(Named, self._reader.member_id, self._plan.instance_id, self._plan.by_hand)
                 while not self._leaves:
                     self._work()
-        except _Leave:
-            pass
+        except _Leave:  # as for any error, what it was given last does not count as done
+            self._journal.add(Troubled, "it left while it asked for more")
         except TidemarkError as error:
             self._journal.add(GaveUp, f"{error.code}: {error}")
             return
