@@ -65,6 +65,7 @@ async def reader(fetcher: SimpleNamespace, membership: SimpleNamespace, told: To
     made._handlers = (told.assigned, told.revoked, told.lost)
     for where in (ONE, OTHER):
         fetcher.cursors[where] = Cursor(where, 0, topic_id="t", incarnation="i")
+        made._mine.add(where)
     return made
 
 
@@ -96,6 +97,7 @@ async def test_what_comes_back_can_be_lost(reader: GroupReader, fetcher: SimpleN
     await reader.release(frozenset({ONE}))
     reader.drop([ONE])
     fetcher.cursors[ONE] = Cursor(ONE, 0, topic_id="t", incarnation="i")
+    reader._mine.add(ONE)
     reader.drop([ONE])
     await turns()
     assert told.all == [("revoked", [ONE]), ("lost", [ONE])]
@@ -118,3 +120,32 @@ async def test_a_process_that_stood_still_gives_nothing_that_others_may_be_readi
     membership.may_be_out = False
     reader.suspend(suspended=False)
     assert await consumer.poll(0) is not None
+
+
+async def test_what_is_being_taken_up_when_the_consumer_leaves_is_told_as_revoked_too(
+    reader: GroupReader, membership: SimpleNamespace, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, hangs = TopicPartition("a", 2), asyncio.Event()
+
+    async def fetch(*_: Any, **__: Any) -> dict[TopicPartition, Any]:
+        return {}
+
+    async def start(where: TopicPartition, _: Any) -> Cursor:
+        return Cursor(where, 0, topic_id="t", incarnation="i")
+
+    async def assigned(partitions: list[TopicPartition]) -> None:
+        await told.assigned(partitions)
+        await hangs.wait()
+
+    async def stop(*, commit: bool) -> None:
+        taking.cancel()
+
+    monkeypatch.setattr(reader, "fetch", fetch)
+    monkeypatch.setattr(reader, "_starts", start)
+    reader._handlers = (assigned, told.revoked, told.lost)
+    reader._mine.clear()
+    membership.owned, membership.stop = frozenset(), stop
+    taking = asyncio.create_task(reader.take_up(frozenset({new})))
+    await turns()
+    await reader.stop()
+    assert told.all == [("assigned", [new]), ("revoked", [new])]

@@ -47,8 +47,8 @@ class GroupReader:
         self._let_go = asyncio.Event()
         self._working_since_s: float | None = None
         self._told: set[asyncio.Future[None]] = set()
-        self._revoked: set[TopicPartition] = set()
-        """The application was told that these go; they are still to be dropped."""
+        self._mine: set[TopicPartition] = set()
+        """The application was told that these came, and nothing of them since."""
 
     # -- the consumer's side ---------------------------------------------------------------------------------------
 
@@ -95,8 +95,10 @@ class GroupReader:
         await asyncio.gather(*self._told, return_exceptions=True)
 
     async def _leave(self) -> None:
-        if self._membership is not None and self.error is None:
-            await self._tell(self._handlers[1], self._membership.owned)
+        while self._membership is not None and self.error is None and self._mine:
+            going, self._mine = self._mine, set()
+            await self._tell(self._handlers[1], going)
+        self._mine.clear()
         membership, self._membership = self._membership, None
         failed, self.error = self.error, None
         if membership is not None:
@@ -185,8 +187,8 @@ class GroupReader:
         while self._in_hand in partitions and self._in_hand in cursors:
             self._let_go.clear()
             await self._let_go.wait()
-        going = partitions & cursors.keys()
-        self._revoked |= going
+        going = partitions & self._mine
+        self._mine -= going
         await self._tell(self._handlers[1], going)
 
     def processed(self) -> dict[TopicPartition, GroupPosition]:
@@ -206,6 +208,7 @@ class GroupReader:
             made[where] = await self._starts(where, offset if offset >= 0 else self._reset(where))
             if membership is not None and offset >= 0:
                 membership.began_at(where, offset)
+        self._mine |= partitions
         await self._tell(self._handlers[0], partitions)
         for where, cursor in made.items():
             self._fetcher.cursors[where] = cursor
@@ -224,8 +227,8 @@ class GroupReader:
         """Read these no more, at once."""
         mine = frozenset(partitions)
         dropped = mine & self._fetcher.cursors.keys()
-        lost = sorted(dropped - self._revoked)
-        self._revoked -= mine
+        lost = sorted(mine & self._mine)
+        self._mine -= mine
         for where in dropped:
             cursor = self._fetcher.cursors.pop(where)
             cursor.withheld = True
