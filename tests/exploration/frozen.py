@@ -112,9 +112,9 @@ _RECENT_OR_NOT: Final = frozenset(("caught_up_ms", "end_then_ms", "last_message_
 _ALWAYS_NOW: Final = frozenset(("last_sent_ms", "_retry_at_ms"))
 _NOW_IF_EVER: Final = frozenset(("reading_since_ms", "flush_due_since_ms"))
 _NOT_EXPLORED: Final = frozenset(
-    ("flushed_offset", "recovered_high_watermark", "confirmed_ms", "echo_ms", "clock_ms", "_gave_up_ms")
+    ("flushed_offset", "recovered_high_watermark", "confirmed_ms", "echo_ms", "clock_ms", "_gave_up_ms", "_accepted")
 )
-"""Only flush.policy=group-commit, unclean elections, the lease and a disk that lags go by these."""
+"""Only flush.policy=group-commit, unclean elections, the lease, lagging disks and reads from followers go by these."""
 _BY_BROKER: Final = frozenset(("_attached", "_holding"))
 _SPECIAL: Final = _RECENT_OR_NOT | _ALWAYS_NOW | _NOW_IF_EVER | _NOT_EXPLORED | {"_inbound"}
 _PLAIN: Final = frozenset((int, str, bool, type(None)))

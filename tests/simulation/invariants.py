@@ -56,6 +56,9 @@ class Invariant:
     def on_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
         """A consumer is given something."""
 
+    def on_follower_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
+        """A consumer is given something by a replica that follows; `high_watermark` is what that was told."""
+
     def on_deleted(
         self, world: World, process: BrokerNode, partition: TopicPartition, before_offset: int, behind: Set[BrokerId]
     ) -> None:
@@ -181,8 +184,20 @@ class CommittedRead(Invariant):
     def on_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
         leader = process.leading(partition)
         assert leader is not None, "who serves leads"
+        self._check_read(world, process, partition, leader.state.lineage, read)
+
+    def on_follower_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
+        lineage = lineage_of(process, partition)
+        assert lineage is not None, "who serves has reconciled"
+        self._check_read(world, process, partition, lineage, read)
+        if read.high_watermark > len(self.of(partition, lineage)):
+            self.fails(f"{partition}: broker {process.broker_id} was told HW {read.high_watermark}, which nobody had")
+
+    def _check_read(
+        self, world: World, process: BrokerNode, partition: TopicPartition, lineage: int, read: Read
+    ) -> None:
         end = read.first + len(read.values)
-        committed = self.of(partition, leader.state.lineage)
+        committed = self.of(partition, lineage)
         if not (end <= len(committed) and agree(read.values, committed[read.first : end])):
             self.fails(f"{partition}: broker {process.broker_id} shows what is not committed")
         missed = [n for n, value in enumerate(read.values, read.first) if value is None]

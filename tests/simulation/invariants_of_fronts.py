@@ -150,9 +150,16 @@ class DeletedStaysDeleted(Invariant):
 
     def on_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
         leader = process.leading(partition)
-        if leader is None:
-            return
-        key = (partition, leader.state.lineage)
+        if leader is not None:
+            self._check_read(process, partition, leader.state.lineage, read)
+
+    def on_follower_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
+        lineage = lineage_of(process, partition)
+        assert lineage is not None, "who serves has reconciled"
+        self._check_read(process, partition, lineage, read)
+
+    def _check_read(self, process: BrokerNode, partition: TopicPartition, lineage: int, read: Read) -> None:
+        key = (partition, lineage)
         before = self._before.get(key, 0)
         if process.broker_id not in self._behind.get(key, ()) and not (read.first >= before or not read.values):
             self.fails(

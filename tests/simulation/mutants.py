@@ -32,6 +32,7 @@ from tidemark.model import BrokerId, LeaderEpoch, Offset
 
 from tests.simulation import mutants_of_fronts as of_fronts
 from tests.simulation import mutants_of_moves as of_moves
+from tests.simulation import mutants_of_nearest as of_nearest
 from tests.simulation.broker_node import BrokerNode
 from tests.simulation.lives import Failure, live
 from tests.simulation.plan import Plan, Recipe, draw
@@ -412,6 +413,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(of_moves.keeps_what_was_removed, "M1", MOVES),
     Mutant(of_moves.obeys_commands_in_any_order, "F4", of_moves.LATE_MOVES),
     *(Mutant(patch, *where) for patch, where in of_fronts.RULES.items()),
+    *(Mutant(patch, *where) for patch, where in of_nearest.RULES.items()),
 )
 
 

@@ -89,6 +89,13 @@ MOVES_RETAINED = replace(
 )
 MOVES_COMPACTED = replace(MOVES, name="moves-compacted", compacted=True)
 TOPICS = replace(MOVES, name="topics", weights={**_MOVING, "make_topic": 15, "move_topic": 6, "delete_topic": 10})
+NEAR = replace(HARSH, name="near", near=True)
+NEAR_UNCLEAN = replace(UNCLEAN, name="near-unclean", near=True)
+NEAR_SINGLE = replace(UNCLEAN_SINGLE, name="near-single", near=True)
+NEAR_RETAINED = replace(RETAINED, name="near-retained", near=True)
+NEAR_COMPACTED = replace(COMPACTED_FILES, name="near-compacted", near=True)
+NEAR_GROUP_COMMIT = replace(GROUP_COMMIT, name="near-group-commit", near=True)
+NEAR_MOVES = replace(MOVES, name="near-moves", near=True)
 
 RECIPES: Mapping[str, Recipe] = {
     recipe.name: recipe
@@ -125,6 +132,13 @@ RECIPES: Mapping[str, Recipe] = {
         MOVES_RETAINED,
         MOVES_COMPACTED,
         TOPICS,
+        NEAR,
+        NEAR_UNCLEAN,
+        NEAR_SINGLE,
+        NEAR_RETAINED,
+        NEAR_COMPACTED,
+        NEAR_GROUP_COMMIT,
+        NEAR_MOVES,
     )
 }
 

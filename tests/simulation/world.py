@@ -30,6 +30,7 @@ from tests.simulation.ensemble import ZOOKEEPER, Ensemble
 from tests.simulation.filed_logs import lose_power_on_files
 from tests.simulation.fronts import delete_records
 from tests.simulation.invariants import InvariantError
+from tests.simulation.near_readers import NearReader
 from tests.simulation.network import Network
 from tests.simulation.plan import CONTROLLERS, START_MS, Item, Plan
 from tests.simulation.promises import all_invariants
@@ -84,6 +85,8 @@ class World:
         self.released_front = 0
         """Nothing below it is needed any more: the highest that was ever said."""
         self.steps = 0
+        self.near_reads = 0
+        """So many reads from followers gave something."""
         self.story: list[tuple[int, str]] = []
         self.lines: list[str] | None = None
         self._lives = dict.fromkeys(self.machines, 0)
@@ -261,6 +264,8 @@ class World:
             self.engine.at(item.at_ms, lambda item=item: self._happen(item))  # type: ignore[misc]
         for goes_on in (False, True):
             Reader(self, goes_on=goes_on).start()
+            if self.recipe.near:
+                NearReader(self, goes_on=goes_on).start()
         self.engine.run(START_MS + self.recipe.duration_ms)
         self._make_peace()
 

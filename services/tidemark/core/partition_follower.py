@@ -50,6 +50,7 @@ class PartitionFollower:
     """
 
     __slots__ = (
+        "_accepted",
         "_added",
         "_chunk_bytes",
         "_ctx",
@@ -94,6 +95,7 @@ class PartitionFollower:
         self.may_hold_holes = may_hold_holes
         self.ask_again = False
         self._reconciled = False
+        self._accepted = False
         self._leader_high_watermark = Offset(0)
         self._leader_log_start = Offset(0)
         self._pause_ms = PAUSE_MS
@@ -122,9 +124,13 @@ class PartitionFollower:
         return min(self.log.high_watermark, self._leader_high_watermark)
 
     def in_touch(self, silence_ms: int, now_ms: int) -> bool:
-        """It fetches, and the leader has said something within that time."""
+        """It fetches, and the leader has said something within that time.
+
+        That the leader has sent something from where this log ends comes first: one whose log begins there cannot say
+        where an older epoch ends, and refuses a log that would have had to be cut (rule E3).
+        """
         touch = self._ctx.touches.get(self.leader)
-        fetching = self.phase in (Phase.FETCHING, Phase.DRAINING) and self._connected
+        fetching = self.phase is Phase.FETCHING and self._accepted and self._connected
         return fetching and touch is not None and touch.within(silence_ms, now_ms)
 
     # -- the stream --------------------------------------------------------------------------------------------
@@ -182,6 +188,7 @@ class PartitionFollower:
         assert self.link is not None
         log = self.log
         self._reconciled = True
+        self._accepted = False
         self.spares_high_watermark = True
         self.phase = Phase.FETCHING
         self.link.fetch(
@@ -285,6 +292,7 @@ class PartitionFollower:
             self._pause(now_ms)
             return
         self._pause_ms = PAUSE_MS
+        self._accepted = True
         if chunk.continues_from < log.next_offset:
             link.give_back(chunk)  # of an older position: it is all there
             return

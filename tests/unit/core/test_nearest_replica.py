@@ -217,6 +217,19 @@ def test_a_follower_that_has_not_reconciled_in_this_epoch_gives_nothing() -> Non
     assert stage.refuses(epoch=5) is ErrorCode.FENCED_LEADER_EPOCH
 
 
+def test_a_follower_gives_nothing_and_judges_nobody_before_its_leader_has_sent_from_where_its_log_ends() -> None:
+    """A leader that has forgotten an epoch says that it ends where its log starts, and refuses who goes on there."""
+    follower = Follower()
+    follower.command(node(3, 6, (1, 3)))
+    follower.feed(ev.LeaderConnected(3))
+    ended = EpochEnd(P, 6, 3, 10)
+    follower.feed(ev.LeaderMessageArrived(3, LeaderMessage((ended,), (), (), 50_000 + follower.now)))
+    assert follower.refuses(10, epoch=6, last_epoch=6) is ErrorCode.OFFSET_NOT_AVAILABLE
+    chunk = Chunk(P, 6, 10, 10, 0, ())
+    follower.feed(ev.LeaderMessageArrived(3, LeaderMessage((), (chunk,), (), 50_000 + follower.now)))
+    assert follower.asked(10, epoch=6, last_epoch=3).end_offset == 10
+
+
 def test_a_follower_out_of_touch_gives_nothing_until_its_leader_is_heard_again() -> None:
     follower = Follower()
     follower.now += SILENCE_MS

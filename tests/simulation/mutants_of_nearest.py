@@ -1,0 +1,55 @@
+"""Known ways to get reads from followers wrong (rule K1, KIP-392), for `mutants`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tidemark.core.partition_follower import PartitionFollower
+from tidemark.model import Offset
+
+from tests.simulation.recipes import NEAR, NEAR_RETAINED, NEAR_UNCLEAN
+
+FORKED = replace(
+    NEAR_UNCLEAN,
+    name="near-forks",
+    produces=60,
+    misfortunes=18,
+    weights={"depose": 3, "isolate": 6, "crash": 5, "crash_all": 2, "elect_last_known": 3},
+)
+CUT_OFF = replace(
+    NEAR_RETAINED,
+    name="near-cut-off",
+    retention_bytes=-1,
+    misfortunes=18,
+    weights={"delete_records": 10, "isolate": 6, "pause": 4, "cut": 3},
+)
+
+
+def gives_what_is_not_committed(monkeypatch: Any) -> None:
+    """A follower gives all that it has, above its high watermark too."""
+    monkeypatch.setattr(PartitionFollower, "committed_offset", property(lambda self: self.log.log_end_offset))
+
+
+def gives_what_was_committed_in_another_epoch(monkeypatch: Any) -> None:
+    """A follower goes by the high watermark that it knows from before, in whichever lineage, of a log not cut yet."""
+
+    def committed(self: PartitionFollower) -> Offset:
+        return Offset(min(self.log.log_end_offset, max(self.log.known_high_watermark, self.leader_high_watermark)))
+
+    monkeypatch.setattr(PartitionFollower, "committed_offset", property(committed))
+    monkeypatch.setattr(PartitionFollower, "reconciled", property(lambda self: True))
+    monkeypatch.setattr(PartitionFollower, "in_touch", lambda *_: True)
+
+
+def answers_while_its_log_is_cut(monkeypatch: Any) -> None:
+    """A follower that has reconciled answers whatever it does: while it drops its log and begins anew, too."""
+    monkeypatch.setattr(PartitionFollower, "in_touch", lambda *_: True)
+
+
+RULES = {
+    gives_what_is_not_committed: ("K1", NEAR),
+    gives_what_was_committed_in_another_epoch: ("K1", FORKED),
+    answers_while_its_log_is_cut: ("K1, E3", CUT_OFF),
+}
+"""Each with the rule it breaks and the kind of world that shows it."""

@@ -1,0 +1,67 @@
+"""Consumers who read from whatever replica is near, leader or not (rule K1, KIP-392).
+
+They are sent nowhere: they ask anybody, who has to refuse what is not to be given. A follower always believes that it
+is in sync: that is not what keeps what is given committed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemark.core.partition_follower import PartitionFollower
+from tidemark.model import NO_EPOCH, ErrorCode, LeaderEpoch, Offset, TidemarkError
+
+from tests.simulation.invariants import InvariantError, Read
+from tests.simulation.readers import Reader
+
+if TYPE_CHECKING:
+    from tests.simulation.broker_node import BrokerNode
+    from tests.simulation.world import World
+
+
+class NearReader(Reader):
+    """Leaders are read as other consumers read them, which finds out whether what followers gave is still there.
+
+    One who does not go on begins where the log starts of whoever it asks, and knows the epoch that that one knows.
+    """
+
+    def __init__(self, world: World, *, goes_on: bool) -> None:
+        super().__init__(world, goes_on=goes_on)
+        self._dice = world.engine.dice(f"near consumer, {'patient' if goes_on else 'anew'}")
+
+    def _read(self, process: BrokerNode) -> None:
+        partition, now_ms = self._world.partitions[0], self._world.engine.now
+        replica = process.replica(partition)
+        if replica is None or not isinstance(replica.role, PartitionFollower):
+            super()._read(process)
+            return
+        if not self._goes_on:
+            self._position, self._epoch = replica.role.log.log_start_offset, LeaderEpoch(NO_EPOCH)
+            self._leader_epoch = LeaderEpoch(NO_EPOCH)
+        self._leader_epoch = max(self._leader_epoch, replica.leader_epoch)
+        try:
+            readable = process.core.readable_here(
+                partition,
+                identity=replica.identity,
+                current_leader_epoch=self._leader_epoch,
+                fetch_offset=Offset(self._position),
+                last_fetched_epoch=self._epoch,
+                in_sync_replicas=(process.broker_id,),
+                now_ms=now_ms,
+            )
+            process.lease.check(partition)
+        except TidemarkError as error:
+            self._refused(error)
+            return
+        values = self._take(process, readable.end_offset)
+        self._world.near_reads += bool(values)
+        read = Read(self._position - len(values), values, readable.log_start_offset, readable.high_watermark)
+        for invariant in self._world.invariants:
+            invariant.on_follower_read(self._world, process, partition, read)
+
+    def _refused(self, error: TidemarkError) -> None:
+        """The next leader that is asked is to find the same."""
+        if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise InvariantError(f"COMMITTED-READ: a follower says that an offset does not exist: {error}")
+        if error.code is ErrorCode.LOG_TRUNCATED and not self._world.recipe.unclean:
+            raise InvariantError(f"COMMITTED-READ: what was read up to {self._position} is gone: {error}")
