@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidemark.core import events as ev
 from tidemark.core.partition_follower import PartitionFollower
 from tidemark.model import NO_EPOCH, ErrorCode, LeaderEpoch, Offset, TidemarkError
 
@@ -33,6 +34,9 @@ class NearReader(Reader):
         partition, now_ms = self._world.partitions[0], self._world.engine.now
         replica = process.replica(partition)
         if replica is None or not isinstance(replica.role, PartitionFollower):
+            others = [broker for broker in self._world.assigned(partition) if broker != process.broker_id]
+            if others and process.leading(partition) is not None:
+                process.feed(ev.ReplicaNamed(partition, self._dice.choice(others)))
             super()._read(process)
             return
         if not self._goes_on:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -13,6 +13,7 @@ from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.metrics import BrokerMetrics
 from tidemark.core.broker import BrokerCore
 from tidemark.core.effects import HighWatermarkAdvanced, LeadershipChanged
+from tidemark.core.events import ReplicaNamed
 from tidemark.core.replica import ReadableRange
 from tidemark.model import (
     BrokerId,
@@ -96,7 +97,9 @@ class FetchService:
         clock: Clock,
         metrics: BrokerMetrics,
         pool: ThreadPoolExecutor,
+        submit: Callable[[ReplicaNamed], None] = lambda event: None,
     ) -> None:
+        self._submit = submit
         self._core = core
         self._logs = logs
         self._waiters = waiters
@@ -161,6 +164,7 @@ class FetchService:
         self._lease.check(partition)
         if nearest is not None:
             result.preferred_read_replica = nearest
+            self._submit(ReplicaNamed(partition, nearest))
         if part.read_from == pb.READ_FROM_FOLLOWER:
             result.heard_high_watermark = readable.high_watermark
         else:

@@ -230,6 +230,7 @@ class BrokerProcess:
             self._clock,
             self._metrics,
             self._readers,
+            self._driver.submit,
         )
         self._fetch_streams = FetchStreams(fetch)
         log_dirs = LogDirs(self._core, self._logs, self._threads, self._dir_moves)

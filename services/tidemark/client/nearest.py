@@ -18,6 +18,8 @@ from tidemark.v1 import broker_service_pb2 as pb
 
 QUIET_S: Final = 5.0
 """After so long without a record the leader is asked whether there is one."""
+NAMED_S_MAX: Final = 60.0
+"""So long what a leader said is gone by; a little longer it tells whom it named of high watermarks at once."""
 PAUSE_S: Final = 1.0
 PAUSE_S_MAX: Final = 60.0
 
@@ -29,6 +31,7 @@ class _Named:
 
     broker_id: BrokerId
     leader: Leader
+    since_s: float
     asked_since_s: float | None = None
 
 
@@ -79,7 +82,7 @@ class NearestReplicas:
     def told(self, partition: TopicPartition, leader: Leader, broker_id: int, *, has_more: bool, now_s: float) -> bool:
         """The leader named a replica; whether to go there. `has_more`: there is something for the consumer to read."""
         doubted = self._doubted.pop(partition, None)
-        self._named[partition] = _Named(BrokerId(broker_id), leader)
+        self._named[partition] = _Named(BrokerId(broker_id), leader, now_s)
         if not self._is_there(partition) or (doubted == broker_id and has_more):
             self.leave(partition, now_s)
         return partition in self._named
@@ -118,7 +121,11 @@ class NearestReplicas:
             self.leave(partition, now_s)
 
     def doubt_the_quiet(self, now_s: float) -> bool:
-        """Ask the leaders of those that have given nothing for long; whether there are some."""
+        """Ask the leaders of those that have given nothing for long, and, without doubt, of those that were named long
+        ago; whether there are some."""
+        old = [partition for partition, named in self._named.items() if now_s - named.since_s >= NAMED_S_MAX]
+        for partition in old:
+            del self._named[partition]
         quiet = [
             partition
             for partition, named in self._named.items()
@@ -126,7 +133,7 @@ class NearestReplicas:
         ]
         for partition in quiet:
             self._doubted[partition] = self._named.pop(partition).broker_id
-        return bool(quiet)
+        return bool(quiet or old)
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
         """The others are not read any more."""

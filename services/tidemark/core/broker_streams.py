@@ -12,7 +12,7 @@ from tidemark.core.messages import EpochEnd, EpochQuery, FetchPosition, StopFetc
 from tidemark.core.partition_follower import PartitionFollower
 from tidemark.core.partition_leader import PartitionLeader
 from tidemark.core.replica import Replica, diverging_end
-from tidemark.core.replication_session import FollowerSession, LeaderLink
+from tidemark.core.replication_session import PROMPT_MS, FollowerSession, LeaderLink
 from tidemark.core.touch import Touch
 from tidemark.model import (
     NO_EPOCH,
@@ -53,6 +53,7 @@ class BrokerStreams:
             ev.LeaderMessageArrived: self._on_leader_message,
             ev.LeaderGone: self._on_leader_gone,
             ev.FollowerReadDone: self._on_read_done,
+            ev.ReplicaNamed: self._on_replica_named,
             ev.Tick: self._on_tick,
         }
 
@@ -239,6 +240,13 @@ class BrokerStreams:
         session = self._sessions.get(event.follower)
         if session is not None:
             session.on_read_done(event)
+
+    def _on_replica_named(self, event: ev.ReplicaNamed, now_ms: int) -> None:
+        """What consumers there wait for is not to wait for a tick (rule K1)."""
+        session = self._sessions.get(event.follower)
+        sending = session.sendings.get(event.partition) if session is not None else None
+        if sending is not None:
+            sending.prompt_until_ms = now_ms + PROMPT_MS
 
     def _on_stop(self, session: FollowerSession, stop: StopFetch) -> None:
         """A follower leaves; if it was told of a newer epoch, this leader is deposed (rule F3)."""

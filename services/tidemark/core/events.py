@@ -269,6 +269,14 @@ class SettingsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaNamed:
+    """A consumer was sent to a follower of a partition that is led here (rule K1)."""
+
+    partition: TopicPartition
+    follower: BrokerId
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time went on; comes about every 100 ms."""
 
@@ -298,5 +306,6 @@ Event = (
     | IsrWriteFailed
     | IsrRead
     | SettingsChanged
+    | ReplicaNamed
     | Tick
 )

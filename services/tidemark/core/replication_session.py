@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from tidemark.core.partition_leader import PartitionLeader
 
 LONG_AGO_MS = -(1 << 62)
+PROMPT_MS = 90_000
+"""So long after a consumer was sent to a follower it is taken to be read from; consumers ask again in less time."""
 MESSAGE_BYTES_MAX = 4 << 20
 """Chunks beyond this go into another message; one chunk may be larger."""
 
@@ -62,6 +64,7 @@ class Sending:
         follower_log_start: where the follower's log starts, as far as it has said.
         reading_since_ms: when the read under way was asked for, None while there is none.
         adding: the follower's replica is being added by a move.
+        prompt_until_ms: until then consumers read from that follower: a high watermark is sent to it at once (rule K1).
         throttle: what slows it down, None while nothing does (rule M2); `reserved_bytes` of it are for that read.
     """
 
@@ -72,6 +75,7 @@ class Sending:
         "leader",
         "log",
         "next_offset",
+        "prompt_until_ms",
         "reading_since_ms",
         "reserved_bytes",
         "sent_high_watermark",
@@ -92,6 +96,7 @@ class Sending:
         self.sent_log_start = Offset(-1)
         self.follower_log_start = Offset(0)
         self.reading_since_ms: int | None = None
+        self.prompt_until_ms = 0
         self.adding = False
         self.throttle: Throttle | None = None
         self.reserved_bytes = 0
@@ -188,8 +193,12 @@ class FollowerSession:
         )
 
     def note_high_watermark(self, sending: Sending) -> None:
-        """It, or the log start, rides on the next chunk; where none follows, the next tick sends it alone."""
-        self._high_watermark_news[sending] = None
+        """It, or the log start, rides on the next chunk; where none follows, the next tick sends it alone. At once if
+        consumers wait for it there and no read for a chunk is under way."""
+        if sending.reading_since_ms is None and self._ctx.now_ms < sending.prompt_until_ms:
+            self._chunk(sending, None)
+        else:
+            self._high_watermark_news[sending] = None
 
     def on_read_done(self, event: FollowerReadDone) -> None:
         """Pass on what was read, with the high watermark of now (rule R5)."""

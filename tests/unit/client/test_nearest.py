@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tidemark.client.cluster import Leader
-from tidemark.client.nearest import PAUSE_S, PAUSE_S_MAX, QUIET_S, NearestReplicas
+from tidemark.client.nearest import NAMED_S_MAX, PAUSE_S, PAUSE_S_MAX, QUIET_S, NearestReplicas
 from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
 from tidemark.model import BrokerId, BrokerRegistration, LeaderEpoch, TopicPartition
 from tidemark.v1 import broker_service_pb2 as pb
@@ -133,7 +133,7 @@ def test_a_replica_that_withheld_records_for_long_is_left() -> None:
 def test_the_time_in_which_nothing_was_wanted_is_not_a_replicas_silence() -> None:
     world = World()
     world.told()
-    for _ in range(5):
+    for _ in range(3):
         world.asks()
         world.now_s += QUIET_S * 0.6
         world.asks(wanted=False)
@@ -144,6 +144,17 @@ def test_the_time_in_which_nothing_was_wanted_is_not_a_replicas_silence() -> Non
     world.nearest.gave(T0)
     world.now_s += QUIET_S * 0.6
     assert not world.nearest.doubt_the_quiet(world.now_s)
+
+
+def test_the_leader_is_asked_again_in_a_minute_whatever_came() -> None:
+    world = World()
+    world.told()
+    world.now_s += NAMED_S_MAX * 0.99
+    assert not world.nearest.doubt_the_quiet(world.now_s)
+    world.now_s += NAMED_S_MAX * 0.02
+    assert world.nearest.doubt_the_quiet(world.now_s)
+    assert world.source == ASKING
+    assert world.told(has_more=True), "it was not doubted"
 
 
 def test_what_is_not_read_any_more_is_forgotten() -> None:

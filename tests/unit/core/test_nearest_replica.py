@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tidemark.core import effects as fx
 from tidemark.core import events as ev
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import Chunk, EpochEnd, LeaderMessage
 from tidemark.core.replica import ReadableRange
+from tidemark.core.replication_session import PROMPT_MS
 from tidemark.model import BrokerRegistration, ErrorCode, ReplicaIdentity, TidemarkError
 
 from tests.unit.core.stage import ID, P, Stage, batch, node
@@ -121,6 +123,39 @@ def test_who_does_not_lead_names_nobody() -> None:
     with pytest.raises(TidemarkError) as refused:
         named(Stage().follows(end=10, epochs=[(3, 0)]))
     assert refused.value.code is ErrorCode.NOT_LEADER
+
+
+def told(stage: Stage, follower: int) -> list[int]:
+    """High watermarks that a follower is told in chunks of the present event."""
+    sent = [one for one in stage.got(fx.SendToFollower) if one.follower == follower]
+    return [chunk.high_watermark for one in sent for chunk in one.message.chunks]
+
+
+def test_a_follower_that_consumers_were_sent_to_hears_of_a_high_watermark_at_once_and_others_with_a_tick() -> None:
+    stage = leading()
+    stage.feed(ev.ReplicaNamed(P, 2))
+    stage.write(batch(2), acks=1)
+    stage.disk_answers()
+    stage.reports(2, 12)
+    stage.reports(3, 12)
+    assert stage.high_watermark() == 12
+    assert (told(stage, 2), told(stage, 3)) == ([12], [])
+    stage.feed(ev.Tick())
+    assert (told(stage, 2), told(stage, 3)) == ([], [12])
+
+
+def test_a_follower_that_nobody_was_sent_to_for_long_is_told_with_a_tick_again() -> None:
+    stage = leading()
+    stage.feed(ev.ReplicaNamed(P, 2))
+    stage.feed(ev.ReplicaNamed(P, 9))
+    stage.now += PROMPT_MS
+    stage.write(batch(2), acks=1)
+    stage.disk_answers()
+    stage.reports(2, 12)
+    stage.reports(3, 12)
+    assert (told(stage, 2), told(stage, 3)) == ([], [])
+    stage.feed(ev.Tick())
+    assert (told(stage, 2), told(stage, 3)) == ([12], [12])
 
 
 # -- the follower ----------------------------------------------------------------------------------------------------
