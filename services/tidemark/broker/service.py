@@ -19,7 +19,7 @@ from tidemark.broker.replica_reads import ReplicaReads
 from tidemark.rpc.alter_log_dirs_codec import alterations_from_proto, results_to_proto
 from tidemark.rpc.config_codec import entry_to_proto
 from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
-from tidemark.rpc.metadata_codec import TopicWriter
+from tidemark.rpc.metadata_codec import ViewWriter
 from tidemark.v1 import admin_configs_pb2, alter_log_dirs_pb2, delete_records_pb2, replica_reads_pb2
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
@@ -42,7 +42,7 @@ class BrokerService(BrokerServiceServicer):
         replica_reads: ReplicaReads,
     ) -> None:
         self._metadata = metadata
-        self._writer = TopicWriter()
+        self._writer = ViewWriter()
         self._produce = produce
         self._fetch = fetch
         self._fetch_streams = fetch_streams
@@ -58,14 +58,14 @@ class BrokerService(BrokerServiceServicer):
     ) -> pb.GetMetadataResponse:
         """The cluster as this broker was told of it."""
         view = self._metadata.describe(request.topics, all_topics=request.all_topics)
-        return pb.GetMetadataResponse(metadata=self._writer.view_to_proto(view))
+        return self._writer.answer(pb.GetMetadataResponse, view)
 
     async def WatchMetadata(  # noqa: N802
         self, request: pb.WatchMetadataRequest, context: Any
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
         """The cluster now, then each change."""
         async for view in self._metadata.watch(request.topics):
-            yield pb.WatchMetadataResponse(metadata=self._writer.view_to_proto(view))
+            yield self._writer.answer(pb.WatchMetadataResponse, view)
 
     async def Produce(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """A pipeline of produce requests."""

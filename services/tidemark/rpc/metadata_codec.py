@@ -7,9 +7,9 @@ receivers merge with `core.cluster_state.apply`.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import replace
+from collections.abc import Hashable
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, Protocol, TypeVar
 
 from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
 from tidemark.model import (
@@ -28,30 +28,49 @@ LARGE_PARTITIONS: Final = 50
 _REMEMBERED_TOPICS: Final = 64
 
 
-class TopicWriter:
-    """Writes views; a large topic that many ask for is written once."""
+class Answer(Protocol):
+    """A response that holds a view."""
+
+    @property
+    def metadata(self) -> metadata_pb2.ClusterMetadata:
+        """It."""
+
+
+_Answer = TypeVar("_Answer", bound=Answer)
+
+
+class ViewWriter:
+    """Writes answers; one with a large topic that many ask for is written once, and is one object for all of them: a
+    server holds the last answer of each stream."""
 
     def __init__(self) -> None:
-        self._written: OrderedDict[int, tuple[TopicView, metadata_pb2.TopicMetadata]] = OrderedDict()
-        """By identity, which the topic that is kept beside it holds on to."""
+        self._written: OrderedDict[tuple[Hashable, ...], tuple[ClusterView, Any]] = OrderedDict()
+        """By identity of what does not change, which the view that is kept beside it holds on to."""
 
-    def view_to_proto(self, view: ClusterView) -> metadata_pb2.ClusterMetadata:
-        """As `view_to_proto`."""
-        message = view_to_proto(replace(view, topics={}))
-        message.topics.extend(map(self._topic, view.topics.values()))
-        return message
-
-    def _topic(self, topic: TopicView) -> metadata_pb2.TopicMetadata:
-        if len(topic.partitions) < LARGE_PARTITIONS:
-            return topic_to_proto(topic)
-        known = self._written.get(id(topic))
+    def answer(self, kind: type[_Answer], view: ClusterView) -> _Answer:
+        """A response of that kind, which must not be changed."""
+        if all(len(topic.partitions) < LARGE_PARTITIONS for topic in view.topics.values()):
+            return _filled(kind, view)
+        key = (
+            *(kind, view.cluster_id, view.controller_id, view.controller_epoch, view.admin_address),
+            *(view.complete, view.deleted_topics, id(view.brokers)),
+            *((name, id(topic)) for name, topic in view.topics.items()),
+        )
+        known = self._written.get(key)
         if known is None:
-            known = self._written[id(topic)] = (topic, topic_to_proto(topic))
+            known = self._written[key] = (view, _filled(kind, view))
             if len(self._written) > _REMEMBERED_TOPICS:
                 self._written.popitem(last=False)
         else:
-            self._written.move_to_end(id(topic))
-        return known[1]
+            self._written.move_to_end(key)
+        answer: _Answer = known[1]
+        return answer
+
+
+def _filled(kind: type[_Answer], view: ClusterView) -> _Answer:
+    answer = kind()
+    answer.metadata.CopyFrom(view_to_proto(view))
+    return answer
 
 
 def view_to_proto(view: ClusterView) -> metadata_pb2.ClusterMetadata:

@@ -8,7 +8,8 @@ import pytest
 from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView, apply
 from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, LeaderEpoch
 from tidemark.rpc import metadata_codec
-from tidemark.rpc.metadata_codec import LARGE_PARTITIONS, TopicWriter, view_from_proto, view_to_proto
+from tidemark.rpc.metadata_codec import LARGE_PARTITIONS, ViewWriter, view_from_proto, view_to_proto
+from tidemark.v1 import broker_service_pb2 as pb
 
 MEMBERS = (BrokerId(0), BrokerId(1))
 
@@ -30,35 +31,36 @@ def view(*topics: TopicView) -> ClusterView:
 @pytest.mark.parametrize("partitions", [1, LARGE_PARTITIONS, 3 * LARGE_PARTITIONS])
 def test_a_view_arrives_as_it_was_sent_however_it_is_written_and_read(partitions: int) -> None:
     sent = view(topic("a", partitions), topic("b", 2))
-    writer = TopicWriter()
-    for message in (view_to_proto(sent), writer.view_to_proto(sent), writer.view_to_proto(sent)):
+    writer = ViewWriter()
+    answers = [writer.answer(pb.GetMetadataResponse, sent).metadata for _ in range(2)]
+    for message in (view_to_proto(sent), *answers, writer.answer(pb.WatchMetadataResponse, sent).metadata):
         received = type(message).FromString(message.SerializeToString())
-        for shared in (False, True):
-            read = view_from_proto(received, shared=shared)
-            assert replace(read, deleted_topics=("gone",)) == replace(sent, deleted_topics=("gone",))
+        assert view_from_proto(received) == view_from_proto(received, shared=True) == sent
 
 
-def test_a_large_topic_is_written_once_however_many_ask_and_anew_when_it_changed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    written: list[str] = []
-    write = metadata_codec.topic_to_proto
-    monkeypatch.setattr(metadata_codec, "topic_to_proto", lambda one: written.append(one.topic) or write(one))
-    writer, large = TopicWriter(), topic("large", LARGE_PARTITIONS)
-    for _ in range(5):
-        writer.view_to_proto(view(large))
-    assert written == ["large"]
-    changed = replace(large, modified_zxid=9)
-    assert view_from_proto(writer.view_to_proto(view(changed))).topics["large"] == changed
-    assert written == ["large", "large"]
+def test_all_who_ask_for_a_large_topic_get_one_answer_until_anything_of_it_changes() -> None:
+    writer, large = ViewWriter(), topic("large", LARGE_PARTITIONS)
+    asked = view(large)
+    first = writer.answer(pb.WatchMetadataResponse, asked)
+    assert writer.answer(pb.WatchMetadataResponse, replace(asked, topics=dict(asked.topics))) is first
+    for changed in (
+        replace(asked, topics={"large": replace(large, modified_zxid=9)}),
+        replace(asked, topics={**asked.topics, "b": topic("b", 1)}),
+        replace(asked, brokers={}),
+        replace(asked, controller_epoch=ControllerEpoch(2)),
+        replace(asked, complete=False),
+        replace(asked, deleted_topics=()),
+    ):
+        assert view_from_proto(writer.answer(pb.WatchMetadataResponse, changed).metadata) == changed
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_codec, "_REMEMBERED_TOPICS", 2)
-    writer = TopicWriter()
-    many = [topic(f"t{number}", LARGE_PARTITIONS) for number in range(5)]
-    for one in (*many, *many):
-        assert view_from_proto(writer.view_to_proto(view(one))).topics[one.topic] == one
+    writer = ViewWriter()
+    many = [view(topic(f"t{number}", LARGE_PARTITIONS)) for number in range(5)]
+    answers = [writer.answer(pb.GetMetadataResponse, one) for one in many]
+    assert writer.answer(pb.GetMetadataResponse, many[-1]) is answers[-1]
+    assert writer.answer(pb.GetMetadataResponse, many[0]) is not answers[0]
 
 
 def test_clients_of_one_process_hold_a_large_topic_once() -> None:
