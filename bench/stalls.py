@@ -20,12 +20,18 @@ import os
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
+import grpc
 from tidemark.client import AdminClient
 from tidemark.client.aio import Consumer, Producer
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
+from tidemark.v1 import group_service_pb2 as pb
+from tidemark.v1.group_service_pb2_grpc import GroupServiceStub
 
 from bench.figures import Figure, report
 from bench.watching import scrape, wait_until
@@ -34,6 +40,11 @@ BROKERS = 3
 TOPIC_PARTITIONS = 1000
 TOPICS = 1000
 MEMBERS = 500
+GROUP = "readers"
+GROUP_PARTITIONS = 16
+"""Of the topic that groups are kept in."""
+GROUP_ROUNDS = 12
+"""Heartbeats of each."""
 TIMEOUT_S = 120.0
 SETTLE_S = 2.0
 RECORDS_PER_S = 20_000
@@ -175,6 +186,10 @@ class Arena:
     def shutdown(self) -> None:
         self.cluster.terminate(broker_name(1), timeout_s=TIMEOUT_S)
 
+    def group(self) -> None:
+        asyncio.run(rebalance(self.cluster))
+        self.partitions += GROUP_PARTITIONS
+
     def controller_failover(self) -> None:
         old = controller_name(self.admin.describe_cluster().view.controller_id - 100)
         self.cluster.kill(old)
@@ -184,6 +199,57 @@ class Arena:
             timeout_s=TIMEOUT_S,
         )
         self.cluster.restart(old)
+
+
+class Member:
+    """Of a group, as far as its coordinator sees one: it gives up and takes on whatever it is told, at once."""
+
+    def __init__(self, stub: Any) -> None:
+        self._stub = stub
+        self._id = uuid.uuid4().hex
+        self.epoch = 0
+        self.owned = pb.GroupPartitions()
+
+    async def beat(self) -> None:
+        request = pb.GroupHeartbeatRequest(group_id=GROUP, member_id=self._id, member_epoch=self.epoch)
+        if self.epoch >= 0:
+            request.rebalance_timeout_ms = 60_000
+            request.subscription.topics.append("fill-0")
+            request.owned.CopyFrom(self.owned)
+        answer = await self._stub.GroupHeartbeat(request, timeout=TIMEOUT_S)
+        self.epoch = answer.member_epoch
+        if answer.HasField("assignment"):
+            self.owned.CopyFrom(answer.assignment)
+
+    async def leave(self) -> None:
+        self.epoch = -1
+        await self.beat()
+
+
+async def rebalance(cluster: LocalCluster) -> None:
+    """`MEMBERS` join, the last tenth leaves; heartbeats until all that is there to read has been shared."""
+    async with AsyncExitStack() as opened:
+        first = await opened.enter_async_context(grpc.aio.insecure_channel(cluster.address(broker_name(0))))
+        stub: Any = GroupServiceStub(first)
+        while True:
+            (found,) = (await stub.FindCoordinator(pb.FindCoordinatorRequest(group_ids=[GROUP]))).coordinators
+            if found.broker_id >= 0:
+                break
+            await asyncio.sleep(0.2)
+        address = f"{found.host}:{found.port}"
+        stub = GroupServiceStub(await opened.enter_async_context(grpc.aio.insecure_channel(address)))
+        await asyncio.sleep(SETTLE_S)
+        members = [Member(stub) for _ in range(MEMBERS)]
+        await asyncio.gather(*(member.beat() for member in members))
+        gone = members[-MEMBERS // 10 :]
+        for round_number in range(GROUP_ROUNDS):
+            if round_number == GROUP_ROUNDS // 2:
+                await asyncio.gather(*(member.leave() for member in gone))
+                members = members[: -len(gone)]
+            await asyncio.gather(*(member.beat() for member in members))
+            await asyncio.sleep(0.5)
+        shared = sum(len(topic.partitions) for member in members for topic in member.owned.topics)
+        print(f"group: {len(members)} members share {shared} of {TOPIC_PARTITIONS} partitions")
 
 
 async def flow(bootstrap: str, seconds: float) -> int:
@@ -211,7 +277,7 @@ async def flow(bootstrap: str, seconds: float) -> int:
 
 
 def main() -> int:
-    events = ("create_topics", "broker_failure", "restart", "shutdown", "controller_failover")
+    events = ("group", "create_topics", "broker_failure", "restart", "shutdown", "controller_failover")
     parser = argparse.ArgumentParser(prog="python -m bench stalls")
     parser.add_argument("--partitions", type=int, default=6_000, metavar="N", help="a multiple of 1,000")
     parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="of steady load")

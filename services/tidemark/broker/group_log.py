@@ -18,7 +18,7 @@ from tidemark.core.replica import ReplicaView
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Clock, Log
 from tidemark.record.envelope import Batch, parse_envelope, split_batches
-from tidemark.record.payload import build_batch, from_columns, read_batch
+from tidemark.record.payload import build_batch, from_bytes, read_batch
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class GroupLog:
 
 def _batches_of(changes: list[Change], now_us: int) -> tuple[Batch, ...]:
     batches: list[Batch] = []
-    keys: list[bytes | None] = []
+    keys: list[bytes] = []
     values: list[bytes | None] = []
     size_bytes = 0
     for index, change in enumerate(changes):
@@ -144,7 +144,7 @@ def _batches_of(changes: list[Change], now_us: int) -> tuple[Batch, ...]:
         values.append(value)
         size_bytes += len(key) + len(value or b"")
         if size_bytes >= _BATCH_BYTES or index == len(changes) - 1:
-            data = build_batch(from_columns(keys, values, [now_us] * len(keys)))
+            data = build_batch(from_bytes(keys, values, now_us))
             batches.append(Batch(parse_envelope(data), data))
             keys, values, size_bytes = [], [], 0
     return tuple(batches)

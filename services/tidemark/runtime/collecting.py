@@ -25,10 +25,13 @@ class BoundedCollections:
         self._before = gc.get_threshold()
         self._thaw_at = self._thaw_objects_min = thaw_objects_min
         self._thawed = False
+        self._frozen = 0
+        """At most so many."""
 
     def start(self) -> None:
         """What has been imported is out of sight from here on."""
         gc.freeze()
+        self._frozen = gc.get_freeze_count()
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self.on_collection)
 
@@ -42,11 +45,14 @@ class BoundedCollections:
         """After a full one: what it left is alive."""
         if phase != "stop" or info["generation"] != 2:
             return
+        self._frozen += len(gc.get_objects(generation=2))
         gc.freeze()
-        frozen = gc.get_freeze_count()
         if self._thawed:
             self._thawed = False
-            self._thaw_at = max(self._thaw_objects_min, 2 * frozen)
-        elif frozen >= self._thaw_at:
-            gc.unfreeze()  # the next full collection looks at all
-            self._thawed = True
+            self._frozen = gc.get_freeze_count()
+            self._thaw_at = max(self._thaw_objects_min, 2 * self._frozen)
+        elif self._frozen >= self._thaw_at:
+            self._frozen = gc.get_freeze_count()  # without what was freed meanwhile; goes through all of them
+            if self._frozen >= self._thaw_at:
+                gc.unfreeze()  # the next full collection looks at all
+                self._thawed = True
