@@ -1,5 +1,6 @@
-"""The PySpark data source "tidemark": topics as tables, by pip alone, without jars."""
+"""The PySpark data source "tidemark": topics as tables and streams, by pip alone, without jars."""
 
+from tidemark_spark.progress import PartitionProgress, TidemarkListener
 from tidemark_spark.source import TidemarkDataSource, register
 
-__all__ = ["TidemarkDataSource", "register"]
+__all__ = ["PartitionProgress", "TidemarkDataSource", "TidemarkListener", "register"]

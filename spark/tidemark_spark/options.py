@@ -1,105 +1,207 @@
-"""The options of format("tidemark"), named as those of Spark's Kafka source. Pure."""
+"""The options of reads with format("tidemark"), named as those of Spark's Kafka source. Pure."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
 
-EARLIEST: Final = -2
-"""In startingOffsets, as in Spark's Kafka source: the first offset there is."""
-LATEST: Final = -1
-"""In endingOffsets: the high watermark when the query is planned."""
+from tidemark_spark.columns import Columns, parse_columns
+from tidemark_spark.places import EARLIEST, LATEST, Place, parse_json_object, parse_place
 
+__all__ = ["EARLIEST", "LATEST", "ReadOptions", "parse_options", "parse_schema_options"]
+
+_log = logging.getLogger("tidemark.spark")
+
+_ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsetsByTimestampStrategy")
+_STREAMING: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_OF_COLUMNS: Final = ("includeHeaders", "columns", "valueFormat", "valueSchema", "malformedValues")
 _KNOWN: Final = {
     name.lower(): name
     for name in (
         "tidemark.bootstrap",
         "subscribe",
+        "subscribePattern",
         "assign",
         "startingOffsets",
-        "endingOffsets",
+        "startingTimestamp",
+        "startingOffsetsByTimestamp",
+        "startingOffsetsByTimestampStrategy",
+        *_ENDING,
+        *_STREAMING,
         "minPartitions",
-        "includeHeaders",
+        "maxRecordsPerPartition",
         "failOnDataLoss",
         "deadlineMs",
+        *_OF_COLUMNS,
     )
 }
-
-Offsets = Mapping[str, Mapping[int, int]]
-"""Offset by topic and partition; EARLIEST and LATEST among them."""
+_WITHOUT_EFFECT: Final = frozenset(
+    {
+        "kafkaconsumer.polltimeoutms",
+        "fetchoffset.numretries",
+        "fetchoffset.retryintervalms",
+        "groupidprefix",
+        "kafka.group.id",
+    }
+)
+"""Of Spark's Kafka source: what they tune there has no counterpart here, so that a job may leave them in place."""
+_ADDRESSES: Final = ("tidemark.bootstrap", "kafka.bootstrap.servers")
+_DEADLINE_MS: Final = 60_000
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a batch read was asked for.
+    """What a read was asked for.
 
     Attributes:
         bootstrap: host:port[,host:port...] of brokers.
-        topics: the topics, each with the partitions asked for; None: all of them.
-        starting: first offset of each partition, inclusive; a partition not named starts at EARLIEST.
-        ending: offset after the last of each partition; a partition not named ends at LATEST.
+        columns: which columns, and what the values are.
+        starting: where it begins, inclusive.
+        ending: where it ends, exclusive; of a stream, LATEST.
+        topics: the topics, each with the partitions asked for; None: all of them. Empty with a pattern.
+        pattern: topics whose whole name matches it are read, those that come later too.
         min_partitions: ranges are split until there are at least so many.
-        include_headers: whether there is a column of headers.
-        deadline_ms: longest time without progress that a task waits for.
+        max_records_per_partition: ranges are split until none has more offsets; None: no bound.
+        fail_on_data_loss: whether records that are gone end the query, or are skipped, counted and logged.
+        deadline_ms: longest time without progress that the driver or a task waits for.
+        max_offsets: of a micro-batch; None: no bound.
+        min_offsets: a micro-batch waits for so many, for at most `max_delay_ms`.
+        max_delay_ms: see min_offsets.
     """
 
     bootstrap: str
+    columns: Columns
+    starting: Place
+    ending: Place
     topics: Mapping[str, frozenset[int] | None]
-    starting: Offsets = field(default_factory=dict)
-    ending: Offsets = field(default_factory=dict)
+    pattern: re.Pattern[str] | None = None
     min_partitions: int = 1
-    include_headers: bool = False
-    deadline_ms: int = 120_000
+    max_records_per_partition: int | None = None
+    fail_on_data_loss: bool = True
+    deadline_ms: int = _DEADLINE_MS
+    max_offsets: int | None = None
+    min_offsets: int = 0
+    max_delay_ms: int = 900_000
+
+    def chosen(self, names: Iterable[str]) -> list[str]:
+        """Which of these topics are read, sorted; a pattern does not match internal ones, whose names begin with __."""
+        if self.pattern is None:
+            return sorted(set(names) & set(self.topics))
+        pattern = self.pattern
+        return sorted(name for name in names if not name.startswith("__") and pattern.fullmatch(name))
 
 
-def parse_options(options: Mapping[str, str]) -> ReadOptions:
-    """Options as Spark passes them, names in any case; raises ValueError with what would be right."""
+def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
+    """Options as Spark passes them, names in any case.
+
+    Args:
+        options: what the job gave.
+        streaming: whether it is a stream: it starts at latest unless told otherwise, and has no end.
+
+    Raises:
+        ValueError: for what is missing, unknown or wrong, with what would be right.
+    """
     given = {name.lower(): value for name, value in options.items()}
-    for name in given:
-        if name not in _KNOWN:
-            raise ValueError(f"tidemark has no option {name!r}; it has {', '.join(sorted(_KNOWN.values()))}")
-    if not given.get("tidemark.bootstrap"):
-        raise ValueError("option 'tidemark.bootstrap' is missing: host:port[,host:port...] of brokers")
-    if given.get("failondataloss", "true").lower() != "true":
-        raise ValueError("failOnDataLoss=false is not offered: a read either gives every record or fails")
-    topics = _topics(given.get("subscribe"), given.get("assign"))
-    starting = _offsets("startingOffsets", given.get("startingoffsets"), "earliest", EARLIEST, LATEST)
-    ending = _offsets("endingOffsets", given.get("endingoffsets"), "latest", LATEST, EARLIEST)
-    for name, offsets in (("startingOffsets", starting), ("endingOffsets", ending)):
-        unknown = sorted(set(offsets) - set(topics))
-        if unknown:
-            raise ValueError(f"{name} names topics that are not read: {', '.join(unknown)}")
-    return ReadOptions(
-        bootstrap=given["tidemark.bootstrap"],
-        topics=topics,
+    _check_names(given)
+    misplaced = [name for name in (_ENDING if streaming else _STREAMING) if name.lower() in given]
+    if misplaced:
+        kind, other = ("stream", "batch reads") if streaming else ("batch read", "streams")
+        raise ValueError(f"option {misplaced[0]!r} is for {other}; this is a {kind}")
+    topics, pattern = _topics(given)
+    starting = parse_place(
+        given, "starting", default=LATEST if streaming else EARLIEST, refused=None if streaming else LATEST
+    )
+    ending = parse_place(given, "ending", default=LATEST, refused=EARLIEST)
+    for place in (starting, ending):
+        for topic, partitions in place.named().items():
+            _check_named(place, topic, partitions, topics, pattern)
+    limit, least = given.get("maxoffsetspertrigger"), given.get("minoffsetspertrigger")
+    most_a_task = given.get("maxrecordsperpartition")
+    parsed = ReadOptions(
+        bootstrap=_bootstrap(given),
+        columns=parse_columns(given),
         starting=starting,
         ending=ending,
+        topics=topics,
+        pattern=pattern,
         min_partitions=_positive("minPartitions", given.get("minpartitions", "1")),
-        include_headers=_boolean("includeHeaders", given.get("includeheaders", "false")),
-        deadline_ms=_positive("deadlineMs", given.get("deadlinems", "120000")),
+        max_records_per_partition=None if most_a_task is None else _positive("maxRecordsPerPartition", most_a_task),
+        fail_on_data_loss=_boolean("failOnDataLoss", given.get("failondataloss", "true")),
+        deadline_ms=_positive("deadlineMs", given.get("deadlinems", str(_DEADLINE_MS))),
+        max_offsets=None if limit is None else _positive("maxOffsetsPerTrigger", limit),
+        min_offsets=0 if least is None else _positive("minOffsetsPerTrigger", least),
+        max_delay_ms=_duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", "15m")),
     )
+    if parsed.max_offsets is not None and parsed.min_offsets > parsed.max_offsets:
+        raise ValueError(
+            f"minOffsetsPerTrigger {parsed.min_offsets} is above maxOffsetsPerTrigger {parsed.max_offsets}"
+        )
+    return parsed
 
 
-def include_headers(options: Mapping[str, str]) -> bool:
-    """The one option that the schema depends on."""
-    given = {name.lower(): value for name, value in options.items()}
-    return _boolean("includeHeaders", given.get("includeheaders", "false"))
+def parse_schema_options(options: Mapping[str, str]) -> Columns:
+    """Those options that the schema depends on; raises ValueError."""
+    return parse_columns({name.lower(): value for name, value in options.items()})
 
 
-def _topics(subscribe: str | None, assign: str | None) -> dict[str, frozenset[int] | None]:
-    if (subscribe is None) == (assign is None):
-        raise ValueError("one of the options 'subscribe' (topic,topic) and 'assign' ({\"topic\": [0, 1]}) must be set")
-    if subscribe is not None:
-        names = [name.strip() for name in subscribe.split(",") if name.strip()]
+def _check_names(given: Mapping[str, str]) -> None:
+    for name in given:
+        if name in _KNOWN or name in _ADDRESSES:
+            continue
+        if name in _WITHOUT_EFFECT:
+            _log.info("option %s of Spark's Kafka source has no effect on tidemark", name)
+        elif name.startswith("kafka."):
+            raise ValueError(f"tidemark has no option {name!r}: it sets up Kafka's own client; leave it out")
+        else:
+            raise ValueError(f"tidemark has no option {name!r}; it has {', '.join(sorted(_KNOWN.values()))}")
+
+
+def _bootstrap(given: Mapping[str, str]) -> str:
+    found = {name: given[name].strip() for name in _ADDRESSES if given.get(name, "").strip()}
+    if not found:
+        raise ValueError("option 'tidemark.bootstrap' is missing: host:port[,host:port...] of brokers")
+    if len(set(found.values())) > 1:
+        raise ValueError(f"options {' and '.join(map(repr, found))} name different brokers; leave one of them out")
+    name, text = next(iter(found.items()))
+    for address in text.split(","):
+        host, _, port = address.strip().rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ValueError(f"option {name!r}: {address.strip()!r} is not host:port")
+    return text
+
+
+def _topics(given: Mapping[str, str]) -> tuple[dict[str, frozenset[int] | None], re.Pattern[str] | None]:
+    found = [name for name in ("subscribe", "subscribePattern", "assign") if name.lower() in given]
+    if len(found) != 1:
+        raise ValueError(
+            "one of the options 'subscribe' (topic,topic), 'subscribePattern' (a regular expression) and 'assign' "
+            f'({{"topic": [0, 1]}}) must be set; here {"none is" if not found else " and ".join(found) + " are"}'
+        )
+    text = given[found[0].lower()]
+    if found == ["subscribe"]:
+        names = [name.strip() for name in text.split(",") if name.strip()]
         if not names:
             raise ValueError("option 'subscribe' names no topic")
-        return dict.fromkeys(names)
-    assert assign is not None
-    parsed = _json("assign", assign)
+        return dict.fromkeys(names), None
+    if found == ["assign"]:
+        return _assigned(text), None
+    if not text.strip():
+        raise ValueError(
+            "option 'subscribePattern' is empty; want a regular expression for whole names, e.g. orders-.*"
+        )
+    try:
+        return {}, re.compile(text.strip())
+    except re.error as error:
+        raise ValueError(f"option 'subscribePattern' is no regular expression: {error}") from error
+
+
+def _assigned(text: str) -> dict[str, frozenset[int] | None]:
     topics: dict[str, frozenset[int] | None] = {}
-    for topic, partitions in parsed.items():
+    for topic, partitions in parse_json_object("assign", text).items():
         if not isinstance(partitions, list) or not partitions or not all(_is_index(index) for index in partitions):
             raise ValueError(f"assign[{topic!r}] is {partitions!r}; want a list of partitions, e.g. [0, 1]")
         topics[topic] = frozenset(partitions)
@@ -108,33 +210,20 @@ def _topics(subscribe: str | None, assign: str | None) -> dict[str, frozenset[in
     return topics
 
 
-def _offsets(name: str, text: str | None, word: str, special: int, refused: int) -> dict[str, dict[int, int]]:
-    """Explicit offsets; {} for the word that is also the default."""
-    if text is None or text.strip().lower() == word:
-        return {}
-    if not text.strip().startswith("{"):
-        raise ValueError(f'{name} is {text!r}; a batch read takes "{word}" or JSON, e.g. {{"topic": {{"0": 23}}}}')
-    offsets: dict[str, dict[int, int]] = {}
-    for topic, partitions in _json(name, text).items():
-        if not isinstance(partitions, dict):
-            raise ValueError(f'{name}[{topic!r}] is {partitions!r}; want offsets by partition, e.g. {{"0": 23}}')
-        offsets[topic] = {}
-        for index, offset in partitions.items():
-            right = index.isdecimal() and isinstance(offset, int) and not isinstance(offset, bool)
-            if not right or offset == refused or offset < EARLIEST:
-                raise ValueError(f"{name}[{topic!r}][{index!r}] is {offset!r}; want an offset, or {special} for {word}")
-            offsets[topic][int(index)] = offset
-    return offsets
-
-
-def _json(name: str, text: str) -> dict[str, Any]:
-    try:
-        parsed = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"option {name!r} is not JSON: {error}") from error
-    if not isinstance(parsed, dict):
-        raise ValueError(f"option {name!r} is {parsed!r}; want a JSON object by topic")
-    return parsed
+def _check_named(
+    place: Place,
+    topic: str,
+    partitions: Mapping[int, int],
+    topics: Mapping[str, frozenset[int] | None],
+    pattern: re.Pattern[str] | None,
+) -> None:
+    read = topic in topics if pattern is None else pattern.fullmatch(topic) is not None
+    if not read:
+        raise ValueError(f"{place.name} names topics that are not read: {topic}")
+    assigned = topics.get(topic)
+    unread = [] if assigned is None else sorted(set(partitions) - assigned)
+    if unread:
+        raise ValueError(f"{place.name} names partitions of {topic} that 'assign' does not: {unread}")
 
 
 def _is_index(value: object) -> bool:
@@ -151,3 +240,10 @@ def _boolean(name: str, text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
         raise ValueError(f"option {name!r} is {text!r}; want true or false")
     return text.strip().lower() == "true"
+
+
+def _duration_ms(name: str, text: str) -> int:
+    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min|h)\s*", text.lower())
+    if found is None:
+        raise ValueError(f"option {name!r} is {text!r}; want a duration, e.g. 15m, 30s or 500ms")
+    return int(found[1]) * _UNITS_MS[found[2]]

@@ -1,12 +1,17 @@
-"""Which offsets each Spark task reads. Pure."""
+"""Which offsets each Spark task of a batch read reads. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tidemark_spark.options import EARLIEST, LATEST, ReadOptions
+from tidemark_spark.filters import EVERYTHING, Narrowing
+from tidemark_spark.options import ReadOptions
+from tidemark_spark.places import EARLIEST, LATEST, Place
+
+_log = logging.getLogger("tidemark.spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,58 +31,131 @@ class OffsetRange:
     start: int
     end: int
 
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
 
-def plan_ranges(options: ReadOptions, bounds: Mapping[str, Mapping[int, PartitionBounds]]) -> list[OffsetRange]:
+
+Bounds = Mapping[str, Mapping[int, PartitionBounds]]
+ByTime = Mapping[tuple[str, int, int], int]
+"""First offset at or after a time, by (topic, partition, milliseconds since 1970); -1: no record is so young."""
+
+
+def times_of(options: ReadOptions, bounds: Bounds, narrowing: Narrowing = EVERYTHING) -> set[tuple[str, int, int]]:
+    """What `plan_ranges` has to know of: (topic, partition, milliseconds since 1970)."""
+    wanted = set()
+    for topic, held in bounds.items():
+        for partition in held:
+            for place in (options.starting, options.ending):
+                time_ms = place.timestamp_of(topic, partition)
+                if time_ms is not None:
+                    wanted.add((topic, partition, time_ms))
+            if narrowing.timestamp_ms is not None:
+                wanted.add((topic, partition, narrowing.timestamp_ms))
+    return wanted
+
+
+def plan_ranges(
+    options: ReadOptions, bounds: Bounds, by_time: ByTime | None = None, narrowing: Narrowing = EVERYTHING
+) -> list[OffsetRange]:
     """The ranges to read, none empty, at least `min_partitions` of them where there are so many offsets.
 
     Args:
         options: what was asked for.
-        bounds: of every partition of every topic asked for.
+        bounds: of every partition of every topic that is read.
+        by_time: what `times_of` asked for.
+        narrowing: what filters leave of it.
 
     Raises:
         ValueError: for a partition that does not exist, or offsets outside of what it holds.
     """
     ranges = []
-    for topic, wanted in options.topics.items():
-        held = bounds[topic]
-        _check_partitions("assign", topic, wanted or (), held)
-        _check_partitions("startingOffsets", topic, options.starting.get(topic, {}), held)
-        _check_partitions("endingOffsets", topic, options.ending.get(topic, {}), held)
+    for topic, held in bounds.items():
+        wanted = options.topics.get(topic)
+        for place in (options.starting, options.ending):
+            check_partitions(place.name, topic, place.named().get(topic, {}), held)
         for partition in sorted(held if wanted is None else wanted):
-            ranges.append(_range(options, topic, partition, held[partition]))
-    return _split([part for part in ranges if part.end > part.start], options.min_partitions)
+            part = _range(options, topic, partition, held[partition], by_time or {})
+            ranges.append(_narrowed(part, narrowing, by_time or {}))
+    return split([part for part in ranges if part.end > part.start], options)
 
 
-def _range(options: ReadOptions, topic: str, partition: int, held: PartitionBounds) -> OffsetRange:
-    start = options.starting.get(topic, {}).get(partition, EARLIEST)
-    end = options.ending.get(topic, {}).get(partition, LATEST)
-    start = held.start if start == EARLIEST else start
-    end = held.end if end == LATEST else end
-    for name, offset in (("startingOffsets", start), ("endingOffsets", end)):
-        if not held.start <= offset <= held.end:
-            raise ValueError(
-                f"{name} asks for offset {offset} of {topic}-{partition}, which holds {held.start} to {held.end}"
-            )
-    if end < start:
-        raise ValueError(f"{topic}-{partition}: endingOffsets {end} is below startingOffsets {start}")
-    return OffsetRange(topic, partition, start, end)
+def resolve(
+    place: Place, topic: str, partition: int, held: PartitionBounds, by_time: ByTime, *, strict: bool = True
+) -> int:
+    """The offset of one end of a read in one partition.
+
+    Args:
+        place: what was asked for.
+        topic: its name.
+        partition: its index.
+        held: what it holds.
+        by_time: see `plan_ranges`.
+        strict: whether an offset outside of what the partition holds is an error, or the nearest one that it holds.
+
+    Raises:
+        ValueError: names the option and the partition.
+    """
+    time_ms = place.timestamp_of(topic, partition)
+    if time_ms is not None:
+        found = by_time[topic, partition, time_ms]
+        if found >= 0:
+            return found
+        if place.young_is_latest:
+            return held.end
+        raise ValueError(
+            f"{place.name} asks for time {time_ms} ms of {topic}-{partition}, which holds no record so young; "
+            "startingOffsetsByTimestampStrategy=latest starts at its end"
+        )
+    offset = place.offset_of(topic, partition)
+    if offset in (EARLIEST, LATEST):
+        return held.start if offset == EARLIEST else held.end
+    if held.start <= offset <= held.end:
+        return offset
+    if strict:
+        raise ValueError(
+            f"{place.name} asks for offset {offset} of {topic}-{partition}, which holds {held.start} to {held.end}"
+        )
+    nearest = min(max(offset, held.start), held.end)
+    _log.warning(
+        "%s asks for offset %d of %s-%d: it is gone, %d is read", place.name, offset, topic, partition, nearest
+    )
+    return nearest
 
 
-def _check_partitions(
-    name: str, topic: str, partitions: Mapping[int, int] | Sequence[int] | frozenset[int], held: Mapping[int, object]
-) -> None:
+def check_partitions(name: str, topic: str, partitions: Collection[int], held: Collection[int]) -> None:
+    """Whether the partitions that an option names exist; raises ValueError."""
     unknown = sorted(set(partitions) - set(held))
     if unknown:
         raise ValueError(f"{name} names partitions of {topic} that do not exist: {unknown}; it has {len(held)}")
 
 
-def _split(ranges: Sequence[OffsetRange], least: int) -> list[OffsetRange]:
-    """Each range in pieces by its share of all offsets, rounded up."""
+def split(ranges: Sequence[OffsetRange], options: ReadOptions) -> list[OffsetRange]:
+    """Each range in pieces by its share of all offsets, rounded up, and none above the bound of a task."""
     total = sum(part.end - part.start for part in ranges)
+    least, most = options.min_partitions, options.max_records_per_partition
     pieces = []
     for part in ranges:
         length = part.end - part.start
         count = 1 if len(ranges) >= least else min(length, -(-least * length // total))
+        if most is not None:
+            count = max(count, -(-length // most))
         cuts = [part.start + length * index // count for index in range(count + 1)]
         pieces += [OffsetRange(part.topic, part.partition, start, end) for start, end in pairwise(cuts)]
     return pieces
+
+
+def _range(options: ReadOptions, topic: str, partition: int, held: PartitionBounds, by_time: ByTime) -> OffsetRange:
+    strict = options.fail_on_data_loss
+    start = resolve(options.starting, topic, partition, held, by_time, strict=strict)
+    end = resolve(options.ending, topic, partition, held, by_time, strict=strict)
+    if end < start:
+        raise ValueError(f"{topic}-{partition}: {options.ending.name} {end} is below {options.starting.name} {start}")
+    return OffsetRange(topic, partition, start, end)
+
+
+def _narrowed(part: OffsetRange, narrowing: Narrowing, by_time: ByTime) -> OffsetRange:
+    start, end = narrowing.offsets(part.topic, part.partition, part.start, part.end)
+    if narrowing.timestamp_ms is not None:
+        first = by_time[part.topic, part.partition, narrowing.timestamp_ms]
+        start = end if first < 0 else max(start, first)
+    return OffsetRange(part.topic, part.partition, start, end)

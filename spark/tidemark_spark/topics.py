@@ -1,59 +1,176 @@
-"""What the source asks of the brokers: what topics hold, and the rows of a range. Stateless, each with a deadline."""
+"""What the source asks of the brokers: what topics hold, and the rows of a range. Each call has a deadline."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
-from tidemark.client.ranges import RangeReader
+from tidemark.client.ranges import Position, RangeReader, StatedOffset
+from tidemark.core.cluster_state import TopicView
+from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 
 from tidemark_spark.options import ReadOptions
-from tidemark_spark.ranges import OffsetRange, PartitionBounds
+from tidemark_spark.ranges import ByTime, OffsetRange, PartitionBounds, check_partitions
 from tidemark_spark.rows import CREATE_TIME, LOG_APPEND_TIME
+from tidemark_spark.stream_offsets import DataLossError
+
+_log = logging.getLogger("tidemark.spark")
+
+GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_PARTITION})
+_LOST: Final = GONE | {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.LOG_TRUNCATED}
+_BAD_READS_MAX: Final = 3
+ADVICE: Final = "failOnDataLoss=false would go on with what is there, count what is not, and log it"
 
 
 @dataclass(frozen=True, slots=True)
-class TopicFacts:
-    """A topic when the query is planned.
+class Assignment:
+    """What one task reads, and what is meant by its names.
 
     Attributes:
-        topic_id: uuid; one that was recreated has another, and is refused rather than read.
-        incarnations: uuid of each partition, likewise.
-        bounds: what each partition holds.
+        offsets: of one partition.
+        topic_id: uuid; a topic that was recreated has another, and is refused rather than read.
+        incarnation: uuid of the partition, likewise.
         timestamp_type: CREATE_TIME or LOG_APPEND_TIME.
+        last_epoch: leader epoch that what lies before the range is not younger than; -1: not known.
     """
 
+    offsets: OffsetRange
     topic_id: str
-    incarnations: Mapping[int, str]
-    bounds: Mapping[int, PartitionBounds]
+    incarnation: str
     timestamp_type: int
+    last_epoch: int = NO_EPOCH
 
 
-def describe(options: ReadOptions) -> dict[str, TopicFacts]:
-    """Every topic asked for; raises TidemarkError, e.g. UNKNOWN_TOPIC or BROKER_NOT_AVAILABLE."""
-    with RangeReader(options.bootstrap, deadline_s=options.deadline_ms / 1000) as reader:
-        described = {}
-        for name, topic in reader.topics(list(options.topics)).items():
-            held = reader.bounds(name, sorted(topic.partitions))
-            append_time = topic.configs.get("message.timestamp.type") == "LogAppendTime"
-            described[name] = TopicFacts(
-                topic_id=topic.topic_id,
-                incarnations={index: partition.incarnation for index, partition in topic.partitions.items()},
-                bounds={index: PartitionBounds(start, end) for index, (start, end) in held.items()},
-                timestamp_type=LOG_APPEND_TIME if append_time else CREATE_TIME,
-            )
-    return described
+def open_reader(options: ReadOptions) -> RangeReader:
+    """A client; it connects when it is first asked."""
+    return RangeReader(options.bootstrap, deadline_s=options.deadline_ms / 1000)
 
 
-def read(options: ReadOptions, offsets: OffsetRange, *, topic_id: str, incarnation: str) -> Iterator[pa.RecordBatch]:
-    """The rows of one range, in order, each once; raises TidemarkError when they cannot all be had."""
-    with RangeReader(options.bootstrap, deadline_s=options.deadline_ms / 1000) as reader:
-        yield from reader.read(
-            offsets.topic,
-            offsets.partition,
-            offsets.start,
-            offsets.end,
-            topic_id=topic_id,
-            incarnation=incarnation,
-        )
+def find_topics(reader: RangeReader, options: ReadOptions) -> dict[str, TopicView]:
+    """Every topic that the options ask for, by name; raises TidemarkError, e.g. UNKNOWN_TOPIC."""
+    if options.pattern is None:
+        return dict(reader.topics(sorted(options.topics)))
+    return find_existing(reader, options)
+
+
+def find_existing(reader: RangeReader, options: ReadOptions) -> dict[str, TopicView]:
+    """As `find_topics`, without those that do not exist."""
+    found = reader.topics(None)
+    return {name: found[name] for name in options.chosen(found)}
+
+
+def partitions_of(options: ReadOptions, topic: TopicView) -> list[TopicPartition]:
+    """The partitions of a topic that are read; raises ValueError for one that it does not have."""
+    wanted = options.topics.get(topic.topic)
+    check_partitions("assign", topic.topic, wanted or (), topic.partitions)
+    return [
+        TopicPartition(topic.topic, index) for index in sorted(topic.partitions) if wanted is None or index in wanted
+    ]
+
+
+def find_bounds(
+    reader: RangeReader, options: ReadOptions, topics: Mapping[str, TopicView]
+) -> dict[str, dict[int, PartitionBounds]]:
+    """What every partition holds now that is read, with two requests to each leader."""
+    wanted = [where for topic in topics.values() for where in partitions_of(options, topic)]
+    first = reader.offsets(dict.fromkeys(wanted, "earliest"))
+    end = reader.offsets(dict.fromkeys(wanted, "latest"))
+    bounds: dict[str, dict[int, PartitionBounds]] = {name: {} for name in topics}
+    for where in wanted:
+        bounds[where.topic][where.partition] = PartitionBounds(first[where].offset, end[where].offset)
+    return bounds
+
+
+def find_times(reader: RangeReader, wanted: set[tuple[str, int, int]]) -> ByTime:
+    """The first offset at or after each time, by (topic, partition, milliseconds since 1970); -1: none is so young."""
+    found: dict[tuple[str, int, int], int] = {}
+    left = set(wanted)
+    while left:  # a partition may be asked for two times: one request has one of them
+        asked = {TopicPartition(topic, partition): time_ms for topic, partition, time_ms in left}
+        positions: dict[TopicPartition, Position] = {where: time_ms * 1000 for where, time_ms in asked.items()}
+        for where, stated in reader.offsets(positions).items():
+            key = (where.topic, where.partition, asked[where])
+            found[key] = stated.offset
+            left.discard(key)
+    return found
+
+
+def find_latest(reader: RangeReader, wanted: list[TopicPartition]) -> dict[TopicPartition, StatedOffset]:
+    """High watermarks, with one request to each leader."""
+    return reader.offsets(dict.fromkeys(wanted, "latest"))
+
+
+def find_earliest(reader: RangeReader, wanted: list[TopicPartition]) -> dict[TopicPartition, StatedOffset]:
+    """First offsets, likewise."""
+    return reader.offsets(dict.fromkeys(wanted, "earliest"))
+
+
+def timestamp_type(topic: TopicView) -> int:
+    """CREATE_TIME or LOG_APPEND_TIME."""
+    append_time = topic.configs.get("message.timestamp.type") == "LogAppendTime"
+    return LOG_APPEND_TIME if append_time else CREATE_TIME
+
+
+def read(options: ReadOptions, task: Assignment) -> Iterator[pa.RecordBatch]:
+    """The rows of one range in record.schema.OFFSET_SCHEMA, in order, each once.
+
+    A leader that dies meanwhile is waited for, and its successor asked. With failOnDataLoss=false what is gone is
+    skipped, counted and logged.
+
+    Raises:
+        DataLossError: names the range, and what became of its records.
+        TidemarkError: REQUEST_TIMED_OUT, with the last refusal.
+    """
+    part = task.offsets
+    started_s = time.monotonic()
+    position, end, last_epoch = part.start, part.end, task.last_epoch
+    rows, skipped, size_bytes, bad_reads = 0, 0, 0, 0
+    with open_reader(options) as reader:
+        while position < end:
+            try:
+                for found in reader.read(
+                    part.topic,
+                    part.partition,
+                    position,
+                    end,
+                    topic_id=task.topic_id,
+                    incarnation=task.incarnation,
+                    last_epoch=last_epoch,
+                ):
+                    yield found
+                    rows += found.num_rows
+                    size_bytes += found.nbytes
+                    position = found.column(4)[-1].as_py() + 1
+                    last_epoch = NO_EPOCH
+                break
+            except TidemarkError as error:
+                if error.code is ErrorCode.CORRUPT_BATCH and bad_reads < _BAD_READS_MAX:
+                    bad_reads += 1
+                    continue
+                if error.code not in _LOST:
+                    raise TidemarkError(error.code, f"{part}: {error.message}", error.metadata) from error
+                if options.fail_on_data_loss:
+                    raise DataLossError(f"{part}: {error}; {ADVICE}") from error
+                before, (position, end, last_epoch) = end - position, _go_on(reader, part, position, end, error)
+                skipped += before - (end - position)
+                _log.warning("%s: %s; %d offsets are skipped", part, error, before - (end - position))
+    took_s = time.monotonic() - started_s
+    _log.info("read %s: %d rows, %d bytes in %.2f s, %d skipped", part, rows, size_bytes, took_s, skipped)
+
+
+def _go_on(
+    reader: RangeReader, part: OffsetRange, position: int, end: int, error: TidemarkError
+) -> tuple[int, int, int]:
+    """Where to read on when records are gone: first offset, end, and the epoch before it."""
+    if error.code in GONE:
+        return end, end, NO_EPOCH
+    where = TopicPartition(part.topic, part.partition)
+    if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+        first = reader.offsets({where: "earliest"})[where].offset
+        return min(max(first, position), end), end, NO_EPOCH
+    left = max(position, min(end, reader.offsets({where: "latest"})[where].offset))
+    return position, left, NO_EPOCH

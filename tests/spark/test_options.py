@@ -7,8 +7,10 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidemark_spark.options import parse_options
-from tidemark_spark.ranges import OffsetRange, PartitionBounds, plan_ranges
+from tidemark_spark.columns import Malformed, ValueFormat
+from tidemark_spark.filters import Comparison, narrow
+from tidemark_spark.options import parse_options, parse_schema_options
+from tidemark_spark.ranges import OffsetRange, PartitionBounds, plan_ranges, times_of
 
 BOOTSTRAP = {"tidemark.bootstrap": "127.0.0.1:9192"}
 FLIGHTS = {**BOOTSTRAP, "subscribe": "flights"}
@@ -22,7 +24,7 @@ def test_everything_is_read_when_no_offsets_are_given() -> None:
 
 def test_option_names_are_read_in_any_case() -> None:
     options = parse_options({**FLIGHTS, "ENDINGOFFSETS": "latest", "minpartitions": "3", "IncludeHeaders": "True"})
-    assert (options.min_partitions, options.include_headers) == (3, True)
+    assert (options.min_partitions, options.columns.names[-1]) == (3, "headers")
 
 
 def test_explicit_offsets_are_inclusive_at_the_start_and_exclusive_at_the_end() -> None:
@@ -34,6 +36,76 @@ def test_explicit_offsets_are_inclusive_at_the_start_and_exclusive_at_the_end() 
 def test_assign_reads_the_partitions_it_names_and_no_others() -> None:
     planned = plan_ranges(parse_options({**BOOTSTRAP, "assign": '{"flights": [1]}'}), HELD)
     assert planned == [OffsetRange("flights", 1, 0, 50)]
+
+
+def test_no_task_gets_more_offsets_than_it_may_have() -> None:
+    planned = plan_ranges(parse_options({**FLIGHTS, "maxRecordsPerPartition": "30"}), HELD)
+    assert max(part.end - part.start for part in planned) <= 30
+    assert sum(part.end - part.start for part in planned) == 150
+
+
+def test_a_pattern_matches_whole_names_and_no_internal_topics() -> None:
+    options = parse_options({**BOOTSTRAP, "subscribePattern": ".*s"})
+    assert options.chosen(["trains", "flights", "trainsets-1", "__consumer_offsets"]) == ["flights", "trains"]
+
+
+def test_a_kafka_job_moves_with_its_options() -> None:
+    options = parse_options(
+        {
+            "kafka.bootstrap.servers": "127.0.0.1:9192",
+            "subscribe": "flights",
+            "startingOffsets": '{"flights": {"0": -1, "1": -2, "2": 7}}',
+            "maxOffsetsPerTrigger": "1000",
+            "minOffsetsPerTrigger": "10",
+            "maxTriggerDelay": "2m",
+            "kafka.group.id": "spark",
+            "fetchOffset.numRetries": "5",
+        },
+        streaming=True,
+    )
+    assert options.bootstrap == "127.0.0.1:9192"
+    assert options.starting.offsets == {"flights": {0: -1, 1: -2, 2: 7}}
+    assert (options.max_offsets, options.min_offsets, options.max_delay_ms) == (1000, 10, 120_000)
+
+
+def test_a_time_is_the_first_offset_at_or_after_it_and_the_end_where_nothing_is_so_young() -> None:
+    times = {"startingOffsetsByTimestamp": '{"flights": {"0": 5}}', "endingTimestamp": "9"}
+    options = parse_options({**FLIGHTS, **times})
+    wanted = times_of(options, HELD)
+    assert wanted == {("flights", 0, 5), ("flights", 0, 9), ("flights", 1, 9), ("flights", 2, 9)}
+    by_time = {("flights", 0, 5): 33, ("flights", 0, 9): 44, ("flights", 1, 9): -1, ("flights", 2, 9): -1}
+    assert plan_ranges(options, HELD, by_time) == [OffsetRange("flights", 0, 33, 44), OffsetRange("flights", 1, 0, 50)]
+
+
+def test_a_start_time_after_every_record_is_an_error_or_the_end_as_asked() -> None:
+    young = {("flights", partition, 9): -1 for partition in HELD["flights"]}
+    with pytest.raises(ValueError, match=r"startingTimestamp asks for time 9 ms of flights-0"):
+        plan_ranges(parse_options({**FLIGHTS, "startingTimestamp": "9"}), HELD, young)
+    lenient = {"startingTimestamp": "9", "startingOffsetsByTimestampStrategy": "latest"}
+    assert plan_ranges(parse_options({**FLIGHTS, **lenient}), HELD, young) == []
+
+
+def test_the_schema_follows_from_the_options() -> None:
+    json_values = {"valueFormat": "json", "valueSchema": "carrier STRING, delay INT", "malformedValues": "deadLetter"}
+    columns = parse_schema_options({**json_values, "columns": "offset, VALUE"})
+    assert columns.ddl() == "offset bigint, value struct<carrier STRING, delay INT>, deadLetter binary"
+    assert (columns.value_format, columns.malformed) == (ValueFormat.JSON, Malformed.DEAD_LETTER)
+
+
+@given(
+    partition=st.integers(0, 3),
+    offset=st.integers(-5, 60),
+    operator=st.sampled_from(["=", "<", "<=", ">", ">="]),
+    members=st.sets(st.integers(0, 4), max_size=3),
+)
+def test_no_row_that_passes_the_filters_is_left_out(
+    partition: int, offset: int, operator: str, members: set[int]
+) -> None:
+    narrowing = narrow([Comparison("partition", "in", tuple(members)), Comparison("offset", operator, offset)])
+    start, end = narrowing.offsets("flights", partition, 3, 50)
+    passes = {"=": int.__eq__, "<": int.__lt__, "<=": int.__le__, ">": int.__gt__, ">=": int.__ge__}[operator]
+    wanted = [at for at in range(3, 50) if partition in members and passes(at, offset)]
+    assert list(range(start, end)) == wanted
 
 
 @given(least=st.integers(1, 400), lengths=st.lists(st.integers(0, 300), min_size=1, max_size=8))
@@ -51,6 +123,23 @@ def test_splitting_covers_every_offset_once_in_order(least: int, lengths: list[i
     [
         ({"subscribe": "flights"}, "tidemark.bootstrap"),
         (BOOTSTRAP, "one of the options"),
+        ({**FLIGHTS, "tidemark.bootstrap": "localhost"}, "'localhost' is not host:port"),
+        ({**FLIGHTS, "kafka.bootstrap.servers": "other:9192"}, "name different brokers"),
+        ({**FLIGHTS, "kafka.security.protocol": "SSL"}, "'kafka.security.protocol'"),
+        ({**FLIGHTS, "subscribePattern": "f.*"}, "subscribe and subscribePattern are"),
+        ({**BOOTSTRAP, "subscribePattern": "["}, "is no regular expression"),
+        ({**FLIGHTS, "maxOffsetsPerTrigger": "5"}, "'maxOffsetsPerTrigger' is for streams"),
+        ({**FLIGHTS, "startingTimestamp": "yesterday"}, "want milliseconds since 1970"),
+        ({**FLIGHTS, "startingOffsetsByTimestampStrategy": "guess"}, "want error or latest"),
+        ({**FLIGHTS, "columns": "value, size"}, "names 'size'"),
+        ({**FLIGHTS, "columns": "value, value"}, "names a column twice"),
+        ({**FLIGHTS, "valueFormat": "avro"}, "want one of bytes, string, json, arrow"),
+        ({**FLIGHTS, "valueSchema": "a INT"}, "'valueSchema' is for valueFormat=json"),
+        ({**FLIGHTS, "malformedValues": "null"}, "'malformedValues' needs a valueFormat"),
+        (
+            {**BOOTSTRAP, "assign": '{"flights": [0]}', "startingOffsets": '{"flights": {"1": 5}}'},
+            "startingOffsets names partitions of flights that 'assign' does not: [1]",
+        ),
         ({**FLIGHTS, "assign": '{"flights": [0]}'}, "one of the options"),
         ({**BOOTSTRAP, "subscribe": " , "}, "names no topic"),
         ({**FLIGHTS, "startingOffset": "earliest"}, "no option 'startingoffset'"),
@@ -63,7 +152,7 @@ def test_splitting_covers_every_offset_once_in_order(least: int, lengths: list[i
         ({**BOOTSTRAP, "assign": '{"flights": [true]}'}, "want a list of partitions"),
         ({**FLIGHTS, "minPartitions": "0"}, "want a whole number from 1"),
         ({**FLIGHTS, "includeHeaders": "yes"}, "want true or false"),
-        ({**FLIGHTS, "failOnDataLoss": "false"}, "every record or fails"),
+        ({**FLIGHTS, "failOnDataLoss": "maybe"}, "want true or false"),
     ],
 )
 def test_a_wrong_option_is_refused_with_what_would_be_right(options: dict[str, str], sentence: str) -> None:
@@ -83,3 +172,28 @@ def test_a_wrong_option_is_refused_with_what_would_be_right(options: dict[str, s
 def test_offsets_that_the_topic_does_not_hold_are_refused(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         plan_ranges(parse_options({**FLIGHTS, **options}), HELD)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"endingOffsets": "latest"}, "'endingOffsets' is for batch reads"),
+        ({"startingOffsets": "newest"}, 'it takes "earliest" or "latest", or JSON'),
+        ({"maxOffsetsPerTrigger": "0"}, "want a whole number from 1"),
+        ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "minOffsetsPerTrigger 6 is above"),
+        ({"maxTriggerDelay": "soon"}, "want a duration"),
+    ],
+)
+def test_a_wrong_option_of_a_stream_is_refused_with_what_would_be_right(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        parse_options({**FLIGHTS, **options}, streaming=True)
+
+
+def test_json_values_need_a_schema() -> None:
+    with pytest.raises(ValueError, match="needs the option 'valueSchema'"):
+        parse_schema_options({"valueFormat": "json"}).ddl()
+
+
+def test_what_is_gone_is_passed_over_only_when_told_so() -> None:
+    options = {"startingOffsets": '{"flights": {"0": 4}}', "failOnDataLoss": "false"}
+    assert plan_ranges(parse_options({**FLIGHTS, **options}), HELD)[0] == OffsetRange("flights", 0, 10, 110)

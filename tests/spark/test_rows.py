@@ -4,11 +4,40 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 from tidemark.record.schema import HEADERS_TYPE, OFFSET_SCHEMA, TIMESTAMP_TYPE
+from tidemark_spark.columns import parse_columns
+from tidemark_spark.compat import arrow_schema
 from tidemark_spark.ranges import OffsetRange
-from tidemark_spark.rows import CREATE_TIME, LOG_APPEND_TIME, to_columns
+from tidemark_spark.rows import CREATE_TIME, LOG_APPEND_TIME, MERGED_ROWS, merged, to_columns
 
 RANGE = OffsetRange("flights", 4, 7, 10)
+TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+}
+
+
+def convert(rows: pa.RecordBatch, *, timestamp_type: int = CREATE_TIME, **options: str) -> pa.RecordBatch:
+    columns = parse_columns(options)
+    schema = arrow_schema(StructType([StructField(name, TYPES[name]) for name in columns.names]))
+    return to_columns(rows, RANGE, columns, schema, timestamp_type=timestamp_type)
 
 
 def records() -> pa.RecordBatch:
@@ -25,7 +54,7 @@ def records() -> pa.RecordBatch:
 
 
 def test_every_record_becomes_a_row_with_its_place() -> None:
-    columns = to_columns(records(), RANGE, timestamp_type=CREATE_TIME, with_headers=False)
+    columns = convert(records())
     assert columns.schema.names == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
     assert columns.column("topic").to_pylist() == ["flights"] * 3
     assert columns.column("partition").to_pylist() == [4, 4, 4]
@@ -35,13 +64,25 @@ def test_every_record_becomes_a_row_with_its_place() -> None:
 
 
 def test_the_kind_of_time_is_told_as_kafka_does() -> None:
-    columns = to_columns(records(), RANGE, timestamp_type=LOG_APPEND_TIME, with_headers=False)
+    columns = convert(records(), timestamp_type=LOG_APPEND_TIME)
     assert columns.column("timestampType").to_pylist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("skipped", [0, 1, 2, 3])
 def test_headers_keep_order_repeats_and_absence(skipped: int) -> None:
-    columns = to_columns(records().slice(skipped), RANGE, timestamp_type=CREATE_TIME, with_headers=True)
+    columns = convert(records().slice(skipped), includeheaders="true")
     expected = [[{"key": "a", "value": b"x"}, {"key": "a", "value": None}], None, []]
     assert columns.column("headers").to_pylist() == expected[skipped:]
     columns.validate(full=True)
+
+
+def test_columns_are_those_asked_for_in_that_order() -> None:
+    columns = convert(records(), columns="offset, value")
+    assert columns.schema.names == ["offset", "value"]
+    assert columns.column("value").to_pylist() == [b"1", b"2", None]
+
+
+def test_small_batches_become_large_ones_with_the_same_rows() -> None:
+    batches = list(merged(records() for _ in range(10_000)))
+    assert [batch.num_rows >= MERGED_ROWS for batch in batches] == [True, False]
+    assert pa.Table.from_batches(batches).column("offset").to_pylist() == [7, 8, 9] * 10_000

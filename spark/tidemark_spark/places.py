@@ -1,0 +1,130 @@
+"""Where a read begins and ends, as the options of Spark's Kafka source say it: words, offsets, times. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+EARLIEST: Final = -2
+"""As in Spark's Kafka source: the first offset there is."""
+LATEST: Final = -1
+"""The high watermark when the query, or the micro-batch, is planned."""
+
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One end of a read. Of a partition, what names it comes first, then the time of all, then the word.
+
+    Attributes:
+        name: the option that said so, for errors.
+        word: EARLIEST or LATEST, of what nothing else is said about.
+        offsets: by topic and partition; EARLIEST and LATEST among them.
+        timestamp_ms: the first offset at or after it, milliseconds since 1970, in every partition; None: not given.
+        timestamps_ms: likewise by topic and partition.
+        young_is_latest: where no record is so young: LATEST rather than an error.
+    """
+
+    name: str
+    word: int
+    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    timestamp_ms: int | None = None
+    timestamps_ms: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    young_is_latest: bool = False
+
+    def timestamp_of(self, topic: str, partition: int) -> int | None:
+        """The time that this end of a partition was given by, milliseconds since 1970."""
+        return self.timestamps_ms.get(topic, {}).get(partition, self.timestamp_ms)
+
+    def offset_of(self, topic: str, partition: int) -> int:
+        """The offset, EARLIEST or LATEST, where no time was given."""
+        return self.offsets.get(topic, {}).get(partition, self.word)
+
+    def named(self) -> Mapping[str, Mapping[int, int]]:
+        """The partitions that it names, by topic."""
+        return self.timestamps_ms or self.offsets
+
+
+def parse_place(given: Mapping[str, str], which: str, *, default: int, refused: int | None) -> Place:
+    """One end of a read, from its four options; the first of them that is given counts, as in Spark's Kafka source.
+
+    Args:
+        given: options by their names in lower case.
+        which: "starting" or "ending".
+        default: EARLIEST or LATEST.
+        refused: the word that makes no sense here; None: both do.
+
+    Raises:
+        ValueError: with what would be right.
+    """
+    strategy_name = f"{which}OffsetsByTimestampStrategy"
+    strategy = given.get(strategy_name.lower(), "error" if which == "starting" else "latest").strip().lower()
+    if strategy not in ("error", "latest"):
+        raise ValueError(f"option {strategy_name!r} is {strategy!r}; want error or latest")
+    lenient = strategy == "latest"
+    name = f"{which}Timestamp"
+    text = given.get(name.lower())
+    if text is not None:
+        if not text.strip().isdecimal():
+            raise ValueError(f"option {name!r} is {text!r}; want milliseconds since 1970, e.g. 1735689600000")
+        return Place(name, default, timestamp_ms=int(text), young_is_latest=lenient)
+    name = f"{which}OffsetsByTimestamp"
+    text = given.get(name.lower())
+    if text is not None:
+        times = _numbers(name, text, "milliseconds since 1970")
+        for topic, partitions in times.items():
+            for partition, time_ms in partitions.items():
+                if time_ms < 0:
+                    raise ValueError(
+                        f"{name}[{topic!r}]['{partition}'] is {time_ms}; want milliseconds since 1970, from 0"
+                    )
+        return Place(name, default, timestamps_ms=times, young_is_latest=lenient)
+    return _by_offsets(given, f"{which}Offsets", default, refused)
+
+
+def _by_offsets(given: Mapping[str, str], name: str, default: int, refused: int | None) -> Place:
+    text = given.get(name.lower())
+    words = [word for word, special in _WORDS.items() if special != refused]
+    if text is None:
+        return Place(name, default)
+    word = text.strip().lower()
+    if word in words:
+        return Place(name, _WORDS[word])
+    if not text.strip().startswith("{"):
+        allowed = " or ".join(f'"{word}"' for word in words)
+        raise ValueError(f'{name} is {text!r}; here it takes {allowed}, or JSON, e.g. {{"topic": {{"0": 23}}}}')
+    offsets = _numbers(name, text, "an offset")
+    for topic, partitions in offsets.items():
+        for partition, offset in partitions.items():
+            if offset == refused or offset < EARLIEST:
+                allowed = " or ".join(f"{_WORDS[word]} for {word}" for word in words)
+                raise ValueError(f"{name}[{topic!r}]['{partition}'] is {offset}; want an offset, or {allowed}")
+    return Place(name, default, offsets=offsets)
+
+
+def _numbers(name: str, text: str, what: str) -> dict[str, dict[int, int]]:
+    """Whole numbers by topic and partition."""
+    found: dict[str, dict[int, int]] = {}
+    for topic, partitions in parse_json_object(name, text).items():
+        if not isinstance(partitions, dict):
+            raise ValueError(f'{name}[{topic!r}] is {partitions!r}; want {what} by partition, e.g. {{"0": 23}}')
+        found[topic] = {}
+        for index, number in partitions.items():
+            if not index.isdecimal() or not isinstance(number, int) or isinstance(number, bool):
+                raise ValueError(f'{name}[{topic!r}][{index!r}] is {number!r}; want {what} by partition: {{"0": 23}}')
+            found[topic][int(index)] = number
+    return found
+
+
+def parse_json_object(name: str, text: str) -> dict[str, Any]:
+    """The object that an option holds; raises ValueError that names the option."""
+    try:
+        parsed = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"option {name!r} is not JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise ValueError(f"option {name!r} is {parsed!r}; want a JSON object by topic")
+    return parsed

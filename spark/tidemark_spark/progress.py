@@ -1,0 +1,147 @@
+"""How far a streaming query is in each partition, and what it is behind: from the progress that Spark reports."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from tidemark_spark.stream_offsets import CheckpointError, StreamOffset, from_json
+
+_log = logging.getLogger("tidemark.spark.progress")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """One partition after a micro-batch.
+
+    Attributes:
+        topic: its name.
+        partition: its index.
+        offset: of the next record to read.
+        read_offsets: how many offsets the micro-batch took; None for the first one of a query, whose start Spark does
+            not report.
+        lag_offsets: how many there were beyond it when it was planned; None where Spark does not report that (PySpark
+            4.0 and 4.1).
+        skipped_offsets: how many were gone before they could be read, since the query began.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    read_offsets: int | None
+    lag_offsets: int | None
+    skipped_offsets: int
+
+
+def partition_progress(source: Mapping[str, Any]) -> list[PartitionProgress]:
+    """Each partition, of one entry of `sources` in a progress; empty where the source is another one than tidemark."""
+    end = _offset(source.get("endOffset"))
+    if end is None:
+        return []
+    start, latest = _offset(source.get("startOffset")), _offset(source.get("latestOffset"))
+    return list(_partitions(start, end, latest))
+
+
+def _partitions(
+    start: StreamOffset | None, end: StreamOffset, latest: StreamOffset | None
+) -> Iterator[PartitionProgress]:
+    for name, topic in end.topics.items():
+        for index, position in topic.partitions.items():
+            before = None if start is None else start.position(name, index)
+            there = None if latest is None else latest.position(name, index)
+            first = position.begin if before is None else before.offset
+            yield PartitionProgress(
+                name,
+                index,
+                position.offset,
+                None if start is None or first is None else max(0, position.offset - first),
+                None if there is None else max(0, there.offset - position.offset),
+                position.skipped,
+            )
+
+
+def _offset(value: Any) -> StreamOffset | None:
+    """An offset as progress shows it, an object or its text."""
+    try:
+        return from_json(json.loads(value) if isinstance(value, str) else value)
+    except (CheckpointError, json.JSONDecodeError):
+        return None
+
+
+class TidemarkListener(StreamingQueryListener):
+    """Logs how far the queries of a session are, by topic, and keeps the last word of each partition.
+
+    spark.streams.addListener(TidemarkListener()). Lines go to the logger tidemark.spark.progress: one for each topic
+    and micro-batch at INFO, with the partition that is furthest behind; one for each partition at DEBUG.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[str, list[PartitionProgress]] = {}
+
+    def partitions(self, query_id: str) -> list[PartitionProgress]:
+        """Each partition of a query after its last micro-batch."""
+        with self._lock:
+            return list(self._last.get(query_id, ()))
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - these names are Spark's
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """A micro-batch is done."""
+        progress = json.loads(event.progress.json)
+        found = [one for source in progress.get("sources", ()) for one in partition_progress(source)]
+        if not found:
+            return
+        with self._lock:
+            self._last[str(progress["id"])] = found
+        name = progress.get("name") or progress["id"]
+        for topic in sorted({one.topic for one in found}):
+            _tell(f"query {name}, batch {progress['batchId']}", topic, [one for one in found if one.topic == topic])
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """There was nothing new."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """The query has ended: it is forgotten."""
+        with self._lock:
+            self._last.pop(str(event.id), None)
+
+
+def _tell(query: str, topic: str, partitions: list[PartitionProgress]) -> None:
+    for one in partitions:
+        _log.debug(
+            "%s: %s-%d is at offset %d, %s read, %s behind, %d skipped",
+            query,
+            topic,
+            one.partition,
+            one.offset,
+            one.read_offsets,
+            one.lag_offsets,
+            one.skipped_offsets,
+        )
+    last = max(partitions, key=lambda one: one.lag_offsets or 0)
+    _log.info(
+        "%s: topic %s, %d partitions: %d offsets read, %d behind, most of them %s-%d with %d; %d skipped so far",
+        query,
+        topic,
+        len(partitions),
+        sum(one.read_offsets or 0 for one in partitions),
+        sum(one.lag_offsets or 0 for one in partitions),
+        topic,
+        last.partition,
+        last.lag_offsets or 0,
+        sum(one.skipped_offsets for one in partitions),
+    )

@@ -1,0 +1,117 @@
+"""The batch reader: plans ranges once, on the driver; every task then reads its range and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+from tidemark.core.cluster_state import TopicView
+
+from tidemark_spark import rows, topics
+from tidemark_spark.columns import Columns
+from tidemark_spark.compat import arrow_schema
+from tidemark_spark.filters import EVERYTHING, Comparison, narrow
+from tidemark_spark.options import ReadOptions
+from tidemark_spark.ranges import OffsetRange, plan_ranges, times_of
+from tidemark_spark.topics import Assignment
+from tidemark_spark.values import check_type
+
+
+@dataclass(frozen=True)
+class TidemarkInputPartition(InputPartition):
+    """What one task reads: stateless, so that a retried task reads the same."""
+
+    task: Assignment
+
+
+def check_schema(schema: StructType, columns: Columns) -> None:
+    """Whether a read gives that schema; raises ValueError that names the column and what it can be."""
+    for field in schema.fields:
+        name = next((known for known in columns.all_names if known == field.name), None)
+        if name is None:
+            raise ValueError(f"the schema has a column {field.name!r}; this read has {', '.join(columns.all_names)}")
+        wanted, found = columns.type_of(name), field.dataType.simpleString()
+        if wanted is not None and found != wanted:
+            hint = "; the option 'valueFormat' makes other types of it" if name == "value" else ""
+            raise ValueError(f"the schema says {found} for the column {name!r}, which is {wanted}{hint}")
+    arrow = arrow_schema(schema)
+    if "value" in arrow.names:
+        check_type(columns.value_format, arrow.field("value").type)
+
+
+def read_task(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, in the order of their offsets, as Spark takes them."""
+    # Where nothing is planned, Spark makes up one task, with a bare partition.
+    if type(partition) is InputPartition and partition.value is None:
+        return
+    assert isinstance(partition, TidemarkInputPartition)
+    task = partition.task
+    arrow = arrow_schema(schema)
+    for records in rows.merged(topics.read(options, task)):
+        yield rows.to_columns(records, task.offsets, options.columns, arrow, timestamp_type=task.timestamp_type)
+
+
+class TidemarkReader(DataSourceReader):
+    """A batch read.
+
+    Args:
+        options: what was asked for.
+        schema: the columns that Spark expects.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        check_schema(schema, options.columns)
+        self._options = options
+        self._schema = schema
+        self._narrowing = EVERYTHING
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each range; the ends are the high watermarks now."""
+        options = self._options
+        with topics.open_reader(options) as reader:
+            found = topics.find_topics(reader, options)
+            bounds = topics.find_bounds(reader, options, found)
+            by_time = topics.find_times(reader, times_of(options, bounds, self._narrowing))
+        planned = plan_ranges(options, bounds, by_time, self._narrowing)
+        return [TidemarkInputPartition(_assignment(part, found)) for part in planned]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range."""
+        return read_task(self._options, self._schema, partition)
+
+
+class TidemarkFilteringReader(TidemarkReader):
+    """A batch read that Spark tells of the query's filters; only where it does (see `compat`)."""
+
+    def pushFilters(self, filters: Sequence[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
+        """Narrow the read by what may be narrowed; Spark applies all of them again."""
+        self._narrowing = narrow(one for one in map(_comparison, filters) if one is not None)
+        return filters
+
+
+def _comparison(pushed: Any) -> Comparison | None:
+    operator = _OPERATORS.get(type(pushed).__name__)
+    if operator is None or len(pushed.attribute) != 1:
+        return None
+    return Comparison(pushed.attribute[0], operator, pushed.value)
+
+
+_OPERATORS: Mapping[str, str] = {
+    "EqualTo": "=",
+    "EqualNullSafe": "=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "In": "in",
+}
+
+
+def _assignment(part: OffsetRange, found: Mapping[str, TopicView]) -> Assignment:
+    topic = found[part.topic]
+    incarnation = topic.partitions[part.partition].incarnation
+    return Assignment(part, topic.topic_id, incarnation, topics.timestamp_type(topic))

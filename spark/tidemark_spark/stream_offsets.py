@@ -1,0 +1,282 @@
+"""The offsets of a streaming query, as its checkpoint keeps them, and how a micro-batch moves them on. Pure.
+
+An offset says which cluster, which topic id and which incarnation of a partition it is of, and the epoch of the leader
+that stated it (rules C7, K1, E4): a name that means something else by now is told apart from the same thing.
+What did not move is kept as it was, to the letter: Spark starts a micro-batch when the text differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+VERSION: Final = 1
+
+
+class DataLossError(RuntimeError):
+    """Records that the query should have read are not there any more."""
+
+
+class CheckpointError(RuntimeError):
+    """The checkpoint is of something else, or cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a query is in one partition.
+
+    Attributes:
+        offset: of the next record to read.
+        leader_epoch: of the leader that stated it; what lies before the offset is not younger.
+        incarnation: uuid of the partition (rule C7).
+        begin: where the query began in a partition that it met under way, with this very micro-batch; else None.
+        skipped: records that were gone before they could be read, in all.
+    """
+
+    offset: int
+    leader_epoch: int
+    incarnation: str
+    begin: int | None = None
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPosition:
+    """Where a query is in one topic, by partition."""
+
+    topic_id: str
+    partitions: Mapping[int, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """Where a query is, by topic."""
+
+    cluster_id: str
+    topics: Mapping[str, TopicPosition]
+
+    def to_json(self) -> dict[str, Any]:
+        """As the checkpoint keeps it; the same offset is always the same text."""
+        return {
+            "version": VERSION,
+            "cluster": self.cluster_id,
+            "topics": {
+                name: {
+                    "id": topic.topic_id,
+                    "partitions": {str(index): _to_json(topic.partitions[index]) for index in sorted(topic.partitions)},
+                }
+                for name, topic in sorted(self.topics.items())
+            },
+        }
+
+    def position(self, topic: str, partition: int) -> Position | None:
+        """Where the query is in a partition."""
+        found = self.topics.get(topic)
+        return None if found is None else found.partitions.get(partition)
+
+
+def from_json(value: Mapping[str, Any]) -> StreamOffset:
+    """What `to_json` gave; raises CheckpointError."""
+    version = value.get("version") if isinstance(value, Mapping) else None
+    if version != VERSION:
+        raise CheckpointError(
+            f"the checkpoint is no offset of the source tidemark in version {VERSION}: {str(value)[:200]}; "
+            "give the query a new checkpointLocation"
+        )
+    try:
+        topics = {
+            name: TopicPosition(
+                topic["id"], {int(index): _position(entry) for index, entry in topic["partitions"].items()}
+            )
+            for name, topic in value["topics"].items()
+        }
+        return StreamOffset(value["cluster"], topics)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"the checkpoint is damaged: {error!r} in {str(value)[:200]}") from error
+
+
+def _to_json(position: Position) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "offset": position.offset,
+        "leaderEpoch": position.leader_epoch,
+        "incarnation": position.incarnation,
+    }
+    if position.begin is not None:
+        entry["begin"] = position.begin
+    if position.skipped:
+        entry["skipped"] = position.skipped
+    return entry
+
+
+def _position(entry: Mapping[str, Any]) -> Position:
+    return Position(
+        entry["offset"], entry["leaderEpoch"], entry["incarnation"], entry.get("begin"), entry.get("skipped", 0)
+    )
+
+
+# -- from one micro-batch to the next ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """What there is.
+
+    Attributes:
+        latest: high watermarks.
+        log_starts: first offsets, by (topic, partition), of those partitions where they were asked for.
+    """
+
+    latest: StreamOffset
+    log_starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """From where to where one partition may go."""
+
+    begin: int
+    end: Position
+    known: Position | None
+    skipped: int = 0
+
+
+def advance(start: StreamOffset, available: Available, limit: int | None) -> StreamOffset:
+    """The end of the next micro-batch.
+
+    What was lost is skipped here, and counted: `losses` says what it was, for those who rather fail.
+
+    Args:
+        start: the end of the one before.
+        available: what there is now.
+        limit: most offsets of it; None: all there are.
+    """
+    ways = {
+        (name, index): _way(start, available, name, index)
+        for name, topic in available.latest.topics.items()
+        for index in topic.partitions
+    }
+    lengths = {where: way.end.offset - way.begin for where, way in ways.items()}
+    shares = lengths if limit is None else share(lengths, limit)
+    topics: dict[str, TopicPosition] = {}
+    for name, topic in available.latest.topics.items():
+        moved = {index: _moved(ways[name, index], shares[name, index]) for index in topic.partitions}
+        topics[name] = TopicPosition(topic.topic_id, moved)
+    return StreamOffset(start.cluster_id, topics)
+
+
+def _way(start: StreamOffset, available: Available, topic: str, partition: int) -> _Way:
+    end = available.latest.topics[topic].partitions[partition]
+    first = available.log_starts.get((topic, partition), 0)
+    known = start.position(topic, partition)
+    before = start.topics.get(topic)
+    same = before is not None and before.topic_id == available.latest.topics[topic].topic_id
+    if known is None or not same or known.incarnation != end.incarnation:
+        return _Way(min(first, end.offset), end, None, 0 if known is None else known.skipped)
+    if end.offset < known.offset:  # the log was cut: what is left of it was read
+        return _Way(end.offset, end, None, known.skipped + known.offset - end.offset)
+    begin = min(max(known.offset, first), end.offset)
+    return _Way(begin, end, known, known.skipped + begin - known.offset)
+
+
+def _moved(way: _Way, count: int) -> Position:
+    if way.known is not None and way.begin + count == way.known.offset:
+        return way.known
+    begin = way.begin if way.known is None else None
+    return replace(way.end, offset=way.begin + count, begin=begin, skipped=way.skipped)
+
+
+def share(lengths: Mapping[tuple[str, int], int], limit: int) -> dict[tuple[str, int], int]:
+    """`limit` offsets among partitions by how many each has; one at least to each, where they suffice."""
+    total = sum(lengths.values())
+    if total <= limit:
+        return dict(lengths)
+    waiting = sorted((where for where in lengths if lengths[where]), key=lambda where: (-lengths[where], where))
+    floor = 1 if limit >= len(waiting) else 0
+    rest = limit - floor * len(waiting)
+    left = total - floor * len(waiting)
+    shares = dict.fromkeys(lengths, 0)
+    for where in waiting:
+        shares[where] = floor + (rest * (lengths[where] - floor) // left if left else 0)
+    over = limit - sum(shares.values())
+    for where in waiting:  # what the divisions left over, one each: fewer than there are partitions with room
+        given = min(1, over, lengths[where] - shares[where])
+        shares[where] += given
+        over -= given
+    return shares
+
+
+def clamp(available: StreamOffset, target: StreamOffset) -> StreamOffset:
+    """What there is, but nothing beyond a target that was set before: partitions that came since are left out."""
+    topics = {}
+    for name, topic in available.topics.items():
+        bound = target.topics.get(name)
+        if bound is None or bound.topic_id != topic.topic_id:
+            continue
+        kept = {
+            index: position if position.offset <= bound.partitions[index].offset else bound.partitions[index]
+            for index, position in topic.partitions.items()
+            if index in bound.partitions
+        }
+        topics[name] = TopicPosition(topic.topic_id, kept)
+    return StreamOffset(available.cluster_id, topics)
+
+
+def waiting(start: StreamOffset, available: Available) -> int:
+    """How many offsets the next micro-batch could have."""
+    end = advance(start, available, None)
+    total = 0
+    for name, topic in end.topics.items():
+        for index, position in topic.partitions.items():
+            before = start.position(name, index)
+            from_offset = position.begin if position.begin is not None else (before.offset if before else 0)
+            total += max(0, position.offset - from_offset)
+    return total
+
+
+# -- what is wrong -------------------------------------------------------------------------------------------------
+
+
+def check_cluster(start: StreamOffset, cluster_id: str) -> None:
+    """Whether a checkpoint is of the cluster that answered; raises CheckpointError."""
+    if start.cluster_id != cluster_id:
+        raise CheckpointError(
+            f"the checkpoint is of cluster {start.cluster_id}, and 'tidemark.bootstrap' leads to cluster {cluster_id}; "
+            "give the right address, or the query a new checkpointLocation"
+        )
+
+
+def losses(start: StreamOffset, available: Available) -> list[str]:
+    """What of a start is not there any more, a sentence each."""
+    told = []
+    for name, topic in start.topics.items():
+        now = available.latest.topics.get(name)
+        if now is None:
+            told.append(f"topic {name} ({topic.topic_id}) was deleted, or is not read any more")
+        elif now.topic_id != topic.topic_id:
+            told.append(
+                f"topic {name} was deleted and created again: the query has read of {topic.topic_id}, "
+                f"the name now means {now.topic_id}"
+            )
+        else:
+            for index, position in topic.partitions.items():
+                sentence = _loss(f"{name}-{index}", position, now.partitions.get(index), available, name, index)
+                if sentence:
+                    told.append(sentence)
+    return told
+
+
+def _loss(where: str, known: Position, now: Position | None, available: Available, topic: str, index: int) -> str:
+    if now is None:
+        return f"{where} was removed"
+    if now.incarnation != known.incarnation:
+        return f"{where} was removed and added again: it holds other records now"
+    if now.offset < known.offset:
+        return (
+            f"{where}: the query has read up to offset {known.offset} (leader epoch {known.leader_epoch}), and it now "
+            f"ends at {now.offset} (leader epoch {now.leader_epoch}): its log was cut by an unclean election"
+        )
+    first = available.log_starts.get((topic, index), 0)
+    if first > known.offset:
+        return f"{where}: offsets {known.offset} to {first} were deleted before they were read"
+    return ""

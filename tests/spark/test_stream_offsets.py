@@ -1,0 +1,168 @@
+"""How a streaming query's offset moves on; pure, no Spark and no brokers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidemark_spark.stream_offsets import (
+    Available,
+    CheckpointError,
+    Position,
+    StreamOffset,
+    TopicPosition,
+    advance,
+    check_cluster,
+    clamp,
+    from_json,
+    losses,
+    share,
+    waiting,
+)
+
+CLUSTER = "cluster-1"
+
+
+def offset_of(topics: dict[str, dict[int, int]], *, epoch: int = 3, topic_id: str = "id") -> StreamOffset:
+    """Offsets by topic and partition, all stated in one leader epoch."""
+    return StreamOffset(
+        CLUSTER,
+        {
+            name: TopicPosition(
+                f"{topic_id}-{name}",
+                {index: Position(offset, epoch, f"incarnation-{index}") for index, offset in partitions.items()},
+            )
+            for name, partitions in topics.items()
+        },
+    )
+
+
+def offsets_in(offset: StreamOffset) -> dict[str, dict[int, int]]:
+    return {
+        name: {index: position.offset for index, position in topic.partitions.items()}
+        for name, topic in offset.topics.items()
+    }
+
+
+TOPICS = st.dictionaries(
+    st.sampled_from(["flights", "trains"]),
+    st.dictionaries(st.integers(0, 4), st.integers(0, 60), min_size=1, max_size=4),
+    min_size=1,
+)
+
+
+@given(ends=TOPICS, limits=st.lists(st.integers(1, 40), min_size=1, max_size=6))
+def test_any_cut_into_micro_batches_reads_every_offset_once_in_order(
+    ends: dict[str, dict[int, int]], limits: list[int]
+) -> None:
+    available = Available(offset_of(ends))
+    position = offset_of({name: dict.fromkeys(partitions, 0) for name, partitions in ends.items()}, epoch=-1)
+    read: dict[tuple[str, int], list[int]] = {}
+    rounds = 0
+    while offsets_in(position) != ends:
+        limit = limits[rounds % len(limits)]
+        before, position = position, advance(position, available, limit)
+        moved = 0
+        for name, topic in position.topics.items():
+            for index, end in topic.partitions.items():
+                start = before.topics[name].partitions[index]
+                read.setdefault((name, index), []).extend(range(start.offset, end.offset))
+                moved += end.offset - start.offset
+        assert 0 < moved <= limit
+        rounds += 1
+    for (name, index), found in read.items():
+        assert found == list(range(ends[name][index]))
+    assert advance(position, available, 5) == position
+
+
+@given(lengths=st.dictionaries(st.integers(0, 9), st.integers(0, 1000), min_size=1), limit=st.integers(1, 500))
+def test_a_limit_is_used_up_and_starves_nobody(lengths: dict[int, int], limit: int) -> None:
+    wanted = {("flights", index): length for index, length in lengths.items()}
+    shares = share(wanted, limit)
+    assert sum(shares.values()) == min(limit, sum(wanted.values()))
+    assert all(0 <= shares[where] <= wanted[where] for where in wanted)
+    waiting_ones = [where for where in wanted if wanted[where]]
+    if limit >= len(waiting_ones):
+        assert all(shares[where] for where in waiting_ones)
+
+
+def test_what_does_not_move_stays_the_same_to_the_letter() -> None:
+    start = offset_of({"flights": {0: 5, 1: 7, 10: 2}}, epoch=1)
+    later = advance(start, Available(offset_of({"flights": {0: 5, 1: 9, 10: 2}}, epoch=4)), None)
+    assert later.topics["flights"].partitions[0] == start.topics["flights"].partitions[0]
+    assert later.topics["flights"].partitions[1] == Position(9, 4, "incarnation-1")
+    still = advance(later, Available(offset_of({"flights": {10: 2, 1: 9, 0: 5}}, epoch=6)), 100)
+    assert json.dumps(still.to_json()) == json.dumps(later.to_json())
+
+
+@given(topics=TOPICS)
+def test_a_checkpoint_gives_back_the_offset(topics: dict[str, dict[int, int]]) -> None:
+    offset = offset_of(topics)
+    assert from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+def test_a_new_partition_is_read_from_its_first_offset_and_says_so_once() -> None:
+    start = offset_of({"flights": {0: 5}})
+    available = Available(offset_of({"flights": {0: 5, 1: 30}}), {("flights", 1): 10})
+    first = advance(start, available, 8)
+    assert first.topics["flights"].partitions[1] == Position(18, 3, "incarnation-1", begin=10)
+    second = advance(first, available, None)
+    assert second.topics["flights"].partitions[1] == Position(30, 3, "incarnation-1")
+
+
+def test_an_available_now_query_stops_at_its_target() -> None:
+    target = offset_of({"flights": {0: 10}})
+    now = offset_of({"flights": {0: 25, 1: 4}, "trains": {0: 3}})
+    assert offsets_in(clamp(now, target)) == {"flights": {0: 10}}
+    assert offsets_in(clamp(offset_of({"flights": {0: 7}}), target)) == {"flights": {0: 7}}
+
+
+def test_what_waits_is_counted_over_all_partitions() -> None:
+    start = offset_of({"flights": {0: 5, 1: 5}})
+    available = Available(offset_of({"flights": {0: 9, 1: 5, 2: 20}}), {("flights", 2): 18})
+    assert waiting(start, available) == 4 + 2
+
+
+def recreated_partition() -> StreamOffset:
+    return StreamOffset(CLUSTER, {"flights": TopicPosition("id-flights", {0: Position(90, 3, "other")})})
+
+
+@pytest.mark.parametrize(
+    ("available", "sentence", "goes_on_at", "skipped"),
+    [
+        (Available(offset_of({"trains": {0: 1}})), "flights (id-flights) was deleted", None, 0),
+        (Available(offset_of({"flights": {0: 90}}, topic_id="new")), "was deleted and created again", 90, 0),
+        (Available(offset_of({"flights": {1: 90}})), "flights-0 was removed", None, 0),
+        (Available(recreated_partition()), "flights-0 was removed and added again", 90, 0),
+        (Available(offset_of({"flights": {0: 30}}, epoch=5)), "cut by an unclean election", 30, 20),
+        (Available(offset_of({"flights": {0: 90}}), {("flights", 0): 60}), "offsets 50 to 60 were deleted", 90, 10),
+    ],
+)
+def test_a_loss_is_named_and_counted_where_it_is_skipped(
+    available: Available, sentence: str, goes_on_at: int | None, skipped: int
+) -> None:
+    start = offset_of({"flights": {0: 50}})
+    told = losses(start, available)
+    assert len(told) == 1
+    assert sentence in told[0]
+    position = advance(start, available, None).position("flights", 0)
+    assert (position and position.offset) == goes_on_at
+    assert (position.skipped if position else 0) == skipped
+
+
+def test_nothing_is_lost_where_everything_is_there() -> None:
+    start = offset_of({"flights": {0: 50}})
+    assert losses(start, Available(offset_of({"flights": {0: 50, 1: 3}, "trains": {0: 1}}))) == []
+
+
+def test_a_checkpoint_of_another_cluster_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="the checkpoint is of cluster cluster-1"):
+        check_cluster(offset_of({"flights": {0: 1}}), "cluster-2")
+
+
+@pytest.mark.parametrize("value", [{}, {"flights": {"0": 5}}, {"version": 1, "cluster": "c", "topics": {"flights": 3}}])
+def test_a_checkpoint_that_is_none_of_ours_is_refused(value: dict[str, object]) -> None:
+    with pytest.raises(CheckpointError, match="the checkpoint is"):
+        from_json(value)
