@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tidemark.client import AdminClient
 from tidemark.local.cluster import LocalCluster
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A local session with this Python."""
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    """A local session with this Python, whose workers import what is here."""
+    paths = [str(ROOT / "services"), str(ROOT / "spark"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ |= {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     builder = SparkSession.builder.master("local[2]").appName("tests")
     for name, value in {
         "spark.ui.enabled": "false",
@@ -34,3 +43,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers, two controllers and an admin service."""
     with LocalCluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster) -> Callable[..., str]:
+    """Makes a topic: topic("flights", partitions=3)."""
+
+    def make(name: str, *, partitions: int = 3) -> str:
+        with AdminClient(cluster.admin_address) as admin:
+            admin.create_topic(name, partitions=partitions, replication_factor=3)
+        return name
+
+    return make

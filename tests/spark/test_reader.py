@@ -1,0 +1,245 @@
+"""The readers of format("tidemark") on real brokers, as Spark calls them, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
+from tidemark.client import AdminClient, Producer
+from tidemark.client.ranges import RangeReader
+from tidemark.local.cluster import LocalCluster, broker_name
+from tidemark.model import TidemarkError
+from tidemark_spark.stream_offsets import CheckpointError, DataLossError
+
+from tests.spark.reading import batch_reader, batches, next_end, places, stream_reader
+
+MakeTopic = Callable[..., str]
+
+
+def options_of(cluster: LocalCluster, topic: str, **more: str) -> dict[str, str]:
+    return {"tidemark.bootstrap": cluster.bootstrap, "subscribe": topic, "startingOffsets": "earliest", **more}
+
+
+def fill(cluster: LocalCluster, topic: str, counts: dict[int, int], *, value: bytes = b"v") -> None:
+    """So many records to each partition."""
+    with Producer(cluster.bootstrap) as producer:
+        for partition, count in counts.items():
+            producer.send_table(topic, pa.table({"value": pa.array([value] * count, pa.binary())}), partition=partition)
+        producer.flush(30)
+
+
+@pytest.fixture(scope="module")
+def cut(cluster: LocalCluster) -> str:
+    with AdminClient(cluster.admin_address) as admin:
+        admin.create_topic("cut", partitions=3, replication_factor=3)
+    for counts in ({0: 20, 1: 3}, {0: 7, 1: 30}, {0: 1}):
+        fill(cluster, "cut", counts)
+    return "cut"
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(limits=st.lists(st.integers(1, 40), min_size=1, max_size=5), least=st.integers(1, 9))
+def test_any_cut_of_a_stream_into_micro_batches_gives_the_rows_of_a_batch_read(
+    cluster: LocalCluster, cut: str, limits: list[int], least: int
+) -> None:
+    options = options_of(cluster, cut, minPartitions=str(least), columns="topic, partition, offset, value")
+    reader = stream_reader(options)
+    found, sizes = [], []
+    position = reader.initialOffset()
+    while True:
+        limit = limits[len(sizes) % len(limits)]
+        bounded = stream_reader({**options, "maxOffsetsPerTrigger": str(limit)})
+        end = next_end(bounded, position, ReadMaxRows(limit))
+        if end == position:
+            break
+        rows = places(bounded, bounded.partitions(position, end))
+        assert rows == places(reader, stream_reader(options).partitions(position, end)), "a replay after a restart"
+        assert 0 < len(rows) <= limit
+        found += rows
+        sizes.append(len(rows))
+        position = end
+        bounded.stop()
+    whole = batch_reader(options)
+    assert sorted(found) == sorted(places(whole, whole.partitions()))
+    assert len(found) == 61
+    reader.stop()
+
+
+def test_a_stream_starts_at_the_end_unless_told_otherwise(cluster: LocalCluster, cut: str) -> None:
+    options = {"tidemark.bootstrap": cluster.bootstrap, "subscribe": cut}
+    starts = stream_reader(options).initialOffset()["topics"][cut]["partitions"]
+    assert {index: entry["offset"] for index, entry in starts.items()} == {"0": 28, "1": 33, "2": 0}
+    named = json.dumps({cut: {"0": 5, "1": -2, "2": -1}})
+    starts = stream_reader({**options, "startingOffsets": named}).initialOffset()["topics"][cut]["partitions"]
+    assert {index: entry["offset"] for index, entry in starts.items()} == {"0": 5, "1": 0, "2": 0}
+
+
+def test_an_available_now_query_ends_at_what_there_was_when_it_began(cluster: LocalCluster, topic: MakeTopic) -> None:
+    name = topic("available-now", partitions=2)
+    fill(cluster, name, {0: 5})
+    reader = stream_reader(options_of(cluster, name, minOffsetsPerTrigger="1000"))
+    start = reader.initialOffset()
+    assert isinstance(reader, SupportsTriggerAvailableNow)
+    reader.prepareForTriggerAvailableNow()
+    fill(cluster, name, {0: 3, 1: 2})
+    end = next_end(reader, start, ReadMinRows(1000))
+    assert places(reader, reader.partitions(start, end)) == [(name, 0, offset) for offset in range(5)]
+    assert next_end(reader, end, ReadMinRows(1000)) == end
+    assert reader.reportLatestOffset()["topics"][name]["partitions"]["0"]["offset"] == 8
+
+
+def test_a_small_micro_batch_waits_for_more_but_not_for_ever(cluster: LocalCluster, topic: MakeTopic) -> None:
+    name = topic("patient", partitions=1)
+    fill(cluster, name, {0: 5})
+    patient = stream_reader(options_of(cluster, name, minOffsetsPerTrigger="10", maxOffsetsPerTrigger="12"))
+    assert patient.getDefaultReadLimit() == ReadMaxRows(12)
+    start = patient.initialOffset()
+    assert next_end(patient, start, ReadMaxRows(12)) == start
+    hasty = stream_reader(options_of(cluster, name, minOffsetsPerTrigger="10", maxTriggerDelay="0ms"))
+    assert next_end(hasty, start, ReadMinRows(10)) != start
+    fill(cluster, name, {0: 8})
+    end = next_end(patient, start, ReadMaxRows(12))
+    assert end["topics"][name]["partitions"]["0"]["offset"] == 12
+
+
+def test_topics_and_partitions_that_come_under_way_are_read_from_their_beginning(
+    cluster: LocalCluster, topic: MakeTopic
+) -> None:
+    first = topic("grows-1", partitions=1)
+    fill(cluster, first, {0: 2})
+    options = {"tidemark.bootstrap": cluster.bootstrap, "subscribePattern": "grows-.*"}
+    reader = stream_reader(options)
+    start = reader.initialOffset()
+    second = topic("grows-2", partitions=1)
+    topic("shrinks-1", partitions=1)
+    with AdminClient(cluster.admin_address) as admin:
+        admin.create_partitions(first, 2)
+    fill(cluster, second, {0: 3})
+    fill(cluster, first, {1: 1})
+    end = next_end(reader, start)
+    wanted = [(first, 1, 0), (second, 0, 0), (second, 0, 1), (second, 0, 2)]
+    assert sorted(places(reader, reader.partitions(start, end))) == wanted
+    assert next_end(reader, end) == end
+
+
+def test_a_leader_that_dies_in_mid_task_is_replaced_and_no_row_is_missing_or_twice(
+    cluster: LocalCluster, topic: MakeTopic
+) -> None:
+    name = topic("orphaned", partitions=1)
+    for _ in range(12):
+        fill(cluster, name, {0: 5000}, value=bytes(100))
+    options = options_of(cluster, name, columns="topic, partition, offset")
+    reader = batch_reader(options)
+    rows = batches(reader, reader.partitions())
+    found = next(rows).column("offset").to_pylist()
+    with RangeReader(cluster.bootstrap, deadline_s=10) as client:
+        leader = broker_name(client.topics([name])[name].partitions[0].leader)
+    cluster.kill(leader)
+    try:
+        for batch in rows:
+            found += batch.column("offset").to_pylist()
+    finally:
+        cluster.restart(leader)
+    assert found == list(range(60_000))
+
+
+@pytest.fixture(scope="module")
+def shortened(cluster: LocalCluster) -> str:
+    """Topic `shortened`, one partition: offsets 0 to 6 are deleted, 6 to 10 are there."""
+    with AdminClient(cluster.admin_address) as admin:
+        admin.create_topic("shortened", partitions=1, replication_factor=3)
+        fill(cluster, "shortened", {0: 10})
+        admin.delete_records("shortened", 0, 6)
+    return "shortened"
+
+
+def start_at(cluster: LocalCluster, topic: str, offset: int) -> dict[str, Any]:
+    """An offset of a checkpoint that was written when all was well."""
+    start = stream_reader(options_of(cluster, topic)).initialOffset()
+    start["topics"][topic]["partitions"]["0"]["offset"] = offset
+    return start
+
+
+def test_records_that_are_gone_end_a_query_with_their_offsets(cluster: LocalCluster, shortened: str) -> None:
+    reader = stream_reader(options_of(cluster, shortened))
+    start = start_at(cluster, shortened, 2)
+    end = next_end(reader, start)
+    with pytest.raises(DataLossError, match=r"shortened-0 \[2, 10\): OFFSET_OUT_OF_RANGE: .* failOnDataLoss=false"):
+        places(reader, reader.partitions(start, end))
+
+
+def test_records_that_are_gone_are_skipped_and_counted_when_told_so(
+    cluster: LocalCluster, shortened: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = stream_reader(options_of(cluster, shortened, failOnDataLoss="false"))
+    start = start_at(cluster, shortened, 2)
+    end = next_end(reader, start)
+    assert end["topics"][shortened]["partitions"]["0"]["skipped"] == 4
+    assert "shortened-0: offsets 2 to 6 were deleted before they were read" in caplog.text
+    rows = places(reader, reader.partitions(start, end))
+    assert [offset for _, _, offset in rows] == [6, 7, 8, 9]
+    assert "4 offsets are skipped" in caplog.text
+
+
+def test_a_recreated_topic_is_an_error_or_a_fresh_start_as_told(cluster: LocalCluster, topic: MakeTopic) -> None:
+    name = topic("reborn", partitions=1)
+    fill(cluster, name, {0: 5})
+    options = options_of(cluster, name)
+    start = next_end(stream_reader(options), stream_reader(options).initialOffset())
+    with AdminClient(cluster.admin_address) as admin:
+        admin.delete_topic(name)
+        with pytest.raises(DataLossError, match=r"reborn.* deleted since the query began"):
+            next_end(stream_reader(options), start)
+        admin.create_topic(name, partitions=1, replication_factor=3)
+    fill(cluster, name, {0: 2})
+    with pytest.raises(DataLossError, match="topic reborn was deleted and created again"):
+        next_end(stream_reader(options), start)
+    lenient = stream_reader({**options, "failOnDataLoss": "false"})
+    end = next_end(lenient, start)
+    assert places(lenient, lenient.partitions(start, end)) == [(name, 0, 0), (name, 0, 1)]
+
+
+def test_a_checkpoint_of_another_cluster_or_source_is_refused(cluster: LocalCluster, cut: str) -> None:
+    reader = stream_reader(options_of(cluster, cut))
+    start = reader.initialOffset()
+    with pytest.raises(CheckpointError, match="the checkpoint is of cluster elsewhere"):
+        next_end(reader, {**start, "cluster": "elsewhere"})
+    with pytest.raises(CheckpointError, match="no offset of the source tidemark"):
+        next_end(reader, {cut: {"0": 5}})
+    restarted, moved = stream_reader(options_of(cluster, cut)), {**start, "cluster": "elsewhere"}
+    with pytest.raises(CheckpointError, match="cluster elsewhere"):
+        restarted.partitions(moved, moved)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"subscribe": "nowhere"}, "UNKNOWN_TOPIC"),
+        ({"tidemark.bootstrap": "127.0.0.1:1", "deadlineMs": "300"}, "127.0.0.1:1: "),
+        ({"startingOffsets": '{"cut": {"7": 0}}'}, r"startingOffsets names partitions of cut that do not exist: \[7\]"),
+        (
+            {"startingOffsets": '{"cut": {"0": 900}}'},
+            "startingOffsets asks for offset 900 of cut-0, which holds 0",
+        ),
+        ({"startingTimestamp": "9999999999999"}, "startingTimestamp asks for time 9999999999999 ms of cut-"),
+    ],
+)
+def test_a_stream_that_cannot_begin_says_why(
+    cluster: LocalCluster, cut: str, options: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises((ValueError, TidemarkError), match=sentence):
+        stream_reader({**options_of(cluster, cut), **options}).initialOffset()
+
+
+def test_assigning_a_partition_that_is_not_there_says_so(cluster: LocalCluster, cut: str) -> None:
+    options = {"tidemark.bootstrap": cluster.bootstrap, "assign": '{"cut": [1, 9]}'}
+    with pytest.raises(ValueError, match=r"assign names partitions of cut that do not exist: \[9\]; it has 3"):
+        stream_reader(options).initialOffset()
+    with pytest.raises(ValueError, match=r"assign names partitions of cut that do not exist: \[9\]; it has 3"):
+        batch_reader(options).partitions()
