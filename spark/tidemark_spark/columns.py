@@ -77,9 +77,8 @@ class Columns:
         """Spark's name of a column's type, e.g. "bigint"; None: it depends on the schema of the values."""
         if name == "value" and self.value_format in (ValueFormat.JSON, ValueFormat.ARROW):
             return None
-        return (
-            {**_TYPES, "value": self._value_type(), DEAD_LETTER: "binary"}[name].replace(": ", ":").replace(", ", ",")
-        )
+        kind = self._value_type() if name == "value" else {**_TYPES, DEAD_LETTER: "binary"}[name]
+        return kind.replace(": ", ":").replace(", ", ",")
 
     def _value_type(self) -> str:
         if self.value_format is ValueFormat.BYTES:

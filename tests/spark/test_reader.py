@@ -11,10 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import LongType, StructField, StructType
 from tidemark.client import AdminClient, Producer
 from tidemark.client.ranges import RangeReader
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import TidemarkError
+from tidemark_spark.columns import parse_columns
+from tidemark_spark.reader import check_schema
 from tidemark_spark.stream_offsets import CheckpointError, DataLossError
 
 from tests.spark.reading import batch_reader, batches, next_end, places, stream_reader
@@ -243,3 +246,12 @@ def test_assigning_a_partition_that_is_not_there_says_so(cluster: LocalCluster, 
         stream_reader(options).initialOffset()
     with pytest.raises(ValueError, match=r"assign names partitions of cut that do not exist: \[9\]; it has 3"):
         batch_reader(options).partitions()
+
+
+def test_a_schema_given_whole_makes_an_option_for_values_needless() -> None:
+    given = StructType([StructField("offset", LongType()), StructField("value", StructType([]))])
+    check_schema(given, parse_columns({"valueformat": "json"}))
+    with pytest.raises(ValueError, match="the schema has a column 'size'"):
+        check_schema(StructType([StructField("size", LongType())]), parse_columns({}))
+    with pytest.raises(ValueError, match="the schema says struct<> for the column 'value', which is binary"):
+        check_schema(given, parse_columns({}))
