@@ -37,6 +37,9 @@ _CALL_S: Final = 5.0
 _METADATA_S: Final = 2.0
 """Any broker answers it at once: one that does not is passed over soon."""
 _WAIT_MS: Final = 500
+_PATIENCE_S: Final = 2.0
+"""So long a topic or partition that a broker does not know may still be on its way to it from the controller."""
+_ON_ITS_WAY: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
 
 
 class Bounds(NamedTuple):
@@ -74,6 +77,7 @@ class RangeReader:
         self._view = ClusterView()
         self._channels: dict[str, grpc.Channel] = {}
         self._nearest = NearestReplicas(rack, lambda: self._view)
+        self._turn = 0
 
     def __enter__(self) -> RangeReader:
         return self
@@ -93,6 +97,10 @@ class RangeReader:
     def cluster_id(self) -> str:
         """Of the cluster that answered; empty before anything was asked."""
         return self._view.cluster_id
+
+    def ask_another(self) -> None:
+        """Ask another broker for metadata the next time: what one says may be old."""
+        self._turn += 1
 
     def topics(self, names: Sequence[str] | None = None) -> Mapping[str, TopicView]:
         """Topics with their partitions (None: all there are); raises UNKNOWN_TOPIC."""
@@ -313,7 +321,9 @@ class RangeReader:
         request = pb.GetMetadataRequest(topics=names or (), all_topics=names is None)
         live = [f"{broker.host}:{broker.port}" for broker in self._view.brokers.values()]
         causes: dict[str, str] = {}
-        for address in dict.fromkeys([*live, *self._bootstrap]):
+        addresses = list(dict.fromkeys([*live, *self._bootstrap]))
+        first = self._turn % len(addresses)
+        for address in addresses[first:] + addresses[:first]:
             try:
                 update = view_from_proto(self._call(address, "GetMetadata", request, _METADATA_S).metadata)
             except TidemarkError as error:
@@ -345,13 +355,17 @@ class RangeReader:
     def _retrying(self, ask: Callable[[], T]) -> T:
         """Ask until it succeeds, is refused for good, or the deadline is over."""
         backoff = Backoff()
-        self._until_s = time.monotonic() + self._deadline_s
+        started_s = time.monotonic()
+        self._until_s = started_s + self._deadline_s
         while True:
             try:
                 return ask()
             except TidemarkError as error:
                 left_s = self._until_s - time.monotonic()
-                if not error.retriable:
+                waits = error.code in _ON_ITS_WAY and time.monotonic() < started_s + min(_PATIENCE_S, self._deadline_s)
+                if waits:
+                    self.ask_another()
+                elif not error.retriable:
                     raise
                 if left_s <= 0:
                     raise TidemarkError(
