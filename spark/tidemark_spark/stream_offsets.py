@@ -8,8 +8,8 @@ What did not move is kept as it was, to the letter: Spark starts a micro-batch w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 VERSION: Final = 1
 
@@ -22,8 +22,7 @@ class CheckpointError(RuntimeError):
     """The checkpoint is of something else, or cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Where a query is in one partition.
 
     Attributes:
@@ -131,8 +130,7 @@ class Available:
     log_starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
+class _Way(NamedTuple):
     """From where to where one partition may go."""
 
     begin: int
@@ -183,7 +181,7 @@ def _moved(way: _Way, count: int) -> Position:
     if way.known is not None and way.begin + count == way.known.offset:
         return way.known
     begin = way.begin if way.known is None else None
-    return replace(way.end, offset=way.begin + count, begin=begin, skipped=way.skipped)
+    return Position(way.begin + count, way.end.leader_epoch, way.end.incarnation, begin, way.skipped)
 
 
 def share(lengths: Mapping[tuple[str, int], int], limit: int) -> dict[tuple[str, int], int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -39,7 +39,9 @@ from tidemark_spark.topics import ADVICE, Assignment
 
 _log = logging.getLogger("tidemark.spark")
 
-_TOLD_MAX = 3
+_TOLD_MAX: Final = 3
+_PATIENCE_S: Final = 1.0
+_AGAIN_S: Final = 0.1
 
 
 class _Whole(NamedTuple):
@@ -110,6 +112,12 @@ class StreamPlanner:
             return available.latest
         check_cluster(start, available.latest.cluster_id)
         gone = losses(start, available)
+        until_s = time.monotonic() + _PATIENCE_S
+        while gone and time.monotonic() < until_s:  # a broker may have told old news: ask others before it counts
+            time.sleep(_AGAIN_S)
+            self._client().ask_another()
+            available = self._available(start)
+            gone = losses(start, available)
         if gone:
             self._note_loss(gone)
         if self._target is not None:
