@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from tidemark_spark.compat import pushdown_is_on
 from tidemark_spark.options import parse_options, parse_schema_options
 from tidemark_spark.reader import TidemarkFilteringReader, TidemarkReader
-from tidemark_spark.stream_reader import TidemarkStreamReader
+from tidemark_spark.stream_reader import open_stream_reader
 from tidemark_spark.writer import TidemarkStreamWriter, open_stream_writer, open_writer
 
 NAME = "tidemark"
@@ -39,7 +39,7 @@ class TidemarkDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A reader of micro-batches; the options are checked here, on the driver."""
-        return TidemarkStreamReader(parse_options(self.options, streaming=True), schema)
+        return open_stream_reader(parse_options(self.options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer; see docs/spark-writing.md for its options and columns."""

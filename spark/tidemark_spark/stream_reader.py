@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -241,18 +241,14 @@ class _Reader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc
         self._options = options
         self._schema = schema
         self._planner = StreamPlanner(options)
-        self._position: StreamOffset | None = None
-        """Where the last micro-batch ended, as far as this process was told."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - these names are Spark's
         """Where a query without a checkpoint begins."""
-        self._position = self._planner.initial()
-        return self._position.to_json()
+        return self._planner.initial().to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a micro-batch."""
-        self._position = from_json(end)
-        return [TidemarkInputPartition(task) for task in self._planner.plan(from_json(start), self._position)]
+        return [TidemarkInputPartition(task) for task in self._planner.plan(from_json(start), from_json(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
@@ -279,24 +275,43 @@ class _Reader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc
         return None if found is None else found.to_json()
 
 
-if TYPE_CHECKING or compat.HAS_READ_LIMITS:
+class LimitedStreamReader(_Reader):
+    """A streaming read, PySpark >= 4.2: Spark says where the last micro-batch ended."""
 
-    class TidemarkStreamReader(_Reader):
-        """A streaming read, PySpark >= 4.2."""
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
+        """How far the next micro-batch goes."""
+        begun = from_json(start)
+        end = self._planner.next_end(begun, unlimited=compat.is_unlimited(limit))
+        return start if end == begun else end.to_json()
 
-        def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
-            """How far the next micro-batch goes."""
-            begun = from_json(start)
-            end = self._planner.next_end(begun, unlimited=compat.is_unlimited(limit))
-            return start if end == begun else end.to_json()
-else:
 
-    class TidemarkStreamReader(_Reader):
-        """A streaming read, PySpark 4.0 and 4.1: the start is what this process remembers, and there is no limit
-        from Spark; after a restart the first micro-batch takes all there is."""
+class PlainStreamReader(_Reader):
+    """A streaming read, PySpark 4.0 and 4.1: only this process can remember where the last micro-batch ended.
 
-        def latestOffset(self) -> dict[str, Any]:  # noqa: N802
-            """How far the next micro-batch goes."""
-            end = self._planner.next_end(self._position, unlimited=False)
-            self._position = end
-            return end.to_json()
+    Spark asks for the first end of a run before any start, and whether there is a checkpoint cannot be told: the first
+    micro-batch takes all there is.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._end: StreamOffset | None = None
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
+        """How far the next micro-batch goes."""
+        self._end = self._planner.next_end(self._end, unlimited=False)
+        return self._end.to_json()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query without a checkpoint begins: not beyond the end that Spark has already, however little."""
+        found = self._planner.initial()
+        return (found if self._end is None else clamp(found, self._end)).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a micro-batch, perhaps of one that another process had planned."""
+        self._end = from_json(end)
+        return super().partitions(start, end)
+
+
+def open_stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamReader:
+    """That of the PySpark that is there."""
+    return (LimitedStreamReader if compat.HAS_READ_LIMITS else PlainStreamReader)(options, schema)

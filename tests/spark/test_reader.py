@@ -17,10 +17,12 @@ from tidemark.client.ranges import RangeReader
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import TidemarkError
 from tidemark_spark.columns import parse_columns
+from tidemark_spark.options import parse_options
 from tidemark_spark.reader import check_schema
 from tidemark_spark.stream_offsets import CheckpointError, DataLossError
+from tidemark_spark.stream_reader import PlainStreamReader
 
-from tests.spark.reading import batch_reader, batches, next_end, places, stream_reader
+from tests.spark.reading import batch_reader, batches, next_end, places, schema_of, stream_reader
 
 MakeTopic = Callable[..., str]
 
@@ -255,3 +257,20 @@ def test_a_schema_given_whole_makes_an_option_for_values_needless() -> None:
         check_schema(StructType([StructField("size", LongType())]), parse_columns({}))
     with pytest.raises(ValueError, match="the schema says struct<> for the column 'value', which is binary"):
         check_schema(given, parse_columns({}))
+
+
+def test_before_pyspark_4_2_the_process_remembers_where_the_stream_is(cluster: LocalCluster, cut: str) -> None:
+    options = options_of(cluster, cut, maxOffsetsPerTrigger="10")
+    reader = PlainStreamReader(parse_options(options, streaming=True), schema_of(options))
+    first = reader.latestOffset()
+    start = reader.initialOffset()
+    assert len(places(reader, reader.partitions(start, first))) == 61
+    restarted = PlainStreamReader(parse_options(options, streaming=True), schema_of(options))
+    assert restarted.partitions(start, start) == []
+    second = restarted.latestOffset()
+    assert len(places(restarted, restarted.partitions(start, second))) == 10
+    late = PlainStreamReader(
+        parse_options({**options, "startingOffsets": "latest"}, streaming=True), schema_of(options)
+    )
+    late.partitions(start, second)
+    assert late.initialOffset()["topics"][cut]["partitions"]["0"]["offset"] <= 10
