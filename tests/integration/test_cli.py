@@ -13,6 +13,8 @@ from typing import NamedTuple
 import pytest
 from tidemark.local.cluster import LocalCluster
 
+from tests.integration import warm_command
+
 TIMEOUT_S = 60
 
 
@@ -24,12 +26,15 @@ class Ended(NamedTuple):
     error: str
 
 
-def tidemark(cluster: LocalCluster | None, *arguments: str, stdin: str = "", **environment: str) -> Ended:
+def tidemark(
+    cluster: LocalCluster | None, *arguments: str, stdin: str = "", fresh: bool = False, **environment: str
+) -> Ended:
+    """Run the command to its end; a `fresh` one imports what it needs by itself, as any but a test's does."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
     if cluster is not None:
         inherited["TIDEMARK_BOOTSTRAP"] = cluster.bootstrap
     done = subprocess.run(
-        [sys.executable, "-m", "tidemark.cli.app", *arguments],
+        [*((sys.executable, "-m", "tidemark.cli.app") if fresh else warm_command.command()), *arguments],
         input=stdin,
         capture_output=True,
         text=True,
@@ -40,8 +45,8 @@ def tidemark(cluster: LocalCluster | None, *arguments: str, stdin: str = "", **e
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
-def succeeds(cluster: LocalCluster, *arguments: str, stdin: str = "") -> str:
-    ended = tidemark(cluster, *arguments, stdin=stdin)
+def succeeds(cluster: LocalCluster, *arguments: str, stdin: str = "", fresh: bool = False) -> str:
+    ended = tidemark(cluster, *arguments, stdin=stdin, fresh=fresh)
     assert (ended.status, ended.error) == (0, "")
     return ended.out
 
@@ -60,10 +65,10 @@ def topic() -> str:
 
 def test_describe_prints_what_the_seed_shows(cluster: LocalCluster, topic: str) -> None:
     flags = ("--partitions", "6", "--replication-factor", "3", "--config", "min.insync.replicas=2")
-    assert succeeds(cluster, "topic", "create", topic, *flags) == (
+    assert succeeds(cluster, "topic", "create", topic, *flags, fresh=True) == (
         f"created topic {topic}: 6 partitions, replication factor 3\n"
     )
-    first, *partitions = succeeds(cluster, "topic", "describe", topic).splitlines()
+    first, *partitions = succeeds(cluster, "topic", "describe", topic, fresh=True).splitlines()
     assert first == f"Topic:{topic} PartitionCount:6 ReplicationFactor:3 Configs:min.insync.replicas=2"
     assert len(partitions) == 6
     for index, line in enumerate(partitions):
@@ -95,7 +100,7 @@ def test_scripts_get_json_everywhere(cluster: LocalCluster, topic: str) -> None:
 
 
 def test_people_get_a_table_of_brokers(cluster: LocalCluster) -> None:
-    out = succeeds(cluster, "cluster", "describe")
+    out = succeeds(cluster, "cluster", "describe", fresh=True)
     for address in cluster.bootstrap.split(","):
         assert address in out
 
@@ -139,7 +144,7 @@ def test_one_dead_broker_in_the_list_does_not_matter(cluster: LocalCluster) -> N
 
 
 def test_a_cluster_that_is_not_there_is_one_line() -> None:
-    refused(tidemark(None, "topic", "list", "--bootstrap", "127.0.0.1:1"), "BROKER_NOT_AVAILABLE")
+    refused(tidemark(None, "topic", "list", "--bootstrap", "127.0.0.1:1", fresh=True), "BROKER_NOT_AVAILABLE")
     refused(tidemark(None, "topic", "list", "--admin", "127.0.0.1:1"), "BROKER_NOT_AVAILABLE")
 
 
@@ -156,7 +161,7 @@ def test_a_cluster_that_is_not_there_is_one_line() -> None:
     ],
 )
 def test_bad_usage_ends_with_status_2_and_no_traceback(arguments: tuple[str, ...]) -> None:
-    ended = tidemark(None, *arguments)
+    ended = tidemark(None, *arguments, fresh=True)
     assert ended.status == 2
     assert "Error: " in ended.error
     assert "Traceback" not in ended.error
@@ -171,7 +176,7 @@ def test_bad_usage_ends_with_status_2_and_no_traceback(arguments: tuple[str, ...
     ],
 )
 def test_help_teaches_with_examples(command: tuple[str, ...]) -> None:
-    ended = tidemark(None, *command, "--help")
+    ended = tidemark(None, *command, "--help", fresh=True)
     assert ended.status == 0
     assert f"tidemark {' '.join(command)}".strip() in ended.out.partition("Options:")[0].partition("\n")[2]
 
@@ -192,8 +197,8 @@ def test_a_file_is_produced_and_silence_ends_consuming(cluster: LocalCluster, to
     succeeds(cluster, "topic", "create", topic)
     file = tmp_path / "lines"
     file.write_bytes(b"one\n\ntwo\n")
-    assert succeeds(cluster, "produce", topic, "--file", str(file)) == f"sent 3 records to {topic}\n"
-    assert succeeds(cluster, "consume", topic, "--from", "earliest", "--timeout", "0.5") == "one\n\ntwo\n"
+    assert succeeds(cluster, "produce", topic, "--file", str(file), fresh=True) == f"sent 3 records to {topic}\n"
+    assert succeeds(cluster, "consume", topic, "--from", "earliest", "--timeout", "0.5", fresh=True) == "one\n\ntwo\n"
     assert succeeds(cluster, "consume", topic, "--from", "timestamp:2100-01-01", "--timeout", "0.5") == ""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -18,6 +17,8 @@ from tidemark.client.aio import AdminClient, Consumer, Groups, Producer
 from tidemark.client.records import ConsumerRecord
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+
+from tests.integration import warm_command
 
 _DEADLINE_S = 40.0
 
@@ -387,7 +388,10 @@ async def refused(cluster: LocalCluster, *words: str, output: str = "json") -> s
 
 
 async def _tidemark(cluster: LocalCluster, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tidemark.cli.app", "group", *words, "--bootstrap", cluster.bootstrap]
-    return await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False
-    )
+    def run() -> subprocess.CompletedProcess[str]:
+        command = [*warm_command.command(), "group", *words, "--bootstrap", cluster.bootstrap]
+        return subprocess.run(
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False
+        )
+
+    return await asyncio.to_thread(run)
