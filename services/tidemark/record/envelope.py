@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum, IntFlag
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import google_crc32c
-import pyarrow as pa
 
 from tidemark.model import ErrorCode, TidemarkError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ENVELOPE_BYTES: Final = 64
 STAMP_BYTES: Final = 20
@@ -179,7 +181,7 @@ def header_crc(prefix: bytes, length_field: bytes) -> int:
 
 def body_crc(data: bytes) -> int:
     """CRC-32C of bytes [24, end) of one whole batch; the slice is not copied."""
-    crc: int = google_crc32c.value(pa.py_buffer(data).slice(CRC_START))
+    crc: int = google_crc32c.value(_crc_input(data).slice(CRC_START))
     return crc
 
 
@@ -223,6 +225,9 @@ def with_append_time(batch: Batch, *, timestamp_us: int) -> Batch:
 
 
 def _crc_input(payload: bytes | memoryview) -> pa.Buffer:
+    # Only here: controllers and admin services know what a batch is, see none, and do without Arrow and its 40 MB.
+    import pyarrow as pa
+
     return pa.py_buffer(payload)
 
 

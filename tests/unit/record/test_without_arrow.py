@@ -1,0 +1,15 @@
+"""Services that see no batch do not pay for Arrow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("service", ["admin", "controller"])
+def test_a_service_that_sees_no_batch_loads_no_arrow(service: str) -> None:
+    program = f"import sys, tidemark.{service}.__main__; print({{'pyarrow', 'numpy', 'pandas'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"
