@@ -20,6 +20,9 @@ from tidemark.v1.record_pb2 import PartitionRef
 
 from tests.integration.group_member import Groups, Member, call, until
 
+SESSION_S = 3.0
+SHORT_SESSION = {"zookeeper.session.timeout.ms": str(int(1000 * SESSION_S))}
+
 
 @pytest.fixture
 async def groups(cluster: LocalCluster) -> AsyncIterator[Groups]:
@@ -281,9 +284,11 @@ async def test_nothing_hangs_without_enough_replicas_and_nobody_is_out_when_they
     settings = {
         "broker": {
             "offsets.topic.num.partitions": "1",
-            "group.consumer.session.timeout.ms": "3000",
+            "group.consumer.session.timeout.ms": str(int(1000 * SESSION_S)),
             "offsets.commit.timeout.ms": "1000",
-        }
+            **SHORT_SESSION,
+        },
+        "controller": SHORT_SESSION,
     }
     async with LocalCluster(tmp_path_factory.mktemp("few"), settings=settings) as cluster:
         groups = Groups(cluster.bootstrap.split(","))
@@ -299,7 +304,7 @@ async def test_nothing_hangs_without_enough_replicas_and_nobody_is_out_when_they
             await asyncio.to_thread(cluster.kill, name)
         request = pb.CommitOffsetsRequest(group_id="g", member_id=member.member_id, member_epoch=member.epoch)
         request.offsets.add(topic=topic, partition=0, offset=2, leader_epoch=-1)
-        ends_s, codes = time.monotonic() + 9, set()
+        ends_s, codes = time.monotonic() + 1.5 * SESSION_S, set()
         while time.monotonic() < ends_s:
             began_s = time.monotonic()
             with pytest.raises(TidemarkError) as refused:
@@ -328,7 +333,8 @@ async def test_nothing_hangs_without_enough_replicas_and_nobody_is_out_when_they
 
 @pytest.mark.alone
 async def test_groups_go_on_while_zookeeper_is_away(tmp_path_factory: pytest.TempPathFactory) -> None:
-    async with LocalCluster(tmp_path_factory.mktemp("away")) as cluster:
+    settings = {"broker": SHORT_SESSION, "controller": SHORT_SESSION}
+    async with LocalCluster(tmp_path_factory.mktemp("away"), settings=settings) as cluster:
         groups = Groups(cluster.bootstrap.split(","))
         topic = await make_topic(cluster, 2)
         os.kill(cluster.zookeeper.pid, signal.SIGSTOP)
@@ -343,7 +349,7 @@ async def test_groups_go_on_while_zookeeper_is_away(tmp_path_factory: pytest.Tem
         member = Member(groups, "g", topic).start()
         await member.until(of(topic, 0, 1))
         os.kill(cluster.zookeeper.pid, signal.SIGSTOP)
-        until_s, offset = time.monotonic() + 9, 0
+        until_s, offset = time.monotonic() + 1.5 * SESSION_S, 0
         while time.monotonic() < until_s:
             offset += 1
             began_s = time.monotonic()

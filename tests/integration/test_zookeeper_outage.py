@@ -12,7 +12,8 @@ from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import TidemarkError
 
-SESSION_S = 6.0
+SESSION_S = 3.0
+SETTINGS = {kind: {"zookeeper.session.timeout.ms": str(int(SESSION_S * 1000))} for kind in ("broker", "controller")}
 
 
 @pytest.mark.alone
@@ -20,7 +21,7 @@ SESSION_S = 6.0
 def test_while_zookeeper_is_away_replicated_partitions_take_and_give_records_and_single_replicas_do_not(
     tmp_path: Path,
 ) -> None:
-    with LocalCluster(tmp_path) as cluster, AdminClient(cluster.admin_address) as admin:
+    with LocalCluster(tmp_path, settings=SETTINGS) as cluster, AdminClient(cluster.admin_address) as admin:
         admin.create_topic("safe", partitions=2, replication_factor=3, configs={"min.insync.replicas": "2"})
         admin.create_topic("alone", partitions=1, replication_factor=1, configs={"min.insync.replicas": "1"})
         with Producer(cluster.bootstrap) as producer, Consumer(cluster.bootstrap) as consumer:
