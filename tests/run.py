@@ -47,11 +47,9 @@ def _pytest_on_every_core(*directories: str) -> tuple[str, ...]:
     return (*_pytest(*directories), *_WORKERS, "--dist=worksteal")
 
 
-def _pytest_of_processes(directory: str) -> tuple[tuple[str, ...], ...]:
-    """For tests among real processes, which mostly wait: whole files go to one worker each, which has a cluster of its
-    own; those that state how long something takes have the machine for themselves."""
-    tests = _pytest(directory)
-    return (*tests, "-m", "not alone", *_WORKERS, "--dist=loadfile"), (*tests, "-m", "alone")
+def _pytest_by_files(directory: str) -> tuple[str, ...]:
+    """For tests that mostly wait for processes: whole files go to one worker each, which has processes of its own."""
+    return (*_pytest(directory), *_WORKERS, "--dist=loadfile")
 
 
 _LINT = (
@@ -59,13 +57,17 @@ _LINT = (
     (str(_BIN / "ruff"), "format", "--check", "--quiet"),
     (str(_BIN / "lint-imports"), "--no-logo"),
 )
+_INTEGRATION = (
+    (*_pytest_by_files("tests/integration"), "-m", "not alone"),
+    (*_pytest("tests/integration"), "-m", "alone"),
+)
 _PARTS = (
     Part("lint", _LINT, 60),
     Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), 180),
     Part("unit", (_pytest_on_every_core("tests/unit"),), 480),
     Part("simulation", (_pytest_on_every_core("tests/simulation", "tests/exploration", "tests/crash"),), 300),
-    Part("contract", (_pytest("tests/contract"),), 240),
-    Part("integration", _pytest_of_processes("tests/integration"), 600),
+    Part("contract", (_pytest_by_files("tests/contract"),), 240),
+    Part("integration", _INTEGRATION, 600),
     Part("chaos", (_pytest("tests/chaos"),), 300),
     Part("spark", (_pytest("tests/spark"),), 240),
 )
