@@ -9,6 +9,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -97,7 +98,7 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
 
 
 def audit(spark: SparkSession, bootstrap: str, topic: str, archive: str | None = None) -> list[Finding]:
-    """What is not as it should be; at most 1,000 stretches of offsets of each kind of comparison.
+    """What is not as it should be; at most 1,000 stretches of offsets.
 
     Raises:
         TidemarkError: UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE.
@@ -129,11 +130,10 @@ def _audit(spark: SparkSession, bootstrap: str, topic: str, archived: DataFrame 
     )
     ends = _ends(spark, topic, bounds)
     table = table.join(ends, _PLACE).where("offset < log_end").select(*_PLACE, "offset", "content")
-    if not compacted:
-        findings += _told(_gaps(table, "log_start - 1", "log_end", ends), "is not in the topic")
+    parts = [] if compacted else [_gaps(table, "log_start - 1", "log_end", ends, _NOT_IN_TOPIC)]
     if archived is not None:
-        findings += archive_findings(table, archived, ends, compacted=compacted)
-    return findings
+        parts += archive_stretches(table, archived, ends, compacted=compacted)
+    return findings + told(parts)
 
 
 # -- replicas ----------------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def _held(rows: DataFrame) -> DataFrame:
     )
 
 
-def _gaps(rows: DataFrame, before: str, behind: str, ends: DataFrame) -> DataFrame:
+def _gaps(rows: DataFrame, before: str, behind: str, ends: DataFrame, problem: str) -> DataFrame:
     """Stretches of offsets that are not there: between the rows, and between them and the offset on either side."""
     marks = [ends.selectExpr(*_PLACE, f"{mark} as offset") for mark in (before, behind) if mark]
     offsets = rows.select(*_PLACE, "offset")
@@ -212,12 +212,16 @@ def _gaps(rows: DataFrame, before: str, behind: str, ends: DataFrame) -> DataFra
         offsets = offsets.unionByName(mark)
     spans = offsets.withColumn("before", F.lag("offset").over(Window.partitionBy(*_PLACE).orderBy("offset")))
     return spans.where("offset > before + 1").selectExpr(
-        "'gap' as kind", *_PLACE, "before + 1 as first", "offset - 1 as last", "offset - before - 1 as records"
+        f"'{problem}' as problem",
+        *_PLACE,
+        "before + 1 as first",
+        "offset - 1 as last",
+        "offset - before - 1 as records",
     )
 
 
-def archive_findings(topic: DataFrame, held: DataFrame, ends: DataFrame, *, compacted: bool) -> list[Finding]:
-    """An archive against its topic, from the archive's first offset to its last.
+def archive_stretches(topic: DataFrame, held: DataFrame, ends: DataFrame, *, compacted: bool) -> list[DataFrame]:
+    """An archive against its topic, from the archive's first offset to its last; for `told`.
 
     What retention has taken from the topic is only checked for gaps and duplicates; what was not archived yet is none.
 
@@ -227,50 +231,56 @@ def archive_findings(topic: DataFrame, held: DataFrame, ends: DataFrame, *, comp
         ends: `topic, partition, log_start, log_end`.
         compacted: the topic has offsets that are not there, and the archive may have them.
     """
-    doubled = held.where("copies > 1").select(F.lit("duplicate").alias("kind"), *_PLACE, "offset")
-    found = _told(_stretches(doubled), "is in the archive more than once")
     reach = held.groupBy(*_PLACE).agg(F.min("offset").alias("low"), F.max("offset").alias("high"))
-    there = topic.join(F.broadcast(reach), _PLACE).where("offset between low and high")
-    young = held.join(ends, _PLACE).where("offset >= log_start")
-    both = there.join(young, [*_PLACE, "offset"], "full_outer")
-    kinds = F.expr(
-        "case when copies is null then 'gap' when content is null then 'extra'"
-        " when content <> archived or content <> archived_too then 'mismatch' end"
-    )
-    compared = both.select(kinds.alias("kind"), *_PLACE, "offset").where("kind is not null").cache()
-    try:
-        found += _told(_stretches(compared.where("kind = 'gap'")), "is in the topic and not in the archive")
-        found += _told(_stretches(compared.where("kind = 'mismatch'")), "differs between the topic and the archive")
-        if not compacted:
-            extra = compared.where("kind = 'extra'").withColumn("kind", F.lit("mismatch"))
-            found += _told(_stretches(extra), "is in the archive and not in the topic")
-            old = held.join(ends, _PLACE).where("offset < log_start")
-            begun = ends.join(old.select(*_PLACE).distinct(), _PLACE)
-            found += _told(_gaps(old, "", "log_start", begun), "is not in the archive, and in the topic no more")
-    finally:
-        compared.unpersist()
-    return found
+    there = topic.join(F.broadcast(reach), _PLACE).where("offset between low and high").drop("low", "high")
+    both = there.join(held.join(ends, _PLACE), [*_PLACE, "offset"], "full_outer")
+    problems = f"""filter(array(
+        if(copies > 1, '{_TWICE}', null),
+        if(copies is null, '{_NOT_ARCHIVED}', null),
+        if(content is null and offset >= log_start and not {compacted}, '{_NOT_IN_TOPIC_BUT_ARCHIVED}', null),
+        if(content <> archived or content <> archived_too, '{_DIFFERS}', null)
+    ), problem -> problem is not null)"""
+    found = both.select(F.explode(F.expr(problems)).alias("problem"), *_PLACE, "offset")
+    island = F.col("offset") - F.row_number().over(Window.partitionBy("problem", *_PLACE).orderBy("offset"))
+    stretches = found.withColumn("island", island).groupBy("problem", *_PLACE, "island")
+    ends_of = F.min("offset").alias("first"), F.max("offset").alias("last"), F.count("*").alias("records")
+    parts = [stretches.agg(*ends_of).drop("island")]
+    if not compacted:
+        old = held.join(ends, _PLACE).where("offset < log_start")
+        begun = ends.join(old.select(*_PLACE).distinct(), _PLACE)
+        parts.append(_gaps(old, "", "log_start", begun, _LOST))
+    return parts
 
 
-def _stretches(offsets: DataFrame) -> DataFrame:
-    """Offsets that follow one another as one row."""
-    order = Window.partitionBy("kind", "topic", "partition").orderBy("offset")
-    numbered = offsets.withColumn("island", F.col("offset") - F.row_number().over(order))
-    grouped = numbered.groupBy("kind", "topic", "partition", "island")
-    return grouped.agg(
-        F.min("offset").alias("first"), F.max("offset").alias("last"), F.count("*").alias("records")
-    ).drop("island")
+_NOT_IN_TOPIC: Final = "not in topic"
+_NOT_IN_TOPIC_BUT_ARCHIVED: Final = "not in topic but archived"
+_NOT_ARCHIVED: Final = "not archived"
+_TWICE: Final = "twice"
+_DIFFERS: Final = "differs"
+_LOST: Final = "lost"
+_SENTENCES: Final = {
+    _NOT_IN_TOPIC: ("gap", "not in the topic"),
+    _NOT_IN_TOPIC_BUT_ARCHIVED: ("mismatch", "in the archive and not in the topic"),
+    _NOT_ARCHIVED: ("gap", "in the topic and not in the archive"),
+    _TWICE: ("duplicate", "in the archive more than once"),
+    _DIFFERS: ("mismatch", "one record in the topic and another in the archive"),
+    _LOST: ("gap", "not in the archive, and in the topic no more"),
+}
+"""Of each problem: the kind of finding, and what is to be said of an offset."""
 
 
-def _told(stretches: DataFrame, sentence: str) -> list[Finding]:
-    rows = stretches.orderBy("topic", "partition", "first").limit(_SHOWN).collect()
+def told(parts: list[DataFrame]) -> list[Finding]:
+    """The first 1,000 stretches, by partition and offset."""
+    if not parts:
+        return []
+    rows = reduce(DataFrame.unionByName, parts).orderBy(*_PLACE, "first", "problem").limit(_SHOWN).collect()
     found = []
     for row in rows:
-        where = f"offset {row['first']}" if row["first"] == row["last"] else f"offsets {row['first']} to {row['last']}"
-        told = f"{where} {sentence}" if row["records"] == 1 else f"{where}: each {sentence}"
-        found.append(
-            Finding(row["kind"], row["topic"], row["partition"], row["first"], row["last"], row["records"], told)
-        )
+        kind, sentence = _SENTENCES[row["problem"]]
+        one = row["records"] == 1
+        where = f"offset {row['first']} is" if one else f"offsets {row['first']} to {row['last']} are each"
+        place = row["topic"], row["partition"], row["first"], row["last"], row["records"]
+        found.append(Finding(kind, *place, f"{where} {sentence}"))
     return found
 
 
