@@ -88,8 +88,27 @@ def _by_target(rows: pa.RecordBatch, targets: pa.Array[Any]) -> Iterator[tuple[i
 
 
 def slices(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Slices that make batches of about `batch_bytes`, at least one row each, no copy."""
-    rows_bytes = max(1, batch_bytes - BATCH_OVERHEAD_BYTES)
-    step = max(1, rows_bytes * rows.num_rows // max(1, rows.nbytes))
-    for start in range(0, rows.num_rows, step):
-        yield rows.slice(start, step)
+    """Slices that make batches of about `batch_bytes` at most, at least one row each, no copy."""
+    room_bytes = max(1, batch_bytes - BATCH_OVERHEAD_BYTES)
+    keys, values = (pc.fill_null(pc.binary_length(rows.column(index)), 0) for index in (0, 1))
+    content_bytes = pc.add(keys, values)
+    beside_bytes = 1 + max(0, rows.nbytes - int(pc.sum(content_bytes).as_py())) // rows.num_rows
+    step = max(1, room_bytes * rows.num_rows // max(1, rows.nbytes))
+    largest_bytes = int(pc.max(content_bytes).as_py()) + beside_bytes
+    if largest_bytes * step * 4 <= room_bytes * 5:
+        for start in range(0, rows.num_rows, step):
+            yield rows.slice(start, step)
+    else:  # large rows that stand together would make a batch that no broker takes
+        yield from _counted(rows, content_bytes.to_pylist(), beside_bytes, room_bytes)
+
+
+def _counted(
+    rows: pa.RecordBatch, content_bytes: Sequence[int], beside_bytes: int, room_bytes: int
+) -> Iterator[pa.RecordBatch]:
+    start = size_bytes = 0
+    for index, length in enumerate(content_bytes):
+        size_bytes += length + beside_bytes
+        if size_bytes > room_bytes and index > start:
+            yield rows.slice(start, index - start)
+            start, size_bytes = index, length + beside_bytes
+    yield rows.slice(start)

@@ -134,6 +134,15 @@ async def test_a_handle_can_be_awaited_before_and_after_it_is_resolved() -> None
     resolving.join()
 
 
+def test_no_slice_of_a_table_is_larger_than_a_batch_although_large_rows_stand_together() -> None:
+    values = [b"x" * 10] * 5000 + [b"y" * 50_000] * 40 + [b"x" * 10] * 5000 + [b"z" * 300_000]
+    rows = table.as_rows(pa.table({"value": values}), key=None, value="value", timestamp=None, now_us=1)[0]
+    pieces = list(table.slices(rows, 128 << 10))
+    assert pa.Table.from_batches(pieces).equals(pa.Table.from_batches([rows]))
+    assert [piece.num_rows for piece in pieces if piece.nbytes > 128 << 10] == [1]
+    assert len(pieces) < 30
+
+
 def test_a_table_is_cut_into_slices_that_lose_and_repeat_nothing() -> None:
     source = pa.table({"value": [f"{number:04}" for number in range(1000)]})
     (rows,) = table.as_rows(source, key="key", value="value", timestamp=None, now_us=7)
