@@ -35,6 +35,7 @@ _KNOWN: Final = {
         "maxRecordsPerPartition",
         "failOnDataLoss",
         "deadlineMs",
+        "rack",
         *_OF_COLUMNS,
     )
 }
@@ -48,6 +49,7 @@ _WITHOUT_EFFECT: Final = frozenset(
     }
 )
 """Of Spark's Kafka source: what they tune there has no counterpart here, so that a job may leave them in place."""
+_KAFKA_RACK: Final = "kafka.client.rack"
 _ADDRESSES: Final = ("tidemark.bootstrap", "kafka.bootstrap.servers")
 _DEADLINE_MS: Final = 60_000
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
@@ -68,6 +70,7 @@ class ReadOptions:
         max_records_per_partition: ranges are split until none has more offsets; None: no bound.
         fail_on_data_loss: whether records that are gone end the query, or are skipped, counted and logged.
         deadline_ms: longest time without progress that the driver or a task waits for.
+        rack: tasks read from a replica in sync there, if there is one; "": from leaders.
         max_offsets: of a micro-batch; None: no bound.
         min_offsets: a micro-batch waits for so many, for at most `max_delay_ms`.
         max_delay_ms: see min_offsets.
@@ -83,6 +86,7 @@ class ReadOptions:
     max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
     deadline_ms: int = _DEADLINE_MS
+    rack: str = ""
     max_offsets: int | None = None
     min_offsets: int = 0
     max_delay_ms: int = 900_000
@@ -132,6 +136,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Rea
         max_records_per_partition=None if most_a_task is None else _positive("maxRecordsPerPartition", most_a_task),
         fail_on_data_loss=_boolean("failOnDataLoss", given.get("failondataloss", "true")),
         deadline_ms=_positive("deadlineMs", given.get("deadlinems", str(_DEADLINE_MS))),
+        rack=given.get("rack", given.get(_KAFKA_RACK, "")).strip(),
         max_offsets=None if limit is None else _positive("maxOffsetsPerTrigger", limit),
         min_offsets=0 if least is None else _positive("minOffsetsPerTrigger", least),
         max_delay_ms=_duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", "15m")),
@@ -150,7 +155,7 @@ def parse_schema_options(options: Mapping[str, str]) -> Columns:
 
 def _check_names(given: Mapping[str, str]) -> None:
     for name in given:
-        if name in _KNOWN or name in _ADDRESSES:
+        if name in _KNOWN or name in _ADDRESSES or name == _KAFKA_RACK:
             continue
         if name in _WITHOUT_EFFECT:
             _log.info("option %s of Spark's Kafka source has no effect on tidemark", name)

@@ -47,7 +47,7 @@ class Assignment:
 
 def open_reader(options: ReadOptions) -> RangeReader:
     """A client; it connects when it is first asked."""
-    return RangeReader(options.bootstrap, deadline_s=options.deadline_ms / 1000)
+    return RangeReader(options.bootstrap, deadline_s=options.deadline_ms / 1000, rack=options.rack)
 
 
 def find_topics(reader: RangeReader, options: ReadOptions) -> dict[str, TopicView]:

@@ -59,11 +59,12 @@ def test_a_kafka_job_moves_with_its_options() -> None:
             "minOffsetsPerTrigger": "10",
             "maxTriggerDelay": "2m",
             "kafka.group.id": "spark",
+            "kafka.client.rack": "b",
             "fetchOffset.numRetries": "5",
         },
         streaming=True,
     )
-    assert options.bootstrap == "127.0.0.1:9192"
+    assert (options.bootstrap, options.rack) == ("127.0.0.1:9192", "b")
     assert options.starting.offsets == {"flights": {0: -1, 1: -2, 2: 7}}
     assert (options.max_offsets, options.min_offsets, options.max_delay_ms) == (1000, 10, 120_000)
 
