@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidemark_spark.columns import Malformed, ValueFormat
 from tidemark_spark.filters import Comparison, narrow
@@ -93,6 +93,7 @@ def test_the_schema_follows_from_the_options() -> None:
     assert (columns.value_format, columns.malformed) == (ValueFormat.JSON, Malformed.DEAD_LETTER)
 
 
+@settings(deadline=None)
 @given(
     partition=st.integers(0, 3),
     offset=st.integers(-5, 60),
@@ -109,6 +110,7 @@ def test_no_row_that_passes_the_filters_is_left_out(
     assert list(range(start, end)) == wanted
 
 
+@settings(deadline=None)
 @given(least=st.integers(1, 400), lengths=st.lists(st.integers(0, 300), min_size=1, max_size=8))
 def test_splitting_covers_every_offset_once_in_order(least: int, lengths: list[int]) -> None:
     held = {"flights": {index: PartitionBounds(index, index + length) for index, length in enumerate(lengths)}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidemark_spark.stream_offsets import (
     Available,
@@ -53,6 +53,7 @@ TOPICS = st.dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(ends=TOPICS, limits=st.lists(st.integers(1, 40), min_size=1, max_size=6))
 def test_any_cut_into_micro_batches_reads_every_offset_once_in_order(
     ends: dict[str, dict[int, int]], limits: list[int]
@@ -77,6 +78,7 @@ def test_any_cut_into_micro_batches_reads_every_offset_once_in_order(
     assert advance(position, available, 5) == position
 
 
+@settings(deadline=None)
 @given(lengths=st.dictionaries(st.integers(0, 9), st.integers(0, 1000), min_size=1), limit=st.integers(1, 500))
 def test_a_limit_is_used_up_and_starves_nobody(lengths: dict[int, int], limit: int) -> None:
     wanted = {("flights", index): length for index, length in lengths.items()}
@@ -97,6 +99,7 @@ def test_what_does_not_move_stays_the_same_to_the_letter() -> None:
     assert json.dumps(still.to_json()) == json.dumps(later.to_json())
 
 
+@settings(deadline=None)
 @given(topics=TOPICS)
 def test_a_checkpoint_gives_back_the_offset(topics: dict[str, dict[int, int]]) -> None:
     offset = offset_of(topics)
