@@ -90,7 +90,8 @@ def _by_target(rows: pa.RecordBatch, targets: pa.Array[Any]) -> Iterator[tuple[i
 def slices(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
     """Slices that make batches of about `batch_bytes` at most, at least one row each, no copy."""
     room_bytes = max(1, batch_bytes - BATCH_OVERHEAD_BYTES)
-    keys, values = (pc.fill_null(pc.binary_length(rows.column(index)), 0) for index in (0, 1))
+    columns: tuple[Any, Any] = (rows.column(0), rows.column(1))
+    keys, values = (pc.fill_null(pc.binary_length(column), 0) for column in columns)
     content_bytes = pc.add(keys, values)
     beside_bytes = 1 + max(0, rows.nbytes - int(pc.sum(content_bytes).as_py())) // rows.num_rows
     step = max(1, room_bytes * rows.num_rows // max(1, rows.nbytes))
