@@ -194,6 +194,72 @@ def test_in_any_world_what_is_acknowledged_is_in_the_log_once_and_in_order(seed:
     assert kept == sorted(kept)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_batches_that_go_together_and_are_written_all_or_none_are_in_the_log_once_and_in_order(seed: int) -> None:
+    """As before, but what goes for the first time goes in groups, and some batches no broker takes."""
+    world = random.Random(seed)
+    queue = queue_of(30)
+    batches = list(queue._ready)
+    poison = {id(batch) for batch in batches if world.random() < 0.1}
+    log: list[bytes] = []
+    states = ProducerStates()
+    identities = 1
+    while len(queue):
+        if queue.wants_identity:
+            identities += 1
+            queue.identity = Identity(identities, 0)
+        for group in take_groups(queue):
+            shared = len(group) > 1
+            fate = world.random()
+            if fate < 0.2:
+                for batch in group:
+                    queue.refused(batch, batch.attempt, LOST, lost=True, shared=shared)
+            elif any(id(batch) in poison for batch in group):
+                for batch in group:
+                    queue.refused(batch, batch.attempt, refusal(ErrorCode.INVALID_TIMESTAMP), shared=shared)
+            else:
+                _append_all(queue, group, log, states, answered=fate < 0.8)
+    told = queue.take_resolved()
+    assert len(told) == len({id(one.batch) for one in told}) == len(batches)
+    acknowledged = [batches.index(one.batch) for one in told if one.error is None]
+    assert acknowledged
+    assert not any(id(batches[number]) in poison for number in acknowledged)
+    numbers = [int(value) for value in log]
+    assert len(numbers) == len(set(numbers))
+    assert set(acknowledged) <= set(numbers)
+    kept = [number for number in numbers if number in set(acknowledged)]
+    assert kept == sorted(kept)
+    blamed = [one for one in told if one.error is not None and one.error.code is ErrorCode.INVALID_TIMESTAMP]
+    assert all(id(one.batch) in poison or one.batch.in_doubt for one in blamed)
+
+
+def take_groups(queue: PartitionQueue) -> list[list[PendingBatch]]:
+    """As the sender does it."""
+    groups: list[list[PendingBatch]] = []
+    while queue.can_send:
+        again = queue.next_goes_again
+        if again or not groups or groups[-1][-1].refusal is not None:
+            groups.append([])
+        batch = queue.take(object())
+        assert batch is not None
+        groups[-1].append(batch)
+    return groups
+
+
+def _append_all(
+    queue: PartitionQueue, group: list[PendingBatch], log: list[bytes], states: ProducerStates, *, answered: bool
+) -> None:
+    """A group in which one batch has a gap before it has it before its first."""
+    try:
+        states.check(parse_envelope(group[0].data or b""))
+    except TidemarkError as error:
+        for batch in group:
+            queue.refused(batch, batch.attempt, error, shared=len(group) > 1)
+        return
+    for batch in group:
+        _append(queue, batch, batch.attempt, log, states, answered=answered)
+
+
 def _append(
     queue: PartitionQueue,
     batch: PendingBatch,
