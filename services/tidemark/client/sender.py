@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import defaultdict
 from typing import Final
@@ -39,6 +40,7 @@ class Sender:
         self._cluster = cluster
         self._settings = settings
         self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
         self.accumulator = Accumulator(
             batch_bytes=settings.batch_bytes,
             buffer_bytes=settings.buffer_bytes,
@@ -75,7 +77,10 @@ class Sender:
         """From any thread: a batch was opened or closed."""
         if not self._woken and not self._stopped:
             self._woken = True
-            self._loop.call_soon_threadsafe(self._on_wake)
+            if threading.get_ident() == self._thread_id:
+                self._loop.call_soon(self._on_wake)
+            else:
+                self._loop.call_soon_threadsafe(self._on_wake)
 
     async def flush(self) -> None:
         """Until everything that was added before is resolved."""
