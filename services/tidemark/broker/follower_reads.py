@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.metrics import BrokerMetrics
@@ -15,8 +16,21 @@ from tidemark.ports import Log
 from tidemark.record.envelope import Batch, split_batches
 
 
+class _Read(NamedTuple):
+    """What was read, and of which opening of the log."""
+
+    log: Log
+    offset: int
+    end_offset: int
+    max_bytes: int
+
+
 class FollowerReads:
-    """What lies in the page cache is read at once, the rest by the pool."""
+    """What lies in the page cache is read at once, the rest by the pool.
+
+    Followers that keep up want the same batches at the same moment: what was read for one is given to the next, for as
+    long as the event loop does nothing else in between.
+    """
 
     def __init__(
         self,
@@ -29,6 +43,7 @@ class FollowerReads:
         self._pool = pool
         self._metrics = metrics
         self._submit = submit
+        self._last: tuple[_Read, tuple[Batch, ...]] | None = None
 
     def read(self, effect: ReadForFollower) -> None:
         """Carry out `ReadForFollower`."""
@@ -36,6 +51,10 @@ class FollowerReads:
         if log is None:
             error = TidemarkError(ErrorCode.STORAGE_ERROR, f"{effect.partition}: its log is not open")
             self._done(effect, b"", error)
+            return
+        what = _Read(log, effect.offset, effect.end_offset, effect.max_bytes)
+        if self._last is not None and self._last[0] == what:
+            self._give(effect, self._last[1])
             return
         try:
             data = _read(log, effect, cached_only=True)
@@ -46,7 +65,13 @@ class FollowerReads:
             reading = asyncio.get_running_loop().run_in_executor(self._pool, _read, log, effect)
             reading.add_done_callback(lambda done: self._cold_done(effect, log, done))
         else:
-            self._done(effect, data, None)
+            batches = self._done(effect, data, None)
+            if batches:
+                self._last = (what, batches)
+                asyncio.get_running_loop().call_soon(self._forget)
+
+    def _forget(self) -> None:
+        self._last = None
 
     def _cold_done(self, effect: ReadForFollower, log: Log, done: asyncio.Future[bytes | None]) -> None:
         if done.cancelled():
@@ -62,14 +87,17 @@ class FollowerReads:
         else:
             self._done(effect, b"", TidemarkError(ErrorCode.STORAGE_ERROR, f"{effect.partition}: {failure}"))
 
-    def _done(self, effect: ReadForFollower, data: bytes, error: TidemarkError | None) -> None:
+    def _done(self, effect: ReadForFollower, data: bytes, error: TidemarkError | None) -> tuple[Batch, ...]:
         batches: tuple[Batch, ...] = ()
         try:
             batches = split_batches(data)
         except TidemarkError as damage:  # what the disk gave back is not what was written
             error = damage
-        else:
-            self._metrics.replicated_bytes.inc(len(data))
+        self._give(effect, batches, error)
+        return batches
+
+    def _give(self, effect: ReadForFollower, batches: tuple[Batch, ...], error: TidemarkError | None = None) -> None:
+        self._metrics.replicated_bytes.inc(sum(batch.envelope.batch_length for batch in batches))
         self._submit(
             FollowerReadDone(effect.follower, effect.partition, effect.leader_epoch, effect.offset, batches, error)
         )

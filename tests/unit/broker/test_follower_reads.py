@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from tidemark.broker.follower_reads import FollowerReads
@@ -78,3 +79,36 @@ async def test_what_was_read_of_a_log_that_was_closed_meanwhile_is_given_to_nobo
     assert event.batches == ()
     assert event.error is not None
     assert event.error.code is ErrorCode.STORAGE_ERROR
+
+
+class WarmLog:
+    """All of it is in the page cache."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read(self, offset: int, *, end_offset: int, max_bytes: int, cached_only: bool = False) -> bytes | None:
+        self.reads += 1
+        return sample() * 2
+
+
+async def test_two_followers_at_the_same_place_are_given_what_one_read_found_and_a_later_one_reads_again(
+    pool: ThreadPoolExecutor,
+) -> None:
+    log, given = WarmLog(), list[Event]()
+    logs = Logs()
+    logs.open = log  # type: ignore[assignment]
+    reads = FollowerReads(logs, pool, BrokerMetrics(Metrics()), given.append)  # type: ignore[arg-type]
+    other = replace(READ, follower=BrokerId(3))
+    reads.read(READ)
+    reads.read(other)
+    assert log.reads == 1
+    assert given == [
+        FollowerReadDone(one.follower, one.partition, one.leader_epoch, one.offset, given[0].batches, None)  # type: ignore[union-attr]
+        for one in (READ, other)
+    ]
+    reads.read(replace(READ, end_offset=Offset(2)))
+    assert log.reads == 2
+    await asyncio.sleep(0)
+    reads.read(replace(READ, end_offset=Offset(2)))
+    assert log.reads == 3
