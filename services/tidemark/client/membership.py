@@ -12,7 +12,8 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Final, NamedTuple, Protocol
 
 from tidemark.client.coordinator import Coordinator
@@ -151,6 +152,12 @@ class Membership:
             TidemarkError: what the coordinator refuses with, FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER when the partitions
                 may be somebody else's by now; that of the first partition refused; REQUEST_TIMED_OUT.
         """
+        async with self._turn(timeout_s) as deadline_s:
+            await self._commit(list(positions), deadline_s)
+
+    @asynccontextmanager
+    async def _turn(self, timeout_s: float) -> AsyncIterator[float]:
+        """To commit; gives the (monotonic) deadline."""
         deadline_s = time.monotonic() + timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -161,7 +168,7 @@ class Membership:
                 f"group {self._settings.group}: the commit before is still under way after {timeout_s:g} s",
             ) from None
         try:
-            await self._commit(list(positions), deadline_s)
+            yield deadline_s
         finally:
             self._committing.release()
 
@@ -389,14 +396,14 @@ class Membership:
                 _log.info("group %s: a commit is tried again later: %s", self._settings.group, error)
 
     async def _commit_processed(self, partitions: frozenset[TopicPartition], timeout_s: float) -> None:
-        async with self._committing:
+        async with self._turn(timeout_s) as deadline_s:
             processed = self._reader.processed()
             news = [
                 processed[partition]
                 for partition in sorted(partitions & processed.keys())
                 if processed[partition].offset != self._committed.get(partition)
             ]
-            await self._commit(news, time.monotonic() + timeout_s)
+            await self._commit(news, deadline_s)
 
     def began_at(self, partition: TopicPartition, offset: int) -> None:
         """That offset is remembered already."""

@@ -12,7 +12,8 @@ import pytest
 from tidemark.client.coordinator import Coordinator
 from tidemark.client.group_settings import group_settings
 from tidemark.client.membership import GroupPosition, Membership
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.errors import ErrorCode, RequestTimedOutError, TidemarkError
+from tidemark.model import TopicPartition
 from tidemark.v1 import group_service_pb2 as pb
 
 Asked = tuple[pb.GroupHeartbeatRequest, asyncio.Future[pb.GroupHeartbeatResponse]]
@@ -208,3 +209,19 @@ async def _answered(coordinator: ByHand, told: pb.GroupHeartbeatResponse) -> Non
     answer.set_result(told)
     request, after = await coordinator.beat()
     coordinator.asked.put_nowait((request, after))
+
+
+async def test_a_commit_behind_one_that_is_not_answered_ends_in_its_own_time(
+    coordinator: ByHand, member: Membership
+) -> None:
+    position = GroupPosition(TopicPartition("a", 0), 1, 0, "i", "")
+    stuck = asyncio.create_task(member.commit([position], timeout_s=60))
+    try:
+        async with asyncio.timeout(5):
+            while not isinstance((await coordinator.asked.get())[0], pb.CommitOffsetsRequest):
+                pass
+            with pytest.raises(RequestTimedOutError, match="the commit before is still under way"):
+                await member.commit([position], timeout_s=0.05)
+    finally:
+        stuck.cancel()
+        await asyncio.gather(stuck, return_exceptions=True)
