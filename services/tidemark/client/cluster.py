@@ -22,7 +22,7 @@ import grpc
 from tidemark.client.backoff import Backoff
 from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView, apply
 from tidemark.model import NO_EPOCH, NO_LEADER, BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
-from tidemark.rpc.channel import open_channel
+from tidemark.rpc.channel import close_channels, open_channel
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.metadata_codec import view_from_proto
 from tidemark.v1 import broker_service_pb2 as pb
@@ -119,8 +119,7 @@ class Cluster:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         channels, self._channels = list(self._channels.values()), {}
-        for channel in channels:
-            await channel.close()
+        await close_channels(channels)
 
     def stub(self, address: str) -> BrokerServiceAsyncStub:
         """The broker at an address."""

@@ -26,7 +26,7 @@ from tidemark.model import (
     UncleanElection,
 )
 from tidemark.rpc import errors
-from tidemark.rpc.channel import open_channel
+from tidemark.rpc.channel import close_channels, open_channel
 from tidemark.rpc.election_codec import kind_to_proto, outcome_from_proto, unclean_from_proto
 from tidemark.rpc.metadata_codec import topic_from_proto, view_from_proto
 from tidemark.rpc.refs import ref_to_proto
@@ -84,9 +84,9 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogD
 
     async def close(self) -> None:
         """Close the connection."""
-        if self._channel is not None:
-            await self._channel.close()
-            self._channel = None
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await close_channels([channel])
 
     async def create_topic(
         self,

@@ -15,7 +15,7 @@ from tidemark.client.cluster import Leader, unknown_partition, unknown_topic
 from tidemark.core.cluster_state import ClusterView, TopicView
 from tidemark.model import NO_LEADER, BrokerId, ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.rpc import errors
-from tidemark.rpc.channel import open_channel
+from tidemark.rpc.channel import close_channels, open_channel
 from tidemark.v1 import delete_records_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
@@ -116,7 +116,7 @@ class RecordCalls(ABC):
         except grpc.aio.AioRpcError as error:
             raise errors.from_rpc_error(error, address=leader.address) from None
         finally:
-            await channel.close()
+            await close_channels([channel])
         return DeletedRecords(
             Offset(response.low_watermark),
             Offset(response.log_start_offset),
