@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final, Self
 
+from tidemark.client.background import BackgroundLoop
+
 __all__ = ["START_S", "Facade"]
 
 START_S: Final = 30.0
@@ -15,6 +17,13 @@ class Facade:
     """Base of the sync clients; each closes the async client behind it."""
 
     _closed = False
+    _background: BackgroundLoop
+
+    def _ends_now(self) -> bool:
+        """Whether this is the one call that closes it, in the process that made it."""
+        ends = not self._closed and not self._background.forked
+        self._closed = True
+        return ends
 
     def __enter__(self) -> Self:
         return self

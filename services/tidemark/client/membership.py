@@ -30,6 +30,8 @@ AWAY: Final = -2
 _LOST: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER})
 _CALL_TIMEOUT_S: Final = 10.0
 _LEAVE_TIMEOUT_S: Final = 3.0
+_FAREWELL_S: Final = 0.5
+"""What of it is kept for leaving, when the last commit is not answered."""
 _LOOK_S: Final = 0.5
 _SESSION_TIMEOUT_S: Final = 45.0
 """Until the coordinator has told its own."""
@@ -136,14 +138,15 @@ class Membership:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        until_s = time.monotonic() + _LEAVE_TIMEOUT_S
         try:
             if commit and self._settings.auto_commit_interval_ms:
-                await self._commit_processed(self.owned, _LEAVE_TIMEOUT_S)
+                await self._commit_processed(self.owned, _LEAVE_TIMEOUT_S - _FAREWELL_S)
         except TidemarkError as error:
             _log.warning("group %s: the last commit failed: %s", self._settings.group, error)
         self._reader.drop(self.owned)
         self.owned = frozenset()
-        await self._leave(AWAY if self._settings.instance_id else LEAVING)
+        await self._leave(AWAY if self._settings.instance_id else LEAVING, until_s - time.monotonic())
 
     async def commit(self, positions: Iterable[GroupPosition], *, timeout_s: float) -> None:
         """Have the group remember positions.
@@ -294,7 +297,7 @@ class Membership:
             ]
         )
 
-    async def _leave(self, epoch: int) -> None:
+    async def _leave(self, epoch: int, timeout_s: float = _LEAVE_TIMEOUT_S) -> None:
         if self.member_epoch == JOINING:
             return
         request = pb.GroupHeartbeatRequest(
@@ -304,7 +307,7 @@ class Membership:
             instance_id=self._settings.instance_id,
         )
         try:
-            await self._coordinator.call(lambda stub: stub.GroupHeartbeat, request, timeout_s=_LEAVE_TIMEOUT_S)
+            await self._coordinator.call(lambda stub: stub.GroupHeartbeat, request, timeout_s=timeout_s)
         except TidemarkError as error:
             _log.info("group %s: left without an answer: %s", self._settings.group, error)
 

@@ -122,6 +122,8 @@ class Sender:
         await asyncio.gather(*tasks, return_exceptions=True)
         streams, self._streams = list(self._streams.values()), {}
         for stream in streams:
+            stream.break_off(closed)
+        for stream in streams:
             await stream.close()
 
     # -- batches in ------------------------------------------------------------------------------------------------

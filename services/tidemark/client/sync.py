@@ -13,8 +13,9 @@ from typing import Any, Final, TypeVar
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.consumer import Start
 from tidemark.client.aio.group_reader import HandOver
+from tidemark.client.aio.lifecycle import INTERRUPTED_S, INTERRUPTIONS
 from tidemark.client.aio.producer import Producer as AsyncProducer
-from tidemark.client.background import background_loop
+from tidemark.client.background import background_loop, forked
 from tidemark.client.batching import SendHandle, TableHandle
 from tidemark.client.facade import START_S, Facade
 from tidemark.client.metrics import ConsumerMetrics, PartitionHealth, ProducerMetrics
@@ -62,6 +63,8 @@ class Producer(Facade):
         partition: int | None = None,
     ) -> SendHandle:
         """Add a record to its batch, blocking while the buffer is full; the handle tells what became of it."""
+        if self._background.forked:
+            raise forked()
         producer = self._producer
         handle = producer.send_now(topic, value, key, headers, timestamp_us, partition)
         if handle is not None:
@@ -101,11 +104,19 @@ class Producer(Facade):
         """Until everything sent before is resolved, well or not; raises REQUEST_TIMED_OUT."""
         self._background.call(self._producer.flush(), timeout_s)
 
-    def close(self) -> None:
-        """Send what is left, for at most the delivery timeout; every handle is resolved afterwards."""
-        if not self._closed:
-            self._closed = True
-            self._background.call(self._producer.close(), self._delivery_s + _CLOSE_SLACK_S)
+    def close(self, timeout_s: float | None = None) -> None:
+        """Send what is left, for at most `timeout_s` (None: the delivery timeout); every handle is resolved afterwards.
+
+        Ctrl-C ends it at once.
+        """
+        if self._ends_now():
+            bound_s = self._delivery_s if timeout_s is None else timeout_s
+            self._background.call(self._producer.close(timeout_s), bound_s + _CLOSE_SLACK_S)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(INTERRUPTED_S if isinstance(error, INTERRUPTIONS) else None)
 
 
 def _on_a_thread(handler: HandedOver) -> HandOver:
@@ -264,15 +275,14 @@ class Consumer(Facade):
 
     def close(self) -> None:
         """Stop fetching and close the connections. A member leaves its group, after a last commit."""
-        if not self._closed:
-            self._closed = True
+        if self._ends_now():
             self._give_back()
             self._background.call(self._consumer.close(), _CLOSE_SLACK_S)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not self._closed:
+        if error is not None and not self._closed and not self._background.forked:
             self._give_back(from_last=True)
             self._do(self._consumer.not_done_with_last)
         self.close()

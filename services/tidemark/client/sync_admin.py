@@ -87,6 +87,5 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogD
 
     def close(self) -> None:
         """Close the connection."""
-        if not self._closed:
-            self._closed = True
+        if self._ends_now():
             self._background.call(self._client.close())

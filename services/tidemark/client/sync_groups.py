@@ -41,7 +41,8 @@ class Groups:
 
     def close(self) -> None:
         """End every connection."""
-        self._background.call(self._groups.close())
+        if not self._background.forked:
+            self._background.call(self._groups.close())
 
     def list_groups(self) -> tuple[list[GroupListing], list[TidemarkError]]:
         """All groups by id, and why some may be missing: brokers that do not answer, or still read what they know."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import os
+from collections.abc import Sequence
+from typing import Any
 
 import grpc
+
+from tidemark.errors import ErrorCode, TidemarkError
 
 MESSAGE_BYTES_MAX = 16 << 20
 """gRPC's limit both ways; our own messages are split at half of it."""
@@ -35,12 +39,37 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
+_used = False
+_lost_by_fork = False
+
+
 def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel to host:port; connects when it is first used, and again, within 500 ms, when it broke."""
+    """A channel to host:port; connects when it is first used, and again, within 500 ms, when it broke.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST in a process that was forked from one that had a channel: the thread that gRPC
+            hears on is not there, and every call would wait for ever.
+    """
+    global _used
+    if _lost_by_fork:
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST,
+            "this process was forked from one that had used a client, and gRPC does not survive that: start it with "
+            "multiprocessing's spawn or forkserver, or make no client before the fork",
+        )
+    _used = True
     return grpc.aio.insecure_channel(address, options=list(CHANNEL_OPTIONS))
 
 
-async def close_channels(channels: Iterable[grpc.aio.Channel]) -> None:
+def _after_fork() -> None:
+    global _lost_by_fork
+    _lost_by_fork = _used
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+async def close_channels(channels: Sequence[grpc.aio.Channel]) -> None:
     """Close them, and return when gRPC has told of the end of every call on them.
 
     One queue of completions serves all event loops of a process. What it tells a loop that is closed by then fails,
@@ -49,7 +78,10 @@ async def close_channels(channels: Iterable[grpc.aio.Channel]) -> None:
     """
     for channel in channels:
         await channel.close()
+    if not channels:
+        return
     last = open_channel("127.0.0.1:1")  # nobody is asked there: the call has no time to connect
+    nothing: Any = last.unary_unary("/tidemark.v1.Nobody/Nothing")
     with contextlib.suppress(grpc.RpcError):
-        await last.unary_unary("/tidemark.v1.Nobody/Nothing")(b"", timeout=0)
+        await nothing(b"", timeout=0)
     await last.close()

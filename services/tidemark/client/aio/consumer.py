@@ -101,16 +101,23 @@ class Consumer(Lifecycle):
         """Stop fetching; whoever waits for records is told. A member leaves its group, after a last commit."""
         if not self._failed:
             self._done_with_last()
-        if self._group is not None:
-            await self._group.stop()  # the application may commit when it is told of it
+        try:
+            if self._group is not None:
+                await self._group.stop()  # the application may commit when it is told of it
+        finally:
             self._group = None
+            await self._end()
+
+    async def _end(self) -> None:
         for task in self._resets:
             task.cancel()
-        await asyncio.gather(*self._resets, return_exceptions=True)
         fetcher, self._started = self._started, None
-        if fetcher is not None:
-            await fetcher.stop()
-        await self.cluster.close()
+        try:
+            await asyncio.gather(*self._resets, return_exceptions=True)
+        finally:
+            if fetcher is not None:
+                await fetcher.stop()
+            await self.cluster.close()
 
     @property
     def _fetcher(self) -> Fetcher:

@@ -95,14 +95,16 @@ class GroupReader:
         await asyncio.gather(*self._told, return_exceptions=True)
 
     async def _leave(self) -> None:
-        while self._membership is not None and self.error is None and self._mine:
-            going, self._mine = self._mine, set()
-            await self._tell(self._handlers[1], going)
-        self._mine.clear()
-        membership, self._membership = self._membership, None
-        failed, self.error = self.error, None
-        if membership is not None:
-            await membership.stop(commit=failed is None)
+        try:
+            while self._membership is not None and self.error is None and self._mine:
+                going, self._mine = self._mine, set()
+                await self._tell(self._handlers[1], going)
+        finally:
+            self._mine.clear()
+            membership, self._membership = self._membership, None
+            failed, self.error = self.error, None
+            if membership is not None:
+                await membership.stop(commit=failed is None)
 
     def asked(self) -> None:
         """The application is done with what it had, and asks for more."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
+
+INTERRUPTIONS: Final = (KeyboardInterrupt, asyncio.CancelledError)
+INTERRUPTED_S: Final = 1.0
+"""So long a producer whose `with` was interrupted goes on sending what is left."""
 
 
 class Lifecycle(ABC):

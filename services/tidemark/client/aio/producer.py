@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterable
+from types import TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
 
 from tidemark.client import table as tables
-from tidemark.client.aio.lifecycle import Lifecycle
+from tidemark.client.aio.lifecycle import INTERRUPTED_S, INTERRUPTIONS, Lifecycle
 from tidemark.client.batching import SendHandle, TableHandle
 from tidemark.client.cluster import Cluster, unknown_partition
 from tidemark.client.metrics import ProducerMetrics
@@ -46,6 +48,7 @@ class Producer(Lifecycle):
         self._partitioner = partitioner
         self.cluster = Cluster(bootstrap)
         self._sender: Sender | None = None
+        self._closing = asyncio.Lock()
 
     async def start(self) -> None:
         """Reach the cluster; raises BROKER_NOT_AVAILABLE with the cause of each address."""
@@ -53,17 +56,29 @@ class Producer(Lifecycle):
         self._sender = Sender(self.cluster, self.settings)
         self._sender.start()
 
-    async def close(self) -> None:
-        """Send what is left, for at most the delivery timeout; every handle is resolved afterwards."""
-        if self._sender is not None:
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Send what is left, for at most `timeout_s` (None: the delivery timeout); every handle is resolved afterwards.
+
+        Who is cancelled meanwhile ends it at once.
+        """
+        if timeout_s is None:
+            timeout_s = self.settings.delivery_timeout_ms / 1000 + _TICK_SLACK_S
+        async with self._closing:
+            sender, self._sender = self._sender, None
             try:
-                async with asyncio.timeout(self.settings.delivery_timeout_ms / 1000 + _TICK_SLACK_S):
-                    await self._sender.flush()
-            except TimeoutError:
-                pass  # what is left fails below, and its handles say so
-            await self._sender.stop()
-            self._sender = None
-        await self.cluster.close()
+                if sender is not None:
+                    with contextlib.suppress(TimeoutError):  # what is left fails below, and its handles say so
+                        async with asyncio.timeout(timeout_s):
+                            await sender.flush()
+            finally:
+                if sender is not None:
+                    await sender.stop()
+                await self.cluster.close()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(INTERRUPTED_S if isinstance(error, INTERRUPTIONS) else None)
 
     @property
     def sender(self) -> Sender:
