@@ -28,6 +28,8 @@ class Arena:
     def __init__(self, directory: Path, disks: Disks) -> None:
         self.disks = disks
         self.network = Network(self._pids)
+        self.guests: dict[str, int] = {}
+        """Processes beside the cluster's that the network knows by name."""
         self._directory = directory
         self._ports: dict[str, int] = {}
         self._cluster: LocalCluster | None = None
@@ -81,4 +83,4 @@ class Arena:
 
     def _pids(self) -> dict[str, int]:
         running = (name for name in self.cluster.names if self.cluster.process(name).running)
-        return {name: self.cluster.process(name).pid for name in running}
+        return {**{name: self.cluster.process(name).pid for name in running}, **self.guests}

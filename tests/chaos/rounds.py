@@ -89,7 +89,7 @@ def run_round(directory: Path, seed: int, duration_s: float) -> Report:
                         load.topic, partitions=load.partitions, replication_factor=3, configs=load.topic_configs
                     )
                 mover = Mover(arena.cluster.admin_address, PLAIN.topic, PLAIN.partitions, seed)
-                with Troop(directory / "troop", arena.bootstrap, arena.cluster.admin_address, SHARED, seed) as troop:
+                with Troop(directory / "troop", arena, SHARED, seed) as troop:
                     _live_through(arena, nemesis, mover, troop, histories, duration_s)
                     group = troop.end(_ends(histories[SHARED.topic]))
                 not_in_sync = mover.bring_home(time.monotonic() + PEACE_S) or _wait_until_in_sync(admin)

@@ -19,9 +19,12 @@ from tidemark.core.groups.state import Change
 from tidemark.local.process import ServiceProcess
 from tidemark.model import TidemarkError
 
+from tests.chaos.arena import Arena
+from tests.chaos.arena_names import BROKERS
 from tests.chaos.group_history import GroupHistory, Processed, Taken, read_journal
 from tests.chaos.group_member import Plan
 from tests.chaos.loads import Load
+from tests.chaos.proxy import Trouble
 
 GROUP = "troop"
 SLOTS: tuple[dict[str, Any], ...] = (
@@ -40,18 +43,19 @@ _SETTLED_S = 60.0
 class Troop:
     """One group on one topic; its methods are called from one thread at a time."""
 
-    def __init__(self, directory: Path, bootstrap: str, admin: str, load: Load, seed: int) -> None:
+    def __init__(self, directory: Path, arena: Arena, load: Load, seed: int) -> None:
         self.told: list[str] = []
         self.lives = 0
         self._directory = directory
-        self._plan = Plan(bootstrap, GROUP, load.topic, "")
-        self._admin = admin
+        self._plan = Plan(arena.bootstrap, GROUP, load.topic, "")
+        self._arena = arena
         self._load = load
         self._chance = random.Random(seed)
         self._members: dict[int, ServiceProcess] = {}
         self._leaving: list[ServiceProcess] = []
         self._asleep: dict[ServiceProcess, float] = {}
         """Until when."""
+        self._cuts: dict[tuple[str, str], float] = {}
         self._failures: list[str] = []
         self.partitions = load.partitions
         """Of the topic, as far as it is known to have grown."""
@@ -76,7 +80,7 @@ class Troop:
 
     def live_until(self, ended: threading.Event) -> None:
         """One change after the other; everybody is there and awake when this returns."""
-        acts = (self._kill, self._kill, self._stop, self._stop, self._leave, self._leave, self._grow)
+        acts = (self._kill, self._stop, self._stop, self._cut, self._cut, self._leave, self._leave, self._grow)
         next_s = time.monotonic()
         while not ended.wait(0.05):
             self._wake(time.monotonic())
@@ -93,7 +97,11 @@ class Troop:
                 self._join(slot)
 
     def _wake(self, now_s: float) -> None:
-        """Who was stopped for long enough."""
+        """Who was stopped or cut off for long enough."""
+        for way, until_s in tuple(self._cuts.items()):
+            if now_s >= until_s:
+                del self._cuts[way]
+                self._arena.network.end(*way)
         for member, until_s in tuple(self._asleep.items()):
             if now_s >= until_s:
                 del self._asleep[member]
@@ -144,6 +152,7 @@ class Troop:
         log = self._directory / f"{life}.log"
         member = self._members[slot] = ServiceProcess(life, module, [argument], log=log, environment={})
         member.start()
+        self._arena.guests[life] = member.pid
         self.told.append(f"{life} joins")
 
     def _one(self) -> int | None:
@@ -154,6 +163,7 @@ class Troop:
         if slot is not None:
             member = self._members.pop(slot)
             self._note_end_of(member)
+            del self._arena.guests[member.name]
             member.kill()
             self.told.append(f"kill -9 {member.name}")
 
@@ -164,6 +174,17 @@ class Troop:
             member.pause()
             self._asleep[member] = time.monotonic() + self._chance.uniform(*_STOP_S)
             self.told.append(f"SIGSTOP {member.name}")
+
+    def _cut(self) -> None:
+        """Off one broker, which may be its coordinator: it reads on from the others."""
+        slot = self._one()
+        if slot is not None:
+            name, broker = self._members[slot].name, self._chance.choice(BROKERS)
+            until_s = time.monotonic() + self._chance.uniform(*_STOP_S)
+            for way in self._chance.choice((((name, broker), (broker, name)), ((name, broker),), ((broker, name),))):
+                self._arena.network.disturb(*way, Trouble(silent=True))
+                self._cuts[way] = until_s
+            self.told.append(f"{name} cut off {broker}")
 
     def _leave(self) -> None:
         """Another one may come before it is gone."""
@@ -191,7 +212,7 @@ class Troop:
     def _grow(self) -> None:
         """By one partition, unless it has grown enough; the answer may be lost."""
         try:
-            with AdminClient(self._admin, timeout_s=_CALL_S) as admin:
+            with AdminClient(self._arena.cluster.admin_address, timeout_s=_CALL_S) as admin:
                 self.partitions = len(admin.describe_topics([self._load.topic])[0].partitions)
                 if self.partitions < self._load.grows_to:
                     admin.create_partitions(self._load.topic, total_count=self.partitions + 1)
