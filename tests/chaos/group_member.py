@@ -35,7 +35,10 @@ from tests.chaos.group_history import (
 )
 
 _POLL_S = 0.2
-_WORK_S = (0.0, 0.02)
+_WORK_S = (0.0, 0.003)
+_LONG_WORK_S = 0.5
+_LONG_WORKS = 0.003
+"""So often a batch or a record takes long."""
 _COMMIT_S = 0.2
 _NOT_OURS = frozenset(
     {
@@ -146,7 +149,8 @@ class Member:
         if batch is None:
             return
         turn = self._turns[batch.partition]
-        time.sleep(self._chance.uniform(*_WORK_S) / (20 if self._plan.one_by_one else 1))
+        short_s = self._chance.uniform(*_WORK_S) / (10 if self._plan.one_by_one else 1)
+        time.sleep(_LONG_WORK_S if self._chance.random() < _LONG_WORKS else short_s)
         self._journal.add(Processed, *batch)
         if turn == self._turns[batch.partition]:  # else it was lost meanwhile
             self._done[batch.partition] = batch.end

@@ -37,7 +37,7 @@ _CALL_S = 5.0
 _PAUSE_S = (0.5, 3.5)
 _STOP_S = (0.5, 6.0)
 _LEAVE_S = 30.0
-_SETTLED_S = 60.0
+_SETTLED_S = 90.0
 
 
 class Troop:
