@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.exploration.cluster import Cluster
-from tests.exploration.frozen import BROKERS
 from tests.exploration.state import DEAD, NOW, Names, State
-from tests.exploration.table import Marks, Rows, joined, stirred
+from tests.exploration.table import Marks, Rows, joined
 
 PROCESS: Final = (0, 1, 2)
 COMMANDS: Final = (3, 4, 5)
@@ -31,6 +30,7 @@ KIND: Final = (0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 4, 5, 6, 7)
 """Of each column, whose numbers it has."""
 _KINDS: Final = 8
 _ORDERS: Final = 6
+_NOTHING: Final = np.zeros(1, np.uint64)
 
 
 def parts(state: State) -> tuple[Any, ...]:
@@ -90,11 +90,12 @@ class Columns:
         self._numbers: tuple[dict[Any, int], ...] = tuple({} for _ in range(_KINDS))
         self._parts: tuple[list[Any], ...] = tuple([] for _ in range(_KINDS))
         self._renamed = tuple(Facts(_ORDERS) for _ in range(_KINDS))
-        self._process_mark = Facts(dtype=np.uint64)
-        self._commands_mark, self._asked_mark = Facts(dtype=np.uint64), Facts(dtype=np.uint64)
-        self._session_mark = Facts(3, dtype=np.uint64)
+        self._which = np.zeros((len(PROCESS), len(PROCESS)), np.int64)
+        for which, (first, second, _) in enumerate(names.orders):
+            self._which[first, second] = which
+        self._addends: list[Marks] = [np.zeros((0, _ORDERS), np.uint64) for _ in range(WIDTH)]
         self.visible, self._visible = Facts(), dict[Any, int]()
-        self.leader, self.node, self.now = Facts(), Facts(), Facts()
+        self.node, self.now = Facts(), Facts()
         self.up, self.down = Facts(), Facts()
         self.told, self.asked = Facts(), Facts()
         self._notes = (
@@ -102,7 +103,7 @@ class Columns:
             self._of_commands,
             self._of_asked,
             self._of_stream,
-            self._of_sessions,
+            None,
             self._of_control,
             None,
             None,
@@ -128,6 +129,19 @@ class Columns:
         """The part again."""
         return self._parts[KIND[column]][number]
 
+    def count(self, column: int) -> int:
+        """How many parts of this column's kind were met."""
+        return len(self._parts[KIND[column]])
+
+    def twin(self, column: int, number: int, which: int) -> int:
+        """The number of a part under other names."""
+        self.learn()
+        return int(self._renamed[KIND[column]].array[number, which])
+
+    def part_renamed(self, column: int, number: int, which: int) -> Any:
+        """A part under other names, worked out anew."""
+        return self._rename(KIND[column], self.part(column, number), which)
+
     def row(self, state: State) -> Rows:
         """A state as a row."""
         return np.array([self.number(column, part) for column, part in enumerate(parts(state))], np.int32)
@@ -141,93 +155,102 @@ class Columns:
         view = self._cluster.brokers.views[core] if core != DEAD else None
         about = None
         if view is not None:
-            about = (*[getattr(view, name) for name in view.__slots__][:-3], len(view.may_shrink), len(view.aged))
-        self._process_mark.append(_mark((about, disk)))
-        key = (about and about[:-2], self._cluster.disks[disk].records)
+            about = tuple(getattr(view, name) for name in view.__slots__[:-3])
+        key = (about, self._cluster.disks[disk].records)
         self.visible.append(self._visible.setdefault(key, len(self._visible)))
 
     def _of_commands(self, part: Any) -> None:
-        self._commands_mark.append(_mark(("commands", len(part))))
         self.told.append(bool(part))
 
     def _of_asked(self, part: Any) -> None:
-        self._asked_mark.append(_mark(("asked", len(part))))
         self.asked.append(bool(part))
 
     def _of_stream(self, part: Any) -> None:
         self.up.append(bool(part.up))
         self.down.append(bool(part.down))
 
-    def _of_sessions(self, part: Any) -> None:
-        self._session_mark.append([_mark(("session", *one)) for one in zip(*part, strict=True)])
-
     def _of_control(self, part: Any) -> None:
         node, due, *_ = part
-        leader = self._cluster.brokers.values[node].state.leader
-        self.leader.append(BROKERS.index(leader) if leader in BROKERS else -1)
         self.node.append(node)
         self.now.append(due == NOW)
 
     # -- twins -------------------------------------------------------------------------------------------------
 
-    def canonical(self, rows: Rows) -> tuple[Rows, Marks]:
-        """Of each row the one of all its twins that stands for them, with its mark."""
-        marks = self._broker_marks(rows)
-        which = np.full(len(rows), -1, np.int64)
-        distinct = (marks[:, 0] != marks[:, 1]) & (marks[:, 1] != marks[:, 2]) & (marks[:, 0] != marks[:, 2])
-        for number, (x, y, z) in enumerate(self._names.orders):
-            which[distinct & (marks[:, x] < marks[:, y]) & (marks[:, y] < marks[:, z])] = number
-        chosen = rows.copy()
-        for number in range(1, _ORDERS):
-            mine = np.flatnonzero(which == number)
-            if len(mine):
-                chosen[mine] = self.renamed(rows[mine], number)
-        best = self.marks(chosen)
-        alike = np.flatnonzero(which < 0)
-        if len(alike):
-            chosen[alike], best[alike] = self._least(rows[alike], marks[alike])
-        return chosen, best
+    def sums(self, rows: Rows) -> Marks:
+        """Of each row six numbers, one for it under each order of the names: of a twin the same, in another order.
 
-    def _least(self, rows: Rows, marks: Marks) -> tuple[Rows, Marks]:
-        """Where brokers look alike: of all orders that sort their marks, that with the least mark of the whole."""
-        chosen, best = rows.copy(), np.full(len(rows), np.iinfo(np.uint64).max, np.uint64)
-        for number, (x, y, z) in enumerate(self._names.orders):
-            sorts = np.flatnonzero((marks[:, x] <= marks[:, y]) & (marks[:, y] <= marks[:, z]))
-            twins = self.renamed(rows[sorts], number)
-            those = self.marks(twins)
-            better = those < best[sorts]
-            chosen[sorts[better]], best[sorts[better]] = twins[better], those[better]
-        return chosen, best
+        Each is the sum of one for each column, so what a move adds to them depends on the columns that it changes only.
+        """
+        self.learn()
+        sums: Marks = np.zeros((len(rows), _ORDERS), np.uint64)
+        for column in range(WIDTH):
+            sums += self._addends[column][rows[:, column]]
+        return sums
 
-    def _broker_marks(self, rows: Rows) -> Marks:
-        """Marks that do not depend on names and tell most brokers apart."""
-        marks = self._process_mark.array[rows[:, 0:3]] + self._commands_mark.array[rows[:, 3:6]]
-        marks += self._asked_mark.array[rows[:, 6:9]]
-        marks += self._session_mark.array[rows[:, SESSIONS]]
-        leader = self.leader.array[rows[:, CONTROL]]
-        marks += (leader[:, None] == np.arange(3)).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        result: Marks = marks
-        return result
+    def added(self, column: int, now: NDArray[np.int32], was: NDArray[np.int32]) -> Marks:
+        """What it adds to sums that a column holds another part than it did; `learn` comes first."""
+        addends = self._addends[column]
+        difference: Marks = addends[now] - addends[was]
+        return difference
+
+    def learn(self) -> None:
+        """Give the new parts their twins and addends."""
+        for kind, renamed in enumerate(self._renamed):
+            number = len(self._addends[KIND.index(kind)])
+            if number == len(renamed):
+                continue
+            while number < len(renamed):  # it grows
+                if renamed.array[number, 0] < 0:
+                    self._meet_twins(kind, number)
+                number += 1
+        for column, kind in enumerate(KIND):
+            known, renamed = self._addends[column], self._renamed[kind]
+            if len(known) < len(renamed):
+                twins = renamed.array[len(known) : len(renamed)]
+                more = [joined(_NOTHING, self._target(column, which), twins[:, which]) for which in range(_ORDERS)]
+                self._addends[column] = np.concatenate((known, np.stack(more, axis=1)))
+
+    def _meet_twins(self, kind: int, number: int) -> None:
+        column, part = KIND.index(kind), self._parts[kind][number]
+        twins = [number, *(self.number(column, self._rename(kind, part, which)) for which in range(1, _ORDERS))]
+        array, orders = self._renamed[kind].array, self._names.orders
+        for which, order in enumerate(orders):
+            for more, another in enumerate(orders):
+                both = orders.index(tuple(order[place] for place in another))
+                array[twins[which], more] = twins[both]
+
+    def _target(self, source: int, which: int) -> int:
+        """The column to which a part of this one goes under other names."""
+        return self._sources(which).index(source)
+
+    def _sources(self, which: int) -> tuple[int, ...]:
+        order, streams = self._names.orders[which], self._names.pairs[which]
+        of_brokers = (3 * kind + place for kind in range(3) for place in order)
+        return (*of_brokers, *(STREAM[pair] for pair in streams), SESSIONS, CONTROL, LEFT, SEEN)
 
     def renamed(self, rows: Rows, which: int) -> Rows:
         """The twins under other names."""
         if which == 0:
             return rows
-        order, streams = self._names.orders[which], self._names.pairs[which]
+        self.learn()
         twins = np.empty_like(rows)
-        of_brokers = (3 * kind + place for kind in range(3) for place in order)
-        sources = (*of_brokers, *(STREAM[pair] for pair in streams), SESSIONS, CONTROL, LEFT, SEEN)
-        for column, source in enumerate(sources):
-            kind, numbers = KIND[column], rows[:, source]
-            found = self._renamed[kind].array[numbers, which]
-            missing = found < 0
-            if missing.any():
-                for number in np.unique(numbers[missing]):
-                    part = self._rename(kind, self._parts[kind][number], which)
-                    self._renamed[kind].array[number, which] = self.number(column, part)  # after it may have grown
-                found = self._renamed[kind].array[numbers, which]
-            twins[:, column] = found
+        for column, source in enumerate(self._sources(which)):
+            twins[:, column] = self._renamed[KIND[column]].array[rows[:, source], which]
         return twins
+
+    def tidy(self, rows: Rows) -> Rows:
+        """Of each row a twin with the brokers in an order that goes by what their processes are: so that few different
+        parts are met. Where two are alike it may be either twin."""
+        self.learn()
+        kin = self._renamed[KIND[PROCESS[0]]].array.min(axis=1)[rows[:, : len(PROCESS)]]
+        places = np.argsort(kin, axis=1, kind="stable")
+        which = self._which[places[:, 0], places[:, 1]]
+        chosen = rows.copy()
+        for number in range(1, _ORDERS):
+            mine = np.flatnonzero(which == number)
+            if len(mine):
+                chosen[mine] = self.renamed(rows[mine], number)
+        return chosen
 
     def _rename(self, kind: int, part: Any, which: int) -> Any:
         names = self._names
@@ -246,14 +269,9 @@ class Columns:
         committed, stated, (epoch, broker, broker_epoch) = part
         return (committed, stated, (epoch, names.broker(broker, which), broker_epoch))
 
-    def marks(self, rows: Rows) -> Marks:
-        """A mark of each row, never 0: different rows have different ones, but for one in 2^64."""
-        marks = np.zeros(len(rows), np.uint64)
-        for column in range(WIDTH):
-            marks = joined(marks, column, rows[:, column])
-        marks[marks == 0] = 1
-        return marks
 
-
-def _mark(value: Any) -> np.uint64:
-    return np.uint64(stirred(np.array([hash(value) & 0xFFFFFFFFFFFFFFFF], np.uint64))[0])
+def marks(sums: Marks) -> Marks:
+    """A mark of each row from its sums, never 0: all twins have one, any others different ones, but for six in 2^64."""
+    least: Marks = sums.min(axis=1)
+    least[least == 0] = 1
+    return least

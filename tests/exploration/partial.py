@@ -24,6 +24,7 @@ _CELLS: Final = (
     (("epochs", "live", "dead"), (SESSIONS,) * 3),
 )
 _WHOLE_CELLS: Final = (("commands", COMMANDS), ("asked", ASKED), ("streams", STREAM))
+_NO_COLUMN: Final = (-1,) * WIDTH
 
 
 class Partial:
@@ -94,12 +95,13 @@ class Outcome(NamedTuple):
     """What one move leads to.
 
     Attributes:
-        delta: new numbers by column, -1 where nothing changes.
+        delta: new numbers by column, -1 where nothing changes; `was`: the old ones there.
         acked: number of what was acknowledged, 0 for nothing.
         broken: an invariant that does not hold on the way.
     """
 
     delta: tuple[int, ...]
+    was: tuple[int, ...]
     acked: int
     broken: str | None = None
 
@@ -164,9 +166,11 @@ class Evaluator:
                     continue
                 turn.settle()
             except InvariantError as error:
-                found.append(Outcome((-1,) * WIDTH, 0, str(error)))
+                found.append(Outcome(_NO_COLUMN, _NO_COLUMN, 0, str(error)))
                 continue
             changes = turn.changes(self._columns)
             acked = self.acked.setdefault(tuple(turn.acked), len(self.acked))
-            found.append(Outcome(tuple(changes.get(column, -1) for column in range(WIDTH)), acked))
+            delta = tuple(changes.get(column, -1) for column in range(WIDTH))
+            was = tuple(known[column] if column in changes else -1 for column in range(WIDTH))
+            found.append(Outcome(delta, was, acked))
         return found

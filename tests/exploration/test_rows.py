@@ -7,10 +7,11 @@ import pytest
 
 from tests.exploration.cells import UNKNOWN, Cells, NeedError, own, raw
 from tests.exploration.cluster import Cluster
-from tests.exploration.columns import CONTROL, PROCESS, Columns
+from tests.exploration.columns import ASKED, COMMANDS, CONTROL, PROCESS, SEEN, SESSIONS, STREAM, Columns, marks
 from tests.exploration.partial import Evaluator, groups
 from tests.exploration.state import Names, Scope
 from tests.exploration.table import Table, stirred
+from tests.exploration.walk import Walk
 
 
 def test_a_table_finds_each_mark_with_its_number_while_it_grows() -> None:
@@ -39,10 +40,24 @@ def test_a_row_is_its_state_and_all_twins_have_one_mark() -> None:
     for _ in range(15):
         row = columns.row(state)
         assert columns.state(row.tolist()) == state
-        marks = {int(columns.canonical(columns.renamed(row[None, :], which))[1][0]) for which in range(6)}
-        assert len(marks) == 1
+        twins = np.concatenate([columns.renamed(row[None, :], which) for which in range(6)])
+        assert len(set(marks(columns.sums(twins)))) == 1
+        assert {marks(columns.sums(columns.tidy(twins)))[0]} == set(marks(columns.sums(twins)))
         ahead = [chain[-1][1] for chain in cluster.ahead(state)]
         state = ahead[len(ahead) // 3]
+
+
+def test_a_part_has_the_same_name_whichever_way_its_brokers_are_renamed() -> None:
+    """What a part is under two renamings, one after the other, is worked out from those of one of its twins."""
+    walk = Walk(Scope(batches=0, lags=1))
+    assert walk.run().complete
+    columns = walk.columns
+    for column in (PROCESS[0], COMMANDS[0], ASKED[0], STREAM[0], SESSIONS, CONTROL, SEEN):
+        for number in range(columns.count(column)):
+            for which in range(1, 6):
+                assert columns.twin(column, number, which) == columns.number(
+                    column, columns.part_renamed(column, number, which)
+                )
 
 
 def test_a_look_at_what_is_not_known_says_which_column_is_needed() -> None:

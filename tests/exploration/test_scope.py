@@ -14,7 +14,7 @@ from tests.exploration.state import DEAD, Scope, State
 from tests.exploration.story import tell
 from tests.exploration.walk import Walk
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 300.0
 
 
 @pytest.mark.parametrize(

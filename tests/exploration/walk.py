@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tests.exploration.cells import NeedError
 from tests.exploration.cluster import Cluster
-from tests.exploration.columns import CONTROL, PROCESS, SEEN, SESSIONS, WIDTH, Columns, Facts
+from tests.exploration.columns import CONTROL, PROCESS, SEEN, SESSIONS, WIDTH, Columns, Facts, marks
 from tests.exploration.invariants import InvariantError, Seen, at_rest, look
 from tests.exploration.partial import Evaluator, Group, Outcome, groups
 from tests.exploration.search import Report, retold
@@ -31,17 +31,26 @@ class Successors(NamedTuple):
     """What moves lead to.
 
     Attributes:
-        rows: the states, before anybody looked at them; `parents`: the row of which each is.
-        acked: number of what the move acknowledged.
+        parents: the row of which each is; `which`: number of the outcome that leads to it (see `Moves`).
     """
 
-    rows: Rows
     parents: Numbers
-    acked: Numbers
+    which: Numbers
+
+    def of(self, some: Numbers) -> Successors:
+        """Some of them."""
+        return Successors(self.parents[some], self.which[some])
 
 
 class Moves:
-    """What each group of moves leads to, by what it looks at."""
+    """What each group of moves leads to, by what it looks at.
+
+    Attributes, of outcomes by their number:
+        sums: what they add to the sums of a row (see `Columns.sums`).
+        seen: whether anything changes that an invariant looks at; `now`: whether the controller has to decide
+            at once, -1 for as before.
+        acked: number of what was acknowledged.
+    """
 
     def __init__(self, cluster: Cluster, columns: Columns) -> None:
         self._columns = columns
@@ -51,7 +60,9 @@ class Moves:
         self._columns_of: list[tuple[int, ...]] = []
         self._sets: dict[tuple[Outcome, ...], int] = {}
         self._starts, self._counts = Facts(dtype=np.int64), Facts(dtype=np.int64)
-        self._deltas, self._acked, self._broken = Facts(WIDTH), Facts(), Facts()
+        self._deltas, self._were, self.acked, self._broken = Facts(WIDTH), Facts(WIDTH), Facts(), Facts()
+        self.sums: Marks = np.zeros((0, 6), np.uint64)
+        self.seen, self.now = np.zeros(0, bool), np.zeros(0, np.int8)
         self.broken: list[str] = []
         self.of_control, self.others = groups(cluster, columns)
         self._groups = (*self.of_control, *self.others)
@@ -59,7 +70,7 @@ class Moves:
     def __len__(self) -> int:
         return len(self._table)
 
-    def acked(self, number: int) -> Sequence[tuple[int, int]]:
+    def acknowledged(self, number: int) -> Sequence[tuple[int, int]]:
         """(offset, label) of what was acknowledged."""
         return list(self._evaluator.acked)[number]
 
@@ -67,7 +78,7 @@ class Moves:
         """All that a group of moves leads to, None for nothing.
 
         Raises:
-            InvariantError: one of the moves broke something.
+            BrokenError: one of the moves broke something.
         """
         mine = np.arange(len(rows))
         if group.only is not None:
@@ -82,14 +93,42 @@ class Moves:
             return None
         before = np.repeat(np.cumsum(counts) - counts, counts)
         which = np.repeat(self._starts.array[sets], counts) + np.arange(total) - before
-        which_rows = np.repeat(np.arange(len(rows)), counts)
+        parents = np.repeat(mine, counts)
         broken = self._broken.array[which]
         if broken.max() >= 0:
             at = int(np.argmax(broken >= 0))
-            raise BrokenError(self.broken[int(broken[at])], int(mine[which_rows[at]]))
-        deltas = self._deltas.array[which]
-        found = np.where(deltas < 0, rows[which_rows], deltas)
-        return Successors(found, mine[which_rows], self._acked.array[which].astype(np.int64))
+            raise BrokenError(self.broken[int(broken[at])], int(parents[at]))
+        self._note()
+        return Successors(parents, which)
+
+    def rows(self, before: Rows, found: Successors) -> Rows:
+        """The states, before anybody looked at them."""
+        deltas = self._deltas.array[found.which]
+        rows: Rows = np.where(deltas < 0, before[found.parents], deltas)
+        return rows
+
+    def _note(self) -> None:
+        """Work out of new outcomes what is asked of them at a glance."""
+        start, count, columns = len(self.sums), len(self._deltas), self._columns
+        if start == count:
+            return
+        columns.learn()
+        deltas, were = self._deltas.array[start:count], self._were.array[start:count]
+        sums = np.zeros((count - start, 6), np.uint64)
+        seen, now = self.acked.array[start:count] != 0, np.full(count - start, -1, np.int8)
+        for column in range(WIDTH):
+            some = np.flatnonzero(deltas[:, column] >= 0)
+            new, old = deltas[some, column], were[some, column]
+            sums[some] += columns.added(column, new, old)
+            if column in PROCESS:
+                seen[some] |= columns.visible.array[new] != columns.visible.array[old]
+            elif column == CONTROL:
+                seen[some] |= columns.node.array[new] != columns.node.array[old]
+                now[some] = columns.now.array[new]
+            elif column == SESSIONS:
+                seen[some] = True
+        self.sums = np.concatenate((self.sums, sums))
+        self.seen, self.now = np.concatenate((self.seen, seen)), np.concatenate((self.now, now))
 
     def _look_up(self, rows: Rows, group: Group) -> Numbers:
         """The number of the set of outcomes of each row."""
@@ -143,7 +182,8 @@ class Moves:
         self._counts.append(len(outcomes))
         for outcome in outcomes:
             self._deltas.append(outcome.delta)
-            self._acked.append(outcome.acked)
+            self._were.append(outcome.was)
+            self.acked.append(outcome.acked)
             self._broken.append(-1 if outcome.broken is None else len(self.broken))
             if outcome.broken is not None:
                 self.broken.append(outcome.broken)
@@ -169,8 +209,8 @@ class Walk:
         self.cluster = Cluster(scope)
         self.report = Report(scope)
         self._names = Names(self.cluster.brokers)
-        self._columns = Columns(self.cluster, self._names)
-        self._moves = Moves(self.cluster, self._columns)
+        self.columns = Columns(self.cluster, self._names)
+        self._moves = Moves(self.cluster, self.columns)
         self._looks = Table()
         self._known = Table(bits=16, numbered=parents)
         self._parents = parents
@@ -192,8 +232,10 @@ class Walk:
         """
         self._visit = visit
         report = self.report
-        rows, marks = self._columns.canonical(self._columns.row(self.cluster.initial())[None, :])
-        self._known.add(marks, np.zeros(1, np.int64))
+        rows = self.columns.row(self.cluster.initial())[None, :]
+        sums = self.columns.sums(rows)
+        rows = self.columns.tidy(rows)
+        self._known.add(marks(sums), np.zeros(1, np.int64))
         level, next_progress_s = [rows], progress_every_s
         while level:
             following: list[Rows] = []
@@ -221,19 +263,15 @@ class Walk:
 
     def _go_on(self, rows: Rows) -> Iterator[Rows]:
         """Make every move of some states; gives those that were not known."""
-        report, columns = self.report, self._columns
+        report, columns = self.report, self.columns
+        sums = columns.sums(rows)
+        origins = marks(sums)
         ends = np.ones(len(rows), bool)
         for group in (*self._moves.of_control, *self._moves.others):
             found = self._moves.successors(rows, group)
-            while found is not None:
+            if found is not None:
                 ends[found.parents] = False
-                after = self._looked_at(found, rows)
-                now = columns.now.array[after[:, CONTROL]] == 1
-                settled = np.flatnonzero(~now)
-                report.transitions += len(settled)
-                if len(settled):
-                    yield from self._enter(after[settled], rows, found.parents[settled])
-                found = self._decided(after[now], found.parents[now])
+                yield from self._arrive(rows, sums, origins, found)
         resting = np.flatnonzero(ends)
         report.at_rest += len(resting)
         for at in resting:
@@ -243,30 +281,75 @@ class Walk:
             except InvariantError as error:
                 raise BrokenError(str(error), int(at)) from error
 
-    def _decided(self, rows: Rows, parents: Numbers) -> Successors | None:
-        """What comes of states in which the controller has to decide before anything else happens."""
-        if not len(rows):
-            return None
-        found: list[Successors] = []
-        for group in self._moves.of_control:
-            try:
-                some = self._moves.successors(rows, group)
-            except BrokenError as error:
-                raise BrokenError(str(error), int(parents[error.row])) from error
-            if some is not None:
-                found.append(some._replace(parents=parents[some.parents]))
-        if not found:
-            return None
-        return Successors(*(np.concatenate(part) for part in zip(*found, strict=True)))
+    def _arrive(self, rows: Rows, sums: Marks, origins: Marks, found: Successors) -> Iterator[Rows]:
+        """Enter what moves lead to, past states in which the controller has to decide before anything else happens.
 
-    def _looked_at(self, found: Successors, before: Rows) -> Rows:
-        """The states with what was seen in them.
+        `origins`: marks of the states that were gone on from, of which these rows came.
+        """
+        now = self._moves.now[found.which]
+        now = np.where(now < 0, self.columns.now.array[rows[found.parents, CONTROL]], now) == 1
+        settled = found.of(np.flatnonzero(~now))
+        if len(settled.which):
+            yield from self._enter(rows, sums, origins, settled)
+        passed = found.of(np.flatnonzero(now))
+        if not len(passed.which):
+            return
+        after = self._moves.rows(rows, passed)
+        after[:, SEEN] = self._looked_at(after, passed)
+        self._show(after)
+        sums = self.columns.sums(after)
+        try:
+            for group in self._moves.of_control:
+                more = self._moves.successors(after, group)
+                if more is not None:
+                    yield from self._arrive(after, sums, origins[passed.parents], more)
+        except BrokenError as error:
+            raise BrokenError(str(error), int(passed.parents[error.row])) from error
+
+    def _enter(self, rows: Rows, sums: Marks, origins: Marks, found: Successors) -> Iterator[Rows]:
+        """Those of the states that moves lead to that are new, twins counted once."""
+        report, moves, columns = self.report, self._moves, self.columns
+        report.transitions += len(found.which)
+        sums = sums[found.parents] + moves.sums[found.which]
+        seen = rows[found.parents, SEEN]
+        to_look_at = np.flatnonzero(moves.seen[found.which])
+        if len(to_look_at):
+            those = found.of(to_look_at)
+            now = self._looked_at(moves.rows(rows, those), those)
+            columns.learn()
+            sums[to_look_at] += columns.added(SEEN, now, seen[to_look_at])
+            seen[to_look_at] = now
+        if self._visit is not None:
+            after = moves.rows(rows, found)
+            after[:, SEEN] = seen
+            self._show(after)
+        known = marks(sums)
+        report.merged += int((sums[:, 0] != known).sum())
+        new = np.flatnonzero(self._known.places(known) < 0)
+        if len(new):
+            different, first = np.unique(known[new], return_index=True)
+            new = new[first]
+            came_from = origins[found.parents[new]].view(np.int64) if self._parents else None
+            self._known.add(different, came_from)
+            report.states += len(new)
+            after = moves.rows(rows, found.of(new))
+            after[:, SEEN] = seen[new]
+            yield columns.tidy(after)
+        report.known += len(found.which) - len(new)
+
+    def _show(self, rows: Rows) -> None:
+        if self._visit is not None:
+            for row in rows:
+                self._visit(self.columns.state(row.tolist()))
+
+    def _looked_at(self, rows: Rows, found: Successors) -> NDArray[np.int32]:
+        """What was seen, these states included, as numbers of that part.
 
         Raises:
             BrokenError: an invariant does not hold.
         """
-        rows, columns = found.rows, self._columns
-        keys = (found.acked + 1).astype(np.uint64)
+        columns, acked = self.columns, self._moves.acked.array[found.which]
+        keys = (acked + 1).astype(np.uint64)
         for column in PROCESS:
             keys = joined(keys, column, columns.visible.array[rows[:, column]])
         keys = joined(keys, SESSIONS, rows[:, SESSIONS])
@@ -276,41 +359,22 @@ class Walk:
         missing = np.flatnonzero(seen < 0)
         if len(missing):
             new, first = np.unique(keys[missing], return_index=True)
-            values = [self._look(rows[at], int(found.acked[at]), int(found.parents[at])) for at in missing[first]]
+            values = [self._look(rows[at], int(acked[at]), int(found.parents[at])) for at in missing[first]]
             self._looks.add(new, np.array(values, np.int64))
             seen[missing] = self._looks.find(keys[missing])
-        rows[:, SEEN] = seen
-        if self._visit is not None:
-            for row in rows:
-                self._visit(columns.state(row))
-        return rows
+        return seen.astype(np.int32)
 
     def _look(self, row: NDArray[np.int32], acked: int, parent: int) -> int:
-        state = self._columns.state(row.tolist())
+        state = self.columns.state(row.tolist())
         seen = Seen(state.committed, state.stated, state.led)
         try:
-            seen = look(self.cluster.brokers, self._logs(state), state, seen, self._moves.acked(acked))
+            seen = look(self.cluster.brokers, self._logs(state), state, seen, self._moves.acknowledged(acked))
         except InvariantError as error:
             raise BrokenError(str(error), parent) from error
-        return self._columns.number(SEEN, tuple(seen))
+        return self.columns.number(SEEN, tuple(seen))
 
     def _logs(self, state: State) -> list[Any]:
         return [self.cluster.disks[one].records for one in state.disks]
-
-    def _enter(self, rows: Rows, before: Rows, parents: Numbers) -> Iterator[Rows]:
-        """Those of the states that are new, twins counted once."""
-        report = self.report
-        twins, marks = self._columns.canonical(rows)
-        report.merged += int((twins != rows).any(axis=1).sum())
-        new = np.flatnonzero(self._known.places(marks) < 0)
-        if len(new):
-            different, first = np.unique(marks[new], return_index=True)
-            new = new[first]
-            came_from = self._columns.marks(before[parents[new]]).view(np.int64) if self._parents else None
-            self._known.add(different, came_from)
-            report.states += len(new)
-            yield twins[new]
-        report.known += len(rows) - len(new)
 
     # -- what is said of it ------------------------------------------------------------------------------------
 
@@ -321,14 +385,14 @@ class Walk:
             again = Walk(report.scope, parents=True)
             self.cluster, self.report = again.cluster, again.report
             return again.run()
-        marks = [self._columns.marks(row[None, :])]
+        story = [marks(self.columns.sums(row[None, :]))]
         while True:
-            parent = self._known.find(marks[-1])
+            parent = self._known.find(story[-1])
             if parent[0] == 0:
                 break
-            marks.append(parent.view(np.uint64))
+            story.append(parent.view(np.uint64))
         report.violation = sentence
-        report.story = retold(self.cluster, [int(mark[0]) for mark in reversed(marks[:-1])], self._mark_of)
+        report.story = retold(self.cluster, [int(mark[0]) for mark in reversed(story[:-1])], self._mark_of)
         self._measure(0)
         return report
 
@@ -337,7 +401,7 @@ class Walk:
         return self._known.bytes_with(20 * _AT_ONCE) + sum(rows.nbytes for level in levels for rows in level)
 
     def _mark_of(self, state: State) -> int:
-        return int(self._columns.canonical(self._columns.row(state)[None, :])[1][0])
+        return int(marks(self.columns.sums(self.columns.row(state)[None, :]))[0])
 
     def _measure(self, waiting: int) -> None:
         report = self.report
