@@ -22,8 +22,9 @@ FROM_FOLLOWER, NEAREST, ALONE = pb.READ_FROM_FOLLOWER, pb.READ_FROM_NEAREST, pb.
 
 @pytest.fixture
 async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeCluster]:
-    """Broker 0, in rack a, leads; broker 1 is in rack b. A silence of 300 ms is a long one."""
+    """Broker 0, in rack a, leads; broker 1 is in rack b. 300 ms without a record, 600 without an answer are long."""
     monkeypatch.setattr("tidemark.client.nearest.QUIET_S", 0.3)
+    monkeypatch.setattr("tidemark.client.nearest.SILENT_S", 0.6)
     async with FakeCluster() as started:
         started.racks = {LEADER: "a", NEAR: "b"}
         fill(started, 0, 12)

@@ -206,7 +206,7 @@ class Fetcher:
         while True:
             await asyncio.sleep(_TICK_S)
             now_s = time.monotonic()
-            if self.nearest.doubt_the_quiet(now_s):
+            if self.nearest.doubt_the_silent(now_s):
                 self.regroup()
             for partition, cursor in self.cursors.items():
                 if cursor.error is not None or self._cluster.leader(partition) is not None:
@@ -298,6 +298,7 @@ class Fetcher:
             # Neither sought elsewhere meanwhile, nor led by another: that one was asked the same already.
             if question.cursor.generation == question.generation and question.cursor.partition in loop.partitions:
                 self._take(question, result)
+        self._regroup_due |= self.nearest.doubt_the_quiet([one.cursor.partition for one in asked], time.monotonic())
         self._regroup_if_due()
 
     def _part(self, question: _Asked) -> pb.PartitionFetch:

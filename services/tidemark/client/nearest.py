@@ -7,7 +7,7 @@ time that doubles: the leader would only name it again. No event loop, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +16,10 @@ from tidemark.core.cluster_state import ClusterView
 from tidemark.model import BrokerId, TopicPartition
 from tidemark.v1 import broker_service_pb2 as pb
 
-QUIET_S: Final = 5.0
-"""After so long without a record the leader is asked whether there is one."""
+QUIET_S: Final = 4.5
+"""After so long without a record the leader is asked whether there is one, once the replica has answered."""
+SILENT_S: Final = 7.0
+"""After so long it is not waited for that any more."""
 NAMED_S_MAX: Final = 60.0
 """So long what a leader said is gone by; a little longer it tells whom it named of high watermarks at once."""
 PAUSE_S: Final = 1.0
@@ -120,20 +122,30 @@ class NearestReplicas:
         elif not self._is_there(partition):
             self.leave(partition, now_s)
 
-    def doubt_the_quiet(self, now_s: float) -> bool:
-        """Ask the leaders of those that have given nothing for long, and, without doubt, of those that were named long
-        ago; whether there are some."""
+    def doubt_the_silent(self, now_s: float) -> bool:
+        """Ask the leaders of those that do not answer, and, without doubt, of those that were named long ago; whether
+        there are some."""
         old = [partition for partition, named in self._named.items() if now_s - named.since_s >= NAMED_S_MAX]
         for partition in old:
             del self._named[partition]
-        quiet = [
-            partition
-            for partition, named in self._named.items()
-            if named.asked_since_s is not None and now_s - named.asked_since_s >= QUIET_S
-        ]
-        for partition in quiet:
+        silent = [partition for partition in self._named if self._was_asked_in_vain(partition, now_s, SILENT_S)]
+        self._doubt(silent)
+        return bool(silent or old)
+
+    def doubt_the_quiet(self, answered: Iterable[TopicPartition], now_s: float) -> bool:
+        """Ask the leaders of those that have answered just now, and have given nothing for long; whether there are
+        some. No fetch of theirs is broken off for it."""
+        quiet = [partition for partition in answered if self._was_asked_in_vain(partition, now_s, QUIET_S)]
+        self._doubt(quiet)
+        return bool(quiet)
+
+    def _was_asked_in_vain(self, partition: TopicPartition, now_s: float, for_s: float) -> bool:
+        named = self._named.get(partition)
+        return named is not None and named.asked_since_s is not None and now_s - named.asked_since_s >= for_s
+
+    def _doubt(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
             self._doubted[partition] = self._named.pop(partition).broker_id
-        return bool(quiet or old)
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
         """The others are not read any more."""

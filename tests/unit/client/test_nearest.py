@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tidemark.client.cluster import Leader
-from tidemark.client.nearest import NAMED_S_MAX, PAUSE_S, PAUSE_S_MAX, QUIET_S, NearestReplicas
+from tidemark.client.nearest import NAMED_S_MAX, PAUSE_S, PAUSE_S_MAX, QUIET_S, SILENT_S, NearestReplicas
 from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
 from tidemark.model import BrokerId, BrokerRegistration, LeaderEpoch, TopicPartition
 from tidemark.v1 import broker_service_pb2 as pb
@@ -112,12 +112,23 @@ def test_a_quiet_replica_is_doubted_and_gone_back_to_when_there_was_nothing_to_g
     world.told()
     world.asks()
     world.now_s += QUIET_S * 0.99
-    assert not world.nearest.doubt_the_quiet(world.now_s)
+    assert not world.nearest.doubt_the_quiet([T0], world.now_s)
     world.now_s += QUIET_S * 0.02
-    assert world.nearest.doubt_the_quiet(world.now_s)
+    assert not world.nearest.doubt_the_silent(world.now_s), "its answer is waited for"
+    assert world.nearest.doubt_the_quiet([T0], world.now_s)
     assert world.source == ASKING
     assert world.told(has_more=False)
     assert world.source == FOLLOWER
+
+
+def test_a_replica_that_does_not_answer_is_doubted_a_little_later() -> None:
+    world = World()
+    world.told()
+    world.asks()
+    world.now_s += SILENT_S
+    assert not world.nearest.doubt_the_quiet([], world.now_s)
+    assert world.nearest.doubt_the_silent(world.now_s)
+    assert world.source == ASKING
 
 
 def test_a_replica_that_withheld_records_for_long_is_left() -> None:
@@ -125,7 +136,7 @@ def test_a_replica_that_withheld_records_for_long_is_left() -> None:
     world.told()
     world.asks()
     world.now_s += QUIET_S
-    assert world.nearest.doubt_the_quiet(world.now_s)
+    assert world.nearest.doubt_the_quiet([T0], world.now_s)
     assert not world.told(has_more=True)
     assert world.source == ALONE
 
@@ -137,22 +148,22 @@ def test_the_time_in_which_nothing_was_wanted_is_not_a_replicas_silence() -> Non
         world.asks()
         world.now_s += QUIET_S * 0.6
         world.asks(wanted=False)
-        world.now_s += QUIET_S * 2
-        assert not world.nearest.doubt_the_quiet(world.now_s)
+        world.now_s += SILENT_S
+        assert not world.nearest.doubt_the_silent(world.now_s)
     world.asks()
     world.now_s += QUIET_S * 0.6
     world.nearest.gave(T0)
     world.now_s += QUIET_S * 0.6
-    assert not world.nearest.doubt_the_quiet(world.now_s)
+    assert not world.nearest.doubt_the_quiet([T0], world.now_s)
 
 
 def test_the_leader_is_asked_again_in_a_minute_whatever_came() -> None:
     world = World()
     world.told()
     world.now_s += NAMED_S_MAX * 0.99
-    assert not world.nearest.doubt_the_quiet(world.now_s)
+    assert not world.nearest.doubt_the_silent(world.now_s)
     world.now_s += NAMED_S_MAX * 0.02
-    assert world.nearest.doubt_the_quiet(world.now_s)
+    assert world.nearest.doubt_the_silent(world.now_s)
     assert world.source == ASKING
     assert world.told(has_more=True), "it was not doubted"
 
