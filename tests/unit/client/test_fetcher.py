@@ -18,6 +18,28 @@ from tidemark.v1 import broker_service_pb2 as pb
 T0 = TopicPartition("t", 0)
 
 
+class Stream:
+    """A stream of fetches to one address; what is read of it is the answer that the test gives."""
+
+    def __init__(self, questions: Questions, address: str) -> None:
+        self._questions = questions
+        self._address = address
+        self._answer: asyncio.Future[pb.FetchResponse] = asyncio.get_running_loop().create_future()
+
+    async def write(self, request: pb.FetchRequest) -> None:
+        self._answer = asyncio.get_running_loop().create_future()
+        self._questions.asked.append((self._address, request, self._answer))
+
+    async def read(self) -> pb.FetchResponse:
+        return await self._answer
+
+    def done(self) -> bool:
+        return self._answer.cancelled()
+
+    def cancel(self) -> None:
+        self._answer.cancel()
+
+
 class Questions:
     """Stands for the cluster: broker 0 leads, and every fetch is a future that the test answers."""
 
@@ -42,10 +64,8 @@ class Questions:
         questions = self
 
         class Stub:
-            def Fetch(self, request: pb.FetchRequest, timeout: float) -> Any:  # noqa: N802
-                future: asyncio.Future[pb.FetchResponse] = asyncio.get_running_loop().create_future()
-                questions.asked.append((address, request, future))
-                return future
+            def FetchStream(self) -> Stream:  # noqa: N802
+                return Stream(questions, address)
 
         return Stub()
 
