@@ -11,6 +11,8 @@ from tidemark.client import AdminClient, Consumer, Producer, TopicPartition
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.local.cluster import LocalCluster, broker_name
 
+from tests.integration.test_cli import succeeds
+
 TOPIC = "near"
 WHERE = TopicPartition(TOPIC, 0)
 ROUND = 400
@@ -50,32 +52,36 @@ def read(consumer: Consumer, count: int) -> list[int]:
 def test_a_follower_is_read_from_and_when_it_is_killed_nothing_is_missed_or_doubled(racks: LocalCluster) -> None:
     with AdminClient(racks.admin_address) as admin, Producer(racks.bootstrap, batch_bytes=2000) as producer:
         admin.create_topic(TOPIC, partitions=1, replication_factor=3)
-        produce(producer, 0)
         leader = admin.describe_topics([TOPIC])[0].partitions[0].leader
-        near = (leader + 1) % 3
+        near, position = (leader + 1) % 3, 0
         with Consumer(racks.bootstrap, rack=f"rack-{near}", max_partition_bytes=4000) as consumer:
             consumer.assign(TOPIC)
-            assert read(consumer, ROUND) == list(range(ROUND))
-            given = consumer.metrics().follower_bytes
-            assert given > ROUND * len(VALUE) * 0.9, "all but what was written before everybody had heard of the ISR"
-            assert counted(racks, near, "follower_fetched_bytes") >= given
-            assert counted(racks, leader, "fetched_bytes") < ROUND * len(VALUE) * 0.1
+            before = of_followers = 0
+            while of_followers - before < ROUND * len(VALUE):  # until everybody has heard that all are in sync
+                assert position < 100 * ROUND, "the follower is not read from"
+                produce(producer, position)
+                before, of_the_leader = consumer.metrics().follower_bytes, counted(racks, leader, "fetched_bytes")
+                assert read(consumer, ROUND) == list(range(position, position + ROUND))
+                of_followers = consumer.metrics().follower_bytes
+                position += ROUND
+            assert counted(racks, leader, "fetched_bytes") == of_the_leader
+            assert counted(racks, near, "follower_fetched_bytes") >= of_followers
             assert counted(racks, leader, "preferred_read_replicas") >= 1
             health = consumer.health()[WHERE]
             assert (health.reads_from, health.lag) == (near, 0)
 
-            produce(producer, ROUND)
-            assert read(consumer, ROUND // 2) == list(range(ROUND, ROUND + ROUND // 2))
-            assert consumer.metrics().follower_bytes > given
+            produce(producer, position)
+            half = position + ROUND // 2
+            assert read(consumer, ROUND // 2) == list(range(position, half))
             racks.kill(broker_name(near))
-            produce(producer, 2 * ROUND)
-            left = list(range(ROUND + ROUND // 2, 3 * ROUND))
-            assert read(consumer, len(left)) == left
+            position += ROUND
+            produce(producer, position)
+            position += ROUND
+            assert read(consumer, position - half) == list(range(half, position))
             assert consumer.health()[WHERE].reads_from == leader
             assert consumer.poll(0.2) is None
 
             racks.restart(broker_name(near))
-            position = 3 * ROUND
             while consumer.health()[WHERE].reads_from != near:
                 produce(producer, position)
                 assert read(consumer, ROUND) == list(range(position, position + ROUND))
@@ -106,6 +112,31 @@ def test_a_new_record_is_read_from_a_follower_soon_though_its_high_watermark_com
                 assert batch is not None, "a long poll of 20 s has to wake when the follower's high watermark moves"
             assert consumer.metrics().follower_bytes - before >= 50 * len(b"v"), "and it was the follower's"
             assert sorted(waits_s)[25] < 1.0
+
+
+def test_the_command_and_members_of_a_group_read_from_the_follower_in_their_rack(racks: LocalCluster) -> None:
+    topic = "told"
+    with AdminClient(racks.admin_address) as admin, Producer(racks.bootstrap) as producer:
+        admin.create_topic(topic, partitions=1, replication_factor=3)
+        near = (admin.describe_topics([topic])[0].partitions[0].leader + 1) % 3
+        for number in range(20):
+            producer.send(topic, str(number).encode(), partition=0)
+        producer.flush(20)
+        values = [str(number) for number in range(20)]
+        given, until_s = counted(racks, near, "follower_fetched_bytes"), time.monotonic() + 20
+        while counted(racks, near, "follower_fetched_bytes") == given:
+            assert succeeds(racks, "consume", topic, "--until-end", "--rack", f"rack-{near}").split() == values
+            assert time.monotonic() < until_s, "the follower was not read from"
+        with Consumer(racks.bootstrap, group="near", rack=f"rack-{near}") as consumer:
+            consumer.subscribe([topic])
+            assert [next(consumer).value for _ in values] == [value.encode() for value in values]
+            where = TopicPartition(topic, 0)
+            while consumer.health()[where].reads_from != near:
+                producer.send(topic, b"more", partition=0)
+                assert next(consumer).value == b"more"
+                assert time.monotonic() < until_s + 20, "the follower was not read from"
+            consumer.commit()
+            assert consumer.committed() == {where: consumer.position(where)}
 
 
 def test_with_the_selector_set_to_leader_nobody_is_sent_to_a_follower_any_more(racks: LocalCluster) -> None:
