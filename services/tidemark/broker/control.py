@@ -29,8 +29,8 @@ from tidemark.rpc.metadata_codec import view_from_proto
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceServicer
 
-SLICE_PARTITIONS: Final = 100
-"""So many partitions of a command are taken in before the event loop is given back: 4 ms."""
+SLICE_PARTITIONS: Final = 50
+"""So many partitions of a command are taken in before the event loop is given back: 2 ms."""
 
 _log = logging.getLogger(__name__)
 

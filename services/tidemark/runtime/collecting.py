@@ -13,8 +13,8 @@ import gc
 from collections.abc import Mapping
 from typing import Final
 
-THRESHOLDS: Final = (10_000, 1, 2)
-"""Objects in the first generation: 2 ms; in the second 20,000; in the third 60,000 if all live."""
+THRESHOLDS: Final = (5_000, 1, 2)
+"""Objects in the first generation: 1 ms; in the second 10,000; in the third 30,000 if all live."""
 THAW_OBJECTS_MIN: Final = 1_000_000
 
 

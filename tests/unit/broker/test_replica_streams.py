@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 
-from tidemark.broker.replica_streams import _merge_follower_messages, _merge_leader_messages, _Outbox
+from tidemark.broker.replica_streams import (
+    PART_MAX,
+    _merge_follower_messages,
+    _merge_leader_messages,
+    _Outbox,
+    in_parts,
+)
 from tidemark.core.messages import (
     Chunk,
     Credit,
     EpochEnd,
+    EpochQuery,
     FollowerMessage,
     LeaderMessage,
     Refusal,
     Report,
     StopFetch,
 )
-from tidemark.model import ErrorCode, LeaderEpoch, Offset, TopicPartition
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.checks import check_batch
 
 from tests.unit.record.samples import sample
@@ -87,3 +94,31 @@ def test_clocks_and_their_echoes_go_out_as_of_the_last_of_the_messages_that_go_t
     assert to_follower.clock_ms == 7
     (to_leader,) = _merge_follower_messages([FollowerMessage(echo_ms=5), FollowerMessage(), FollowerMessage(echo_ms=7)])
     assert to_leader.echo_ms == 7
+
+
+def beginning(count: int) -> FollowerMessage:
+    partitions = [TopicPartition("flights", index) for index in range(count)]
+    return FollowerMessage(
+        stops=tuple(StopFetch(one, EPOCH) for one in partitions),
+        queries=tuple(EpochQuery(one, ReplicaIdentity("id", "i"), EPOCH, EPOCH) for one in partitions),
+        credits=(Credit(0, 100),),
+        reports=(report(FLIGHTS, 3), report(OTHER, 4)),
+        echo_ms=7,
+    )
+
+
+def test_a_message_that_begins_few_partitions_goes_as_it_is() -> None:
+    message = beginning(PART_MAX // 2)
+    assert list(in_parts(message)) == [message]
+
+
+def test_one_that_begins_thousands_goes_in_parts_that_are_taken_in_in_the_same_order() -> None:
+    message = beginning(1000)
+    parts = list(in_parts(message))
+    assert max(len(part.stops) + len(part.queries) + len(part.positions) for part in parts) == PART_MAX
+    assert tuple(one for part in parts for one in part.stops) == message.stops
+    assert tuple(one for part in parts for one in part.queries) == message.queries
+    assert {part.echo_ms for part in parts} == {7}
+    kinds = ["stop" if part.stops else "query" if part.queries else "report" for part in parts]
+    assert kinds == ["stop"] * 5 + ["query"] * 5 + ["report"]
+    assert (parts[-1].reports, parts[-1].credits) == (message.reports, message.credits)
