@@ -24,7 +24,7 @@ help: ## what there is
 	@echo "make demo               the main job: real flights, a killed leader, Spark gets every row"
 	@echo "make test               linters, types and all tests"
 	@echo "make lint types unit simulation contract integration chaos spark    one part of them"
-	@echo "make bench NAME=produce one benchmark: produce, latency, compare, durability, failover, controller, log, record;"
+	@echo "make bench NAME=produce one benchmark: produce, latency, compare, durability, failover, controller, log, record, stalls, many_clients;"
 	@echo "                        ARGS=\"--partitions 1000\" is passed on to it"
 	@echo "make chaos MINUTES=10   rounds of kills, stops and cuts on real processes, every history checked"
 	@echo "make soak SEEDS=5000    so many simulated worlds, on all cores; a failing one is shrunk and told as a story;"

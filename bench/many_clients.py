@@ -7,7 +7,7 @@ of one topic with 3 replicas, acks=all, and consumer n reads it. Few processes h
 `connect_p99_s`: of `start()`. `acknowledge_p99_ms`, `deliver_p99_ms`: from `send` until it is acknowledged, and until
 the consumer has it. `broker_rss_mb`: of the broker that needs most; `broker_kb_per_connection`: how much more than
 before anybody was connected; `client_kb`: of one producer or consumer. `broker_connections`: of the broker that has
-most. `metadata_change_s`: until every client that watches has been told of a new topic.
+most.
 
 `--pairs N` (1,000), `--processes P` (4), `--seconds S` (20), `--interval S` (2).
 """

@@ -102,7 +102,8 @@ class Watch:
 class Arena:
     """The cluster under measurement, and what was found so far."""
 
-    def __init__(self, cluster: LocalCluster, admin: AdminClient) -> None:
+    def __init__(self, cluster: LocalCluster, admin: AdminClient, runner: asyncio.Runner) -> None:
+        self._runner = runner
         self.cluster = cluster
         self.admin = admin
         self.partitions = 0
@@ -153,9 +154,9 @@ class Arena:
         self.admin.create_topic("steady", partitions=6, replication_factor=3)
         self.partitions += 6
         self.wait_until_whole()
-        asyncio.run(flow(self.cluster.bootstrap, 3.0))
+        self._runner.run(flow(self.cluster.bootstrap, 3.0))
         watch = Watch(self.cluster)
-        passed = asyncio.run(flow(self.cluster.bootstrap, seconds))
+        passed = self._runner.run(flow(self.cluster.bootstrap, seconds))
         found = watch.since()
         names = [broker_name(index) for index in range(BROKERS)]
         for metric, suffix in ((LATENESS, ""), (BUSY, "_busy")):
@@ -187,7 +188,7 @@ class Arena:
         self.cluster.terminate(broker_name(1), timeout_s=TIMEOUT_S)
 
     def group(self) -> None:
-        asyncio.run(rebalance(self.cluster))
+        self._runner.run(rebalance(self.cluster))
         self.partitions += GROUP_PARTITIONS
 
     def controller_failover(self) -> None:
@@ -289,8 +290,9 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="tidemark-bench-") as directory,
         LocalCluster(Path(directory), brokers=BROKERS) as cluster,
         AdminClient(cluster.admin_address, timeout_s=TIMEOUT_S) as admin,
+        asyncio.Runner() as runner,
     ):
-        arena = Arena(cluster, admin)
+        arena = Arena(cluster, admin, runner)
         if "steady" in options.only:
             arena.steady(options.seconds)
         if options.partitions:
