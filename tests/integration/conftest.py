@@ -19,11 +19,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    """A server for the tests of one file, each of which keeps to a root of its own."""
+@pytest.fixture(scope="session")
+def shared_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    """The ZooKeeper of all tests that keep to a root of their own."""
     with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def zookeeper(shared_zookeeper: ZooKeeperProcess) -> ZooKeeperProcess:
+    """A server for tests each of which keeps to a root of its own; whoever stops it starts it again."""
+    if not shared_zookeeper.running:
+        shared_zookeeper.start()
+    return shared_zookeeper
 
 
 @pytest.fixture
