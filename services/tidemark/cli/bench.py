@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +10,9 @@ from tidemark.cli.options import AdminOption, BootstrapOption, JsonOption, Outpu
 from tidemark.cli.output import Output
 from tidemark.cli.produce import Acks, AcksOption, CodecOption, Compression
 from tidemark.cli.rates import parse_size
+
+if TYPE_CHECKING:
+    from tidemark.cli.bench_run import Target
 
 bench_app = typer.Typer(help="Measure a cluster: how much, and how long it takes.", no_args_is_help=True)
 
@@ -41,6 +44,23 @@ WarmUpOption = Annotated[float, typer.Option("--warm-up", min=0, help="Seconds b
 DurationOption = Annotated[float, typer.Option("--duration", min=0.1, help="Seconds that are measured.")]
 LingerOption = Annotated[float, typer.Option("--linger-ms", min=0, help="How long a batch waits for more records.")]
 BatchOption = Annotated[str, typer.Option("--batch-size", metavar="SIZE", help="Of a producer's batches.")]
+
+
+def _producer_settings(acks: Acks, codec: Compression, linger_ms: float, batch_size: str) -> dict[str, Any]:
+    return {
+        "acks": acks.value,
+        "codec": codec.value,
+        "linger_ms": linger_ms,
+        "batch_bytes": parse_size(batch_size),
+    }
+
+
+def _target(
+    bootstrap: str, admin: str, topic: str, partitions: int, replication_factor: int, configs: list[str] | None
+) -> Target:
+    from tidemark.cli.bench_run import Target
+
+    return Target(need_bootstrap(bootstrap), admin, topic, partitions, replication_factor, parse_configs(configs or []))
 
 
 @bench_app.command()
@@ -85,7 +105,7 @@ def produce(
     """
     if bulk and keys:
         raise typer.BadParameter("tables are sent without keys", param_hint="--keys")
-    from tidemark.cli.bench_run import Target, Workload, run
+    from tidemark.cli.bench_run import Workload, run
 
     workload = Workload(
         kind="produce",
@@ -96,16 +116,9 @@ def produce(
         bulk=bulk,
         warm_up_s=warm_up_s,
         duration_s=duration_s,
-        settings={
-            "acks": acks.value,
-            "codec": codec.value,
-            "linger_ms": linger_ms,
-            "batch_bytes": parse_size(batch_size),
-        },
+        settings=_producer_settings(acks, codec, linger_ms, batch_size),
     )
-    target = Target(
-        need_bootstrap(bootstrap), admin, topic, partitions, replication_factor, parse_configs(configs or [])
-    )
+    target = _target(bootstrap, admin, topic, partitions, replication_factor, configs)
     run(workload, target, Output.JSON if as_json else output)
 
 
@@ -137,7 +150,7 @@ def consume(
       tidemark bench consume --consumers 3 --backlog 2GB --message-size 100
       tidemark bench consume --topic flights --duration 20 --json
     """
-    from tidemark.cli.bench_run import Target, Workload, run
+    from tidemark.cli.bench_run import Workload, run
 
     workload = Workload(
         kind="consume",
@@ -148,9 +161,7 @@ def consume(
         duration_s=duration_s,
         settings={"codec": codec.value, "batch_bytes": parse_size(batch_size)},
     )
-    target = Target(
-        need_bootstrap(bootstrap), admin, topic, partitions, replication_factor, parse_configs(configs or [])
-    )
+    target = _target(bootstrap, admin, topic, partitions, replication_factor, configs)
     run(workload, target, Output.JSON if as_json else output)
 
 
@@ -188,7 +199,7 @@ def latency(
       tidemark bench latency --rate 20000 --producers 2 --consumers 2 --message-size 100 --partitions 12
       tidemark bench latency --rate 500 --warm-up 2 --duration 10 --json
     """
-    from tidemark.cli.bench_run import Target, Workload, run
+    from tidemark.cli.bench_run import Workload, run
 
     workload = Workload(
         kind="latency",
@@ -199,14 +210,7 @@ def latency(
         keys=keys,
         warm_up_s=warm_up_s,
         duration_s=duration_s,
-        settings={
-            "acks": acks.value,
-            "codec": codec.value,
-            "linger_ms": linger_ms,
-            "batch_bytes": parse_size(batch_size),
-        },
+        settings=_producer_settings(acks, codec, linger_ms, batch_size),
     )
-    target = Target(
-        need_bootstrap(bootstrap), admin, topic, partitions, replication_factor, parse_configs(configs or [])
-    )
+    target = _target(bootstrap, admin, topic, partitions, replication_factor, configs)
     run(workload, target, Output.JSON if as_json else output)
