@@ -14,7 +14,7 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import TopicPartition
 
 from tests.integration.test_cli import refused, succeeds, tidemark
-from tests.integration.test_reassignments import AS_PRINTED, assigned, document, file_of, wait_for
+from tests.integration.test_reassignments import AS_PRINTED, assigned, document, file_of, kazoo_of, wait_for
 
 BROKERS = 3
 RECORDS = 300
@@ -40,11 +40,8 @@ def admin(cluster: LocalCluster) -> Iterator[AdminClient]:
 
 @pytest.fixture
 def zookeeper(cluster: LocalCluster) -> Iterator[KazooClient]:
-    client = KazooClient(cluster.zookeeper.connect, timeout=4)
-    client.start()
-    yield client
-    client.stop()
-    client.close()
+    with kazoo_of(cluster) as client:
+        yield client
 
 
 def directories(admin: AdminClient, broker: int) -> list[str]:

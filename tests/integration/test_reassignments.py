@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,20 @@ def admin(four: LocalCluster) -> Iterator[AdminClient]:
         yield client
 
 
-@pytest.fixture
-def zookeeper(four: LocalCluster) -> Iterator[KazooClient]:
-    client = KazooClient(four.zookeeper.connect, timeout=4)
+@contextmanager
+def kazoo_of(cluster: LocalCluster) -> Iterator[KazooClient]:
+    """A session of the test's own, for what is written by hand."""
+    client = KazooClient(cluster.zookeeper.connect, timeout=4)
     client.start()
     yield client
     client.stop()
     client.close()
+
+
+@pytest.fixture
+def zookeeper(four: LocalCluster) -> Iterator[KazooClient]:
+    with kazoo_of(four) as client:
+        yield client
 
 
 def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
