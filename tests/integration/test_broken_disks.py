@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import os
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.rpc.log_dirs import LogDirectoryContent, describe_log_dirs
+from tidemark.rpc.log_dirs import LogDirectoryContent
+
+from tests.integration.broken_disk import DEADLINE_S, cluster_with_hook, disks, led, wait_until
 
 HOOK = """
 import os
@@ -34,7 +33,6 @@ def pwritev(descriptor, buffers, position):
 
 os.pwritev = pwritev
 """
-DEADLINE_S = 30.0
 PARTITIONS = 4
 
 
@@ -46,31 +44,8 @@ def broken(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cluster(tmp_path: Path, broken: Path) -> Iterator[LocalCluster]:
-    hook = tmp_path / "hook"
-    hook.mkdir()
-    (hook / "sitecustomize.py").write_text(HOOK)
-    path = os.pathsep.join([str(hook), *filter(None, [os.environ.get("PYTHONPATH")])])
-    disks = {broker_name(0): {"log.dirs": f"{tmp_path / 'disk-a'},{tmp_path / 'disk-b'}"}}
-    environment = {"PYTHONPATH": path, "BROKEN_DISK": str(broken)}
-    with LocalCluster(
-        tmp_path / "cluster", brokers=2, controllers=1, settings=disks, environment=environment
-    ) as started:
+    with cluster_with_hook(HOOK, tmp_path, broken, brokers=2) as started:
         yield started
-
-
-def disks(cluster: LocalCluster) -> list[LogDirectoryContent]:
-    return list(asyncio.run(describe_log_dirs(cluster.address(broker_name(0)))))
-
-
-def led(disk: LogDirectoryContent) -> list[TopicPartition]:
-    return sorted(replica.partition for replica in disk.replicas if replica.leader)
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.1)
 
 
 def metric(cluster: LocalCluster, name: str) -> float:
@@ -98,11 +73,12 @@ def test_a_full_directory_refuses_the_other_goes_on_and_space_is_enough_to_go_on
 ) -> None:
     with AdminClient(cluster.admin_address) as admin:
         bad, good = two_disks(cluster, admin, "alone", replicas=1)
-        with Producer(cluster.bootstrap, delivery_timeout_ms=2_000) as producer:
+        with Producer(cluster.bootstrap) as producer:
             for one in (*led(bad), *led(good)):
                 producer.send("alone", b"before", partition=one.partition).result(DEADLINE_S)
             broken.write_text(f"{errno.ENOSPC} {bad.path}\n")
-            assert refusal(producer, led(bad)[0]).code in (ErrorCode.DISK_FULL, ErrorCode.REQUEST_TIMED_OUT)
+            with Producer(cluster.bootstrap, delivery_timeout_ms=2_000) as impatient:
+                assert refusal(impatient, led(bad)[0]).code in (ErrorCode.DISK_FULL, ErrorCode.REQUEST_TIMED_OUT)
             for one in led(good):
                 producer.send("alone", b"meanwhile", partition=one.partition).result(DEADLINE_S)
         assert metric(cluster, "full_log_directories") == 1
