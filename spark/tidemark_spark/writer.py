@@ -11,17 +11,19 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
-from tidemark.client import Producer, TableHandle
 from tidemark.client.ranges import RangeReader
 
 from tidemark_spark.writer_compat import StreamWriterBase
 from tidemark_spark.writer_options import WriteOptions, check_columns, parse_write_options
 from tidemark_spark.writer_rows import destined
+
+if TYPE_CHECKING:
+    from tidemark.client import TableHandle
 
 _log = logging.getLogger("tidemark_spark")
 
@@ -128,6 +130,8 @@ def write_task(options: WriteOptions, batches: Iterable[pa.RecordBatch]) -> Tide
         TidemarkError: of the first batch that was not acknowledged within the delivery timeout.
         ValueError: for a row without a topic, or a header without a name.
     """
+    from tidemark.client import Producer  # not on the driver, where Spark starts a process for each micro-batch
+
     message = TidemarkCommitMessage()
     chunks = _chunks(batches)
     first = next(chunks, None)
