@@ -114,6 +114,43 @@ def test_a_new_record_is_read_from_a_follower_soon_though_its_high_watermark_com
             assert sorted(waits_s)[25] < 1.0
 
 
+def test_a_follower_that_stands_still_is_left_and_gives_nothing_old_when_it_goes_on(racks: LocalCluster) -> None:
+    topic = "paused"
+    where = TopicPartition(topic, 0)
+    with AdminClient(racks.admin_address) as admin, Producer(racks.bootstrap) as producer:
+        admin.create_topic(topic, partitions=1, replication_factor=3)
+        leader = admin.describe_topics([topic])[0].partitions[0].leader
+        near, found = (leader + 1) % 3, 0
+        with Consumer(racks.bootstrap, rack=f"rack-{near}") as consumer:
+            consumer.assign(topic)
+
+            def one_more() -> None:
+                producer.send(topic, str(found).encode(), partition=0)
+                record = next(consumer)
+                assert (record.offset, record.value) == (found, str(found).encode())
+
+            while consumer.health()[where].reads_from != near:
+                one_more()
+                found += 1
+                assert found < 10_000, "the follower is not read from"
+            racks.pause(broker_name(near))
+            try:
+                paused_s = time.monotonic()
+                one_more()
+                assert time.monotonic() - paused_s < 30
+                found += 1
+                for _ in range(50):
+                    one_more()
+                    found += 1
+                assert consumer.health()[where].reads_from != near
+            finally:
+                racks.resume(broker_name(near))
+            while consumer.health()[where].reads_from != near:
+                one_more()
+                found += 1
+                assert found < 100_000, "it is never gone back to"
+
+
 def test_the_command_and_members_of_a_group_read_from_the_follower_in_their_rack(racks: LocalCluster) -> None:
     topic = "told"
     with AdminClient(racks.admin_address) as admin, Producer(racks.bootstrap) as producer:

@@ -142,12 +142,15 @@ class FetchService:
         return response, size_bytes, settled
 
     def _count(self, request: pb.FetchRequest, response: pb.FetchResponse) -> None:
+        given_bytes = of_followers_bytes = named = 0
         for part, result in zip(request.partitions, response.partitions, strict=True):
-            self._metrics.fetched_bytes.inc(len(result.batches))
+            given_bytes += len(result.batches)
             if part.read_from == pb.READ_FROM_FOLLOWER:
-                self._metrics.follower_fetched_bytes.inc(len(result.batches))
-            if result.HasField("preferred_read_replica"):
-                self._metrics.preferred_read_replicas.inc()
+                of_followers_bytes += len(result.batches)
+            named += result.HasField("preferred_read_replica")
+        self._metrics.fetched_bytes.inc(given_bytes)
+        self._metrics.follower_fetched_bytes.inc(of_followers_bytes)
+        self._metrics.preferred_read_replicas.inc(named)
 
     async def _read_one(
         self, part: pb.PartitionFetch, result: pb.PartitionFetchResult, rack: str, room_bytes: int, *, first: bool
