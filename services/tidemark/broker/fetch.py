@@ -30,6 +30,8 @@ from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import record_pb2
 
 _WAIT_MS_MAX: Final = 30_000
+_FOLLOWER_LOOKS_AGAIN_S: Final = 1.0
+"""Nothing wakes a fetch when a follower loses touch with its leader: it looks by itself whether it has (rule K1)."""
 _RESPONSE_BYTES_MAX: Final = 7 << 20
 """With one batch of the largest size beyond it, a response is still within gRPC's limit."""
 
@@ -113,6 +115,7 @@ class FetchService:
         """Answer as soon as `min_bytes` are there, something is refused, or `max_wait_ms` are over."""
         partitions = [TopicPartition(part.topic, part.partition) for part in request.partitions]
         deadline_ms = self._clock.now_ms() + min(max(request.max_wait_ms, 0), _WAIT_MS_MAX)
+        as_follower = any(part.read_from == pb.READ_FROM_FOLLOWER for part in request.partitions)
         while True:
             event = self._waiters.watch(partitions)
             try:
@@ -121,7 +124,8 @@ class FetchService:
                 if size_bytes >= request.min_bytes or settled or left_ms <= 0 or self._waiters.closed:
                     self._count(request, response)
                     return response
-                await self._waiters.wait(event, left_ms / 1000)
+                left_s = left_ms / 1000
+                await self._waiters.wait(event, min(left_s, _FOLLOWER_LOOKS_AGAIN_S) if as_follower else left_s)
             finally:
                 self._waiters.forget(partitions, event)
 

@@ -12,7 +12,7 @@ from tidemark.broker.lease import Lease
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.metrics import BrokerMetrics
 from tidemark.core.replica import ReadableRange, StatedOffsets
-from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset
+from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -157,6 +157,23 @@ async def test_a_follower_says_which_high_watermark_it_heard_and_states_none(clo
     result, from_followers, _ = await read(clock, pb.READ_FROM_FOLLOWER, "b")
     assert (result.high_watermark, result.heard_high_watermark, len(result.batches)) == (-1, END + 1, END)
     assert from_followers == END
+
+
+async def test_a_fetch_that_waits_at_a_follower_is_refused_soon_after_that_has_lost_its_leader(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.broker.fetch._FOLLOWER_LOOKS_AGAIN_S", 0.001)
+    looks = []
+
+    def readable_here(*_: Any, **__: Any) -> ReadableRange:
+        looks.append(clock.now_ms())
+        if len(looks) < 3:
+            return ReadableRange(Offset(0), Offset(END), Offset(0), Offset(END))
+        raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, "out of touch")
+
+    monkeypatch.setattr(NearLeader, "readable_here", readable_here)
+    result, _, _ = await read(clock, pb.READ_FROM_FOLLOWER, "b")
+    assert (result.error.code, len(looks)) == (ErrorCode.OFFSET_NOT_AVAILABLE, 3)
 
 
 async def test_past_the_lease_a_follower_gives_nothing_and_nobody_is_sent_on(clock: ManualClock) -> None:
