@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import grpc
 
-from tidemark.admin.planning import check_configs, check_topic_name
+from tidemark.admin.planning import check_configs
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource, VersionedConfigs
+from tidemark.core.topic_name import check_topic_name
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription
 from tidemark.ports import AdminRequest, MetadataStore
 from tidemark.rpc import errors

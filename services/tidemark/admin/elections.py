@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tidemark.admin.planning import check_topic_name
 from tidemark.admin.polling import poll
 from tidemark.admin.surveys import Survey
 from tidemark.core.election import BrokerFacts, PartitionFacts
+from tidemark.core.topic_name import check_topic_name
 from tidemark.core.unclean import live_replicas
 from tidemark.model import (
     NO_EPOCH,

@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from tidemark.admin.planning import check_topic_name
 from tidemark.core.move_request import named_directories
 from tidemark.core.replica_place import PlacedReplica, ReplicaPlace
+from tidemark.core.topic_name import check_topic_name
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,

@@ -10,10 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidemark.admin.planning import check_count_may_change, check_topic_name, plan_partitions
+from tidemark.admin.planning import check_count_may_change, plan_partitions
 from tidemark.admin.polling import poll
 from tidemark.admin.views import partitions_of, partitions_without_leader, topic_view
 from tidemark.core.cluster_state import TopicView
+from tidemark.core.topic_name import check_topic_name
 from tidemark.model import BrokerId, ErrorCode, Refusal, TidemarkError, TopicDescription, TopicPartition
 from tidemark.ports import MetadataStore
 

@@ -5,7 +5,6 @@ Plain functions over what was read from ZooKeeper.
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,9 +17,6 @@ from tidemark.runtime.configuration import topic_settings
 from tidemark.zookeeper.codecs import encode_topic
 from tidemark.zookeeper.topics import NODE_BYTES_MAX
 
-TOPIC_NAME_CHARACTERS_MAX: Final = 249
-
-_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _SAMPLE_PARTITIONS: Final = 20_000
 """So many partitions never fit into a node; more need not be computed to know how many would."""
 
@@ -34,22 +30,6 @@ class TopicRequest:
     replication_factor: int = 0
     configs: Mapping[str, str] = field(default_factory=dict)
     topic_id: str = ""
-
-
-def check_topic_name(name: str) -> None:
-    """Refuse what cannot be the name of a topic: INVALID_TOPIC_NAME."""
-    if not name:
-        why = "it is empty"
-    elif len(name) > TOPIC_NAME_CHARACTERS_MAX:
-        why = f"it has {len(name)} characters, {TOPIC_NAME_CHARACTERS_MAX} are allowed"
-    elif name in {".", ".."}:
-        why = "it is a path of its own"
-    elif _TOPIC_NAME.fullmatch(name) is None:
-        why = "only letters, digits, '.', '_' and '-' are allowed"
-    else:
-        return
-    shown = name if len(name) <= 40 else f"{name[:40]}..."
-    raise TidemarkError(ErrorCode.INVALID_TOPIC_NAME, f"{shown!r} cannot be the name of a topic: {why}")
 
 
 def check_configs(configs: Mapping[str, str], *, replication_factor: int) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tidemark.admin.planning import TopicRequest, already_exists, check_topic_name, new_topic_id, plan_topic
+from tidemark.admin.planning import TopicRequest, already_exists, new_topic_id, plan_topic
 from tidemark.admin.polling import poll
 from tidemark.admin.views import Counts, count, partitions_of, partitions_without_leader, topic_view
 from tidemark.core.cluster_state import ClusterView, TopicView
+from tidemark.core.topic_name import check_topic_name
 from tidemark.model import NO_LEADER, BrokerId, ErrorCode, TidemarkError, TopicDescription
 from tidemark.ports import MetadataStore
 

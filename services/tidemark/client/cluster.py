@@ -21,6 +21,7 @@ import grpc
 
 from tidemark.client.backoff import Backoff
 from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView, apply
+from tidemark.core.topic_name import check_topic_name
 from tidemark.model import NO_EPOCH, NO_LEADER, BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.rpc.channel import close_channels, open_channel
 from tidemark.rpc.errors import from_rpc_error
@@ -174,7 +175,11 @@ class Cluster:
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME, BROKER_NOT_AVAILABLE.
+            TypeError: it is no text.
         """
+        if not isinstance(topic, str):
+            raise TypeError(f"a topic is named by a str, not a {type(topic).__name__}")
+        check_topic_name(topic)
         self._want(topic)
         started_s = time.monotonic()
         backoff = Backoff()

@@ -18,6 +18,7 @@ from tidemark.client.metrics import ProducerMetrics
 from tidemark.client.partition_queue import Identity, PartitionQueue
 from tidemark.client.produce_stream import Answer, Attempt, Group, ProduceStream
 from tidemark.client.settings import ProducerSettings
+from tidemark.client.vanished import Vanished
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.v1 import broker_service_pb2 as pb
@@ -48,6 +49,7 @@ class Sender:
             wake=self._wake,
         )
         self._linger_s = settings.linger_ms / 1000
+        self._vanished = Vanished(cluster)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._active: dict[TopicPartition, PartitionQueue] = {}
         self._pauses: dict[TopicPartition, tuple[float, Leader | None, float]] = {}
@@ -145,11 +147,13 @@ class Sender:
             if queue is None:
                 queue = self._queues[batch.partition] = PartitionQueue(
                     batch.partition,
-                    self._topic_id(batch.partition.topic),
+                    self._vanished.topic_id(batch.partition.topic),
                     max_in_flight=self._settings.max_in_flight,
                     idempotent=self._settings.idempotent,
                     codec=self._settings.codec,
                 )
+            elif not len(queue):
+                self._renew(queue, self._vanished.made_anew(batch.partition.topic, queue.topic_id))
             self._active[batch.partition] = queue
             self._unresolved += 1
             queue.put(batch)
@@ -162,9 +166,12 @@ class Sender:
         self._linger = None
         self._pump()
 
-    def _topic_id(self, topic: str) -> str:
-        known = self._cluster.topic_now(topic)
-        return "" if known is None else known.topic_id
+    def _renew(self, queue: PartitionQueue, gone: TidemarkError | None) -> None:
+        """The topic it was for is gone: what it has fails, what comes next is for the topic of that name then."""
+        if gone is not None:
+            queue.abandon(gone)
+            queue.topic_id = self._vanished.topic_id(queue.partition.topic)
+            self._tell(queue)
 
     # -- requests out ----------------------------------------------------------------------------------------------
 
@@ -362,5 +369,6 @@ class Sender:
                 refusal = queue.oldest_refusal
                 queue.expire(now_s, "no broker answered" if refusal is None else refusal.message)
                 self._tell(queue)
+                self._renew(queue, self._vanished.verdict(queue.partition, queue.topic_id, now_s))
             if self._active:
                 self._schedule_pump()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.admin.planning import TopicRequest, check_topic_name, plan_topic
+from tidemark.admin.planning import TopicRequest, plan_topic
+from tidemark.core.topic_name import check_topic_name
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription
 from tidemark.zookeeper.codecs import encode_topic
 from tidemark.zookeeper.topics import NODE_BYTES_MAX

@@ -30,6 +30,7 @@ from tidemark.client.records import (
 )
 from tidemark.client.settings import consumer_settings
 from tidemark.core.cluster_state import TopicView
+from tidemark.core.topic_name import check_topic_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.v1 import broker_service_pb2 as pb
@@ -171,16 +172,21 @@ class Consumer(Lifecycle):
         """Share topics with the other members of the group; partitions come and go from now on.
 
         Args:
-            topics: what to read; none: leave the group. A topic that does not exist yet is read from when it does.
+            topics: what to read, or the one topic; none: leave the group. A topic that does not exist yet is read from
+                when it does.
             on_assigned: awaited with partitions that came, before the first record of them.
             on_revoked: awaited with partitions that go, when the application is done with what it was given of them and
                 before that is committed and others read on.
             on_lost: the same for partitions that others may be reading by now, as this member was silent for too long.
 
         Raises:
-            TidemarkError: INVALID_REQUEST without a group, or beside `assign`. What forbids the group comes with the
-                next read: INCONSISTENT_GROUP_PROTOCOL, UNSUPPORTED_ASSIGNOR, GROUP_FULL, FENCED_INSTANCE_ID.
+            TidemarkError: INVALID_TOPIC_NAME; INVALID_REQUEST without a group, or beside `assign`. What forbids the
+                group comes with the next read: INCONSISTENT_GROUP_PROTOCOL, UNSUPPORTED_ASSIGNOR, GROUP_FULL,
+                FENCED_INSTANCE_ID.
         """
+        topics = frozenset([topics] if isinstance(topics, str) else topics)
+        for topic in topics:
+            check_topic_name(topic)
         group = self.reading_group
         if self._fetcher.cursors and not group.is_member:
             raise TidemarkError(ErrorCode.INVALID_REQUEST, "subscribe or assign: this consumer has partitions assigned")

@@ -1,0 +1,27 @@
+"""What can be the name of a topic, for whoever is told one."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tidemark.model import ErrorCode, TidemarkError
+
+TOPIC_NAME_CHARACTERS_MAX: Final = 249
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def check_topic_name(name: str) -> None:
+    """Refuse what cannot be the name of a topic: INVALID_TOPIC_NAME."""
+    if not name:
+        why = "it is empty"
+    elif len(name) > TOPIC_NAME_CHARACTERS_MAX:
+        why = f"it has {len(name)} characters, {TOPIC_NAME_CHARACTERS_MAX} are allowed"
+    elif name in {".", ".."}:
+        why = "it is a path of its own"
+    elif _TOPIC_NAME.fullmatch(name) is None:
+        why = "only letters, digits, '.', '_' and '-' are allowed"
+    else:
+        return
+    shown = name if len(name) <= 40 else f"{name[:40]}..."
+    raise TidemarkError(ErrorCode.INVALID_TOPIC_NAME, f"{shown!r} cannot be the name of a topic: {why}")
