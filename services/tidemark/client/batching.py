@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Generator
+from copy import copy
 from typing import Any, Final
 
 import pyarrow as pa
@@ -198,7 +199,7 @@ class SendHandle:
     def _outcome(self) -> RecordMetadata:
         batch = self._batch
         if batch.error is not None:
-            raise batch.error
+            raise copy(batch.error)  # each handle its own: a shared one would gather the tracebacks of all
         offset = -1 if batch.base_offset < 0 else batch.base_offset + self._index
         timestamp_us = batch.timestamps_us[self._index] if batch.append_time_us < 0 else batch.append_time_us
         return RecordMetadata(batch.partition.topic, batch.partition.partition, offset, timestamp_us)
@@ -244,5 +245,5 @@ class TableHandle:
     def _outcome(self) -> list[BatchMetadata]:
         for batch in self._batches:
             if batch.error is not None:
-                raise batch.error
+                raise copy(batch.error)
         return [BatchMetadata(*batch.partition, batch.base_offset, batch.count) for batch in self._batches]

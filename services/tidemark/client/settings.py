@@ -61,6 +61,11 @@ def producer_settings(
     for name, value, smallest, largest in bounds:
         if not smallest <= value <= largest:
             raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{name} is {value}: want {smallest} to {largest}")
+    if linger_ms >= delivery_timeout_ms:
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG,
+            f"linger_ms is {linger_ms} and delivery_timeout_ms {delivery_timeout_ms}: nothing would be sent in time",
+        )
     return ProducerSettings(
         acks=level,
         idempotent=level == -1 and enable_idempotence is not False,

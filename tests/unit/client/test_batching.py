@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from tidemark.client import table
 from tidemark.client.accumulator import RECORD_BYTES_MAX, Accumulator
 from tidemark.client.batching import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, PendingBatch, SendHandle
 from tidemark.client.settings import consumer_settings, producer_settings
+from tidemark.errors import InvalidConfigError, UnknownTopicError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.schema import SCHEMA
 
@@ -218,3 +220,22 @@ def test_a_buffer_is_copied_so_that_its_owner_may_use_it_again() -> None:
     rows = batch.take_rows()
     assert rows.column("value").to_pylist() == [b"one"]
     assert rows.column("key").to_pylist() == [b"key"]
+
+
+def test_an_error_that_is_asked_for_again_and_again_keeps_no_tracebacks() -> None:
+    batch = PendingBatch(T0, opened_s=0, deadline_s=1)
+    handle = batch.add(None, b"0", 5, None)
+    batch.resolve(-1, -1, TidemarkError(ErrorCode.UNKNOWN_TOPIC, "gone", {"a": "b"}))
+    raised = []
+    for _ in range(3):
+        with pytest.raises(UnknownTopicError) as refusal:
+            handle.result()
+        raised.append(refusal.value)
+    assert len({len(traceback.extract_tb(error.__traceback__)) for error in raised}) == 1
+    assert [error.metadata for error in raised] == [{"a": "b"}] * 3
+    assert handle.exception() is batch.error
+
+
+def test_a_record_may_not_linger_beyond_its_delivery_timeout() -> None:
+    with pytest.raises(InvalidConfigError, match="nothing would be sent in time"):
+        producer_settings(linger_ms=5_000, delivery_timeout_ms=1_000)
