@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -176,3 +177,36 @@ async def test_nobody_says_that_a_partition_does_not_exist_while_nobody_answers(
     async with of_one_kind(cluster, "producer", aio) as producer:
         with pytest.raises(client.BrokerNotAvailableError):
             await producer.send(TOPIC, b"x", partition=9)
+
+
+async def test_a_consumer_says_that_it_is_not_answered_and_the_log_says_so_once(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with aio.Consumer(cluster.bootstrap, **TIMEOUTS) as consumer, asyncio.timeout(30):
+        await consumer.assign(TOPIC, [0])
+        assert await consumer.poll(0.1) is None
+        for broker in cluster.brokers:
+            await cluster.stop_broker(broker)
+        while consumer.health()[WHERE].state != "not answered":
+            assert await consumer.poll(0.05) is None
+        assert "it is asked again" in consumer.health()[WHERE].detail
+        while not caplog.records:
+            await consumer.poll(0.05)
+        for _ in range(30):
+            await consumer.poll(0.05)
+        said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        assert [one.startswith("no broker answers: ") for one in said] == [True]
+        for broker in cluster.brokers.values():
+            await broker.start()
+        while consumer.health()[WHERE].state != "caught up":
+            await consumer.poll(0.05)
+
+
+async def test_batches_end_where_their_loop_is_left(cluster: FakeCluster) -> None:
+    async with aio.Producer(cluster.bootstrap) as producer, aio.Consumer(cluster.bootstrap) as consumer:
+        await (await producer.send(TOPIC, b"x", partition=0))
+        await consumer.assign(TOPIC, [0])
+        async with contextlib.aclosing(consumer.batches()) as batches:
+            async for batch in batches:
+                assert batch.rows.num_rows == 1
+                break

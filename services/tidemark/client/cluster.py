@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import random
 import time
@@ -39,6 +40,8 @@ _CALL_TIMEOUT_S: Final = 2.0
 _TOPIC_PATIENCE_S: Final = 2.0
 """So long a topic that no broker knows may still be on its way from the controller."""
 _WATCH_OPENING_S: Final = 0.2
+_WARN_S: Final = 30.0
+"""How often it is said that no broker answers, while that is so."""
 
 
 class Leader(NamedTuple):
@@ -92,6 +95,7 @@ class Cluster:
         self._watch_address = ""
         self._rewatch = asyncio.Event()
         self._used: Counter[str] = Counter()
+        self._warned_s = -math.inf
         self._closed = False
 
     # -- life ------------------------------------------------------------------------------------------------------
@@ -293,7 +297,10 @@ class Cluster:
     async def _refresh(self, avoid: str) -> None:
         causes = await self._ask_any(timeout_s=_CALL_TIMEOUT_S, avoid=avoid)
         if causes is not None:
-            _log.warning("no broker answers: %s", _joined(causes))
+            now_s = time.monotonic()
+            rarely = logging.DEBUG if now_s < self._warned_s + _WARN_S else logging.WARNING
+            self._warned_s = now_s if rarely == logging.WARNING else self._warned_s
+            _log.log(rarely, "no broker answers: %s", _joined(causes))
             await asyncio.sleep(Backoff(0.1).next_s())
 
     async def _ask_any(self, *, timeout_s: float, avoid: str = "") -> dict[str, TidemarkError] | None:

@@ -7,6 +7,7 @@ buffer that is thrown away is fetched again and nothing is skipped or given twic
 from __future__ import annotations
 
 from collections import deque
+from copy import copy
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ class Cursor:
         generation: raised by every seek: an answer to an earlier one's question is not used.
         high_watermark: the largest told in this lineage, -1 before the first.
         error: why nothing more comes, until the next seek.
+        refusal: why the last fetch failed, while it is tried again.
         retry_s: on time.monotonic(), before which the same leader is left alone.
         processed: `position` when the application last asked for more: it is done with what lies before it.
         processed_epoch: leader epoch of the record before `processed`, -1 when it is not known.
@@ -46,6 +48,7 @@ class Cursor:
         self.last_epoch: int = NO_EPOCH
         self.high_watermark = -1
         self.error: TidemarkError | None = None
+        self.refusal: TidemarkError | None = None
         self.retry_s = 0.0
         self.buffered_bytes = 0
         self._batches: deque[Batch] = deque()
@@ -62,7 +65,7 @@ class Cursor:
         self.generation += 1
         self.position = offset
         self._position_epoch = NO_EPOCH
-        self.error = None
+        self.error = self.refusal = None
         self._bad_reads = 0
         self.forget_buffer()
         self.settle()
@@ -145,7 +148,7 @@ class Cursor:
                 return rows
             self.passed()
         if not self._batches and self.error is not None:
-            raise self.error
+            raise copy(self.error)  # it is raised again and again, and would gather tracebacks
         return None
 
     def advance(self, offset: int) -> None:

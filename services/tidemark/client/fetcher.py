@@ -289,6 +289,7 @@ class Fetcher:
                 if question.read_from == pb.READ_FROM_FOLLOWER:
                     self.nearest.leave(question.cursor.partition, time.monotonic())
                 else:
+                    question.cursor.refusal = error
                     self._pause(question.cursor)
             self.regroup()
             return
@@ -328,9 +329,11 @@ class Fetcher:
                 self._end(cursor, error)
                 return
             _log.debug("fetch of %s refused: %s", cursor.partition, error)
+            cursor.refusal = error
             self._cluster.note_refusal(cursor.partition, error)
             self._pause(cursor)
             return
+        cursor.refusal = None
         told = result.heard_high_watermark if from_follower else result.high_watermark
         cursor.saw_high_watermark(told, self.lineage_of(cursor.partition))
         if result.HasField("preferred_read_replica") and question.read_from == pb.READ_FROM_NEAREST:

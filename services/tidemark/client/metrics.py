@@ -48,7 +48,8 @@ class PartitionHealth(NamedTuple):
     """What a partition waits for.
 
     Attributes:
-        state: "reading", "caught up", "paused", "being handed over", "suspended", "without leader" or "failed".
+        state: "reading", "caught up", "paused", "being handed over", "suspended", "without leader", "not answered" or
+            "failed".
         detail: a sentence; who leads, or what is wrong and what to do.
         lag: high watermark - position; -1 while nothing of the partition was fetched.
         reads_from: id of the broker that is asked for it, the leader or a replica in the consumer's rack; -1 for none.
@@ -105,6 +106,8 @@ def _state(cursor: Cursor, cluster: Cluster, replica: int | None, suspended: boo
     place = f"broker {leader.broker_id} at {leader.address} leads in epoch {leader.leader_epoch}"
     if replica is not None:
         place += f"; broker {replica}, in this consumer's rack, is read from"
+    if cursor.refusal is not None:
+        return "not answered", f"{place}; it is asked again: {cursor.refusal.message}"
     return ("caught up" if lag_of(cursor) == 0 else "reading"), place
 
 

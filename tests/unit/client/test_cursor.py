@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,3 +118,14 @@ def test_ends_are_compared_within_one_lineage() -> None:
     assert cursor.saw_high_watermark(9, lineage=0) == 9
     assert cursor.saw_high_watermark(7, lineage=0) == 9
     assert cursor.saw_high_watermark(7, lineage=1) == 7
+
+
+def test_an_error_that_is_raised_at_every_read_gathers_no_tracebacks() -> None:
+    cursor = cursor_at(0)
+    cursor.error = TidemarkError(ErrorCode.OFFSET_OUT_OF_RANGE, "gone")
+    depths = set()
+    for _ in range(3):
+        with pytest.raises(TidemarkError) as refusal:
+            cursor.next_rows()
+        depths.add(len(traceback.extract_tb(refusal.value.__traceback__)))
+    assert len(depths) == 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from copy import copy
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -315,8 +316,8 @@ class Consumer(Lifecycle):
                 return None
             await self._fetcher.wait_for_rows(left_s)
 
-    async def batches(self) -> AsyncIterator[PartitionBatch]:
-        """`poll` for ever."""
+    async def batches(self) -> AsyncGenerator[PartitionBatch, None]:
+        """`poll` for ever; `contextlib.aclosing` ends it where a loop is left early."""
         while True:
             found = await self.poll()
             if found is not None:
@@ -365,7 +366,7 @@ class Consumer(Lifecycle):
         """Rows of the first partition that has some, or its error; it then stands behind the others."""
         cursors = self._fetcher.cursors
         if self._group is not None and self._group.error is not None:
-            raise self._group.error
+            raise copy(self._group.error)
         if self._fetcher.suspended:
             return None
         for where, cursor in list(cursors.items()):
