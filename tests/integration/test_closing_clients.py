@@ -245,3 +245,27 @@ async def test_ctrl_c_ends_a_blocking_client_at_once(cluster: FakeCluster, where
             process.kill()
     assert b"KeyboardInterrupt" in said, said.decode()
     assert took_s < IN_TIME_S
+
+
+async def test_ctrl_c_ends_the_produce_command_though_brokers_are_silent(cluster: FakeCluster) -> None:
+    cluster.produce_faults.extend([HOLD] * 10)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tidemark.cli.app", "produce", TOPIC, "--bootstrap", cluster.bootstrap),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    try:
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.close()
+        await cluster.until(lambda: cluster.held)
+        process.send_signal(signal.SIGINT)
+        began_s = time.monotonic()
+        async with asyncio.timeout(60):
+            _, said = await process.communicate()
+        assert time.monotonic() - began_s < IN_TIME_S
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert said.startswith(b"error CLIENT_CLOSED: 2 records were not acknowledged, 0 were: "), said

@@ -25,6 +25,8 @@ from tidemark.record.schema import TIMESTAMP_TYPE
 
 _INTERRUPTED: Final = 130
 """As a shell ends a command that Ctrl-C has ended."""
+_LAST_WORDS_S: Final = 1.0
+"""So long what is on its way may still be acknowledged after Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +104,13 @@ def run(bootstrap: str, job: Job, output: Output, *, acks: str, codec: str, time
                     watch.read(rows, source)
                     if tally.first_error is not None:
                         break
+                producer.flush()
             except KeyboardInterrupt:
                 interrupted = True
+                producer.close(_LAST_WORDS_S)
             except TidemarkError as error:
                 refused = error
-            producer.flush()
+                producer.flush()
         tally.reap(everything=True)
         watch.progress.clear()
     _report(job, output, tally, refused)
