@@ -19,6 +19,7 @@ from tidemark.client import (
     BrokerNotAvailableError,
     ClientClosedError,
     ErrorCode,
+    FencedMemberError,
     InvalidConfigError,
     InvalidGroupIdError,
     InvalidRequestError,
@@ -274,6 +275,23 @@ def test_what_does_not_exist_or_cannot(cluster: LocalCluster, style: Blocking, t
     refused(InvalidRequestError, ErrorCode.INVALID_REQUEST, lambda: style.do(lambda: consumer.assign(topic, [0], -5)))
     refused(InvalidRequestError, ErrorCode.INVALID_REQUEST, lambda: style.do(lambda: consumer.seek((topic, 0), 1)))
     refused(InvalidRequestError, ErrorCode.INVALID_REQUEST, lambda: style.do(consumer.commit))
+
+
+def test_a_commit_of_who_is_out_of_the_group(cluster: LocalCluster, style: Blocking, topic: str) -> None:
+    group = f"out-{topic}"
+    slow = style.make("Consumer", cluster.bootstrap, group=group, max_poll_interval_ms=1000, auto_commit_interval_ms=0)
+    style.do(lambda: slow.subscribe([topic]))
+    assert first_offset(style, slow) == 0
+    other = style.make("Consumer", cluster.bootstrap, group=group)
+    style.do(lambda: other.subscribe([topic]))
+    until_s = time.monotonic() + IN_TIME_S
+    while len(other.assignment) < 2:  # it asks for nothing for longer than it may
+        assert time.monotonic() < until_s
+        style.do(lambda: other.poll(timeout_s=0.1))
+    error = refused(
+        FencedMemberError, ErrorCode.FENCED_MEMBER_EPOCH, lambda: style.do(lambda: slow.commit({(topic, 0): 1}))
+    )
+    assert not error.retriable
 
 
 def test_a_topic_that_is_no_text_harms_no_client(cluster: LocalCluster, style: Blocking, topic: str) -> None:

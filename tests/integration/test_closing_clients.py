@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from tidemark.client import ClientClosedError, SendHandle
+from tidemark import client
+from tidemark.client import ClientClosedError, InvalidRequestError, SendHandle
 from tidemark.client.aio import Consumer, Producer
 
 from tests.integration.fake_broker import HOLD, TOPIC, FakeCluster
@@ -161,6 +162,30 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind(cluster: FakeClus
 async def _a_turn() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
+
+
+async def test_who_would_wait_on_the_loop_that_has_to_answer_is_refused(cluster: FakeCluster) -> None:
+    async with Producer(cluster.bootstrap, linger_ms=100) as producer:
+        handle = await producer.send(TOPIC, b"x", partition=0)
+        with pytest.raises(InvalidRequestError, match="await the handle"):
+            handle.result()
+        assert (await handle).offset == 0
+        assert handle.result().offset == 0
+
+    def blocking() -> None:
+        told: list[BaseException | None] = []
+        with client.Producer(cluster.bootstrap) as one:
+
+            def callback(_: object) -> None:
+                try:
+                    one.flush()
+                except InvalidRequestError as error:
+                    told.append(error)
+
+            one.send(TOPIC, b"y", partition=0).add_done_callback(callback)
+        assert len(told) == 1
+
+    await asyncio.to_thread(blocking)
 
 
 # What Ctrl-C finds a thread at. Each has said "now" before.

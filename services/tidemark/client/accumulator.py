@@ -37,6 +37,8 @@ class Accumulator:
         self._buffer_bytes = buffer_bytes
         self._delivery_timeout_s = delivery_timeout_s
         self._wake = wake
+        self.home: int | None = None
+        """Of the batches: the thread that resolves them."""
         self._open: dict[tuple[str, int], PendingBatch] = {}
         self._closed_batches: deque[PendingBatch] = deque()
         self._sticky: dict[str, int] = {}
@@ -104,12 +106,14 @@ class Accumulator:
         if batch is None:
             now_s = time.monotonic()
             batch = self._open[where] = PendingBatch(where, opened_s=now_s, deadline_s=now_s + self._delivery_timeout_s)
+            batch.home = self.home
         return batch
 
     def add_rows(self, partition: TopicPartition, rows: pa.RecordBatch) -> PendingBatch:
         """A batch made of Arrow rows in SCHEMA, behind the records of its partition."""
         now_s = time.monotonic()
         batch = PendingBatch(partition, opened_s=now_s, deadline_s=now_s + self._delivery_timeout_s, rows=rows)
+        batch.home = self.home
         with self._lock:
             if self._ended:
                 raise _ended()

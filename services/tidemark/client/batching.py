@@ -34,9 +34,10 @@ class PendingBatch:
         refusal: why the last attempt failed.
         refused_in_company: that refusal was of all that went with it, and may be the fault of another.
         attempt: the attempt under way, None when every one is answered.
+        home: the thread whose event loop resolves it, which must not wait for it; None: any may.
     """
 
-    __slots__ = ("_callbacks", "_done", "_futures", "_lock", "_waiters", "append_time_us", "attempt", "base_offset", "base_sequence", "count", "data", "deadline_s", "error", "headers", "in_doubt", "keys", "opened_s", "partition", "refusal", "refused_in_company", "rows", "size_bytes", "timestamps_us", "values")  # fmt: skip  # noqa: E501
+    __slots__ = ("_callbacks", "_done", "_futures", "_lock", "_waiters", "append_time_us", "attempt", "base_offset", "base_sequence", "count", "data", "deadline_s", "error", "headers", "home", "in_doubt", "keys", "opened_s", "partition", "refusal", "refused_in_company", "rows", "size_bytes", "timestamps_us", "values")  # fmt: skip  # noqa: E501
 
     def __init__(
         self, partition: TopicPartition, *, opened_s: float, deadline_s: float, rows: pa.RecordBatch | None = None
@@ -53,6 +54,7 @@ class PendingBatch:
         self.size_bytes = 0 if rows is None else rows.nbytes
         self.data: bytes | None = None
         self.base_sequence = -1
+        self.home: int | None = None
         self.in_doubt = False
         self.refusal: TidemarkError | None = None
         self.refused_in_company = False
@@ -114,6 +116,11 @@ class PendingBatch:
         with self._lock:
             if self._done:
                 return
+            if timeout_s is None and self.home == threading.get_ident():
+                raise TidemarkError(
+                    ErrorCode.INVALID_REQUEST,
+                    "result() would wait for ever on the event loop that has to resolve it: await the handle",
+                )
             waiter = threading.Event()
             self._waiters.append(waiter)
         if not waiter.wait(timeout_s):

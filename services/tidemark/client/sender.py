@@ -48,6 +48,7 @@ class Sender:
             delivery_timeout_s=settings.delivery_timeout_ms / 1000,
             wake=self._wake,
         )
+        self.accumulator.home = threading.get_ident()
         self._linger_s = settings.linger_ms / 1000
         self._vanished = Vanished(cluster)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
