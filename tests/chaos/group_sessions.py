@@ -29,7 +29,8 @@ class Session:
 
     Attributes:
         ended: None where nothing was told: it was killed, or still reads.
-        is_troubled: its client had trouble meanwhile; what it processed may not be remembered.
+        is_troubled: its client had trouble meanwhile, or was killed before it could tell of some; what it processed may
+            not be remembered.
         hold: by which record of a coordinator it reads; None where none is known.
     """
 
@@ -105,9 +106,11 @@ def read_sessions(life: str, events: Sequence[Event]) -> Told:
             case _:
                 pass
     troubles = [one.at_s for one in events if isinstance(one, Troubled)]
+    has_left = any(isinstance(one, Closed) for one in events)
+    lived_to_s = float("inf") if has_left else max((one.at_s for one in events), default=0.0)
     for session in told.sessions:
         until_s = float("inf") if session.ended is None else session.ended.at_s + _LATE_COMMIT_S
-        session.is_troubled = any(session.taken.at_s <= at_s <= until_s for at_s in troubles)
+        session.is_troubled = lived_to_s < until_s or any(session.taken.at_s <= at_s <= until_s for at_s in troubles)
     return told
 
 

@@ -252,3 +252,10 @@ def test_a_line_that_a_kill_cut_short_is_none(tmp_path: Path) -> None:
     with (tmp_path / "journal").open("ab") as file:
         file.write(b'["Given", 0.6, 0.')
     assert read_journal(tmp_path / "journal") == [Taken(0.5, 1, (0, 2))]
+
+
+def test_who_is_killed_right_after_it_let_go_may_not_have_committed() -> None:
+    history = good()
+    repeat(history)
+    history.journals["a"] = [one for one in history.journals["a"] if one.at_s < 0.5]
+    assert GroupAnomaly.REPEATED not in {finding.anomaly for finding in check_group(history)}
