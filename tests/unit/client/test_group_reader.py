@@ -134,8 +134,8 @@ async def test_what_is_being_taken_up_when_the_consumer_leaves_is_told_as_revoke
         return Cursor(where, 0, topic_id="t", incarnation="i")
 
     async def assigned(partitions: list[TopicPartition]) -> None:
-        await told.assigned(partitions)
         await hangs.wait()
+        await told.assigned(partitions)
 
     async def stop(*, commit: bool) -> None:
         taking.cancel()
@@ -147,5 +147,8 @@ async def test_what_is_being_taken_up_when_the_consumer_leaves_is_told_as_revoke
     membership.owned, membership.stop = frozenset(), stop
     taking = asyncio.create_task(reader.take_up(frozenset({new})))
     await turns()
-    await reader.stop()
+    stopping = asyncio.create_task(reader.stop())
+    await turns()
+    hangs.set()
+    await stopping
     assert told.all == [("assigned", [new]), ("revoked", [new])]

@@ -20,6 +20,8 @@ HandOver = Callable[[list[TopicPartition]], Awaitable[None]]
 """Told of partitions that come or go."""
 
 _FETCH_TIMEOUT_S = 10.0
+_COMING_S = 3.0
+"""So long an application that leaves may still be told of what came, before it is told that it goes."""
 
 
 class GroupReader:
@@ -47,6 +49,8 @@ class GroupReader:
         self._let_go = asyncio.Event()
         self._working_since_s: float | None = None
         self._told: set[asyncio.Future[None]] = set()
+        self._coming: asyncio.Future[None] | None = None
+        """Tells the application of partitions that came."""
         self._mine: set[TopicPartition] = set()
         """The application was told that these came, and nothing of them since."""
 
@@ -96,6 +100,8 @@ class GroupReader:
 
     async def _leave(self) -> None:
         try:
+            if self._coming is not None and not self._coming.done() and self._coming is not asyncio.current_task():
+                await asyncio.wait([self._coming], timeout=_COMING_S)
             while self._membership is not None and self.error is None and self._mine:
                 going, self._mine = self._mine, set()
                 await self._tell(self._handlers[1], going)
@@ -211,7 +217,8 @@ class GroupReader:
             if membership is not None and offset >= 0:
                 membership.began_at(where, offset)
         self._mine |= partitions
-        await self._tell(self._handlers[0], partitions)
+        self._coming = asyncio.ensure_future(self._tell(self._handlers[0], partitions))
+        await self._coming
         for where, cursor in made.items():
             self._fetcher.cursors[where] = cursor
             self._fetcher.moved(cursor)
