@@ -193,6 +193,16 @@ class Columns:
         difference: Marks = addends[now] - addends[was]
         return difference
 
+    def richer(self, number: int) -> list[int]:
+        """What else may happen, of all that was met, that is more than this of some misfortune and less of none."""
+        lefts = self._parts[KIND[LEFT]]
+        left = lefts[number]
+        return [
+            other
+            for other, more in enumerate(lefts)
+            if other != number and more[0] == left[0] and all(one >= few for one, few in zip(more, left, strict=True))
+        ]
+
     def learn(self) -> None:
         """Give the new parts their twins and addends."""
         for kind, renamed in enumerate(self._renamed):

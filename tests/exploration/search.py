@@ -23,7 +23,7 @@ class Report:
         transitions: moves that were made; `depth`: moves of the longest shortest story.
         dropped: states that were found and left out by a beam.
         complete: every state of the scope was looked at.
-        at_rest: states in which nothing can happen any more.
+        at_rest: states in which nothing can happen any more but misfortunes and batches.
         waiting: states that were found and not gone on from.
     """
 
@@ -107,7 +107,7 @@ class Search:
         here, at_end = hash(state), True
         try:
             for chain in cluster.ahead(state):
-                at_end = False
+                at_end &= chain[0][1].left != state.left
                 report.transitions += 1
                 if self._visit is not None:
                     for _, state_on_the_way in chain:
@@ -178,7 +178,7 @@ def _last_words(cluster: Cluster, state: State) -> list[tuple[Move, State]]:
             after = cluster.after(state, move)
         except InvariantError:
             return [(move, state)]
-        at_end &= after is None
+        at_end &= after is None or after.left != state.left
         if after is not None and after.due == NOW:
             more = _last_words(cluster, after)
             if more:

@@ -70,13 +70,29 @@ def test_a_walk_in_rows_sees_what_a_search_state_by_state_sees(scope: Scope) -> 
     """As many states, moves and ends, at the same depths, and the same constellations."""
     by_walk: set[tuple[object, ...]] = set()
     by_search: set[tuple[object, ...]] = set()
-    walk, search = Walk(scope), Search(scope)
+    walk, search = Walk(scope, thrifty=False), Search(scope)
     walked = walk.run(seconds=SECONDS_MAX, visit=lambda state: by_walk.add(outline(walk.cluster, state)))
     searched = search.run(seconds=SECONDS_MAX, visit=lambda state: by_search.add(outline(search.cluster, state)))
     assert searched.complete, summary(searched)
     for name in ("states", "transitions", "known", "at_rest", "depth", "complete", "violation"):
         assert getattr(walked, name) == getattr(searched, name), name
     assert by_walk == by_search
+
+
+def test_states_in_which_less_may_happen_than_in_one_that_was_met_show_nothing_new() -> None:
+    few, few_seen = walked(thrifty=True)
+    many, many_seen = walked(thrifty=False)
+    assert few_seen == many_seen
+    assert few < many
+
+
+def walked(*, thrifty: bool) -> tuple[int, set[tuple[object, ...]]]:
+    """How many states a walk enters, and the constellations that it comes to."""
+    walk = Walk(Scope(batches=1, lags=1, lost_answers=1), thrifty=thrifty)
+    seen: set[tuple[object, ...]] = set()
+    report = walk.run(seconds=SECONDS_MAX, visit=lambda state: seen.add(outline(walk.cluster, state)))
+    assert report.complete, summary(report)
+    return report.states, seen
 
 
 def test_a_twin_has_the_same_future() -> None:

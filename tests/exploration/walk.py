@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tests.exploration.cells import NeedError
 from tests.exploration.cluster import Cluster
-from tests.exploration.columns import CONTROL, PROCESS, SEEN, SESSIONS, WIDTH, Columns, Facts, marks
+from tests.exploration.columns import CONTROL, LEFT, PROCESS, SEEN, SESSIONS, WIDTH, Columns, Facts, marks
 from tests.exploration.invariants import InvariantError, Seen, at_rest, look
 from tests.exploration.partial import Evaluator, Group, Outcome, groups
 from tests.exploration.search import Report, retold
@@ -47,6 +47,7 @@ class Moves:
 
     Attributes, of outcomes by their number:
         sums: what they add to the sums of a row (see `Columns.sums`).
+        left: number of what may happen after a misfortune or a batch, -1 after anything else.
         seen: whether anything changes that an invariant looks at; `now`: whether the controller has to decide
             at once, -1 for as before.
         acked: number of what was acknowledged.
@@ -62,7 +63,7 @@ class Moves:
         self._starts, self._counts = Facts(dtype=np.int64), Facts(dtype=np.int64)
         self._deltas, self._were, self.acked, self._broken = Facts(WIDTH), Facts(WIDTH), Facts(), Facts()
         self.sums: Marks = np.zeros((0, 6), np.uint64)
-        self.seen, self.now = np.zeros(0, bool), np.zeros(0, np.int8)
+        self.left, self.seen, self.now = np.zeros(0, np.int32), np.zeros(0, bool), np.zeros(0, np.int8)
         self.broken: list[str] = []
         self.of_control, self.others = groups(cluster, columns)
         self._groups = (*self.of_control, *self.others)
@@ -128,6 +129,7 @@ class Moves:
             elif column == SESSIONS:
                 seen[some] = True
         self.sums = np.concatenate((self.sums, sums))
+        self.left = np.concatenate((self.left, deltas[:, LEFT]))
         self.seen, self.now = np.concatenate((self.seen, seen)), np.concatenate((self.now, now))
 
     def _look_up(self, rows: Rows, group: Group) -> Numbers:
@@ -203,9 +205,11 @@ class Walk:
 
     Args:
         parents: remember of each state the one it was first come to from, as its story needs.
+        thrifty: leave out states in which less may still happen than in one that was met and is the same otherwise:
+            whatever can come of them can come of that one.
     """
 
-    def __init__(self, scope: Scope, *, parents: bool = False) -> None:
+    def __init__(self, scope: Scope, *, parents: bool = False, thrifty: bool = True) -> None:
         self.cluster = Cluster(scope)
         self.report = Report(scope)
         self._names = Names(self.cluster.brokers)
@@ -214,6 +218,7 @@ class Walk:
         self._looks = Table()
         self._known = Table(bits=16, numbered=parents)
         self._parents = parents
+        self._thrifty = thrifty
         self._visit: Callable[[State], object] | None = None
         self._started_s = time.monotonic()
 
@@ -270,7 +275,7 @@ class Walk:
         for group in (*self._moves.of_control, *self._moves.others):
             found = self._moves.successors(rows, group)
             if found is not None:
-                ends[found.parents] = False
+                ends[found.parents[self._moves.left[found.which] < 0]] = False
                 yield from self._arrive(rows, sums, origins, found)
         resting = np.flatnonzero(ends)
         report.at_rest += len(resting)
@@ -326,6 +331,9 @@ class Walk:
         known = marks(sums)
         report.merged += int((sums[:, 0] != known).sum())
         new = np.flatnonzero(self._known.places(known) < 0)
+        if len(new) and self._thrifty:
+            left = np.where((now := moves.left[found.which[new]]) >= 0, now, rows[found.parents[new], LEFT])
+            new = new[~self._is_poorer(sums[new], left)]
         if len(new):
             different, first = np.unique(known[new], return_index=True)
             new = new[first]
@@ -336,6 +344,16 @@ class Walk:
             after[:, SEEN] = seen[new]
             yield columns.tidy(after)
         report.known += len(found.which) - len(new)
+
+    def _is_poorer(self, sums: Marks, left: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Whether a state was met that is the same but for more that may still happen."""
+        poorer, columns = np.zeros(len(left), bool), self.columns
+        for number in np.unique(left):
+            mine = np.flatnonzero(left == number)
+            for richer in columns.richer(int(number)):
+                others = np.full(len(mine), richer, np.int32)
+                poorer[mine] |= self._known.places(marks(sums[mine] + columns.added(LEFT, others, left[mine]))) >= 0
+        return poorer
 
     def _show(self, rows: Rows) -> None:
         if self._visit is not None:
@@ -382,7 +400,7 @@ class Walk:
         """Report a violation and its story; without parents, walk again with them."""
         report = self.report
         if not self._parents:
-            again = Walk(report.scope, parents=True)
+            again = Walk(report.scope, parents=True, thrifty=self._thrifty)
             self.cluster, self.report = again.cluster, again.report
             return again.run()
         story = [marks(self.columns.sums(row[None, :]))]
