@@ -53,7 +53,7 @@ soak: $(READY) ## so many simulated worlds, and every crash point of so many liv
 	@$(BIN)/python -m tests.crash --lives $(LIVES)
 
 # Without SCOPE: two batches with each misfortune and each pair of them, one scope on each core, then the whole scope as
-# far as it goes; MINUTES bounds each (50). SCOPE="--batches 1 --crashes 2 --minutes inf" walks that one.
+# far as it goes; MINUTES bounds each (50), and 7 GB. SCOPE="--batches 1 --crashes 2 --minutes inf" walks that one.
 explore: $(READY) ## every interleaving of a small scope
 ifdef SCOPE
 	@$(BIN)/python -m tests.exploration $(SCOPE)

@@ -281,7 +281,7 @@ class Columns:
 
 
 def marks(sums: Marks) -> Marks:
-    """A mark of each row from its sums, never 0: all twins have one, any others different ones, but for six in 2^64."""
+    """A mark of each row from its sums, never 0: all twins have one, others another, but for three in 2^64."""
     least: Marks = sums.min(axis=1)
     least[least == 0] = 1
     return least

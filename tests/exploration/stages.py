@@ -22,15 +22,21 @@ PAIRS: Final = (
     "--suspicions 1 --lost-answers 1",
 )
 """The largest come first: the others run beside them."""
+WITHOUT_BATCHES: Final = ("--crashes 1 --suspicions 1", "--crashes 2")
+"""What comes to its end this way only: leaders, epochs and ISRs, of empty logs."""
+MEMORY_GB: Final = 7
+"""Of each scope at most; two of them at a time come near it."""
 _NONE: Final = "--crashes 0 --suspicions 0 --lost-answers 0"
 _WHOLE: Final = "--batches 2 --crashes 2 --suspicions 1 --lost-answers 1"
 
 
 def stages(minutes: float) -> list[str]:
     """The arguments of `python -m tests.exploration`, one text for each scope."""
-    pairs = [f"{_NONE} --batches 2 {pair} --minutes {minutes:g}" for pair in PAIRS]
-    alone = [f"{_NONE} --batches 2 {one} --minutes {minutes:g}" for one in ONE_MISFORTUNE]
-    return [*pairs, *alone, f"{_WHOLE} --minutes {minutes / 5:g}", f"{_WHOLE} --beam 1000 --minutes {minutes / 5:g}"]
+    bound, a_fifth = (f"--memory-gb {MEMORY_GB} --minutes {some:g}" for some in (minutes, minutes / 5))
+    pairs = [f"{_NONE} --batches 2 {pair} {bound}" for pair in PAIRS]
+    empty = [f"{_NONE} --batches 0 {pair} {bound}" for pair in WITHOUT_BATCHES]
+    alone = [f"{_NONE} --batches 2 {one} {bound}" for one in ONE_MISFORTUNE]
+    return [*pairs, *empty, *alone, f"{_WHOLE} {a_fifth}", f"{_WHOLE} --beam 1000 {a_fifth}"]
 
 
 def main(arguments: list[str]) -> int:
