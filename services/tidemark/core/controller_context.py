@@ -23,8 +23,8 @@ from tidemark.model import (
     TopicPartition,
 )
 
-DECIDED_AT_ONCE: Final = 250
-"""Partitions; then others have their turn: 5 ms."""
+DECIDED_AT_ONCE: Final = 500
+"""Partitions; then others have their turn: 10 ms."""
 
 
 class ControllerContext:
