@@ -54,6 +54,7 @@ class Gate:
 
     def open(self) -> None:
         self._gate.unlink(missing_ok=True)
+        self._broken.unlink(missing_ok=True)
 
     def wait_until_reached(self) -> None:
         deadline_s = time.monotonic() + 15
@@ -62,27 +63,28 @@ class Gate:
             time.sleep(0.02)
 
 
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the gate files are."""
+    return tmp_path_factory.mktemp("gates")
+
+
 @pytest.fixture
-def gates(tmp_path: Path) -> Iterator[list[Gate]]:
-    directory = tmp_path / "gates"
-    directory.mkdir()
+def gates(directory: Path) -> Iterator[list[Gate]]:
     made = [Gate(directory, broker_id) for broker_id in range(3)]
     yield made
     for gate in made:
         gate.open()
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, gates: list[Gate]) -> Iterator[LocalCluster]:
-    hook = tmp_path / "hook"
-    hook.mkdir()
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, directory: Path) -> Iterator[LocalCluster]:
+    hook = tmp_path_factory.mktemp("hook")
     (hook / "sitecustomize.py").write_text(HOOK)
     path = os.pathsep.join([str(hook), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {"PYTHONPATH": path, "FLUSH_GATES": str(tmp_path / "gates")}
-    with LocalCluster(tmp_path / "cluster", controllers=1, environment=environment) as started:
+    environment = {"PYTHONPATH": path, "FLUSH_GATES": str(directory)}
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), controllers=1, environment=environment) as started:
         yield started
-        for gate in gates:
-            gate.open()
 
 
 def is_acknowledged(handle: SendHandle, timeout_s: float) -> bool:
@@ -137,18 +139,20 @@ def test_where_a_flush_fails_another_replica_leads_and_what_was_sent_is_acknowle
     cluster: LocalCluster, gates: list[Gate]
 ) -> None:
     with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
-        admin.create_topic("safe", partitions=1, replication_factor=3, configs={"flush.policy": "group-commit"})
-        producer.send("safe", b"first", partition=0).result(30)
-        before = admin.describe_topics(["safe"])[0].partitions[0]
+        admin.create_topic("torn", partitions=1, replication_factor=3, configs={"flush.policy": "group-commit"})
+        producer.send("torn", b"first", partition=0).result(30)
+        before = admin.describe_topics(["torn"])[0].partitions[0]
         gates[before.leader].break_()
-        assert producer.send("safe", b"second", partition=0).result(30).offset == 1
-        after = admin.describe_topics(["safe"])[0].partitions[0]
+        assert producer.send("torn", b"second", partition=0).result(30).offset == 1
+        after = admin.describe_topics(["torn"])[0].partitions[0]
         assert after.leader != before.leader
         assert after.lineage == before.lineage
         assert before.leader not in after.in_sync_replicas
-        broken = cluster.process(broker_name(before.leader))
-        assert broken.wait(15), "no log directory is left to it"
-        assert broken.exit_status == 1
+        name = broker_name(before.leader)
+        assert cluster.process(name).wait(15), "no log directory is left to it"
+        assert cluster.process(name).exit_status == 1
+        gates[before.leader].open()
+        cluster.restart(name)
 
 
 def test_after_every_machine_lost_its_page_cache_a_group_commit_topic_goes_on_where_it_was(tmp_path: Path) -> None:
