@@ -67,7 +67,7 @@ _PARTS = (
     Part("unit", (_pytest_on_every_core("tests/unit"),), 480),
     Part("simulation", (_pytest_on_every_core("tests/simulation", "tests/exploration", "tests/crash"),), 300),
     Part("contract", (_pytest_by_files("tests/contract"),), 240),
-    Part("integration", _INTEGRATION, 600),
+    Part("integration", _INTEGRATION, 900),
     Part("chaos", (_pytest("tests/chaos"),), 300),
     Part("spark", (_pytest("tests/spark"),), 240),
 )
