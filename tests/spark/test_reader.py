@@ -16,11 +16,15 @@ from tidemark.client import AdminClient, Producer
 from tidemark.client.ranges import RangeReader
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import TidemarkError
+from tidemark_spark import topics
 from tidemark_spark.columns import parse_columns
 from tidemark_spark.options import parse_options
+from tidemark_spark.ranges import OffsetRange
 from tidemark_spark.reader import check_schema
+from tidemark_spark.rows import CREATE_TIME
 from tidemark_spark.stream_offsets import CheckpointError, DataLossError
 from tidemark_spark.stream_reader import PlainStreamReader
+from tidemark_spark.topics import Assignment
 
 from tests.spark.reading import batch_reader, batches, next_end, places, schema_of, stream_reader
 
@@ -190,6 +194,21 @@ def test_records_that_are_gone_are_skipped_and_counted_when_told_so(
     rows = places(reader, reader.partitions(start, end))
     assert [offset for _, _, offset in rows] == [6, 7, 8, 9]
     assert "4 offsets are skipped" in caplog.text
+
+
+def test_a_task_beyond_the_end_of_a_log_that_was_cut_is_an_error_or_nothing_as_told(
+    cluster: LocalCluster, shortened: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    strict = parse_options(options_of(cluster, shortened))
+    with topics.open_reader(strict) as client:
+        found = topics.find_topics(client, strict)[shortened]
+    part = OffsetRange(shortened, 0, 15, 20)
+    task = Assignment(part, found.topic_id, found.partitions[0].incarnation, CREATE_TIME, last_epoch=7)
+    with pytest.raises(DataLossError, match=r"shortened-0 \[15, 20\): LOG_TRUNCATED"):
+        list(topics.read(strict, task))
+    lenient = parse_options(options_of(cluster, shortened, failOnDataLoss="false"))
+    assert list(topics.read(lenient, task)) == []
+    assert "5 offsets are skipped" in caplog.text
 
 
 def test_a_recreated_topic_is_an_error_or_a_fresh_start_as_told(cluster: LocalCluster, topic: MakeTopic) -> None:

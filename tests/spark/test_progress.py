@@ -1,0 +1,36 @@
+"""What progress says of each partition; pure, no Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tidemark_spark.progress import PartitionProgress, partition_progress
+
+
+def offset(partitions: dict[str, dict[str, Any]]) -> str:
+    entries = {index: {"leaderEpoch": 1, "incarnation": "i", **entry} for index, entry in partitions.items()}
+    return json.dumps({"version": 1, "cluster": "c", "topics": {"flights": {"id": "f", "partitions": entries}}})
+
+
+def test_each_partition_says_what_it_read_what_it_is_behind_and_what_it_skipped() -> None:
+    source = {
+        "startOffset": offset({"0": {"offset": 5}}),
+        "endOffset": offset({"0": {"offset": 9, "skipped": 2}, "1": {"offset": 30, "begin": 10}}),
+        "latestOffset": offset({"0": {"offset": 9}, "1": {"offset": 70}}),
+    }
+    assert partition_progress(source) == [
+        PartitionProgress("flights", 0, 9, 4, 0, 2),
+        PartitionProgress("flights", 1, 30, 20, 40, 0),
+    ]
+
+
+def test_what_spark_does_not_report_is_not_made_up() -> None:
+    assert partition_progress({"endOffset": offset({"0": {"offset": 9}}), "startOffset": None}) == [
+        PartitionProgress("flights", 0, 9, None, None, 0)
+    ]
+
+
+def test_other_sources_have_none() -> None:
+    assert partition_progress({"endOffset": json.dumps({"flights": {"0": 5}})}) == []
+    assert partition_progress({"endOffset": "7"}) == []
