@@ -288,9 +288,7 @@ def test_a_commit_of_who_is_out_of_the_group(cluster: LocalCluster, style: Block
     while len(other.assignment) < 2:  # it asks for nothing for longer than it may
         assert time.monotonic() < until_s
         style.do(lambda: other.poll(timeout_s=0.1))
-    error = refused(
-        FencedMemberError, ErrorCode.FENCED_MEMBER_EPOCH, lambda: style.do(lambda: slow.commit({(topic, 0): 1}))
-    )
+    error = refused(FencedMemberError, ErrorCode.UNKNOWN_MEMBER, lambda: style.do(lambda: slow.commit({(topic, 0): 1})))
     assert not error.retriable
 
 

@@ -47,7 +47,8 @@ PARENT = textwrap.dedent(
         with open(path, "wb") as file:
             pickle.dump((time.monotonic() - began_s, found), file)
         os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    ended = os.waitpid(child, 0)[1]
+    assert ended == 0, ended
     producer.send(topic, b"parent again").result(10)
     assert consumer.poll(10) is not None
     producer.close()
