@@ -13,6 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.channel import check_not_lost_by_fork
 
 T = TypeVar("T")
 
@@ -74,8 +75,9 @@ _shared: BackgroundLoop | None = None
 
 
 def background_loop() -> BackgroundLoop:
-    """The process's loop; a forked child gets one of its own."""
+    """The process's loop; raises INVALID_REQUEST in one that was forked from one that had used a client."""
     global _shared
+    check_not_lost_by_fork()
     with _lock:
         if _shared is None:
             _shared = BackgroundLoop()

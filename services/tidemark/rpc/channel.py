@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -43,20 +44,27 @@ _used = False
 _lost_by_fork = False
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel to host:port; connects when it is first used, and again, within 500 ms, when it broke.
+def check_not_lost_by_fork() -> None:
+    """Refuse with INVALID_REQUEST in a process that was forked from one that had a channel.
 
-    Raises:
-        TidemarkError: INVALID_REQUEST in a process that was forked from one that had a channel: the thread that gRPC
-            hears on is not there, and every call would wait for ever.
+    The thread that gRPC hears on is not there: every call would wait for ever.
     """
-    global _used
     if _lost_by_fork:
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
             "this process was forked from one that had used a client, and gRPC does not survive that: start it with "
             "multiprocessing's spawn or forkserver, or make no client before the fork",
         )
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A channel to host:port; connects when it is first used, and again, within 500 ms, when it broke.
+
+    Raises:
+        TidemarkError: as `check_not_lost_by_fork`.
+    """
+    global _used
+    check_not_lost_by_fork()
     _used = True
     return grpc.aio.insecure_channel(address, options=list(CHANNEL_OPTIONS))
 
@@ -64,6 +72,8 @@ def open_channel(address: str) -> grpc.aio.Channel:
 def _after_fork() -> None:
     global _lost_by_fork
     _lost_by_fork = _used
+    if _used:
+        gc.freeze()  # gRPC crashes where the parent's objects are collected here
 
 
 os.register_at_fork(after_in_child=_after_fork)
