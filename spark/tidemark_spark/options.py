@@ -36,6 +36,7 @@ _KNOWN: Final = {
         "failOnDataLoss",
         "deadlineMs",
         "rack",
+        "pushDownFilters",
         *_OF_COLUMNS,
     )
 }
@@ -71,6 +72,7 @@ class ReadOptions:
         fail_on_data_loss: whether records that are gone end the query, or are skipped, counted and logged.
         deadline_ms: longest time without progress that the driver or a task waits for.
         rack: tasks read from a replica in sync there, if there is one; "": from leaders.
+        push_down_filters: whether filters that Spark tells of bound what is read (see docs/spark.md for the price).
         max_offsets: of a micro-batch; None: no bound.
         min_offsets: a micro-batch waits for so many, for at most `max_delay_ms`.
         max_delay_ms: see min_offsets.
@@ -87,6 +89,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     deadline_ms: int = _DEADLINE_MS
     rack: str = ""
+    push_down_filters: bool = False
     max_offsets: int | None = None
     min_offsets: int = 0
     max_delay_ms: int = 900_000
@@ -137,6 +140,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Rea
         fail_on_data_loss=_boolean("failOnDataLoss", given.get("failondataloss", "true")),
         deadline_ms=_positive("deadlineMs", given.get("deadlinems", str(_DEADLINE_MS))),
         rack=given.get("rack", given.get(_KAFKA_RACK, "")).strip(),
+        push_down_filters=_boolean("pushDownFilters", given.get("pushdownfilters", "false")),
         max_offsets=None if limit is None else _positive("maxOffsetsPerTrigger", limit),
         min_offsets=0 if least is None else _positive("minOffsetsPerTrigger", least),
         max_delay_ms=_duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", "15m")),

@@ -34,8 +34,11 @@ class TidemarkDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader; the options are checked here, on the driver."""
-        kind = TidemarkFilteringReader if pushdown_is_on() else TidemarkReader
-        return kind(parse_options(self.options), schema)
+        options = parse_options(self.options)
+        # Only if asked for: PySpark (4.1 to 4.3) gives a later query on the same DataFrame, if that has no filter, what
+        # it planned for the filtered one, so that rows would be missing silently.
+        kind = TidemarkFilteringReader if options.push_down_filters and pushdown_is_on() else TidemarkReader
+        return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A reader of micro-batches; the options are checked here, on the driver."""

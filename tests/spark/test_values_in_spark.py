@@ -60,18 +60,20 @@ def test_a_schema_that_does_not_fit_names_the_column(spark: SparkSession, cluste
     assert fits.where("offset = 4").collect()[0]["value"]["delay"] == 4
 
 
-def test_conditions_are_pushed_down_where_spark_allows_it(
+def test_conditions_are_pushed_down_where_asked_for_and_spark_allows_it(
     spark: SparkSession, cluster: LocalCluster, delays: str
 ) -> None:
     condition = "partition in (1, 2) and offset >= 4 and timestamp >= timestamp_micros(1700000006000000)"
     spark.conf.set(PUSHDOWN, "true")
     try:
-        table = read(spark, cluster, delays, maxRecordsPerPartition="1").where(condition)
+        options = {"maxRecordsPerPartition": "1", "pushDownFilters": "true"}
+        table = read(spark, cluster, delays, **options).where(condition)
         assert table.rdd.getNumPartitions() == 2 * 4
         assert sorted((row["partition"], row["offset"]) for row in table.collect()) == [
             (partition, offset) for partition in (1, 2) for offset in (6, 7, 8, 9)
         ]
-        assert read(spark, cluster, delays).count() == 30
+        whole = read(spark, cluster, delays)
+        assert (whole.where("offset < 4").count(), whole.count()) == (12, 30), "as it is unless asked for"
     finally:
         spark.conf.unset(PUSHDOWN)
     table = read(spark, cluster, delays, maxRecordsPerPartition="1").where(condition)
