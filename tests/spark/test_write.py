@@ -23,9 +23,10 @@ HEADERS = (
 
 
 def make(cluster: LocalCluster, *topics: str, partitions: int = 3) -> None:
+    """Topics that keep records of years ago, as the tests write them."""
     with AdminClient(cluster.admin_address) as admin:
         for topic in topics:
-            admin.create_topic(topic, partitions=partitions, replication_factor=3)
+            admin.create_topic(topic, partitions=partitions, replication_factor=3, configs={"retention.ms": "-1"})
 
 
 def save(table: DataFrame, cluster: LocalCluster, mode: str = "append", **options: str) -> None:
