@@ -466,6 +466,10 @@ class ControllerNode(Node):
     def epoch(self) -> ControllerEpoch | None:
         return self.term.won.epoch if self.term is not None else None
 
+    def holds_office(self) -> bool:
+        """As controller/service.py has it."""
+        return self.term is not None and self.engine.now < self.store.lease_valid_until_ms()
+
     async def _run(self) -> None:
         while True:
             try:

@@ -29,7 +29,9 @@ def replicas_of(text: str) -> tuple[BrokerId, ...]:
 
 
 def is_settled(world: World) -> bool:
-    """Nothing that people asked for is under way: no request, no move, no seal; who is assigned is in sync."""
+    """Nothing that people asked for is under way, be it request, move, seal or shutdown; who is assigned is in sync."""
+    if any(process.wants_shutdown for process in world.brokers.values()):
+        return False
     nodes = world.ensemble.nodes
     topics = [_read_topic(world, name) for name in world.ensemble.children(paths.TOPICS)]
     parents = [f"{one}/{topic.topic}" for one in (paths.PARTITIONS_ADD, paths.PARTITIONS_REMOVE) for topic in topics]

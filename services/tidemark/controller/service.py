@@ -40,6 +40,10 @@ class ControllerLoop:
         self.term: ActiveTerm | None = None
         self.address = str(settings.advertised_listeners)
 
+    def holds_office(self) -> bool:
+        """Whether nobody can have been elected in its place: past its lease what it is told might reach nobody."""
+        return self.term is not None and self._clock.now_ms() < self._store.lease_valid_until_ms()
+
     async def run(self) -> None:
         """For ever; cancelled to stop. The session is started by the caller."""
         self._store.listen(self._on_store_event)
@@ -155,6 +159,11 @@ class ControllerServicer(ControllerServiceServicer):
         return response
 
     def _term(self) -> ActiveTerm:
-        if self._loop.term is None:
+        term = self._loop.term
+        if term is None:
             raise TidemarkError(ErrorCode.CONTROLLER_NOT_ACTIVE, "this controller stands by; ask /controller who acts")
-        return self._loop.term
+        if not self._loop.holds_office():
+            raise TidemarkError(
+                ErrorCode.CONTROLLER_NOT_ACTIVE, "this controller may have been replaced; ask /controller who acts"
+            )
+        return term

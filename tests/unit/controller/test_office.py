@@ -1,0 +1,45 @@
+"""A controller that may have been replaced takes nothing that its successor would then never hear of (rules Z1, R9)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tidemark.controller.service import ControllerLoop, ControllerServicer
+from tidemark.model import BrokerId, ErrorCode, TidemarkError
+from tidemark.v1 import controller_service_pb2 as pb
+from tidemark.v1.record_pb2 import PartitionRef
+
+LEASE_ENDS_MS = 5_000
+
+
+class Office:
+    """A controller in its term, whose lease of the session ends at LEASE_ENDS_MS."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.submitted: list[Any] = []
+        settings: Any = SimpleNamespace(controller_id=100, advertised_listeners="127.0.0.1:1")
+        store: Any = SimpleNamespace(lease_valid_until_ms=lambda: LEASE_ENDS_MS)
+        clock: Any = SimpleNamespace(now_ms=lambda: self.now_ms)
+        metrics: Any = None
+        self.loop = ControllerLoop(settings, store, clock, metrics)
+        term: Any = SimpleNamespace(submit=self.submitted.append)
+        self.loop.term = term
+        self.servicer = ControllerServicer(self.loop, BrokerId(100))
+
+    async def hint(self) -> None:
+        request = pb.ReportIsrChangesRequest(broker_id=1, partitions=[PartitionRef(topic="flights", partition=0)])
+        await self.servicer.ReportIsrChanges(request, None)
+
+
+async def test_within_its_lease_a_controller_takes_hints_and_past_it_it_refuses_them() -> None:
+    office = Office()
+    await office.hint()
+    assert len(office.submitted) == 1
+    office.now_ms = LEASE_ENDS_MS
+    with pytest.raises(TidemarkError) as refusal:
+        await office.hint()
+    assert refusal.value.code is ErrorCode.CONTROLLER_NOT_ACTIVE
+    assert len(office.submitted) == 1
