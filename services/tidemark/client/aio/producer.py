@@ -122,12 +122,18 @@ class Producer(Lifecycle):
     ) -> SendHandle | None:
         """`send` from any thread, where nothing has to be waited for; else None, and nothing is done."""
         sender, view = self._sender, self.cluster.topic_now(topic)
-        if sender is None or view is None or sender.accumulator.is_full:
+        if sender is None or view is None:
             return None
-        count = len(view.partitions)
-        if count == 0 or (partition is not None and partition >= count):
+        accumulator, count = sender.accumulator, len(view.partitions)
+        if accumulator.is_full or count == 0 or (partition is not None and not 0 <= partition < count):
             return None
-        return self.add(topic, value, count, key, headers, timestamp_us, partition)
+        if partition is None:
+            if self._partitioner is not None:
+                return self.add(topic, value, count, key, headers, timestamp_us, None)
+            if key is not None:
+                partition = partition_of(key, count)
+        stamp_us = time.time_ns() // 1000 if timestamp_us is None else timestamp_us
+        return accumulator.add(topic, partition, count, key, value, stamp_us, headers)
 
     async def send_many(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> list[SendHandle]:
         """`send` for each (key, value)."""
