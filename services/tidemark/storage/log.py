@@ -225,9 +225,9 @@ class PartitionLog(CleanableLog, MovableLog):
     def _undo_append(self, end: int) -> None:
         """Take back what was written of an append that failed: all of it or nothing is in the log."""
         try:
-            if self._end == end:
-                self._cut_bytes(self._segments[-1], self._segments[-1].size_bytes)
-            else:
+            # First what it took of a disk that is full: the cut has to be noted there.
+            self._cut_bytes(self._segments[-1], self._segments[-1].size_bytes)
+            if self._end != end:
                 self._cut(end)
         except (OSError, Damage, TidemarkError) as error:
             self._broken = f"a failed append to {self._path.name} could not be taken back: {error}"
