@@ -13,6 +13,7 @@ import pytest
 from tidemark.core.events import RecoveredLog
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.storage import directory as directory_module
+from tidemark.storage.damage import CutPoint
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.manager import LogManager
 
@@ -100,6 +101,29 @@ def test_a_segment_that_cannot_be_rolled_is_rolled_when_there_is_space(path: Pat
     again, found = opened(open_one(path))
     assert (found.log_end_offset, found.damaged) == (end, None)
     read_all(again)
+
+
+def test_what_an_append_of_two_segments_took_is_given_back_before_its_cut_is_noted(
+    path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = opened(open_one(path))
+    lead(log, make_batch(["kept"]))
+    mark_cut = PartitionLog._mark_cut
+
+    def needs_what_was_taken(log: PartitionLog, point: CutPoint) -> None:
+        if any(segment.log_path.stat().st_size > segment.size_bytes for segment in log._segments):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        disk.room_bytes = 1 << 40
+        mark_cut(log, point)
+
+    monkeypatch.setattr(PartitionLog, "_mark_cut", needs_what_was_taken)
+    disk.room_bytes = 3000
+    with pytest.raises(TidemarkError) as caught:
+        log.append([make_batch(["x" * 700])] * 8, base_offset=Offset(1), leader_epoch=LeaderEpoch(0), stamp=True)
+    assert (caught.value.code, log.broken) == (ErrorCode.DISK_FULL, None)
+    assert log.log_end_offset == 1
+    assert lead(log, make_batch(["more"])) == 2
+    read_all(log)
 
 
 def test_a_checkpoint_without_space_is_written_later_and_leaves_no_half_file(path: Path, disk: FullDisk) -> None:
