@@ -41,7 +41,6 @@ class Sender:
         self._cluster = cluster
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._thread_id = threading.get_ident()
         self.accumulator = Accumulator(
             batch_bytes=settings.batch_bytes,
             buffer_bytes=settings.buffer_bytes,
@@ -80,7 +79,7 @@ class Sender:
         """From any thread: a batch was opened or closed."""
         if not self._woken and not self._stopped:
             self._woken = True
-            if threading.get_ident() == self._thread_id:
+            if threading.get_ident() == self.accumulator.home:
                 self._loop.call_soon(self._on_wake)
             else:
                 self._loop.call_soon_threadsafe(self._on_wake)

@@ -1,0 +1,66 @@
+"""Fetches on a stream: one after the other, and a broker that stops ends streams without cutting an answer off."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+from tidemark.broker.fetch_streams import FetchStreams
+
+
+class Fetches:
+    """Answers a request with itself, once it may."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+
+    async def fetch(self, request: Any) -> Any:
+        await self.may_answer.wait()
+        return request
+
+
+class Context:
+    """A client's end of a stream."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[Any] = asyncio.Queue()
+        self.answers: list[Any] = []
+
+    async def read(self) -> Any:
+        return await self.asked.get()
+
+    async def write(self, answer: Any) -> None:
+        self.answers.append(answer)
+
+
+async def test_each_request_is_answered_before_the_next_until_the_client_ends_the_stream() -> None:
+    fetches, context = Fetches(), Context()
+    fetches.may_answer.set()
+    for request in ("first", "second", grpc.aio.EOF):
+        context.asked.put_nowait(request)
+    await FetchStreams(fetches).serve(context)  # type: ignore[arg-type]
+    assert context.answers == ["first", "second"]
+
+
+async def test_stopping_ends_an_idle_stream_and_lets_another_give_its_answer_first() -> None:
+    fetches, idle, waiting = Fetches(), Context(), Context()
+    streams = FetchStreams(fetches)  # type: ignore[arg-type]
+    waiting.asked.put_nowait("asked")
+    served = [asyncio.create_task(streams.serve(context)) for context in (idle, waiting)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    streams.stop()
+    await served[0]
+    assert not served[1].done()
+    fetches.may_answer.set()
+    await served[1]
+    assert (idle.answers, waiting.answers) == ([], ["asked"])
+
+
+async def test_a_call_that_the_client_cancels_is_cancelled() -> None:
+    served = asyncio.create_task(FetchStreams(Fetches()).serve(Context()))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    served.cancel()
+    await asyncio.wait({served})
+    assert served.cancelled()
