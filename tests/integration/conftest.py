@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tidemark.client import cluster as client_cluster
 from tidemark.local.cluster import LocalCluster
 from tidemark.local.zookeeper_process import ZooKeeperProcess
 
@@ -32,6 +33,12 @@ def zookeeper(shared_zookeeper: ZooKeeperProcess) -> ZooKeeperProcess:
     if not shared_zookeeper.running:
         shared_zookeeper.start()
     return shared_zookeeper
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients believe soon that a topic is not there; for topics that never will be."""
+    monkeypatch.setattr(client_cluster, "TOPIC_PATIENCE_S", 1.0)
 
 
 @pytest.fixture

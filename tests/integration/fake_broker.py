@@ -99,6 +99,7 @@ class FakeCluster:
         racks: by broker; a leader names the lowest other broker in a consumer's rack, whatever that one has.
         behind: records that a broker lacks when it is read as a follower.
         follower_faults: as `fetch_faults`, of fetches from a broker that does not lead.
+        unheard: so many requests for metadata are answered as if the topic were not there yet.
         speaking: while clear no broker answers anything, and connections stay well.
     """
 
@@ -116,6 +117,7 @@ class FakeCluster:
         self.held: list[Callable[[], Awaitable[None]]] = []
         self.watchers: dict[asyncio.Queue[ClusterView], BrokerId] = {}
         self.producer_ids = 0
+        self.unheard = 0
         self.speaking = asyncio.Event()
         self.speaking.set()
         self._changed = asyncio.Condition()
@@ -259,6 +261,9 @@ class FakeBroker(BrokerServiceServicer):
 
     async def GetMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         view = self._cluster.view
+        if self._cluster.unheard:
+            self._cluster.unheard -= 1
+            view = replace(view, topics={})
         topics: dict[str, TopicView] = {}
         for name in request.topics:
             unknown = TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {name!r}")
@@ -267,7 +272,8 @@ class FakeBroker(BrokerServiceServicer):
 
     async def WatchMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         queue: asyncio.Queue[ClusterView] = asyncio.Queue()
-        queue.put_nowait(self._cluster.view)
+        if not self._cluster.unheard:
+            queue.put_nowait(self._cluster.view)
         self._cluster.watchers[queue] = self.id
         try:
             await self._cluster.notify()

@@ -254,6 +254,7 @@ def test_a_consumer_of_a_topic_that_was_made_anew_or_deleted(
     refused(UnknownTopicError, ErrorCode.UNKNOWN_TOPIC, lambda: style.do(lambda: consumer.poll(timeout_s=10)))
 
 
+@pytest.mark.usefixtures("impatient")
 def test_what_does_not_exist_or_cannot(cluster: LocalCluster, style: Blocking, topic: str) -> None:
     producer, consumer = style.make("Producer", cluster.bootstrap), style.make("Consumer", cluster.bootstrap)
     refused(UnknownTopicError, ErrorCode.UNKNOWN_TOPIC, lambda: style.do(lambda: producer.send("no-such", b"x")))

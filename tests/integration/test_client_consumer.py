@@ -284,6 +284,7 @@ async def test_closing_tells_whoever_waits(cluster: FakeCluster) -> None:
     assert refusal.value.code == ErrorCode.CLIENT_CLOSED
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_what_cannot_be_assigned_is_refused(cluster: FakeCluster) -> None:
     async with Consumer(cluster.bootstrap) as consumer:
         for topic, partitions, start, code in (

@@ -251,6 +251,14 @@ async def test_a_table_goes_where_its_keys_belong_in_their_order() -> None:
             assert {partition_of((keys[number] or "").encode(), 3) for number in keyed} == {index}
 
 
+async def test_a_topic_that_busy_brokers_hear_of_late_is_waited_for(cluster: FakeCluster) -> None:
+    cluster.unheard = 12
+    async with Producer(cluster.bootstrap) as producer:
+        assert (await (await producer.send(TOPIC, b"0"))).offset == 0
+    assert cluster.unheard == 0
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_a_topic_or_partition_that_is_not_there_is_refused(cluster: FakeCluster) -> None:
     async with Producer(cluster.bootstrap) as producer:
         with pytest.raises(TidemarkError) as refusal:

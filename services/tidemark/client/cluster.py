@@ -37,8 +37,8 @@ _log = logging.getLogger("tidemark.client")
 
 BOOTSTRAP_VARIABLE: Final = "TIDEMARK_BOOTSTRAP"
 _CALL_TIMEOUT_S: Final = 2.0
-_TOPIC_PATIENCE_S: Final = 2.0
-"""So long a topic that no broker knows may still be on its way from the controller."""
+TOPIC_PATIENCE_S = 5.0
+"""So long a topic that no broker knows may still be on its way from the controller to brokers short of processor."""
 _WATCH_OPENING_S: Final = 0.2
 _WARN_S: Final = 30.0
 """How often it is said that no broker answers, while that is so."""
@@ -195,7 +195,7 @@ class Cluster:
             waited_s = time.monotonic() - started_s
             if causes is not None and waited_s >= timeout_s:
                 raise _none_answers(causes)
-            if causes is None and waited_s >= min(_TOPIC_PATIENCE_S, timeout_s):
+            if causes is None and waited_s >= min(TOPIC_PATIENCE_S, timeout_s):
                 self._wanted.discard(topic)
                 told = self._view.topics.get(topic)
                 raise told.error if told is not None and told.error is not None else unknown_topic(topic)
@@ -218,7 +218,7 @@ class Cluster:
             waited_s = time.monotonic() - started_s
             if causes is not None and count <= beyond and waited_s >= timeout_s:
                 raise _none_answers(causes)
-            if count > beyond or (causes is None and waited_s >= min(_TOPIC_PATIENCE_S, timeout_s)):
+            if count > beyond or (causes is None and waited_s >= min(TOPIC_PATIENCE_S, timeout_s)):
                 break
             await self.wait_for_news(backoff.next_s())
         return count
