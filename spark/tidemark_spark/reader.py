@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from tidemark.core.cluster_state import TopicView
+from tidemark.runtime.freed_memory import keep_freed_memory
 
 from tidemark_spark import rows, topics
 from tidemark_spark.columns import Columns
@@ -50,9 +51,10 @@ def read_task(options: ReadOptions, schema: StructType, partition: InputPartitio
         return
     assert isinstance(partition, TidemarkInputPartition)
     task = partition.task
-    arrow = arrow_schema(schema)
+    keep_freed_memory()
+    shaped = rows.Rows(task.offsets, options.columns, arrow_schema(schema), timestamp_type=task.timestamp_type)
     for records in rows.merged(topics.read(options, task)):
-        yield rows.to_columns(records, task.offsets, options.columns, arrow, timestamp_type=task.timestamp_type)
+        yield shaped.to_columns(records)
 
 
 class TidemarkReader(DataSourceReader):

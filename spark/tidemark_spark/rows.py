@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from tidemark_spark.columns import DEAD_LETTER, Columns, ValueFormat
@@ -20,48 +19,66 @@ CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
 
-def to_columns(
-    records: pa.RecordBatch, part: OffsetRange, columns: Columns, schema: pa.Schema, *, timestamp_type: int
-) -> pa.RecordBatch:
-    """Spark's columns for rows in record.schema.OFFSET_SCHEMA.
+class Rows:
+    """Makes Spark's columns of the rows of one task, which are of one partition.
 
     Args:
-        records: rows of one partition.
         part: names the topic and partition.
         columns: which there are to be.
         schema: their types, in their order.
         timestamp_type: CREATE_TIME or LOG_APPEND_TIME.
-
-    Raises:
-        MalformedValueError: where a value is not what `columns` says, and the policy is to fail.
     """
-    count = records.num_rows
-    constants: dict[str, Callable[[], pa.Array[Any]]] = {
-        "topic": lambda: pa.repeat(part.topic, count),
-        "partition": lambda: pa.array(np.full(count, part.partition, np.int32)),
-        "timestampType": lambda: pa.array(np.full(count, timestamp_type, np.int32)),
-    }
-    decoded: dict[str, pa.Array[Any]] = {}
-    if columns.value_format is not ValueFormat.BYTES and "value" in schema.names:
-        decoded["value"], decoded[DEAD_LETTER] = decode(
+
+    def __init__(self, part: OffsetRange, columns: Columns, schema: pa.Schema, *, timestamp_type: int) -> None:
+        self._where = f"{part.topic}-{part.partition}"
+        self._columns = columns
+        self._schema = schema
+        self._values: dict[str, Any] = {
+            "topic": pa.scalar(part.topic),
+            "partition": pa.scalar(part.partition, pa.int32()),
+            "timestampType": pa.scalar(timestamp_type, pa.int32()),
+        }
+        self._constants: dict[str, pa.Array[Any]] = {}
+
+    def to_columns(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Spark's columns of rows in record.schema.OFFSET_SCHEMA.
+
+        Raises:
+            MalformedValueError: where a value is not what the columns say, and the policy is to fail.
+        """
+        schema, decoded = self._schema, self._decoded(records)
+        arrays = []
+        for field in schema:
+            if field.name in decoded:
+                array = decoded[field.name]
+            elif field.name in self._values:
+                array = self._constant(field.name, records.num_rows)
+            else:
+                array = records.column(field.name)
+            # Headers are maps, and become lists of (key, value): other names of the same fields.
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _decoded(self, records: pa.RecordBatch) -> dict[str, pa.Array[Any]]:
+        columns, schema = self._columns, self._schema
+        if columns.value_format is ValueFormat.BYTES or "value" not in schema.names:
+            return {}
+        values, dead_letters = decode(
             records.column("value"),
             records.column("offset"),
             value_format=columns.value_format,
             value_type=schema.field("value").type,
             malformed=columns.malformed,
-            where=f"{part.topic}-{part.partition}",
+            where=self._where,
         )
-    arrays = []
-    for field in schema:
-        if field.name in decoded:
-            array = decoded[field.name]
-        elif field.name in constants:
-            array = constants[field.name]()
-        else:
-            array = records.column(field.name)
-        # Headers are maps, and become lists of (key, value): other names of the same fields.
-        arrays.append(array if array.type == field.type else array.cast(field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return {"value": values, DEAD_LETTER: dead_letters}
+
+    def _constant(self, name: str, count: int) -> pa.Array[Any]:
+        """A column of one value: made once, and cut to length."""
+        known = self._constants.get(name)
+        if known is None or len(known) < count:
+            known = self._constants[name] = pa.repeat(self._values[name], count)
+        return known.slice(0, count)
 
 
 def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

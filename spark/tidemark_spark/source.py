@@ -1,16 +1,21 @@
-"""The data source: its name, its schema, and who reads and writes. Everything that computes lives elsewhere."""
+"""The data source: its name, its schema, and who reads and writes. Everything that computes lives elsewhere.
+
+Spark asks for the name and the schema in four processes of their own before the first query: what reads and writes is
+imported only where it does.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from tidemark_spark.compat import pushdown_is_on
 from tidemark_spark.options import parse_options, parse_schema_options
-from tidemark_spark.reader import TidemarkFilteringReader, TidemarkReader
-from tidemark_spark.stream_reader import open_stream_reader
-from tidemark_spark.writer import TidemarkStreamWriter, open_stream_writer, open_writer
+
+if TYPE_CHECKING:
+    from tidemark_spark.writer import TidemarkStreamWriter
 
 NAME = "tidemark"
 
@@ -34,6 +39,9 @@ class TidemarkDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader; the options are checked here, on the driver."""
+        from tidemark_spark.compat import pushdown_is_on
+        from tidemark_spark.reader import TidemarkFilteringReader, TidemarkReader
+
         options = parse_options(self.options)
         # Only if asked for: PySpark (4.1 to 4.3) gives a later query on the same DataFrame, if that has no filter, what
         # it planned for the filtered one, so that rows would be missing silently.
@@ -42,12 +50,18 @@ class TidemarkDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A reader of micro-batches; the options are checked here, on the driver."""
+        from tidemark_spark.stream_reader import open_stream_reader
+
         return open_stream_reader(parse_options(self.options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer; see docs/spark-writing.md for its options and columns."""
+        from tidemark_spark.writer import open_writer
+
         return open_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TidemarkStreamWriter:  # noqa: N802 - Spark's name
         """A writer of micro-batches, with the same options and columns."""
+        from tidemark_spark.writer import open_stream_writer
+
         return open_stream_writer(self.options, schema, overwrite=overwrite)

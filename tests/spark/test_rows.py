@@ -19,7 +19,7 @@ from tidemark.record.schema import HEADERS_TYPE, OFFSET_SCHEMA, TIMESTAMP_TYPE
 from tidemark_spark.columns import parse_columns
 from tidemark_spark.compat import arrow_schema
 from tidemark_spark.ranges import OffsetRange
-from tidemark_spark.rows import CREATE_TIME, LOG_APPEND_TIME, MERGED_ROWS, merged, to_columns
+from tidemark_spark.rows import CREATE_TIME, LOG_APPEND_TIME, MERGED_ROWS, Rows, merged
 
 RANGE = OffsetRange("flights", 4, 7, 10)
 TYPES: dict[str, DataType] = {
@@ -37,7 +37,7 @@ TYPES: dict[str, DataType] = {
 def convert(rows: pa.RecordBatch, *, timestamp_type: int = CREATE_TIME, **options: str) -> pa.RecordBatch:
     columns = parse_columns(options)
     schema = arrow_schema(StructType([StructField(name, TYPES[name]) for name in columns.names]))
-    return to_columns(rows, RANGE, columns, schema, timestamp_type=timestamp_type)
+    return Rows(RANGE, columns, schema, timestamp_type=timestamp_type).to_columns(rows)
 
 
 def records() -> pa.RecordBatch:
