@@ -112,9 +112,13 @@ _RECENT_OR_NOT: Final = frozenset(("caught_up_ms", "end_then_ms", "last_message_
 _ALWAYS_NOW: Final = frozenset(("last_sent_ms", "_retry_at_ms"))
 _NOW_IF_EVER: Final = frozenset(("reading_since_ms", "flush_due_since_ms"))
 _NOT_EXPLORED: Final = frozenset(
-    ("flushed_offset", "recovered_high_watermark", "confirmed_ms", "echo_ms", "clock_ms", "_gave_up_ms", "_accepted")
+    (
+        *("flushed_offset", "recovered_high_watermark", "confirmed_ms", "echo_ms", "clock_ms", "_gave_up_ms"),
+        *("_accepted", "_reasons", "began_ms", "uncommitted_since_ms"),
+    )
 )
-"""Only flush.policy=group-commit, unclean elections, the lease, lagging disks and reads from followers go by these."""
+"""Only flush.policy=group-commit, unclean elections, the lease, lagging disks and reads from followers go by these, and
+what people are told."""
 _BY_BROKER: Final = frozenset(("_attached", "_holding"))
 _SPECIAL: Final = _RECENT_OR_NOT | _ALWAYS_NOW | _NOW_IF_EVER | _NOT_EXPLORED | {"_inbound"}
 _PLAIN: Final = frozenset((int, str, bool, type(None)))
@@ -318,8 +322,8 @@ def aged(core: BrokerCore, follower: BrokerId) -> None:
     """Let `replica.lag.time.max.ms` pass without a sign of one follower, for the leader that this core is."""
     for replica in core._replicas.values():
         role = replica.role
-        if isinstance(role, PartitionLeader) and follower in role._remotes:
-            remote = role._remotes[follower]
+        if isinstance(role, PartitionLeader) and follower in role.remotes:
+            remote = role.remotes[follower]
             remote.caught_up_ms = remote.end_then_ms = LONG_AGO_MS
     session = core._streams._sessions.get(follower)
     if session is not None:

@@ -20,6 +20,11 @@ class AddedReplicas:
         self._throttle: Throttle | None = None
         self.take_up(command)
 
+    @property
+    def adding(self) -> tuple[BrokerId, ...]:
+        """Who is being added."""
+        return self._adding
+
     def take_up(self, command: PartitionCommand) -> None:
         """What the controller says now; `place` is to be called for every follower after it."""
         before, self._adding = self._throttle, command.adding_replicas

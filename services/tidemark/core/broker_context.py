@@ -41,6 +41,7 @@ class BrokerContext:
         paused: followers that try again later.
         throttles: by their figure, those that moves of partitions led here name (rule M2).
         added_bytes_in, added_bytes_out: what replicas that are being added were sent, to here and from here.
+        replicated_bytes_in: what replicas here were sent by their leaders.
         touches: when each leader that is followed was heard of last, on its present stream.
         watched: led partitions whose followers are not all provably in sync, or that were appended to; the others
             cost nothing (rule R6).
@@ -57,6 +58,7 @@ class BrokerContext:
         "now_ms",
         "paused",
         "registrations",
+        "replicated_bytes_in",
         "suspected",
         "talking_links",
         "talking_sessions",
@@ -80,6 +82,7 @@ class BrokerContext:
         self.touches: dict[BrokerId, Touch] = {}
         self.added_bytes_in = 0
         self.added_bytes_out = 0
+        self.replicated_bytes_in = 0
         # insertion-ordered: what is sent, and in which order, must not depend on hashes
         self.talking_links: dict[LeaderLink, None] = {}
         self.talking_sessions: dict[FollowerSession, None] = {}

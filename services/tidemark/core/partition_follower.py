@@ -300,6 +300,7 @@ class PartitionFollower:
         self._leader_log_start = max(self._leader_log_start, chunk.log_start_offset)
         if chunk.batches:
             self._chunk_bytes.append(size_bytes(chunk))
+            self._ctx.replicated_bytes_in += self._chunk_bytes[-1]
             if self._added:
                 self._ctx.added_bytes_in += self._chunk_bytes[-1]
             log.append_as_follower(chunk.batches)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from tidemark.core import isr as isr_rules
+from tidemark.core import isr_reasons
 from tidemark.core.added_replicas import AddedReplicas
 from tidemark.core.broker_context import BrokerContext
 from tidemark.core.byte_rate import ByteRate
@@ -53,7 +54,7 @@ class PartitionLeader:
 
     Invariants: no record below `epoch_start_offset` has this epoch; the high watermark passes an offset only when
     every member of the ISR, and of a change in flight, has acknowledged the epoch and written it; flushed it too where
-    the topic's flush.policy is group-commit.
+    the topic's flush.policy is group-commit. `remotes`: followers heard of, or in the ISR.
     """
 
     def __init__(self, ctx: BrokerContext, log: ReplicaLog, command: PartitionCommand, now_ms: int) -> None:
@@ -64,8 +65,10 @@ class PartitionLeader:
         self.epoch_start_offset = log.next_offset
         self.assigned = command.assigned_replicas
         self._isr: IsrState = Committed(VersionedState(command.state, command.partition_epoch))
+        self._reasons = ""
+        self.began_ms = now_ms
         self._newer: VersionedState | None = None
-        self._remotes: dict[BrokerId, RemoteReplica] = {}
+        self.remotes: dict[BrokerId, RemoteReplica] = {}
         self._attached: list[RemoteReplica] = []
         self._holding: tuple[RemoteReplica, ...] = ()
         self._outside: frozenset[BrokerId] = frozenset()
@@ -232,7 +235,7 @@ class PartitionLeader:
 
     def detach(self, follower: BrokerId) -> None:
         """The follower's stream no longer carries this partition."""
-        remote = self._remotes.get(follower)
+        remote = self.remotes.get(follower)
         if remote is None or remote.sending is None:
             return
         remote.caught_up_ms = remote.last_caught_up_ms(self.log.log_end_offset)
@@ -243,7 +246,7 @@ class PartitionLeader:
 
     def on_report(self, session: FollowerSession, report: Report, now_ms: int) -> None:
         """A follower's log end moved."""
-        remote = self._remotes.get(session.follower)
+        remote = self.remotes.get(session.follower)
         if remote is None or remote.sending is None or remote.sending.session is not session:
             return
         if report.log_end_offset > self.log.log_end_offset:
@@ -259,9 +262,9 @@ class PartitionLeader:
         self.maybe_advance_high_watermark()
 
     def _remote(self, broker_id: BrokerId, caught_up_ms: int) -> RemoteReplica:
-        remote = self._remotes.get(broker_id)
+        remote = self.remotes.get(broker_id)
         if remote is None:
-            remote = self._remotes[broker_id] = RemoteReplica(broker_id, caught_up_ms)
+            remote = self.remotes[broker_id] = RemoteReplica(broker_id, caught_up_ms)
         return remote
 
     # -- high watermark ----------------------------------------------------------------------------------------
@@ -354,19 +357,17 @@ class PartitionLeader:
         return isinstance(self._isr, Committed) and self.log.partition not in self._ctx.isr_answers_due
 
     def _shrink(self, late: list[BrokerId], now_ms: int) -> None:
-        end = self.log.log_end_offset
-        why = {
-            f"late_{remote.broker_id}_ms": min(now_ms - remote.last_caught_up_ms(end), now_ms)
-            for remote in self._holding
-            if remote.broker_id in late
-        }
+        leaving, log = [remote for remote in self._holding if remote.broker_id in late], self.log
+        lag_max_ms = self._ctx.config.replica_lag_time_max_ms
+        self._reasons = isr_reasons.why_they_leave(leaving, self.assigned, log.log_end_offset, now_ms, lag_max_ms)
         self._ctx.observe(
             "isr_shrinking",
-            self.log.partition,
-            leaving=_ids(late),
-            log_end_offset=end,
+            log.partition,
+            leaving=isr_reasons.ids(late),
+            reasons=self._reasons,
+            log_end_offset=log.log_end_offset,
             leader_epoch=self.leader_epoch,
-            **why,
+            **{f"late_{one.broker_id}_ms": one.late_ms(log.log_end_offset, now_ms) for one in leaving},
         )
         change = isr_rules.shrink(self._isr.confirmed, late, unassigned=self._unassigned())
         self._write(change, change.proposed, ())
@@ -384,6 +385,7 @@ class PartitionLeader:
         ]
         if joining:
             change = isr_rules.expand(self._isr.confirmed, joining)
+            self._reasons = isr_reasons.why_they_join(joining, self._added.adding)
             self._write(change, change.proposed, joining)
 
     def _may_join(self, remote: RemoteReplica, sending: Sending) -> bool:
@@ -430,9 +432,10 @@ class PartitionLeader:
         self._ctx.observe(
             "isr_expanded" if joined else "isr_shrunk",
             self.log.partition,
-            isr=_ids(change.proposed.isr_ids),
-            elr=_ids(entry.broker_id for entry in change.proposed.elr),
-            before=_ids(change.confirmed.state.isr_ids),
+            isr=isr_reasons.ids(change.proposed.isr_ids),
+            elr=isr_reasons.ids(entry.broker_id for entry in change.proposed.elr),
+            before=isr_reasons.ids(change.confirmed.state.isr_ids),
+            reasons=self._reasons,
             partition_epoch=version,
         )
         self._ctx.emit(ReportIsrChange(self.log.partition))
@@ -512,7 +515,7 @@ class PartitionLeader:
         self._outside = frozenset(self.assigned).difference(self._isr.confirmed.state.isr_ids, (me,))
         if self._holding or self._outside:
             self._ctx.watched[self.log.partition] = self
-        for broker_id in [one for one in self._remotes if one not in members and one not in self.assigned]:
+        for broker_id in [one for one in self.remotes if one not in members and one not in self.assigned]:
             self._drop(broker_id)
         for remote in self._attached:
             assert remote.sending is not None
@@ -520,9 +523,9 @@ class PartitionLeader:
 
     def _drop(self, broker_id: BrokerId) -> None:
         """It holds no replica any more; should it get one again, nothing of what is known of it holds."""
-        sending = self._remotes[broker_id].sending
+        sending = self.remotes[broker_id].sending
         self.detach(broker_id)
-        del self._remotes[broker_id]
+        del self.remotes[broker_id]
         if sending is not None:
             sending.session.refuse_stranger(self)
 
@@ -551,7 +554,3 @@ class PartitionLeader:
     def _error(self, code: ErrorCode, sentence: str) -> TidemarkError:
         told = {"leader": str(self._ctx.broker_id), "leader_epoch": str(self.leader_epoch)}
         return TidemarkError(code, f"{self.log.partition} {sentence}", told)
-
-
-def _ids(broker_ids: Iterable[BrokerId]) -> str:
-    return ",".join(map(str, broker_ids))

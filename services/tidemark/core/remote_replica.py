@@ -46,6 +46,10 @@ class RemoteReplica:
             return max(self.caught_up_ms, self.sending.session.last_message_ms)
         return self.caught_up_ms
 
+    def late_ms(self, leader_end: Offset, now_ms: int) -> int:
+        """How long ago that was; no more than the clock says where it never was."""
+        return min(now_ms - self.last_caught_up_ms(leader_end), now_ms)
+
     def confirmed_since(self, since_ms: int) -> bool:
         """It was in this leader epoch after that time, by this broker's clock (rule F2)."""
         return self.acknowledged and self.sending is not None and self.sending.session.confirmed_ms > since_ms

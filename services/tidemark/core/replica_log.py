@@ -43,6 +43,8 @@ class ReplicaLog:
             while there is no such thing, and without `group_commit`.
         full_until_ms: there was no space for the last append, and the next is not worth a try before; None while there
             is space as far as is known.
+        uncommitted_since_ms: when the high watermark last moved, or the log end went ahead of it; says something only
+            while it is ahead.
     """
 
     __slots__ = (
@@ -65,6 +67,7 @@ class ReplicaLog:
         "partition",
         "producers",
         "recovered_high_watermark",
+        "uncommitted_since_ms",
     )
 
     def __init__(
@@ -89,6 +92,7 @@ class ReplicaLog:
         self.group_commit = False
         self.flushes_count_since_ms = 0
         self.flush_due_since_ms: int | None = None
+        self.uncommitted_since_ms = ctx.now_ms
         self._under_way: deque[tuple[Offset, int]] = deque()
 
     @property
@@ -163,6 +167,8 @@ class ReplicaLog:
         """The oldest append under way is written."""
         expected, _ = self._under_way.popleft()
         assert log_end_offset == expected, f"{self.partition}: log end {log_end_offset} after an append to {expected}"
+        if self.log_end_offset == self.high_watermark:
+            self.uncommitted_since_ms = self._ctx.now_ms
         self.log_end_offset = log_end_offset
         if self.flush_due_since_ms is None:
             self._note_flush_due()
@@ -250,6 +256,7 @@ class ReplicaLog:
             return False
         assert to <= self.log_end_offset, "what is not written is not committed"
         self.high_watermark = to
+        self.uncommitted_since_ms = self._ctx.now_ms
         self._ctx.effects.append(HighWatermarkAdvanced(self.partition, to))
         return True
 
