@@ -6,12 +6,18 @@ Server-side only: nothing that the client imports may import this module.
 from __future__ import annotations
 
 import contextlib
+import gzip
+import logging
 import socket
 import threading
+import time
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from prometheus_client import (
+    CONTENT_TYPE_PLAIN_0_0_4,
     CollectorRegistry,
     Counter,
     Gauge,
@@ -19,10 +25,13 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
-    start_http_server,
+    disable_created_metrics,
+    generate_latest,
 )
 
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime import metrics_text
+from tidemark.runtime.metrics_text import TextSource
 
 LATENCY_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -33,6 +42,14 @@ OTHER: Final = "_other"
 
 _PREFIX: Final = "tidemark_"
 _WAKE_S: Final = 0.05
+_ZIP_LEVEL: Final = 1
+"""Of megabytes of lines that are much alike the higher levels make little less, in many times the time."""
+_IDLE_S: Final = 30.0
+"""A scraper that keeps its connection is forgotten after so long."""
+
+_log = logging.getLogger(__name__)
+
+disable_created_metrics()  # the time at which a counter was made would be a second series for each
 
 
 class LabelLimit:
@@ -64,6 +81,33 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
+        self._sources: list[TextSource] = []
+        self._rendering = threading.Lock()
+        self._seconds = 0.0
+
+    def show(self, source: TextSource) -> None:
+        """Ask this one too, at each scrape."""
+        self._sources.append(source)
+
+    def hide(self, source: TextSource) -> None:
+        """Ask it no more."""
+        self._sources.remove(source)
+
+    def render(self) -> bytes:
+        """All of it as of now, in Prometheus' text format; one scrape at a time."""
+        with self._rendering:
+            began_s = time.perf_counter()
+            parts = [generate_latest(self.registry)]
+            for source in tuple(self._sources):
+                try:
+                    parts.append(source.render().encode())
+                except Exception:  # noqa: BLE001 - the others are told all the same
+                    _log.exception("metrics not told", extra={"source": type(source).__name__})
+            doc = "What the scrape before this one took to be answered"
+            parts.append(metrics_text.gauge(f"{_PREFIX}scrape_seconds", doc, self._seconds).encode())
+            text = b"".join(parts)
+            self._seconds = time.perf_counter() - began_s
+            return text
 
     def counter(self, name: str, doc: str, labels: Sequence[str] = ()) -> Counter:
         """`tidemark_<name>`; the library adds `_total`."""
@@ -83,19 +127,69 @@ class Metrics:
 METRICS: Final = Metrics()
 """The process's own; tests make theirs."""
 
+_BUILD: Final = METRICS.gauge("build_info", "Always 1", ("version", "service"))
+
+
+def tell_what_runs(service: str) -> None:
+    """`tidemark_build_info`; `service`: "broker", "controller" or "admin"."""
+    try:
+        ours = version("tidemark")
+    except PackageNotFoundError:  # run from its source
+        ours = "unknown"
+    _BUILD.labels(ours, service).set(1)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    metrics: Metrics
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A scraper that broke its connection is nothing to write to stderr."""
+        _log.debug("a scrape broke", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """GET of /metrics, or of any other path: there is nothing else here."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    timeout = _IDLE_S
+    server: _Server
+
+    def do_GET(self) -> None:
+        body = self.server.metrics.render()
+        zipped = "gzip" in self.headers.get("Accept-Encoding", "")
+        if zipped:
+            body = gzip.compress(body, _ZIP_LEVEL)
+        self.send_response(200)
+        self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
+        if zipped:
+            self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):  # who asked has left
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: a scrape every few seconds is no news."""
+
 
 class MetricsServer:
-    """Serves /metrics on a thread of its own."""
+    """Serves /metrics on threads of its own."""
 
     def __init__(self, host: str, port: int, metrics: Metrics) -> None:
         try:
-            self._server, self._thread = start_http_server(port, addr=host, registry=metrics.registry)
+            self._server = _listening(host, port)
         except OSError as error:
             raise TidemarkError(
                 ErrorCode.INVALID_CONFIG,
                 f"metrics.listeners is {host}:{port}: cannot listen there ({error.strerror or error})",
                 {"config": "metrics.listeners"},
             ) from error
+        self._server.metrics = metrics
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
 
     @property
     def port(self) -> int:
@@ -113,6 +207,15 @@ class MetricsServer:
             ending.join(_WAKE_S)
         self._thread.join()
         self._server.server_close()
+
+
+def _listening(host: str, port: int) -> _Server:
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+
+    class Server(_Server):
+        address_family = family
+
+    return Server(address[:2], _Handler)
 
 
 def start_metrics_server(host: str, port: int, metrics: Metrics = METRICS) -> MetricsServer:

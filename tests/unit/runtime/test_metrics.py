@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import http.client
+import re
 import time
 import urllib.request
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tidemark.model import TidemarkError
-from tidemark.runtime.metrics import OTHER, LabelLimit, Metrics, start_metrics_server
+from tidemark.runtime import metrics_text
+from tidemark.runtime.metrics import METRICS, OTHER, LabelLimit, Metrics, start_metrics_server, tell_what_runs
 
 
 def test_metrics_are_served_with_our_prefix_until_closed() -> None:
@@ -23,6 +28,67 @@ def test_metrics_are_served_with_our_prefix_until_closed() -> None:
         server.close()
     assert 'tidemark_records_total{topic="flights"} 3.0' in text
     assert "process_resident_memory_bytes" in text
+
+
+class Fish:
+    """A source of two families, as long as it is well."""
+
+    well = True
+
+    def render(self) -> str:
+        if not self.well:
+            raise RuntimeError("not well")
+        one = metrics_text.family(
+            "tidemark_fish", "gauge", "Fish", {metrics_text.labels(name='a "b"\\c\nd', pond="0"): 1, "": 2.5}
+        )
+        return one + metrics_text.counter("tidemark_bites_total", "Bites", 2**53 + 1)
+
+
+def test_what_a_source_tells_is_text_that_prometheus_reads() -> None:
+    metrics = Metrics()
+    metrics.show(Fish())
+    text = metrics.render().decode()
+    found = {family.name: family for family in text_string_to_metric_families(text)}
+    assert {(sample.labels.get("name"), sample.value) for sample in found["tidemark_fish"].samples} == {
+        ('a "b"\\c\nd', 1.0),
+        (None, 2.5),
+    }
+    assert found["tidemark_bites"].type == "counter"
+    assert "tidemark_bites_total 9007199254740993\n" in text, "no digit of an offset is lost"
+    assert "tidemark_scrape_seconds" in found
+
+
+def test_a_source_that_fails_takes_nothing_else_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    metrics, fish = Metrics(), Fish()
+    metrics.show(fish)
+    fish.well = False
+    text = metrics.render()
+    assert b"process_cpu_seconds_total" in text
+    assert b"tidemark_fish" not in text
+    assert "metrics not told" in caplog.text
+    metrics.hide(fish)
+    assert b"tidemark_fish" not in metrics.render()
+
+
+def test_a_scraper_that_takes_gzip_is_given_it_and_may_keep_its_connection() -> None:
+    metrics = Metrics()
+    metrics.show(Fish())
+    server = start_metrics_server("127.0.0.1", 0, metrics)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    try:
+        for _ in range(2):
+            connection.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
+            answer = connection.getresponse()
+            assert answer.getheader("Content-Type", "").startswith("text/plain; version=0.0.4")
+            assert b"tidemark_fish" in gzip.decompress(answer.read())
+    finally:
+        connection.close()
+        server.close()
+
+
+def test_the_version_and_the_service_are_told() -> None:
+    tell_what_runs("broker")
+    assert re.search(rb'tidemark_build_info\{service="broker",version="[^"]+"\} 1', METRICS.render())
 
 
 def test_label_values_beyond_the_limit_are_counted_together() -> None:
