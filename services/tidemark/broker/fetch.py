@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -115,6 +116,7 @@ class FetchService:
         """Answer as soon as `min_bytes` are there, something is refused, or `max_wait_ms` are over."""
         partitions = [TopicPartition(part.topic, part.partition) for part in request.partitions]
         deadline_ms = self._clock.now_ms() + min(max(request.max_wait_ms, 0), _WAIT_MS_MAX)
+        began_s, waited_s = time.perf_counter(), 0.0
         as_follower = any(part.read_from == pb.READ_FROM_FOLLOWER for part in request.partitions)
         while True:
             event = self._waiters.watch(partitions)
@@ -123,9 +125,11 @@ class FetchService:
                 left_ms = deadline_ms - self._clock.now_ms()
                 if size_bytes >= request.min_bytes or settled or left_ms <= 0 or self._waiters.closed:
                     self._count(request, response)
+                    self._metrics.fetched(time.perf_counter() - began_s - waited_s)
                     return response
-                left_s = left_ms / 1000
+                left_s, from_s = left_ms / 1000, time.perf_counter()
                 await self._waiters.wait(event, min(left_s, _FOLLOWER_LOOKS_AGAIN_S) if as_follower else left_s)
+                waited_s += time.perf_counter() - from_s
             finally:
                 self._waiters.forget(partitions, event)
 
@@ -139,6 +143,7 @@ class FetchService:
                 await self._read_one(part, result, request.rack, room_bytes, first=size_bytes == 0)
             except TidemarkError as error:
                 result.error.CopyFrom(self._explained(error, part.topic, part.partition))
+                self._metrics.fetch_refused(error.code)
                 settled = True
             settled |= result.HasField("preferred_read_replica")
             size_bytes += len(result.batches)
@@ -148,9 +153,12 @@ class FetchService:
     def _count(self, request: pb.FetchRequest, response: pb.FetchResponse) -> None:
         given_bytes = of_followers_bytes = named = 0
         for part, result in zip(request.partitions, response.partitions, strict=True):
-            given_bytes += len(result.batches)
+            size_bytes = len(result.batches)
+            if size_bytes:
+                self._metrics.topics.fetched(part.topic, size_bytes)
+            given_bytes += size_bytes
             if part.read_from == pb.READ_FROM_FOLLOWER:
-                of_followers_bytes += len(result.batches)
+                of_followers_bytes += size_bytes
             named += result.HasField("preferred_read_replica")
         self._metrics.fetched_bytes.inc(given_bytes)
         self._metrics.follower_fetched_bytes.inc(of_followers_bytes)

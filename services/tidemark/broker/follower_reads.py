@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -47,6 +48,7 @@ class FollowerReads:
 
     def read(self, effect: ReadForFollower) -> None:
         """Carry out `ReadForFollower`."""
+        began_s = time.perf_counter()
         log = self._logs.log(effect.partition)
         if log is None:
             error = TidemarkError(ErrorCode.STORAGE_ERROR, f"{effect.partition}: its log is not open")
@@ -63,8 +65,9 @@ class FollowerReads:
             return
         if data is None:
             reading = asyncio.get_running_loop().run_in_executor(self._pool, _read, log, effect)
-            reading.add_done_callback(lambda done: self._cold_done(effect, log, done))
+            reading.add_done_callback(lambda done: self._cold_done(effect, log, done, began_s))
         else:
+            self._metrics.follower_read_seconds.observe(time.perf_counter() - began_s)
             batches = self._done(effect, data, None)
             if batches:
                 self._last = (what, batches)
@@ -73,9 +76,10 @@ class FollowerReads:
     def _forget(self) -> None:
         self._last = None
 
-    def _cold_done(self, effect: ReadForFollower, log: Log, done: asyncio.Future[bytes | None]) -> None:
+    def _cold_done(self, effect: ReadForFollower, log: Log, done: asyncio.Future[bytes | None], began_s: float) -> None:
         if done.cancelled():
             return
+        self._metrics.follower_read_seconds.observe(time.perf_counter() - began_s)
         failure = done.exception()
         if self._logs.log(effect.partition) is not log:  # what was read may be of another incarnation (rule C7)
             sentence = f"{effect.partition}: its log was closed while it was read"

@@ -1,5 +1,4 @@
-"""What a broker tells Prometheus of the groups that it looks after. Names of groups are not labels: there is no end
-to them; lag is told by `tidemark group describe` and by clients."""
+"""What a broker tells Prometheus of all groups together that it looks after; of each, see `group_lag_metrics`."""
 
 from __future__ import annotations
 

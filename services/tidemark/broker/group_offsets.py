@@ -55,7 +55,7 @@ class GroupOffsets:
 
     def to_proto(self, partition: TopicPartition, committed: Committed | None) -> pb.CommittedOffset:
         """What is remembered of a partition; nothing, where it was another one of that name."""
-        if committed is None or not self._is_current(partition, committed):
+        if committed is None or not self.is_current(partition, committed):
             return pb.CommittedOffset(
                 topic=partition.topic, partition=partition.partition, offset=-1, leader_epoch=-1, committed_at_ms=-1
             )
@@ -109,7 +109,7 @@ class GroupOffsets:
         for row in rows:
             fill_in_lag(row, found)
 
-    def _is_current(self, partition: TopicPartition, committed: Committed) -> bool:
+    def is_current(self, partition: TopicPartition, committed: Committed) -> bool:
         """Unless this broker knows that the partition is another one now (rule C7)."""
         topic = self._groups.metadata.view.topics.get(partition.topic)
         known = None if topic is None else topic.partitions.get(partition.partition)

@@ -20,6 +20,7 @@ from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
 from tidemark.core.effects import LeadershipChanged
 from tidemark.core.groups.assignors import ASSIGNORS
 from tidemark.core.groups.coordinator import check_group_id
+from tidemark.core.groups.group import Group
 from tidemark.core.groups.membership import Situation
 from tidemark.core.groups.partitioning import OFFSETS_TOPIC, partition_of_group
 from tidemark.core.groups.settings import GroupSettings
@@ -225,21 +226,24 @@ class Groups:
         except Exception as error:  # noqa: BLE001 - handed on
             self._fail(error)
 
-    def _count(self) -> None:
-        states: Counter[str] = Counter({str(state): 0 for state in GroupState})
-        members = offsets = loading = 0
-        for shard in self._shards.values():
+    def known(self) -> Iterator[Group]:
+        """The groups that this broker looks after, but for those that it still reads of."""
+        for shard in tuple(self._shards.values()):
             if shard.is_loading:
-                loading += 1
                 continue
             try:
-                groups = shard.coordinator.groups
+                yield from shard.coordinator.groups
             except TidemarkError:
                 continue  # its leadership is over, or not certain
-            for group in groups:
-                states[str(group.state)] += 1
-                members += len(group.specs)
-                offsets += len(group.offsets)
+
+    def _count(self) -> None:
+        states: Counter[str] = Counter({str(state): 0 for state in GroupState})
+        members = offsets = 0
+        loading = sum(shard.is_loading for shard in self._shards.values())
+        for group in self.known():
+            states[str(group.state)] += 1
+            members += len(group.specs)
+            offsets += len(group.offsets)
         self.metrics.show(states, members=members, offsets=offsets, loading=loading)
 
 

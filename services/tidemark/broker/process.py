@@ -20,6 +20,7 @@ from tidemark.broker.fetch_streams import FetchStreams
 from tidemark.broker.follower_reads import FollowerReads
 from tidemark.broker.full_directories import FullDirectories
 from tidemark.broker.group_lag import PartitionEnds
+from tidemark.broker.group_lag_metrics import GroupLagMetrics
 from tidemark.broker.group_log import GroupLogs
 from tidemark.broker.group_metrics import GroupMetrics
 from tidemark.broker.group_offsets import GroupOffsets
@@ -40,10 +41,13 @@ from tidemark.broker.produce import ProduceService
 from tidemark.broker.producer_ids import ProducerIds
 from tidemark.broker.recovery_progress import RecoveryProgress
 from tidemark.broker.registration import UNREGISTERED, Registration, identity_of
+from tidemark.broker.replica_metrics import ReplicaMetrics
 from tidemark.broker.replica_reads import ReplicaReads
 from tidemark.broker.replica_streams import FollowerStreams, LeaderStreams
 from tidemark.broker.retention import Retention
 from tidemark.broker.service import BrokerService
+from tidemark.broker.state_metrics import BrokerState
+from tidemark.broker.stream_metrics import OpenStreams
 from tidemark.broker.topics import TopicTable
 from tidemark.core import effects as ef
 from tidemark.core.broker import BrokerCore
@@ -56,7 +60,7 @@ from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import BrokerSettings
 from tidemark.runtime.coordination import start_when_reachable
 from tidemark.runtime.limits import raise_open_files
-from tidemark.runtime.metrics import METRICS, start_metrics_server
+from tidemark.runtime.metrics import METRICS, start_metrics_server, tell_what_runs
 from tidemark.storage.manager import LogManager, open_logs
 from tidemark.v1.broker_service_pb2_grpc import add_BrokerServiceServicer_to_server
 from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServicer_to_server
@@ -78,7 +82,11 @@ class BrokerProcess:
         self._driver = BrokerDriver(self._core, clock)
         self.failed = self._driver.failed
         self._lease = Lease(clock, self._store, self._core.holds_epoch_since)
+        tell_what_runs("broker")
         self._metrics = BrokerMetrics(METRICS)
+        self._state = BrokerState()
+        for source in (self._state, self._metrics.topics):
+            METRICS.show(source)
         self._topics = TopicTable()
         self._metadata = MetadataCache(str(settings.admin_address or ""))
         self._waiters = Waiters()
@@ -122,12 +130,13 @@ class BrokerProcess:
         assert self._registration is not None, "made with the server"
         await self._configs.start()
         await self._registration.start()
-        self._metrics.show_replicas(self._core)
         await self._server.set_serving(True)
+        self._state.state = "running"
 
     async def stop(self) -> None:
         """Wait until nobody needs this broker; NOT_SERVING; lead nothing, answer who waits; leave ZooKeeper, so that
         others lead at once; flush and mark."""
+        self._state.state = "stopping"
         if self._registration is None or self._logs is None:
             await self._store.stop()
             if self._logs is not None:
@@ -152,6 +161,7 @@ class BrokerProcess:
         await self._store.stop()
         self._from_followers.stop()
         await self._to_leaders.stop()
+        await self._group_lags.stop()
         await self._ends.close()
         await self._server.stop(self._settings.shutdown_grace_ms / 1000 / 4)
         self._driver.stop()
@@ -182,6 +192,9 @@ class BrokerProcess:
         )
         self._logs = logs
         self._directory_ids = logs.directory_ids
+        self._show_replicas(logs)
+        progress = RecoveryProgress(logs, [str(one.path) for one in logs.directories()], METRICS)
+        self._state.remaining_logs = lambda: progress.remaining_logs
         self._threads = LogThreads(
             logs,
             self._topics,
@@ -190,11 +203,7 @@ class BrokerProcess:
             self._metrics.append_seconds.observe,
             self._metrics.flush_seconds.observe,
             FullDirectories(self._metrics.full_log_directories.set).note,
-            LogOpeners(
-                logs,
-                settings.num_recovery_threads_per_data_dir,
-                RecoveryProgress(logs, [str(one.path) for one in logs.directories()], METRICS),
-            ),
+            LogOpeners(logs, settings.num_recovery_threads_per_data_dir, progress),
         )
         self._offline = OfflineDirectories(
             logs, self._threads, self._metrics.offline_log_directories.set, self._driver.fail
@@ -217,6 +226,12 @@ class BrokerProcess:
         self._cleaner = LogCleaner(
             logs, self._topics, self._core.high_watermarks, settings, METRICS, self._dir_moves.is_copying
         )
+
+    def _show_replicas(self, logs: LogManager) -> None:
+        broker_id, keep = BrokerId(self._settings.broker_id), self._metrics.topics.keep
+        self._replica_metrics = ReplicaMetrics(broker_id, self._core, logs, self._clock.now_ms, keep)
+        self._replica_metrics.partitions = self._settings.metrics_partitions
+        METRICS.show(self._replica_metrics)
 
     def _serve_nothing_yet(self) -> None:
         settings = self._settings
@@ -245,9 +260,14 @@ class BrokerProcess:
             self._delete_records,
             self._dir_moves,
             ReplicaReads(self._core, self._threads, self._readers),
+            OpenStreams(METRICS, lambda: self._from_followers.count),
         )
         self._make_groups(fetch)
-        groups = GroupService(self._groups, GroupOffsets(self._groups, self._ends))
+        offsets = GroupOffsets(self._groups, self._ends)
+        groups = GroupService(self._groups, offsets)
+        self._group_lags = GroupLagMetrics(self._groups.known, offsets.is_current, self._ends.ask)
+        self._group_lags.groups_shown = settings.metrics_groups
+        METRICS.show(self._group_lags)
         self._server = make_server(
             settings.listeners.host,
             settings.listeners.port,
@@ -336,6 +356,8 @@ class BrokerProcess:
         """Those of the table whose scope is broker-dynamic."""
         logging.getLogger().setLevel(settings.log_level.upper())
         self._driver.submit(SettingsChanged(_replication_config(settings)))
+        self._replica_metrics.partitions = settings.metrics_partitions
+        self._group_lags.groups_shown = settings.metrics_groups
         self._dir_moves.use_throttle(settings.replica_alter_log_dirs_io_max_bytes_per_second)
 
     def _offline_directories(self) -> tuple[str, ...]:

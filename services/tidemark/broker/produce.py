@@ -106,22 +106,26 @@ class ProduceService:
     def _take(self, stream: _Stream, request: pb.ProduceRequest) -> None:
         """Check what came, tell the core of all of it at once."""
         parts = request.partitions
-        call = _Call(stream, request.correlation_id, request.acks, len(parts))
+        call = _Call(stream, self._metrics, request.correlation_id, request.acks, len(parts))
         events: list[Event] = []
         waiting: list[tuple[int, TopicPartition]] = []
-        batch_count = 0
+        batch_count = records = 0
         for index, part in enumerate(parts):
             partition = TopicPartition(part.topic, part.partition)
             call.partitions.append(partition)
             data = list(part.batches)  # once: each look at the field copies the bytes
             batch_count += len(data)
-            call.size_bytes += sum(map(len, data))
+            size_bytes = sum(map(len, data))
+            call.size_bytes += size_bytes
             try:
                 batches = self._checked(call, index, data)
             except Exception as error:  # noqa: BLE001 - one bad batch never kills a pipeline, whatever it sets off
                 call.results[index] = _refusal(_as_refusal(error, partition))
                 call.open_count -= 1
                 continue
+            count = sum([batch.envelope.record_count for batch in batches])
+            records += count
+            self._metrics.topics.produced(part.topic, size_bytes, count)
             self._next_id = request_id = self._next_id + 1
             self._waiting[request_id] = (call, index)
             waiting.append((request_id, partition))
@@ -130,12 +134,11 @@ class ProduceService:
                     request_id, partition, part.topic_id, LeaderEpoch(part.current_leader_epoch), call.acks, batches
                 )
             )
-        self._metrics.produced(batch_count, call.size_bytes)
+        self._metrics.produced(batch_count, call.size_bytes, records)
         stream.began(call)
         if call.open_count == 0:
             call.finish()
             return
-        call.on_finish = self._metrics.produce_seconds.observe
         if call.acks != 0:
             timeout_s = min(max(request.timeout_ms, 1), _TIMEOUT_MAX_MS) / 1000
             call.timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, waiting)
@@ -177,11 +180,11 @@ class _Call:
 
     __slots__ = (
         "_began_s",
+        "_metrics",
         "_stream",
         "acks",
         "append_times_us",
         "correlation_id",
-        "on_finish",
         "open_count",
         "partitions",
         "results",
@@ -189,8 +192,9 @@ class _Call:
         "timer",
     )
 
-    def __init__(self, stream: _Stream, correlation_id: int, acks: int, count: int) -> None:
+    def __init__(self, stream: _Stream, metrics: BrokerMetrics, correlation_id: int, acks: int, count: int) -> None:
         self._stream = stream
+        self._metrics = metrics
         self._began_s = time.perf_counter()
         self.correlation_id = correlation_id
         self.acks = acks
@@ -200,7 +204,6 @@ class _Call:
         self.open_count = count
         self.size_bytes = 0
         self.timer: asyncio.TimerHandle | None = None
-        self.on_finish: Any = None
 
     def refuse(self, index: int, error: TidemarkError) -> None:
         """Nothing was acknowledged."""
@@ -218,8 +221,7 @@ class _Call:
         """Send the response."""
         if self.timer is not None:
             self.timer.cancel()
-        if self.on_finish is not None:
-            self.on_finish(time.perf_counter() - self._began_s)
+        self._metrics.produce_seconds.observe(time.perf_counter() - self._began_s)
         response = pb.ProduceResponse(correlation_id=self.correlation_id)
         for index, (partition, result) in enumerate(zip(self.partitions, self.results, strict=True)):
             assert result is not None, "every partition is answered"
@@ -231,6 +233,7 @@ class _Call:
                 log_start_offset=result.log_start_offset,
             )
             if result.error is not None:
+                self._metrics.produce_refused(result.error.code)
                 message.error.CopyFrom(errors.to_proto(result.error))
                 message.log_append_time_us = -1
         self._stream.ended(self, response)

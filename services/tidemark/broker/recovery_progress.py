@@ -79,6 +79,11 @@ class RecoveryProgress:
         self._since_s = self._told_s = self._now_s()
         self._submitted = self._opened = self._scanned_bytes = self._remaining_bytes = 0
 
+    @property
+    def remaining_logs(self) -> int:
+        """How many are still to be opened."""
+        return len(self._opening)
+
     def submitted(self, partition: TopicPartition, directory: int) -> None:
         """A log of this directory is to be opened."""
         with self._lock:

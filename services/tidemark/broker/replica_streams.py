@@ -291,6 +291,11 @@ class FollowerStreams(ReplicaServiceServicer):
         self._submit = submit
         self._streams: dict[BrokerId, _FollowerStream] = {}
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._streams)
+
     def send(self, effect: SendToFollower) -> None:
         """Queue a message; dropped when the stream is down."""
         stream = self._streams.get(effect.follower)

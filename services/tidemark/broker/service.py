@@ -16,6 +16,7 @@ from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.produce import ProduceService
 from tidemark.broker.producer_ids import ProducerIds
 from tidemark.broker.replica_reads import ReplicaReads
+from tidemark.broker.stream_metrics import OpenStreams
 from tidemark.rpc.alter_log_dirs_codec import alterations_from_proto, results_to_proto
 from tidemark.rpc.config_codec import entry_to_proto
 from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
@@ -40,6 +41,7 @@ class BrokerService(BrokerServiceServicer):
         delete_records: DeleteRecords,
         dir_moves: DirMoves,
         replica_reads: ReplicaReads,
+        streams: OpenStreams,
     ) -> None:
         self._metadata = metadata
         self._writer = ViewWriter()
@@ -52,6 +54,7 @@ class BrokerService(BrokerServiceServicer):
         self._delete_records = delete_records
         self._dir_moves = dir_moves
         self._replica_reads = replica_reads
+        self._streams = streams
 
     async def GetMetadata(  # noqa: N802
         self, request: pb.GetMetadataRequest, context: Any
@@ -64,12 +67,14 @@ class BrokerService(BrokerServiceServicer):
         self, request: pb.WatchMetadataRequest, context: Any
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
         """The cluster now, then each change."""
-        async for view in self._metadata.watch(request.topics):
-            yield self._writer.answer(pb.WatchMetadataResponse, view)
+        with self._streams.open("metadata", context):
+            async for view in self._metadata.watch(request.topics):
+                yield self._writer.answer(pb.WatchMetadataResponse, view)
 
     async def Produce(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """A pipeline of produce requests."""
-        await self._produce.serve(context)
+        with self._streams.open("produce", context):
+            await self._produce.serve(context)
 
     async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:  # noqa: N802
         """Committed batches."""
@@ -77,7 +82,8 @@ class BrokerService(BrokerServiceServicer):
 
     async def FetchStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """One fetch after the other."""
-        await self._fetch_streams.serve(context)
+        with self._streams.open("fetch", context):
+            await self._fetch_streams.serve(context)
 
     async def ListOffsets(  # noqa: N802
         self, request: pb.ListOffsetsRequest, context: Any

@@ -21,11 +21,17 @@ UNREGISTERED = BrokerEpoch(-1)
 
 
 class MoveTraffic(NamedTuple):
-    """Bytes sent to and taken in by replicas that are being added, and how many partitions wait for a throttle."""
+    """Bytes sent to and taken in by replicas that are being added, and how many partitions wait for a throttle.
+
+    `throttle_bytes_per_s`: the lowest figure that a move of a partition led here names; 0: none does.
+    `replicated_bytes_in`: taken in by all replicas that follow here.
+    """
 
     bytes_out: int
     bytes_in: int
     throttled: int
+    throttle_bytes_per_s: int = 0
+    replicated_bytes_in: int = 0
 
 
 class BrokerContext:
@@ -129,4 +135,5 @@ class BrokerContext:
     def move_traffic(self) -> MoveTraffic:
         """See `BrokerQueries.move_traffic`."""
         throttled = sum(len(throttle.waiting) for throttle in self.throttles.values())
-        return MoveTraffic(self.added_bytes_out, self.added_bytes_in, throttled)
+        lowest = min(self.throttles, default=0)
+        return MoveTraffic(self.added_bytes_out, self.added_bytes_in, throttled, lowest, self.replicated_bytes_in)

@@ -9,6 +9,7 @@ from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
 from tidemark.core.nearest_replica import preferred_replica, readable_here
 from tidemark.core.partition_leader import PartitionLeader
 from tidemark.core.replica import ReadableRange, Replica, ReplicaView, StatedOffsets, not_leader
+from tidemark.core.replica_figures import ReplicaFigures, figures_of
 from tidemark.model import (
     NO_EPOCH,
     NO_LEADER,
@@ -141,6 +142,11 @@ class BrokerQueries:
         """One replica, None where there is none."""
         replica = self._replicas.get(partition)
         return replica.view(self._ctx) if replica is not None else None
+
+    def figures(self, partition: TopicPartition, now_ms: int) -> ReplicaFigures | None:
+        """What metrics tell of one replica, None where there is none."""
+        replica = self._replicas.get(partition)
+        return figures_of(replica, self._ctx.broker_id, now_ms) if replica is not None else None
 
     def leader_count(self) -> int:
         """How many partitions this broker leads."""

@@ -99,6 +99,8 @@ class BrokerSettings(_ServiceSettings):
     group_consumer_heartbeat_interval_ms: int
     group_consumer_max_size: int
     group_consumer_assignors: str
+    metrics_partitions: bool
+    metrics_groups: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_group_keys import ASSIGNORS_DEFAULT, ASSIGNORS_DOC, GROUP_NUMBERS
+from tidemark.runtime.configuration_metrics_keys import METRICS_SWITCHES
 from tidemark.runtime.host_port import HostPort
 
 UNLIMITED: Final = -1
@@ -529,6 +530,10 @@ _GROUPS: Final = (
     *(
         _int(row.name, ("broker",), row.default, row.unit, row.doc, minimum=row.minimum, maximum=row.maximum)
         for row in GROUP_NUMBERS
+    ),
+    *(
+        ConfigKey(row.name, Kind.BOOL, ("broker",), row.default, row.doc, scope=Scope.BROKER_DYNAMIC)
+        for row in METRICS_SWITCHES
     ),
     ConfigKey("group.consumer.assignors", Kind.STRING, ("broker",), ASSIGNORS_DEFAULT, ASSIGNORS_DOC),
 )

@@ -49,7 +49,7 @@ _IDLE_S: Final = 30.0
 
 _log = logging.getLogger(__name__)
 
-disable_created_metrics()  # the time at which a counter was made would be a second series for each
+disable_created_metrics()  # type: ignore[no-untyped-call]  # the time at which a counter was made would be a second series for each
 
 
 class LabelLimit:
@@ -210,12 +210,12 @@ class MetricsServer:
 
 
 def _listening(host: str, port: int) -> _Server:
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
 
     class Server(_Server):
-        address_family = family
+        address_family = found[0][0]
 
-    return Server(address[:2], _Handler)
+    return Server((str(found[0][4][0]), port), _Handler)
 
 
 def start_metrics_server(host: str, port: int, metrics: Metrics = METRICS) -> MetricsServer:

@@ -124,6 +124,22 @@ class LogReader:
         """Bytes of all segments."""
         return sum(segment.size_bytes for segment in self._segments)
 
+    def segment_count(self) -> int:
+        """How many segments there are, the one that is written among them."""
+        return len(self._segments)
+
+    def bytes_from(self, offset: int) -> int:
+        """About how many bytes lie from this offset on, from memory alone: as if the records of a segment were of one
+        size."""
+        segments, end, found = self._segments, self._end, 0
+        for segment in reversed(segments):
+            base = segment.base_offset
+            if base < offset:
+                records = end - base
+                return found + (segment.size_bytes * max(0, end - offset) // records if records > 0 else 0)
+            found, end = found + segment.size_bytes, base
+        return found
+
     def _check_usable(self) -> None:
         reason = self._broken or self._home.failed
         if reason:

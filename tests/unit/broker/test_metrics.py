@@ -1,24 +1,107 @@
-"""Gauges that are computed when somebody looks."""
+"""Counts of what goes through a broker, and of what its core observed."""
 
 from __future__ import annotations
 
-import asyncio
+from typing import Any
 
-from prometheus_client import generate_latest
 from tidemark.broker.metrics import BrokerMetrics
+from tidemark.broker.state_metrics import BrokerState
+from tidemark.broker.stream_metrics import OpenStreams
+from tidemark.broker.topic_metrics import TopicMetrics
+from tidemark.core.effects import Observed
+from tidemark.model import ErrorCode, TopicPartition
 from tidemark.runtime.metrics import Metrics
 
-from tests.unit.core.stage import Stage
+from tests.unit.broker.scraped import scraped
+from tests.unit.core.stage import P
 
 
-async def test_a_scrape_shows_what_moves_carried_and_what_their_throttles_hold() -> None:
+def test_isr_changes_count_each_replica_under_its_reason() -> None:
     shown = Metrics()
     metrics = BrokerMetrics(shown)
-    stage = Stage().leads((1,))
-    metrics.show_replicas(stage.core)
-    stage.core._ctx.added_bytes_out, stage.core._ctx.added_bytes_in = 7_000, 500
-    text = (await asyncio.to_thread(generate_latest, shown.registry)).decode()
-    assert "tidemark_replica_reassignment_out_bytes_total 7000.0" in text
-    assert "tidemark_replica_reassignment_in_bytes_total 500.0" in text
-    assert "tidemark_replica_throttled 0.0" in text
-    assert "tidemark_replica_leader_count 1.0" in text
+    before = scraped(shown.render())
+    assert before["tidemark_replica_isr_shrinks_total", "reason=silent"] == 0, "a rate needs a beginning"
+    metrics.observe(Observed("isr_shrunk", P, {"reasons": "2:lagging,3:disconnected"}))
+    metrics.observe(Observed("isr_shrunk", P, {"reasons": "2:lagging"}))
+    metrics.observe(Observed("isr_expanded", P, {"reasons": "2:caught_up"}))
+    found = scraped(shown.render())
+    assert found["tidemark_replica_isr_shrinks_total", "reason=lagging"] == 2
+    assert found["tidemark_replica_isr_shrinks_total", "reason=disconnected"] == 1
+    assert found["tidemark_replica_isr_expands_total", "reason=caught_up"] == 1
+    assert found["tidemark_replica_isr_expands_total", "reason=reassigned"] == 0
+    assert found["tidemark_replica_observed_total", "kind=isr_shrunk"] == 2
+    assert found["tidemark_replica_observed_total", "kind=isr_write_failed"] == 0
+
+
+def test_requests_records_bytes_and_refusals_are_counted() -> None:
+    shown = Metrics()
+    metrics = BrokerMetrics(shown)
+    metrics.produced(2, 300, 7)
+    metrics.produce_refused(ErrorCode.NOT_LEADER)
+    metrics.fetched(0.003)
+    metrics.fetch_refused(ErrorCode.OFFSET_OUT_OF_RANGE)
+    metrics.follower_read_seconds.observe(0.25)
+    found = scraped(shown.render())
+    names = ("produce_requests", "produced_batches", "produced_bytes", "produced_records", "fetch_requests")
+    assert [found[f"tidemark_broker_{name}_total", ""] for name in names] == [1, 2, 300, 7, 1]
+    assert found["tidemark_broker_produce_errors_total", "code=NOT_LEADER"] == 1
+    assert found["tidemark_broker_fetch_errors_total", "code=OFFSET_OUT_OF_RANGE"] == 1
+    assert found["tidemark_broker_fetch_seconds_sum", "kind=consumer"] == 0.003
+    assert found["tidemark_broker_fetch_seconds_sum", "kind=follower"] == 0.25
+
+
+def test_topics_beyond_the_limit_count_together_and_one_that_left_makes_room() -> None:
+    topics = TopicMetrics(limit=2)
+    for number, topic in enumerate(("a", "b", "c", "d")):
+        topics.produced(topic, 100 << number, 1 << number)
+    topics.fetched("a", 5)
+    topics.fetched("d", 6)
+    found = scraped(topics.render())
+    assert {labels for _, labels in found} == {"topic=a", "topic=b", "topic=_other"}
+    assert found["tidemark_topic_produced_bytes_total", "topic=_other"] == 400 + 800
+    assert found["tidemark_topic_produced_records_total", "topic=b"] == 2
+    assert found["tidemark_topic_fetched_bytes_total", "topic=a"] == 5
+    assert found["tidemark_topic_fetched_bytes_total", "topic=_other"] == 6
+    topics.keep([TopicPartition("a", 0), TopicPartition("c", 3)])
+    topics.produced("c", 1, 1)
+    found = scraped(topics.render())
+    assert ("tidemark_topic_produced_bytes_total", "topic=b") not in found
+    assert found["tidemark_topic_produced_bytes_total", "topic=c"] == 1
+
+
+class _Context:
+    def __init__(self, peer: str) -> None:
+        self.peer = lambda: peer
+
+
+def test_streams_are_counted_by_kind_and_their_connections_once() -> None:
+    shown, followers = Metrics(), ["a follower"]
+    streams = OpenStreams(shown, lambda: len(followers))
+    one: Any = _Context("ipv4:10.0.0.1:5")
+    other: Any = _Context("ipv4:10.0.0.2:5")
+    with streams.open("produce", one), streams.open("metadata", one), streams.open("produce", other):
+        found = scraped(shown.render())
+        assert found["tidemark_broker_connections", ""] == 2
+        assert found["tidemark_broker_streams", "kind=produce"] == 2
+        assert found["tidemark_broker_streams", "kind=metadata"] == 1
+        assert found["tidemark_broker_streams", "kind=replica"] == 1
+    found = scraped(shown.render())
+    assert found["tidemark_broker_connections", ""] == 0
+    assert found["tidemark_broker_streams", "kind=produce"] == 0
+
+
+def test_a_broker_is_in_one_state_and_recovers_while_logs_are_opened() -> None:
+    broker, left = BrokerState(), [3]
+    broker.remaining_logs = lambda: left[0]
+
+    def now() -> list[str]:
+        return [labels for (_, labels), value in scraped(broker.render()).items() if value == 1]
+
+    assert now() == ["state=recovering"]
+    left[0] = 0
+    assert now() == ["state=starting"]
+    broker.state = "running"
+    assert now() == ["state=running"]
+    broker.state = "stopping"
+    left[0] = 1
+    assert now() == ["state=stopping"]

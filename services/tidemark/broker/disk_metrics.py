@@ -1,0 +1,74 @@
+"""What metrics tell of logs and log directories; looked at on the thread of the scrape, never on the event loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from tidemark.model import TopicPartition
+from tidemark.runtime.metrics_text import family, labels
+from tidemark.storage.manager import DirectoryState
+
+
+class SizedLog(Protocol):
+    """What is asked of a log."""
+
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+
+    def segment_count(self) -> int:
+        """How many there are."""
+
+    def bytes_from(self, offset: int) -> int:
+        """About how many bytes lie from this offset on."""
+
+
+class Directories(Protocol):
+    """What is asked of the log manager."""
+
+    def directories(self) -> tuple[DirectoryState, ...]:
+        """All of them, by index."""
+
+    def logs_in(self, directory: int) -> Iterable[tuple[TopicPartition, SizedLog]]:
+        """The logs of a directory that are open."""
+
+
+class DiskFigures(NamedTuple):
+    """The open logs, and the families of directories as text."""
+
+    logs: dict[TopicPartition, SizedLog]
+    text: str
+
+
+def look_at_disks(logs: Directories) -> DiskFigures:
+    """As of now. A directory that has failed tells of no free space."""
+    found: dict[TopicPartition, SizedLog] = {}
+    offline, used, free, total = {}, {}, {}, {}
+    for index, state in enumerate(logs.directories()):
+        label = labels(directory=str(state.path))
+        inside = dict(logs.logs_in(index))
+        found.update(inside)
+        offline[label] = int(state.failed is not None)
+        used[label] = sum([log.size_bytes() for log in inside.values()])
+        space = _space(state)
+        if space is not None:
+            free[label], total[label] = space
+    text = (
+        family("tidemark_log_directory_offline", "gauge", "1 where the log directory has failed", offline)
+        + family("tidemark_log_directory_used_bytes", "gauge", "Size of the logs in it", used)
+        + family("tidemark_log_directory_free_bytes", "gauge", "Free on its file system", free)
+        + family("tidemark_log_directory_total_bytes", "gauge", "Size of its file system", total)
+    )
+    return DiskFigures(found, text)
+
+
+def _space(state: DirectoryState) -> tuple[int, int] | None:
+    """Free and total bytes."""
+    if state.failed is not None:
+        return None
+    try:
+        found = os.statvfs(state.path)
+    except OSError:
+        return None  # it is about to be found offline by who writes to it
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize

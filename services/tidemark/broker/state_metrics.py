@@ -1,0 +1,33 @@
+"""In which state a broker is: starting, recovering while logs are opened, running, stopping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tidemark.runtime.metrics_text import family, labels
+
+STATES: Final = ("starting", "recovering", "running", "stopping")
+
+
+class BrokerState:
+    """A source of text.
+
+    Attributes:
+        state: "starting", "running" or "stopping".
+        remaining_logs: gives how many logs are still to be opened.
+    """
+
+    def __init__(self) -> None:
+        self.state = "starting"
+        self.remaining_logs: Callable[[], int] = lambda: 0
+
+    def render(self) -> str:
+        """One family, a 1 in it."""
+        state = "recovering" if self.state != "stopping" and self.remaining_logs() else self.state
+        return family(
+            "tidemark_broker_state",
+            "gauge",
+            "1 for the state that the broker is in",
+            {labels(state=one): int(one == state) for one in STATES},
+        )

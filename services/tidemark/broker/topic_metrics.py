@@ -1,0 +1,69 @@
+"""What producers and consumers carried of each topic: plain sums on the event loop, told when somebody scrapes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tidemark.model import TopicPartition
+from tidemark.runtime.metrics import LABEL_SETS_MAX, OTHER, LabelLimit
+from tidemark.runtime.metrics_text import family, labels
+
+
+class _Traffic:
+    __slots__ = ("fetched_bytes", "produced_bytes", "produced_records")
+
+    def __init__(self) -> None:
+        self.produced_bytes = self.produced_records = self.fetched_bytes = 0
+
+
+class TopicMetrics:
+    """A source of text. Topics beyond the limit count together; a topic without a replica here is forgotten."""
+
+    def __init__(self, limit: int = LABEL_SETS_MAX) -> None:
+        self._limit = LabelLimit(limit)
+        self._traffic: dict[str, _Traffic] = {}
+
+    def produced(self, topic: str, size_bytes: int, records: int) -> None:
+        """A producer's batches of one partition were good."""
+        traffic = self._traffic.get(topic) or self._of(topic)
+        traffic.produced_bytes += size_bytes
+        traffic.produced_records += records
+
+    def fetched(self, topic: str, size_bytes: int) -> None:
+        """A consumer was given something of one partition."""
+        (self._traffic.get(topic) or self._of(topic)).fetched_bytes += size_bytes
+
+    def keep(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget the topics that have none of these."""
+        here = {partition.topic for partition in partitions}
+        for topic in [topic for topic in self._traffic if topic not in here and topic != OTHER]:
+            del self._traffic[topic]
+            self._limit.forget(topic)
+
+    def render(self) -> str:
+        """Three families."""
+        found = [(labels(topic=topic), traffic) for topic, traffic in list(self._traffic.items())]
+        return (
+            family(
+                "tidemark_topic_produced_bytes_total",
+                "counter",
+                "Bytes that producers sent",
+                [(of, traffic.produced_bytes) for of, traffic in found],
+            )
+            + family(
+                "tidemark_topic_produced_records_total",
+                "counter",
+                "Records that producers sent",
+                [(of, traffic.produced_records) for of, traffic in found],
+            )
+            + family(
+                "tidemark_topic_fetched_bytes_total",
+                "counter",
+                "Bytes that consumers were given",
+                [(of, traffic.fetched_bytes) for of, traffic in found],
+            )
+        )
+
+    def _of(self, topic: str) -> _Traffic:
+        (name,) = self._limit.admit(topic)
+        return self._traffic.setdefault(name, _Traffic())
