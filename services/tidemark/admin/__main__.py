@@ -23,7 +23,7 @@ from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import AdminSettings, load_settings
 from tidemark.runtime.logging import configure_logging
-from tidemark.runtime.metrics import start_metrics_server
+from tidemark.runtime.metrics import METRICS, start_metrics_server, tell_what_runs
 from tidemark.runtime.service import run_until_stopped
 from tidemark.v1 import admin_service_pb2_grpc
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
@@ -35,6 +35,7 @@ async def serve(settings: AdminSettings) -> int:
     """Run the service until SIGTERM; gives the exit code of the process."""
     clock = SystemClock()
     store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)
+    tell_what_runs("admin")
     session = SessionKeeper(store)
     placing = asyncio.Lock()
     topics = TopicAdministration(
@@ -63,6 +64,8 @@ async def serve(settings: AdminSettings) -> int:
 
     async def start() -> None:
         metrics = start_metrics_server(settings.metrics_listeners.host, settings.metrics_listeners.port)
+        METRICS.show(store.metrics)
+        stop.callback(METRICS.hide, store.metrics)
         stop.callback(metrics.close)
         server = make_server(settings.listeners.host, settings.listeners.port, [service])
         await server.start()

@@ -85,7 +85,7 @@ class BrokerProcess:
         tell_what_runs("broker")
         self._metrics = BrokerMetrics(METRICS)
         self._state = BrokerState()
-        for source in (self._state, self._metrics.topics):
+        for source in (self._state, self._metrics.topics, self._store.metrics):
             METRICS.show(source)
         self._topics = TopicTable()
         self._metadata = MetadataCache(str(settings.admin_address or ""))

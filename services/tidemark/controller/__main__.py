@@ -13,7 +13,7 @@ from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import ControllerSettings, load_settings
 from tidemark.runtime.coordination import start_when_reachable
 from tidemark.runtime.logging import configure_logging
-from tidemark.runtime.metrics import start_metrics_server
+from tidemark.runtime.metrics import METRICS, start_metrics_server, tell_what_runs
 from tidemark.runtime.service import end_process, run_until_stopped
 from tidemark.v1.controller_service_pb2_grpc import add_ControllerServiceServicer_to_server
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
@@ -26,6 +26,8 @@ class ControllerProcess:
         clock = SystemClock()
         self._settings = settings
         self._store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)
+        METRICS.show(self._store.metrics)
+        tell_what_runs("controller")
         self._loop = ControllerLoop(settings, self._store, clock, ControllerMetrics())
         servicer = ControllerServicer(self._loop, BrokerId(settings.controller_id))
         services = [Service(add_ControllerServiceServicer_to_server, servicer, "tidemark.v1.ControllerService")]

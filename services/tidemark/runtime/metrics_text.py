@@ -5,7 +5,7 @@ A text source is asked at each scrape and gives whole families; no other source 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 
@@ -53,3 +53,13 @@ def gauge(name: str, doc: str, value: float) -> str:
 def counter(name: str, doc: str, value: float) -> str:
     """A counter without labels; `name` ends in `_total`."""
     return family(name, "counter", doc, {"": value})
+
+
+def histogram(name: str, doc: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> str:
+    """A histogram without labels: findings up to each bound and above the one before, then those above the last."""
+    parts, found = [header(name, "histogram", doc)], 0
+    for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
+        found += count
+        parts.append(f'{name}_bucket{{le="{bound}"}} {found}\n')
+    parts.append(f"{name}_sum {number(total)}\n{name}_count {found}\n")
+    return "".join(parts)

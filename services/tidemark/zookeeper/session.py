@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
@@ -32,6 +33,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import Clock, StoreEvent
 from tidemark.zookeeper.multi_read import MultiRead
+from tidemark.zookeeper.session_metrics import SessionTally
 from tidemark.zookeeper.session_port import NodeRead
 
 _log = logging.getLogger(__name__)
@@ -73,11 +75,18 @@ class ZooKeeperSession:
         session_timeout_ms: asked for; the server may grant less or more, and what it grants counts.
         clock: the port's clock; the lease is on it.
         on_event: told of SESSION_SUSPENDED, _RESTORED and _EXPIRED, on the event loop.
+        tally: where its fortunes are counted.
     """
 
     def __init__(
-        self, connect: str, session_timeout_ms: int, clock: Clock, on_event: Callable[[StoreEvent], None]
+        self,
+        connect: str,
+        session_timeout_ms: int,
+        clock: Clock,
+        on_event: Callable[[StoreEvent], None],
+        tally: SessionTally,
     ) -> None:
+        self._tally = tally
         self._connect = connect
         self._session_timeout_ms = session_timeout_ms
         self._clock = clock
@@ -154,11 +163,13 @@ class ZooKeeperSession:
             await self._discard()
             raise
         self._answered(client, sent_ms)
+        self._tally.connected(self._negotiated_timeout_ms)
         self._pinging = asyncio.create_task(self._keep_alive(client), name="zookeeper keep-alive")
 
     async def stop(self) -> None:
         """Close the session, which deletes its ephemeral nodes; again is fine."""
         self._lease_until_ms = 0
+        self._tally.closed()
         if self._pinging is not None:
             self._pinging.cancel()
             self._pinging = None
@@ -206,6 +217,7 @@ class ZooKeeperSession:
             self._connected.set()
             if self._suspended:
                 self._suspended = False
+                self._tally.connected(negotiated_ms)
                 _log.info("ZooKeeper answers again", extra={"zookeeper": self._connect})
                 self._on_event(StoreEvent.SESSION_RESTORED)
         elif state == KazooState.LOST:
@@ -214,6 +226,7 @@ class ZooKeeperSession:
             self._connected.clear()
             if not self._suspended:
                 self._suspended = True
+                self._tally.suspended()
                 _log.warning("ZooKeeper does not answer", extra={"zookeeper": self._connect})
                 self._on_event(StoreEvent.SESSION_SUSPENDED)
 
@@ -226,6 +239,7 @@ class ZooKeeperSession:
             self._pinging.cancel()
             self._pinging = None
         _close_in_thread(client)
+        self._tally.expired()
         _log.warning("the ZooKeeper session has expired", extra={"zookeeper": self._connect})
         self._on_event(StoreEvent.SESSION_EXPIRED)
 
@@ -370,15 +384,21 @@ class ZooKeeperSession:
             except RuntimeError:  # the loop is closed
                 _log.debug("an answer of ZooKeeper came after the end of the event loop")
 
-        sent_ms = self._clock.now_ms()
+        sent_ms, began_s = self._clock.now_ms(), time.perf_counter()
         submit(client).rawlink(on_done)
         try:
             value = await answer
+        except asyncio.CancelledError:  # time is up
+            self._tally.failed += 1
+            raise
         except _LOST_ANSWER as error:
+            self._tally.failed += 1
             raise self._unavailable(f"the connection was lost ({type(error).__name__})") from error
         except KazooException:
+            self._tally.answered(time.perf_counter() - began_s)
             self._answered(client, sent_ms)
             raise
+        self._tally.answered(time.perf_counter() - began_s)
         self._answered(client, sent_ms)
         return value
 

@@ -30,6 +30,7 @@ from tidemark.zookeeper import moves as move_nodes
 from tidemark.zookeeper import partition_requests as partition_nodes
 from tidemark.zookeeper import requests as request_nodes
 from tidemark.zookeeper.session import ZooKeeperSession
+from tidemark.zookeeper.session_metrics import SessionMetrics, SessionTally
 from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.topic_reader import TopicReader
 
@@ -356,7 +357,12 @@ class ZooKeeperMetadataStore(SessionMetadataStore):
         connect: zookeeper.connect: host:port[,host:port...][/chroot].
         session_timeout_ms: zookeeper.session.timeout.ms; also the deadline of a request, 1 s at least.
         clock: the lease (rule F1) is on it.
+
+    Attributes:
+        metrics: what there is to tell Prometheus of its sessions.
     """
 
     def __init__(self, connect: str, session_timeout_ms: int, clock: Clock) -> None:
-        super().__init__(lambda on_event: ZooKeeperSession(connect, session_timeout_ms, clock, on_event))
+        tally = SessionTally()
+        super().__init__(lambda on_event: ZooKeeperSession(connect, session_timeout_ms, clock, on_event, tally))
+        self.metrics = SessionMetrics(tally, self.lease_valid_until_ms, clock.now_ms)
