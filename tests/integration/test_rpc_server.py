@@ -13,7 +13,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc import server as server_module
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.server import GrpcServer, Service, make_server
+from tidemark.rpc.server import LIVENESS, READINESS, GrpcServer, Service, make_server
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import (
     BrokerServiceServicer,
@@ -65,19 +65,55 @@ async def refusal(call: Any) -> TidemarkError:
     return errors.from_rpc_error(failed.value, address="server")
 
 
-async def test_health_is_not_serving_until_it_is_said_to_serve(server: GrpcServer) -> None:
+async def health_of(server: GrpcServer, *services: str) -> list[bool]:
     async with open_channel(f"127.0.0.1:{server.port}") as channel:
         health = health_pb2_grpc.HealthStub(channel)
+        answers = [await health.Check(health_pb2.HealthCheckRequest(service=one), timeout=5) for one in services]
+        return [answer.status == health_pb2.HealthCheckResponse.SERVING for answer in answers]
 
-        async def status(service: str) -> int:
-            answer = await health.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
-            return int(answer.status)
 
-        for service in ("", NAME):
-            assert await status(service) == health_pb2.HealthCheckResponse.NOT_SERVING
-        await server.set_serving(True)
-        for service in ("", NAME):
-            assert await status(service) == health_pb2.HealthCheckResponse.SERVING
+async def test_health_of_a_service_is_not_serving_until_it_is_said_to_serve(server: GrpcServer) -> None:
+    assert await health_of(server, NAME, READINESS) == [False, False]
+    await server.set_serving(True)
+    assert await health_of(server, NAME, READINESS) == [True, True]
+
+
+async def test_a_server_is_alive_whatever_its_services_do(server: GrpcServer) -> None:
+    for serving in (False, True, False):
+        await server.set_serving(serving)
+        assert await health_of(server, "", LIVENESS) == [True, True]
+
+
+async def test_services_serve_before_the_whole_is_ready(server: GrpcServer) -> None:
+    await server.set_serving(True, ready=False)
+    assert await health_of(server, NAME, READINESS) == [True, False]
+    await server.set_ready(True)
+    assert await health_of(server, NAME, READINESS) == [True, True]
+
+
+async def test_calls_are_refused_as_to_be_tried_again_until_their_service_is_there() -> None:
+    server = make_server("127.0.0.1", 0, [], later=[NAME])
+    await server.start()
+    try:
+        assert await health_of(server, "", NAME) == [True, False]
+        async with open_channel(f"127.0.0.1:{server.port}") as channel:
+            stub: Any = BrokerServiceStub(channel)
+            unary = await refusal(stub.InitProducerId(pb.InitProducerIdRequest(), timeout=5))
+            assert (unary.code, unary.retriable) == (ErrorCode.BROKER_NOT_AVAILABLE, True)
+            for stream in (stub.DescribeLogDirs(pb.DescribeLogDirsRequest(), timeout=5), stub.Produce(timeout=5)):
+                assert (await refusal(stream.read())).code is ErrorCode.BROKER_NOT_AVAILABLE
+            server.add([Service(add_BrokerServiceServicer_to_server, Troubled(), NAME)])
+            assert (await stub.InitProducerId(pb.InitProducerIdRequest(), timeout=5)).producer_id == 7
+    finally:
+        await server.stop(0)
+
+
+async def test_a_process_is_known_by_the_name_that_it_alone_answers_to(server: GrpcServer) -> None:
+    await server.answer_to("process/1")
+    assert await health_of(server, "process/1") == [True]
+    with pytest.raises(grpc.aio.AioRpcError) as unknown:
+        await health_of(server, "process/2")
+    assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 async def test_a_refusal_arrives_with_code_sentence_and_facts(stub: Any) -> None:
@@ -133,6 +169,8 @@ async def _pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> 
 
 
 async def test_a_port_that_is_taken_is_refused_with_what_to_do(server: GrpcServer) -> None:
+    late = make_server("127.0.0.1", server.port, [])
     with pytest.raises(TidemarkError, match="taken") as refused:
-        make_server("127.0.0.1", server.port, [])
+        await late.start()
+    await late.stop(0)
     assert refused.value.code is ErrorCode.INVALID_CONFIG

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
+
+import grpc
 
 from tidemark.broker.checkpoints import Checkpoints
 from tidemark.broker.control import BrokerControl
@@ -68,6 +71,9 @@ from tidemark.v1.group_service_pb2_grpc import add_GroupServiceServicer_to_serve
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
 _LOG_FILES_MAX: Final = 4096
+_SERVICES: Final = tuple(
+    f"tidemark.v1.{name}" for name in ("BrokerService", "GroupService", "ReplicaService", "BrokerControlService")
+)
 
 
 class BrokerProcess:
@@ -109,17 +115,18 @@ class BrokerProcess:
         self._delete_records = DeleteRecords(self._core, self._driver.submit, self._lease, clock.now_ms)
         self._configs = DynamicConfig(settings, self._store, self._use_settings, self._driver.fail)
         self._clock = clock
+        self._server = make_server(settings.listeners.host, settings.listeners.port, [], later=_SERVICES)
         self._logs: LogManager | None = None
         self._directory_ids: tuple[str, ...] = ()
         self._registration: Registration | None = None
 
     async def start(self) -> None:
-        """Session, logs, server NOT_SERVING, registration; then SERVING."""
+        """Alive at once; session, logs, services NOT_SERVING, registration; then SERVING."""
+        await self._server.start()
         await start_when_reachable(self._store)
         self._metadata.set_cluster_id(await self._store.cluster_id())
         await self._open_logs()
         self._serve_nothing_yet()
-        await self._server.start()
         self._threads.start()
         self._checkpoints.start()
         self._cleaner.start()
@@ -139,6 +146,7 @@ class BrokerProcess:
         self._state.state = "stopping"
         if self._registration is None or self._logs is None:
             await self._store.stop()
+            await self._server.stop(0)
             if self._logs is not None:
                 self._logs.close()
             return
@@ -268,16 +276,13 @@ class BrokerProcess:
         self._group_lags = GroupLagMetrics(self._groups.known, offsets.is_current, self._ends.ask)
         self._group_lags.groups_shown = settings.metrics_groups
         METRICS.show(self._group_lags)
-        self._server = make_server(
-            settings.listeners.host,
-            settings.listeners.port,
-            [
-                Service(add_BrokerServiceServicer_to_server, clients, "tidemark.v1.BrokerService"),
-                Service(add_GroupServiceServicer_to_server, groups, "tidemark.v1.GroupService"),
-                Service(add_replica_service, self._from_followers, "tidemark.v1.ReplicaService"),
-                Service(add_BrokerControlServiceServicer_to_server, self._control, "tidemark.v1.BrokerControlService"),
-            ],
+        add_and_servicer: tuple[tuple[Callable[[Any, grpc.aio.Server], None], object], ...] = (
+            (add_BrokerServiceServicer_to_server, clients),
+            (add_GroupServiceServicer_to_server, groups),
+            (add_replica_service, self._from_followers),
+            (add_BrokerControlServiceServicer_to_server, self._control),
         )
+        self._server.add([Service(*both, name) for both, name in zip(add_and_servicer, _SERVICES, strict=True)])
         self._metrics_server = start_metrics_server(settings.metrics_listeners.host, settings.metrics_listeners.port)
         reads = FollowerReads(self._threads, self._readers, self._metrics, self._driver.submit)
         self._driver.wire(self._handlers(reads))

@@ -13,7 +13,7 @@ from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import ControllerSettings, load_settings
 from tidemark.runtime.coordination import start_when_reachable
 from tidemark.runtime.logging import configure_logging
-from tidemark.runtime.metrics import METRICS, start_metrics_server, tell_what_runs
+from tidemark.runtime.metrics import METRICS, MetricsServer, start_metrics_server, tell_what_runs
 from tidemark.runtime.service import end_process, run_until_stopped
 from tidemark.v1.controller_service_pb2_grpc import add_ControllerServiceServicer_to_server
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
@@ -32,13 +32,16 @@ class ControllerProcess:
         servicer = ControllerServicer(self._loop, BrokerId(settings.controller_id))
         services = [Service(add_ControllerServiceServicer_to_server, servicer, "tidemark.v1.ControllerService")]
         self._server = make_server(settings.listeners.host, settings.listeners.port, services)
-        self._metrics = start_metrics_server(settings.metrics_listeners.host, settings.metrics_listeners.port)
+        self._metrics: MetricsServer | None = None
         self._running: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
-        """Server up NOT_SERVING, session, election; then SERVING, standby or not."""
+        """Alive, session, election; then SERVING and ready, standby or not."""
         await self._server.start()
+        self._metrics = start_metrics_server(
+            self._settings.metrics_listeners.host, self._settings.metrics_listeners.port
+        )
         await start_when_reachable(self._store)
         self._running = asyncio.create_task(self._loop.run(), name="controller loop")
         self._running.add_done_callback(self._on_end)
@@ -53,7 +56,8 @@ class ControllerProcess:
                 await self._running
         await self._store.stop()
         await self._server.stop(self._settings.shutdown_grace_ms / 1000)
-        self._metrics.close()
+        if self._metrics is not None:
+            self._metrics.close()
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

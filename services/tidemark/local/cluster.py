@@ -190,7 +190,10 @@ class LocalCluster:
         self.wait_until_serving((name,), timeout_s=timeout_s)
 
     def wait_until_serving(self, names: Iterable[str] | None = None, *, timeout_s: float = _READY_TIMEOUT_S) -> None:
-        """Wait until gRPC health says SERVING for all of `names` (default: every service)."""
+        """Wait until health says SERVING of the services themselves of all of `names` (default: every service).
+
+        A broker is registered then; that its replicas are back in their ISRs is another matter (`readiness`).
+        """
         waiting = {name: self._services[name] for name in (self.names if names is None else names)}
         deadline_s = time.monotonic() + timeout_s
         channels = {name: grpc.insecure_channel(self.address(name), options=_RECONNECT_FAST) for name in waiting}
@@ -199,7 +202,7 @@ class LocalCluster:
                 for name, service in list(waiting.items()):
                     if not service.running:
                         raise service.died("ended")
-                    if _is_serving(channels[name]):
+                    if _is_serving(channels[name], name):
                         del waiting[name]
                 if waiting and time.monotonic() > deadline_s:
                     raise _not_serving(waiting.values(), timeout_s)
@@ -280,10 +283,12 @@ class LocalCluster:
 _RECONNECT_FAST: Final = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 100))
 
 
-def _is_serving(channel: grpc.Channel) -> bool:
+def _is_serving(channel: grpc.Channel, name: str) -> bool:
+    kind = name.partition("-")[0]
+    asked = health_pb2.HealthCheckRequest(service=f"tidemark.v1.{kind.capitalize()}Service")
     health: Any = health_pb2_grpc.HealthStub(channel)
     try:
-        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=_HEALTH_TIMEOUT_S)
+        answer = health.Check(asked, timeout=_HEALTH_TIMEOUT_S)
     except grpc.RpcError:
         return False
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

@@ -1,4 +1,9 @@
-"""A grpc.aio server with health, reflection and one place where refusals become status."""
+"""A grpc.aio server with health, reflection and one place where refusals become status.
+
+What health says: `""` and "liveness" are SERVING from the opening of the port on; the event loop itself answers, and
+nothing else matters to them, ZooKeeper least of all. "readiness" is what a rolling restart waits for. The full name of
+each service says whether its calls are served.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -19,6 +24,9 @@ from tidemark.rpc.channel import LIMITS, WINDOW
 from tidemark.rpc.errors import abort_with
 
 _log = logging.getLogger(__name__)
+
+LIVENESS: Final = "liveness"
+READINESS: Final = "readiness"
 
 PING_ACCEPTED_MS = 5_000
 """A client that pings an idle connection more often than that is cut off; ours do every 10 s."""
@@ -46,36 +54,66 @@ class Service(NamedTuple):
 
 
 class GrpcServer:
-    """Health is NOT_SERVING from before the port opens until `set_serving(True)`."""
+    """Alive as soon as the port is open; its services are NOT_SERVING until `set_serving(True)`.
 
-    def __init__(self, host: str, port: int, services: Sequence[Service]) -> None:
-        self._services = tuple(services)
+    `port` is the one it listens on, from `start` on also where 0 was asked for.
+
+    Args:
+        services: what it serves from the start on; none where `later` names them.
+        later: full names of the services that `add` brings after the start; until then every call but health's and
+            reflection's is refused with BROKER_NOT_AVAILABLE.
+    """
+
+    def __init__(self, host: str, port: int, services: Sequence[Service], later: Sequence[str] = ()) -> None:
+        self._names = (*(service.full_name for service in services), *later)
+        self._services = _Services()
         self._server = grpc.aio.server(interceptors=[_Refusals()], options=list(_OPTIONS))
         self._health = health_aio.HealthServicer()
-        for service in self._services:
-            service.add(service.servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (*(service.full_name for service in self._services), reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        reflection.enable_server_reflection((*self._names, reflection.SERVICE_NAME), self._server)
+        if services:
+            self.add(services)
+        self._server.add_generic_rpc_handlers((self._services,))
+        self._host = host
+        self.port = port
+
+    async def start(self) -> None:
+        """Open the port: alive, neither ready nor serving; raises INVALID_CONFIG."""
         try:
-            self.port = self._server.add_insecure_port(f"{host}:{port}")
+            self.port = self._server.add_insecure_port(f"{self._host}:{self.port}")
         except RuntimeError as error:
             raise TidemarkError(
                 ErrorCode.INVALID_CONFIG,
-                f"listeners is {host}:{port}: cannot listen there; is the port taken, is the host this machine?",
+                f"listeners is {self._host}:{self.port}: cannot listen there; is the port taken, is the host this "
+                "machine?",
                 {"config": "listeners"},
             ) from error
-
-    async def start(self) -> None:
-        """Open the port, NOT_SERVING."""
         await self.set_serving(False)
+        for name in ("", LIVENESS):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await self._server.start()
 
-    async def set_serving(self, serving: bool) -> None:
-        """Tell every health watcher."""
-        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in ("", *(service.full_name for service in self._services)):
-            await self._health.set(name, status)
+    def add(self, services: Sequence[Service]) -> None:
+        """All of them at once."""
+        self._services.add(services)
+
+    async def answer_to(self, name: str) -> None:
+        """Health says SERVING for this name too: who asks for it knows that it has reached this very process."""
+        await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def set_serving(self, serving: bool, *, ready: bool | None = None) -> None:
+        """Tell every health watcher, of the readiness too.
+
+        Args:
+            ready: where that is something else.
+        """
+        for name in self._names:
+            await self._health.set(name, _status(serving))
+        await self.set_ready(serving if ready is None else ready)
+
+    async def set_ready(self, ready: bool) -> None:
+        """Tell every watcher of the readiness."""
+        await self._health.set(READINESS, _status(ready))
 
     async def stop(self, grace_s: float) -> None:
         """NOT_SERVING, no new calls, calls under way get `grace_s` seconds."""
@@ -83,9 +121,49 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-def make_server(host: str, port: int, services: Sequence[Service]) -> GrpcServer:
-    """A server bound to host:port (0: a free one, told by `.port`), not yet started; raises INVALID_CONFIG."""
-    return GrpcServer(host, port, services)
+def make_server(host: str, port: int, services: Sequence[Service], later: Sequence[str] = ()) -> GrpcServer:
+    """A server that will listen at host:port (0: a free one, told by `.port`)."""
+    return GrpcServer(host, port, services, later)
+
+
+def _status(serving: bool) -> Any:
+    return health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class _Services(grpc.GenericRpcHandler):
+    """Methods by path. Servicers are added to it as if it were a server, also to one that has started."""
+
+    def __init__(self) -> None:
+        self._generic: list[grpc.GenericRpcHandler] = []
+        self._open = False
+
+    def add(self, services: Sequence[Service]) -> None:
+        for service in services:
+            service.add(service.servicer, cast(grpc.aio.Server, self))
+        self._open = True
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        self._generic.extend(handlers)
+
+    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
+        """The generic ones are the same."""
+
+    def service(self, call: grpc.HandlerCallDetails) -> Any:
+        if not self._open:
+            return _STARTING
+        for handlers in self._generic:
+            found = handlers.service(call)
+            if found is not None:
+                return found
+        return None
+
+
+async def _refuse_at_the_start(requests: object, context: Any) -> None:
+    await abort_with(context, TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "this service is starting; try again"))
+
+
+_STARTING: Final[Any] = grpc.stream_stream_rpc_method_handler(_refuse_at_the_start)
+"""It reads nothing, so that it does for calls of every kind."""
 
 
 class _Refusals(grpc.aio.ServerInterceptor):
