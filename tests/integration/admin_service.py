@@ -136,7 +136,9 @@ async def _until_it_says(serving: bool, address: str, process: ServiceProcess) -
         health = health_pb2_grpc.HealthStub(channel)
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError):
-                answer = await health.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=2)
+                answer = await health.Check(
+                    health_pb2.HealthCheckRequest(service="readiness"), wait_for_ready=True, timeout=2
+                )
                 if answer.status == wanted:
                     return
             assert process.running, process.log.read_text()

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -104,7 +104,7 @@ class Brokers:
                 if not process.running:
                     raise process.died("ended at its start")
                 with contextlib.suppress(grpc.aio.AioRpcError):
-                    answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=1.0)
+                    answer = await stub.Check(_SERVING, timeout=1.0)
                     if answer.status == health_pb2.HealthCheckResponse.SERVING:
                         return
                 await asyncio.sleep(0.05)
@@ -113,6 +113,9 @@ class Brokers:
         for process in self.processes.values():
             process.kill()
         self._ports.release()
+
+
+_SERVING: Final = health_pb2.HealthCheckRequest(service="tidemark.v1.BrokerService")
 
 
 class HandController:

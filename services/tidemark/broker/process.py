@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ from tidemark.broker.metrics import BrokerMetrics
 from tidemark.broker.offline_directories import OfflineDirectories
 from tidemark.broker.produce import ProduceService
 from tidemark.broker.producer_ids import ProducerIds
+from tidemark.broker.readiness import Readiness
 from tidemark.broker.recovery_progress import RecoveryProgress
 from tidemark.broker.registration import UNREGISTERED, Registration, identity_of
 from tidemark.broker.replica_metrics import ReplicaMetrics
@@ -56,7 +57,7 @@ from tidemark.core import effects as ef
 from tidemark.core.broker import BrokerCore
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.events import SessionExpired, SettingsChanged
-from tidemark.model import BrokerEpoch, BrokerId
+from tidemark.model import BrokerEpoch, BrokerId, ReplicaIdentity, TopicPartition
 from tidemark.rpc.raw_methods import add_replica_service
 from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.clock import SystemClock
@@ -116,12 +117,21 @@ class BrokerProcess:
         self._configs = DynamicConfig(settings, self._store, self._use_settings, self._driver.fail)
         self._clock = clock
         self._server = make_server(settings.listeners.host, settings.listeners.port, [], later=_SERVICES)
+        self._readiness = Readiness(
+            broker_id,
+            self._store,
+            self._metadata,
+            self._replicas,
+            self._core.replica,
+            self._server.set_ready,
+            self._driver.fail,
+        )
         self._logs: LogManager | None = None
         self._directory_ids: tuple[str, ...] = ()
         self._registration: Registration | None = None
 
     async def start(self) -> None:
-        """Alive at once; session, logs, services NOT_SERVING, registration; then SERVING."""
+        """Alive at once; session, logs, services NOT_SERVING, registration; then SERVING, and ready when in sync."""
         await self._server.start()
         await start_when_reachable(self._store)
         self._metadata.set_cluster_id(await self._store.cluster_id())
@@ -137,12 +147,13 @@ class BrokerProcess:
         assert self._registration is not None, "made with the server"
         await self._configs.start()
         await self._registration.start()
-        await self._server.set_serving(True)
+        await self._server.set_serving(True, ready=False)
         self._state.state = "running"
+        self._readiness.start()
 
     async def stop(self) -> None:
-        """Wait until nobody needs this broker; NOT_SERVING; lead nothing, answer who waits; leave ZooKeeper, so that
-        others lead at once; flush and mark."""
+        """Not ready; wait until nobody needs this broker; NOT_SERVING; lead nothing, answer who waits; leave ZooKeeper,
+        so that others lead at once; flush and mark."""
         self._state.state = "stopping"
         if self._registration is None or self._logs is None:
             await self._store.stop()
@@ -150,6 +161,7 @@ class BrokerProcess:
             if self._logs is not None:
                 self._logs.close()
             return
+        await self._readiness.stop()
         if self._control.broker_epoch != UNREGISTERED and not self.failed.done():
             await self._shutdown.run(given_up=self.failed)
         await self._server.set_serving(False)
@@ -354,6 +366,7 @@ class BrokerProcess:
         self._to_leaders.broker_epoch = broker_epoch
         self._from_followers.broker_epoch = broker_epoch
         self._isr.broker_epoch = broker_epoch
+        self._readiness.on_epoch(broker_epoch)
         if broker_epoch != UNREGISTERED:
             self._configs.read_anew()
 
@@ -364,6 +377,9 @@ class BrokerProcess:
         self._replica_metrics.partitions = settings.metrics_partitions
         self._group_lags.groups_shown = settings.metrics_groups
         self._dir_moves.use_throttle(settings.replica_alter_log_dirs_io_max_bytes_per_second)
+
+    def _replicas(self) -> Mapping[TopicPartition, ReplicaIdentity]:
+        return self._logs.replicas() if self._logs is not None else {}
 
     def _offline_directories(self) -> tuple[str, ...]:
         online = self._logs.directory_ids if self._logs is not None else ()

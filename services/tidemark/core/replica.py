@@ -51,7 +51,7 @@ class ReplicaView(NamedTuple):
     """A replica as seen from outside. `role`: "leader", "follower", "opening", "offline" or "none".
 
     `offset_lag`: of a follower, records below its leader's high watermark that it lacks. `bytes_in_per_s`: of a leader,
-    what producers append.
+    what producers append. `adding`: a move brings it here, and it need not be in sync yet.
     """
 
     partition: TopicPartition
@@ -69,6 +69,7 @@ class ReplicaView(NamedTuple):
     directory: int
     offset_lag: int = 0
     bytes_in_per_s: float = 0.0
+    adding: bool = False
 
 
 class CommandReply:
@@ -275,6 +276,7 @@ class Replica:
             directory=log.directory if log else 0,
             offset_lag=role.offset_lag if isinstance(role, PartitionFollower) else 0,
             bytes_in_per_s=role.bytes_in_per_s if isinstance(role, PartitionLeader) else 0.0,
+            adding=ctx.broker_id in self._adding,
         )
 
 

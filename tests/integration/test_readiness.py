@@ -1,0 +1,114 @@
+"""What a kubelet is told of real processes: alive from the start, ready when a rolling restart may go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tidemark.client import AdminClient, Producer
+from tidemark.core.cluster_state import PartitionView
+from tidemark.local.cluster import ADMIN, LocalCluster, broker_name, controller_name
+
+TOPIC = "boots"
+SETTINGS = {"broker": {"zookeeper.session.timeout.ms": "3000"}}
+WAIT_S = 20.0
+
+
+def wait_until_says(cluster: LocalCluster, name: str, service: str) -> None:
+    wait_for(lambda: says(cluster, name, service), f"{name} says {service}")
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not in time: {what}"
+        time.sleep(0.05)
+
+
+def says(cluster: LocalCluster, name: str, service: str) -> bool:
+    """Whether its health says SERVING; not where nobody listens."""
+    with grpc.insecure_channel(cluster.address(name)) as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service=service), timeout=2
+            )
+        except grpc.RpcError:
+            return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path, controllers=1, settings=SETTINGS) as started:
+        yield started
+
+
+def test_every_service_is_alive_and_ready_a_standby_too(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, brokers=1) as cluster:
+        for name in (broker_name(0), controller_name(0), controller_name(1), ADMIN):
+            wait_until_says(cluster, name, "readiness")
+            assert says(cluster, name, "")
+            assert says(cluster, name, "liveness")
+
+
+def test_a_restarted_broker_is_ready_only_when_its_replicas_are_back_in_their_isrs(cluster: LocalCluster) -> None:
+    with AdminClient(cluster.admin_address) as admin:
+        admin.create_topic(TOPIC, partitions=6, replication_factor=3)
+
+        def partitions() -> list[PartitionView]:
+            return list(admin.describe_topics([TOPIC])[0].partitions.values())
+
+        def everywhere(broker: int) -> bool:
+            return all(broker in one.in_sync_replicas for one in partitions())
+
+        with Producer(cluster.bootstrap) as producer:
+            for number in range(60):
+                producer.send(TOPIC, str(number).encode(), partition=number % 6)
+            producer.flush(15)
+        for broker, end in ((0, cluster.terminate), (1, cluster.kill)):
+            end(broker_name(broker))
+            cluster.pause(broker_name(2))  # whatever it leads cannot take the other in again
+            cluster.process(broker_name(broker)).start()
+            wait_until_says(cluster, broker_name(broker), "liveness")
+            cluster.resume(broker_name(2))
+            wait_until_says(cluster, broker_name(broker), "readiness")
+            assert everywhere(broker)
+
+
+def test_brokers_of_a_whole_cluster_that_starts_one_after_the_other_do_not_wait_for_one_another(
+    cluster: LocalCluster,
+) -> None:
+    with AdminClient(cluster.admin_address) as admin:
+        admin.create_topic(TOPIC, partitions=6, replication_factor=3)
+        admin.create_topic("alone", partitions=3, replication_factor=1)
+    names = [broker_name(index) for index in range(3)]
+    for name in names:
+        cluster.terminate(name)
+    for name in names:
+        cluster.process(name).start()
+        wait_until_says(cluster, name, "readiness")
+
+
+def test_a_broker_without_zookeeper_is_alive_not_ready_and_says_what_it_waits_for(cluster: LocalCluster) -> None:
+    name = broker_name(0)
+    cluster.terminate(name)
+    cluster.zookeeper.stop()
+    process = cluster.process(name)
+    process.start()
+    wait_until_says(cluster, name, "liveness")
+    wait_for(lambda: "waiting for ZooKeeper" in process.tail(), "it says so")
+    assert not says(cluster, name, "readiness")
+    assert not says(cluster, name, "tidemark.v1.BrokerService")
+    cluster.zookeeper.start()
+    wait_until_says(cluster, name, "readiness")
+
+
+def test_a_broker_that_is_told_to_stop_is_ready_no_more(cluster: LocalCluster) -> None:
+    name = broker_name(0)
+    wait_until_says(cluster, name, "readiness")
+    cluster.terminate(name)
+    assert not says(cluster, name, "readiness")
