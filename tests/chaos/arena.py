@@ -12,6 +12,7 @@ from tests.chaos.disks import Disks
 from tests.chaos.proxy import HOST, Network
 
 _EAGER = {
+    "advertised.check.timeout.ms": "0",  # a cut network is no wrong address
     "controlled.shutdown.max.wait.ms": "3000",
     "log.cleaner.backoff.ms": "300",
     "log.retention.check.interval.ms": "300",

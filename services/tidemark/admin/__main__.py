@@ -76,7 +76,7 @@ async def serve(settings: AdminSettings) -> int:
         stop.push_async_callback(server.stop, settings.shutdown_grace_ms / 1000)
         _log.info("serving", extra={"address": f"{settings.listeners.host}:{server.port}"})
 
-    return await run_until_stopped(start, stop.aclose)
+    return await run_until_stopped(start, stop.aclose, termination_path=settings.termination_message_path)
 
 
 def main() -> None:

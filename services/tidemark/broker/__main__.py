@@ -21,7 +21,8 @@ async def _main() -> int:
     settings = load_settings(BrokerSettings)
     configure_logging(settings.log_level, settings.log_format, f"broker-{settings.broker_id}")
     process = BrokerProcess(settings)
-    return await run_until_stopped(process.start, process.stop, failed=process.failed)
+    path = settings.termination_message_path
+    return await run_until_stopped(process.start, process.stop, failed=process.failed, termination_path=path)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import grpc
 
+from tidemark.broker.advertised_address import check_advertised
 from tidemark.broker.checkpoints import Checkpoints
 from tidemark.broker.control import BrokerControl
 from tidemark.broker.controlled_shutdown import ControlledShutdown
@@ -61,7 +63,7 @@ from tidemark.model import BrokerEpoch, BrokerId, ReplicaIdentity, TopicPartitio
 from tidemark.rpc.raw_methods import add_replica_service
 from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.clock import SystemClock
-from tidemark.runtime.configuration import BrokerSettings
+from tidemark.runtime.configuration import BrokerSettings, HostPort
 from tidemark.runtime.coordination import start_when_reachable
 from tidemark.runtime.limits import raise_open_files
 from tidemark.runtime.metrics import METRICS, start_metrics_server, tell_what_runs
@@ -133,9 +135,7 @@ class BrokerProcess:
     async def start(self) -> None:
         """Alive at once; session, logs, services NOT_SERVING, registration; then SERVING, and ready when in sync."""
         await self._server.start()
-        await start_when_reachable(self._store)
-        self._metadata.set_cluster_id(await self._store.cluster_id())
-        await self._open_logs()
+        await self._check_and_prepare()
         self._serve_nothing_yet()
         self._threads.start()
         self._checkpoints.start()
@@ -197,6 +197,28 @@ class BrokerProcess:
         else:
             await asyncio.to_thread(self._logs.close_clean, self._registration.broker_epoch, high_watermarks)
         self._metrics_server.close()
+
+    async def _check_and_prepare(self) -> None:
+        """Session and logs, while it is checked that the advertised address leads here; the first failure counts."""
+        name = f"process/{uuid.uuid4().hex}"
+        await self._server.answer_to(name)
+        check = check_advertised(self._advertised(), name, self._settings.advertised_check_timeout_ms)
+        both = {asyncio.create_task(check, name="advertised address"), asyncio.create_task(self._prepare())}
+        try:
+            await asyncio.gather(*both)
+        finally:
+            for one in both:
+                one.cancel()
+            await asyncio.wait(both)
+
+    async def _prepare(self) -> None:
+        await start_when_reachable(self._store)
+        self._metadata.set_cluster_id(await self._store.cluster_id())
+        await self._open_logs()
+
+    def _advertised(self) -> HostPort:
+        advertised = self._settings.advertised_listeners
+        return HostPort(advertised.host, advertised.port or self._server.port)
 
     async def _open_logs(self) -> None:
         settings = self._settings
@@ -298,10 +320,9 @@ class BrokerProcess:
         self._metrics_server = start_metrics_server(settings.metrics_listeners.host, settings.metrics_listeners.port)
         reads = FollowerReads(self._threads, self._readers, self._metrics, self._driver.submit)
         self._driver.wire(self._handlers(reads))
-        advertised = settings.advertised_listeners
-        port = advertised.port or self._server.port
+        advertised = self._advertised()
         self._registration = Registration(
-            identity_of(settings.broker_id, advertised.host, port, settings.broker_rack),
+            identity_of(settings.broker_id, advertised.host, advertised.port, settings.broker_rack),
             self._store,
             self._logs,
             self._driver,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import os
 import re
 import sys
@@ -25,6 +26,7 @@ from tidemark.runtime.configuration_keys import (
     unknown_config,
 )
 from tidemark.runtime.host_port import HostPort
+from tidemark.runtime.termination import write_termination_message
 
 __all__ = [
     "KEYS",
@@ -58,6 +60,7 @@ class _ServiceSettings:
     log_level: str
     log_format: str
     shutdown_grace_ms: int
+    termination_message_path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class BrokerSettings(_ServiceSettings):
 
     owner = "broker"
 
+    advertised_check_timeout_ms: int
     broker_id: int
     broker_rack: str
     log_dir_choice: str
@@ -189,7 +193,20 @@ def load_settings(
         return read_settings(cls, arguments, os.environ if environ is None else environ)
     except TidemarkError as error:
         sys.stderr.write(f"tidemark {cls.owner}: {error} (--help lists all settings)\n")
+        path = _termination_path(arguments, os.environ if environ is None else environ)
+        write_termination_message(path, f"the settings are wrong: {error.code}: {error.message}")
     raise SystemExit(2)
+
+
+def _termination_path(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    """`termination.message.path`, as far as it can be told when the settings as a whole cannot be read."""
+    flag = "--" + KEYS["termination.message.path"].name
+    for argument, following in itertools.pairwise([*argv, ""]):
+        if argument == flag:
+            return following
+        if argument.startswith(flag + "="):
+            return argument.removeprefix(flag + "=")
+    return environ.get(KEYS["termination.message.path"].environment_name, "")
 
 
 def read_settings(cls: type[Settings], argv: Sequence[str], environ: Mapping[str, str]) -> Settings:

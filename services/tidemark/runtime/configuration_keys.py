@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.configuration_boot_keys import ADVERTISED_CHECK, ADVERTISED_CHECK_DOC, TERMINATION_DOC
 from tidemark.runtime.configuration_group_keys import ASSIGNORS_DEFAULT, ASSIGNORS_DOC, GROUP_NUMBERS
 from tidemark.runtime.configuration_metrics_keys import METRICS_SWITCHES
 from tidemark.runtime.host_port import HostPort
@@ -241,9 +242,11 @@ _COMMON: Final = (
     ),
     ConfigKey("log.format", Kind.CHOICE, _ALL, "json", "Form of log lines", choices=("json", "text")),
     _int("shutdown.grace.ms", _ALL, 10_000, "ms", "How long a graceful stop may take before calls are cut"),
+    ConfigKey("termination.message.path", Kind.STRING, _ALL, "", TERMINATION_DOC),
 )
 
 _BROKER: Final = (
+    _int(ADVERTISED_CHECK, ("broker",), 30_000, "ms", ADVERTISED_CHECK_DOC, maximum=_DAY_MS),
     _int("broker.id", ("broker",), None, "", "Id of the broker, kept in its directories", maximum=_I32_MAX),
     ConfigKey("broker.rack", Kind.STRING, ("broker",), "", "Rack; replicas of a partition are kept apart by it"),
     ConfigKey("log.dirs", Kind.PATHS, ("broker",), None, "Directories that hold the logs, one a disk"),

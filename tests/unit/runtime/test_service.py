@@ -146,3 +146,42 @@ async def test_a_service_collects_garbage_in_bounded_pauses_and_gives_that_up_wh
     assert seen[0] == seen[1]
     assert seen[0] == THRESHOLDS
     assert gc.get_threshold() == before
+
+
+async def test_what_failed_first_is_the_termination_message(tmp_path: Path) -> None:
+    path = tmp_path / "termination-log"
+    path.write_text("of the last run, which was longer than that of this one will be" * 9)
+
+    async def start() -> None:
+        raise TidemarkError(ErrorCode.BROKER_ID_TAKEN, "broker 3 lives\nelsewhere")
+
+    async def stop() -> None:
+        raise ValueError("and that too")
+
+    assert await run_until_stopped(start, stop, termination_path=str(path)) == EXIT_FAILED
+    assert path.read_text() == "the start failed: BROKER_ID_TAKEN: broker 3 lives elsewhere\n"
+
+
+async def test_a_service_that_breaks_while_it_runs_leaves_a_termination_message(tmp_path: Path) -> None:
+    path = tmp_path / "termination-log"
+    failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+    async def start() -> None:
+        failed.set_exception(ZeroDivisionError("by nought"))
+
+    async def stop() -> None:
+        pass
+
+    assert await run_until_stopped(start, stop, failed=failed, termination_path=str(path)) == EXIT_FAILED
+    assert path.read_text() == "the service failed: ZeroDivisionError: by nought\n"
+
+
+async def test_a_service_that_stops_as_it_should_leaves_no_termination_message(tmp_path: Path) -> None:
+    async def start() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def stop() -> None:
+        pass
+
+    assert await run_until_stopped(start, stop, termination_path=str(tmp_path / "termination-log")) == EXIT_OK
+    assert not (tmp_path / "termination-log").exists()

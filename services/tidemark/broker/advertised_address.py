@@ -1,0 +1,118 @@
+"""Before a broker registers: does its advertised address lead to it? (checked through the address itself)
+
+What others are told to call must end at this very process, or they reach nobody, or another broker. A name may be known
+to DNS some seconds later than the pod that bears it, so the check is repeated for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.channel import CHANNEL_OPTIONS
+from tidemark.runtime.host_port import HostPort
+
+_ATTEMPT_S: Final = 3.0
+_PAUSE_S: Final = 0.5
+_SAY_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class _UnreachedError(Exception):
+    """Why an attempt did not end here."""
+
+
+async def check_advertised(address: HostPort, name: str, timeout_ms: int) -> None:
+    """Return when `address` was seen to lead here.
+
+    Args:
+        address: as others are told it, with its port.
+        name: what only this process answers to (`GrpcServer.answer_to`).
+        timeout_ms: how long it is tried; 0: not at all.
+
+    Raises:
+        TidemarkError: ADVERTISED_ADDRESS_UNREACHABLE, with the cause that the last attempt had.
+    """
+    if timeout_ms == 0:
+        return
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + timeout_ms / 1000
+    say_s = loop.time()
+    while True:
+        why = await _why_unreached(address, name, min(_ATTEMPT_S, timeout_ms / 1000))
+        if why is None:
+            return
+        if loop.time() + _PAUSE_S >= deadline_s:
+            raise TidemarkError(
+                ErrorCode.ADVERTISED_ADDRESS_UNREACHABLE,
+                f"advertised.listeners is {address}, where this broker cannot be reached: {why}. Tried for "
+                f"{timeout_ms} ms. Correct it, or set advertised.check.timeout.ms=0 where it leads here from elsewhere "
+                "only",
+                {"config": "advertised.listeners"},
+            )
+        if loop.time() >= say_s:
+            say_s = loop.time() + _SAY_S
+            _log.info("the advertised address does not lead here yet", extra={"address": address, "why": why})
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def _why_unreached(address: HostPort, name: str, timeout_s: float) -> str | None:
+    """None when it leads here: whichever of its addresses answers is this process."""
+    try:
+        hosts = await _resolve(address.host, timeout_s)
+    except _UnreachedError as unreached:
+        return str(unreached)
+    causes = await asyncio.gather(*(_why_not_here(host, address.port, name, timeout_s) for host in hosts))
+    strangers = [cause for cause, answered in causes if answered and cause is not None]
+    if strangers:
+        return strangers[0]
+    return None if any(cause is None for cause, _ in causes) else causes[0][0]
+
+
+async def _resolve(host: str, timeout_s: float) -> list[str]:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_s):
+            found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        raise _UnreachedError(f"DNS did not answer for {host}") from None
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise _UnreachedError(f"the name {host} cannot be resolved ({why})") from None
+    return list(dict.fromkeys(str(where[0]) for *_, where in found))
+
+
+async def _why_not_here(host: str, port: int, name: str, timeout_s: float) -> tuple[str | None, bool]:
+    """The cause, None when this process answers, and whether anybody does."""
+    where = HostPort(host, port)
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host, port)
+            writer.close()
+    except TimeoutError:
+        return f"{where} does not answer within {timeout_s:g} s", False
+    except OSError as error:
+        return f"{where}: {_reason(error)}", False
+    options = [*CHANNEL_OPTIONS, ("grpc.enable_http_proxy", 0)]
+    async with grpc.aio.insecure_channel(where, options=options) as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        try:
+            await health.Check(health_pb2.HealthCheckRequest(service=name), timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                return f"another process answers at {where}", True
+            return f"{where} took the connection, but gives no answer of a broker ({error.code().name})", False
+    return None, True
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "the connection was refused, so nobody listens there"
+    return error.strerror or str(error)

@@ -1,0 +1,107 @@
+"""The advertised address of a broker is called before it registers: it must lead to this very process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from tidemark.broker import advertised_address
+from tidemark.broker.advertised_address import check_advertised
+from tidemark.local.ports import HeldPorts
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.server import GrpcServer, make_server
+from tidemark.runtime.host_port import HostPort
+
+ME = "process/me"
+HOST = "127.0.0.1"
+
+
+@contextlib.asynccontextmanager
+async def listening(name: str, port: int = 0) -> AsyncIterator[GrpcServer]:
+    server = make_server(HOST, port, [])
+    await server.start()
+    await server.answer_to(name)
+    try:
+        yield server
+    finally:
+        await server.stop(0)
+
+
+@pytest.fixture
+def unheard_port() -> Iterator[int]:
+    """Nobody listens there until the test does."""
+    ports = HeldPorts()
+    ports.take("nobody", 0)
+    ports.hand_over()
+    yield ports["nobody"]
+    ports.release()
+
+
+async def refusal(address: HostPort, timeout_ms: int = 700) -> str:
+    with pytest.raises(TidemarkError) as refused:
+        await asyncio.wait_for(check_advertised(address, ME, timeout_ms), 15)
+    assert refused.value.code is ErrorCode.ADVERTISED_ADDRESS_UNREACHABLE
+    assert f"advertised.listeners is {address}" in refused.value.message
+    assert "\n" not in refused.value.message
+    return refused.value.message
+
+
+async def test_an_address_that_leads_here_is_accepted_at_once() -> None:
+    async with listening(ME) as server:
+        for host in (HOST, "localhost"):
+            await asyncio.wait_for(check_advertised(HostPort(host, server.port), ME, 60_000), 10)
+
+
+async def test_an_address_where_nobody_listens_is_refused_with_the_cause(unheard_port: int) -> None:
+    assert "nobody listens there" in await refusal(HostPort(HOST, unheard_port))
+
+
+async def test_a_name_that_dns_does_not_know_is_refused_with_the_cause() -> None:
+    assert "the name no-such-broker.invalid cannot be resolved" in await refusal(HostPort("no-such-broker.invalid", 9))
+
+
+async def test_a_name_that_no_name_can_be_is_refused_with_the_cause() -> None:
+    assert "cannot be resolved" in await refusal(HostPort("a" * 70 + ".invalid", 9))
+
+
+async def test_an_address_where_another_process_answers_is_refused() -> None:
+    async with listening("process/other") as other:
+        assert f"another process answers at {HOST}:{other.port}" in await refusal(HostPort(HOST, other.port))
+
+
+async def test_an_address_where_something_else_listens_is_refused() -> None:
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, HOST, 0) as stranger:
+        port = stranger.sockets[0].getsockname()[1]
+        assert "gives no answer of a broker" in await refusal(HostPort(HOST, port))
+
+
+async def test_an_address_that_leads_here_only_later_is_waited_for(unheard_port: int) -> None:
+    checking = asyncio.create_task(check_advertised(HostPort(HOST, unheard_port), ME, 60_000))
+    assert not (await asyncio.wait({checking}, timeout=0.2))[0]
+    async with listening(ME, unheard_port):
+        await asyncio.wait_for(checking, 15)
+
+
+async def test_a_name_with_an_address_of_somebody_else_too_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service's name instead of the pod's: now and then it leads here."""
+
+    async def both(host: str, timeout_s: float) -> list[str]:
+        return [HOST, "127.0.0.2"]
+
+    monkeypatch.setattr(advertised_address, "_resolve", both)
+    async with listening(ME) as server:
+        other = make_server("127.0.0.2", server.port, [])
+        await other.start()
+        try:
+            assert "another process answers at 127.0.0.2" in await refusal(HostPort("brokers.example", server.port))
+        finally:
+            await other.stop(0)
+
+
+async def test_the_check_can_be_switched_off(unheard_port: int) -> None:
+    await check_advertised(HostPort(HOST, unheard_port), ME, 0)
