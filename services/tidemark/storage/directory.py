@@ -6,6 +6,7 @@ import fcntl
 import logging
 import os
 import re
+import stat
 import threading
 import time
 import uuid
@@ -194,8 +195,7 @@ class LogDirectory:
         except BlockingIOError:
             raise _refusal(path, "is held by another process: stop that broker first") from None
         except OSError as error:
-            sentence = f"cannot be used: {error.strerror}. Let this user write to it, or correct log.dirs"
-            raise _refusal(path, sentence, storage_error("", error).code) from error
+            raise _unusable(path, error) from error
         try:
             return cls._open_locked(path, lock, cluster_id, broker_id)
         except BaseException:
@@ -215,6 +215,8 @@ class LogDirectory:
                 meta = _format(path, cluster_id, broker_id)
             _check_owner(path, meta, cluster_id, broker_id)
             return cls(path, meta["directory_id"], lock)
+        except PermissionError as error:
+            raise _unusable(path, error) from error
         except OSError as error:
             raise storage_error(f"read the log directory {path}", error) from error
 
@@ -471,6 +473,26 @@ def _check_owner(path: Path, meta: Mapping[str, Any], cluster_id: str, broker_id
 
 def _refusal(path: Path, sentence: str, code: ErrorCode = ErrorCode.STORAGE_ERROR) -> TidemarkError:
     return TidemarkError(code, f"the log directory {path} {sentence}")
+
+
+def _unusable(path: Path, error: OSError) -> TidemarkError:
+    who = ""
+    if isinstance(error, PermissionError):
+        owner = _owner(path)
+        who = (
+            f" for user {os.geteuid()} of the groups {sorted({os.getegid(), *os.getgroups()})}{owner}. On Kubernetes set "
+            "securityContext.fsGroup"
+        )
+    sentence = f"cannot be used: {error.strerror}{who}. Let this user write to it, or correct log.dirs"
+    return _refusal(path, sentence, storage_error("", error).code)
+
+
+def _owner(path: Path) -> str:
+    try:
+        found = path.stat()
+    except OSError:
+        return ""
+    return f"; it belongs to user {found.st_uid} and group {found.st_gid}, with mode {stat.S_IMODE(found.st_mode):04o}"
 
 
 def _clean_epoch(path: Path) -> BrokerEpoch | None:

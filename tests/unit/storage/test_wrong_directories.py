@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.storage.inspection import replica_paths
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.manager import LogManager, open_logs
 
@@ -88,6 +89,30 @@ def test_a_directory_that_cannot_be_written_to_is_refused_with_what_to_do(
     assert refusal.code is ErrorCode.STORAGE_ERROR
     assert os.strerror(number) in refusal.message
     assert "correct log.dirs" in refusal.message
+    owner = path.stat()
+    told = f"it belongs to user {owner.st_uid} and group {owner.st_gid}, with mode {owner.st_mode & 0o7777:04o}"
+    assert (told in refusal.message) == ("securityContext.fsGroup" in refusal.message) == (number == errno.EACCES)
+
+
+def test_the_lost_and_found_of_a_new_volume_is_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mkfs makes it, for root alone: nobody may have to look into it."""
+    lost = path / "lost+found"
+    lost.mkdir(mode=0o000)
+    real = os.scandir
+
+    def scandir(where: Any = ".") -> Any:
+        assert "lost+found" not in str(where), "only root may look there"
+        return real(where)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    for _ in range(2):
+        logs = open_one(path)
+        logs.open(PARTITION, IDENTITY, {})
+        assert list(logs.replicas()) == [PARTITION]
+        logs.sync()
+        logs.close()
+    assert [one.partition for one in replica_paths(path) if one.aside] == []
+    assert lost.stat().st_mode & 0o777 == 0
 
 
 def test_directories_in_place_of_its_own_files_are_refused(path: Path) -> None:
