@@ -478,11 +478,8 @@ def _refusal(path: Path, sentence: str, code: ErrorCode = ErrorCode.STORAGE_ERRO
 def _unusable(path: Path, error: OSError) -> TidemarkError:
     who = ""
     if isinstance(error, PermissionError):
-        owner = _owner(path)
-        who = (
-            f" for user {os.geteuid()} of the groups {sorted({os.getegid(), *os.getgroups()})}{owner}. On Kubernetes set "
-            "securityContext.fsGroup"
-        )
+        groups = sorted({os.getegid(), *os.getgroups()})
+        who = f" for user {os.geteuid()} of the groups {groups}{_owner(path)}. On Kubernetes set securityContext.fsGroup"
     sentence = f"cannot be used: {error.strerror}{who}. Let this user write to it, or correct log.dirs"
     return _refusal(path, sentence, storage_error("", error).code)
 
