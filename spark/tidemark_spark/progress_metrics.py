@@ -1,0 +1,210 @@
+"""The progress of streaming queries for Prometheus: a listener that counts, and a port of the driver that serves it.
+
+It needs nothing but Spark and the standard library, so a job's image stays as it is. Names are `tidemark_spark_*`, in
+base units; their labels are bounded by the queries of the driver and the partitions they read.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from tidemark_spark.progress import PartitionProgress, partition_progress
+
+DEFAULT_PORT: Final = 9404
+
+_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_FAMILIES: Final = {
+    "query_active": ("gauge", "1 while the query runs, 0 since it ended"),
+    "query_failures_total": ("counter", "Runs of the query that ended with an error"),
+    "batches_total": ("counter", "Micro-batches that are done"),
+    "input_rows_total": ("counter", "Rows that micro-batches have read, from all sources"),
+    "phase_seconds_total": ("counter", "Time that micro-batches took, by Spark's phase; triggerExecution is all of it"),
+    "batch_seconds": ("gauge", "How long the last micro-batch took"),
+    "last_progress_timestamp_seconds": ("gauge", "When the query last ended a micro-batch, or saw nothing new"),
+    "partition_offset": ("gauge", "Offset of the next record to read"),
+    "partition_lag_offsets": ("gauge", "Offsets beyond it when the micro-batch was planned; from PySpark 4.2"),
+    "partition_skipped_offsets": ("gauge", "Offsets that were gone before they were read, since the query began"),
+}
+"""Name, less its prefix: its type and what it says."""
+
+
+@dataclass(slots=True)
+class _Query:
+    """What is counted of one query, over all its runs in this driver."""
+
+    active: bool = True
+    failures: int = 0
+    batches: int = 0
+    rows: int = 0
+    phases_ms: dict[str, int] = field(default_factory=dict)
+    last_batch_ms: int = 0
+    last_progress_s: float = 0.0
+    partitions: list[PartitionProgress] = field(default_factory=list)
+
+
+class QueryMetrics:
+    """Counts what Spark reports of its queries and renders it; safe for several threads.
+
+    A query is known by its name, or by its id where it has none. What has been seen stays until the driver ends, so
+    that a query that failed is still told as one that does not run.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queries: dict[str, _Query] = {}
+        self._names: dict[str, str] = {}
+        """Name by id: the end of a query is told by its id alone."""
+
+    def started(self, query_id: str, name: str | None, now_s: float) -> None:
+        """A query runs."""
+        with self._lock:
+            query = self._named(query_id, name)
+            query.active = True
+            query.last_progress_s = now_s
+
+    def progressed(self, progress: Mapping[str, Any], now_s: float) -> None:
+        """A micro-batch is done; `progress` is Spark's, parsed."""
+        with self._lock:
+            query = self._named(str(progress["id"]), progress.get("name"))
+            phases_ms = {str(phase): int(spent_ms) for phase, spent_ms in (progress.get("durationMs") or {}).items()}
+            query.batches += 1
+            query.rows += sum(int(source.get("numInputRows") or 0) for source in progress.get("sources", ()))
+            for phase, spent_ms in phases_ms.items():
+                query.phases_ms[phase] = query.phases_ms.get(phase, 0) + spent_ms
+            query.last_batch_ms = phases_ms.get("triggerExecution", sum(phases_ms.values()))
+            query.last_progress_s = now_s
+            found = [one for source in progress.get("sources", ()) for one in partition_progress(source)]
+            query.partitions = found or query.partitions
+
+    def idle(self, query_id: str, now_s: float) -> None:
+        """There was nothing new: the query is alive."""
+        with self._lock:
+            self._named(query_id, None).last_progress_s = now_s
+
+    def ended(self, query_id: str, *, failed: bool) -> None:
+        """A query does not run any more."""
+        with self._lock:
+            query = self._named(query_id, None)
+            query.active = False
+            query.failures += failed
+
+    def text(self) -> str:
+        """All of it in Prometheus' text format."""
+        with self._lock:
+            samples: dict[str, list[str]] = {name: [] for name in _FAMILIES}
+            for query, counted in self._queries.items():
+                for name, labels, value in _samples(counted):
+                    shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in {"query": query, **labels}.items())
+                    samples[name].append(f"tidemark_spark_{name}{{{shown}}} {value}")
+        lines: list[str] = []
+        for name, (kind, doc) in _FAMILIES.items():
+            lines += [f"# HELP tidemark_spark_{name} {doc}", f"# TYPE tidemark_spark_{name} {kind}", *samples[name]]
+        return "\n".join(lines) + "\n"
+
+    def _named(self, query_id: str, name: str | None) -> _Query:
+        known = self._names.setdefault(query_id, name or query_id)
+        return self._queries.setdefault(known, _Query())
+
+
+class MetricsListener(StreamingQueryListener):
+    """Serves the metrics of a session's queries at http://host:port/metrics, from the driver.
+
+    spark.streams.addListener(MetricsListener()) is all there is to it; removing it does not close the port, `close`
+    does.
+
+    Args:
+        host: where to listen; all interfaces by default, since Prometheus comes from another machine.
+        port: 0 takes a free one, which `port` then names.
+
+    Raises:
+        OSError: the port is taken.
+    """
+
+    def __init__(self, host: str = "0.0.0.0", port: int = DEFAULT_PORT) -> None:
+        self.metrics = QueryMetrics()
+        self._server = _Server((host, port), self.metrics)
+        self.port = int(self._server.server_address[1])
+        threading.Thread(target=self._server.serve_forever, name="tidemark metrics", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop serving; the port is free afterwards."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - these names are Spark's
+        """It runs."""
+        self.metrics.started(str(event.id), event.name, time.time())
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """A micro-batch is done."""
+        self.metrics.progressed(json.loads(event.progress.json), time.time())
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """There was nothing new."""
+        self.metrics.idle(str(event.id), time.time())
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """It has ended, well or not."""
+        self.metrics.ended(str(event.id), failed=event.exception is not None)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], metrics: QueryMetrics) -> None:
+        super().__init__(address, _Handler)
+        self.metrics = metrics
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        """Answer a scrape."""
+        if self.path.partition("?")[0] not in ("/", "/metrics"):
+            self.send_error(404, "metrics are at /metrics")
+            return
+        body = self.server.metrics.text().encode()
+        self.send_response(200)
+        self.send_header("Content-Type", _CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """A scrape every few seconds is no news."""
+
+
+def _samples(query: _Query) -> Iterator[tuple[str, dict[str, str], float]]:
+    yield "query_active", {}, float(query.active)
+    yield "query_failures_total", {}, query.failures
+    yield "batches_total", {}, query.batches
+    yield "input_rows_total", {}, query.rows
+    for phase, spent_ms in query.phases_ms.items():
+        yield "phase_seconds_total", {"phase": phase}, spent_ms / 1000
+    yield "batch_seconds", {}, query.last_batch_ms / 1000
+    yield "last_progress_timestamp_seconds", {}, query.last_progress_s
+    for one in query.partitions:
+        labels = {"topic": one.topic, "partition": str(one.partition)}
+        yield "partition_offset", labels, one.offset
+        if one.lag_offsets is not None:
+            yield "partition_lag_offsets", labels, one.lag_offsets
+        yield "partition_skipped_offsets", labels, one.skipped_offsets
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

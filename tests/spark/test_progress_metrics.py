@@ -1,0 +1,112 @@
+"""What Prometheus is told of streaming queries."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pyspark.sql import SparkSession
+from tidemark_spark.progress_metrics import MetricsListener, QueryMetrics
+
+from tests.spark.test_progress import offset
+
+
+def progress(*, name: str | None = "copy", lag: bool = True) -> dict[str, Any]:
+    source = {
+        "numInputRows": 20,
+        "startOffset": offset({"0": {"offset": 5}}),
+        "endOffset": offset({"0": {"offset": 25, "skipped": 2}}),
+    }
+    if lag:
+        source["latestOffset"] = offset({"0": {"offset": 70}})
+    return {"id": "q1", "name": name, "durationMs": {"triggerExecution": 1500, "addBatch": 900}, "sources": [source]}
+
+
+def values(text: str) -> dict[tuple[str, ...], float]:
+    """Each sample by its name, less the prefix, and its labels' values, the query's name left out."""
+    return {
+        (
+            sample.name.removeprefix("tidemark_spark_"),
+            *(text for label, text in sample.labels.items() if label != "query"),
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_query_is_told_with_its_batches_rows_phases_and_partitions() -> None:
+    metrics = QueryMetrics()
+    metrics.started("q1", "copy", 90.0)
+    metrics.progressed(progress(), 100.0)
+    metrics.progressed(progress(), 103.5)
+    assert values(metrics.text()) == {
+        ("query_active",): 1,
+        ("query_failures_total",): 0,
+        ("batches_total",): 2,
+        ("input_rows_total",): 40,
+        ("phase_seconds_total", "triggerExecution"): 3.0,
+        ("phase_seconds_total", "addBatch"): 1.8,
+        ("batch_seconds",): 1.5,
+        ("last_progress_timestamp_seconds",): 103.5,
+        ("partition_offset", "flights", "0"): 25,
+        ("partition_lag_offsets", "flights", "0"): 45,
+        ("partition_skipped_offsets", "flights", "0"): 2,
+    }
+
+
+def test_a_lag_that_spark_does_not_report_is_left_out() -> None:
+    metrics = QueryMetrics()
+    metrics.progressed(progress(lag=False), 100.0)
+    told = values(metrics.text())
+    assert ("partition_offset", "flights", "0") in told
+    assert ("partition_lag_offsets", "flights", "0") not in told
+
+
+def test_a_query_that_failed_is_told_as_one_that_does_not_run_until_it_is_started_again() -> None:
+    metrics = QueryMetrics()
+    metrics.started("q1", "copy", 90.0)
+    metrics.ended("q1", failed=True)
+    assert (values(metrics.text())["query_active",], values(metrics.text())["query_failures_total",]) == (0, 1)
+    metrics.started("q1", "copy", 95.0)
+    metrics.ended("q1", failed=False)
+    assert (values(metrics.text())["query_active",], values(metrics.text())["query_failures_total",]) == (0, 1)
+
+
+def test_an_idle_query_is_alive() -> None:
+    metrics = QueryMetrics()
+    metrics.started("q1", "copy", 90.0)
+    metrics.idle("q1", 120.0)
+    assert values(metrics.text())["last_progress_timestamp_seconds",] == 120
+
+
+def test_any_name_of_a_query_is_a_label_that_prometheus_reads_back() -> None:
+    metrics = QueryMetrics()
+    metrics.started("q1", 'a "b" \\ c\nd', 90.0)
+    metrics.started("q2", None, 90.0)
+    families = text_string_to_metric_families(metrics.text())
+    active = next(family for family in families if family.name == "tidemark_spark_query_active")
+    assert [sample.labels["query"] for sample in active.samples] == ['a "b" \\ c\nd', "q2"]
+
+
+def test_a_streaming_query_is_served_from_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    listener = MetricsListener("127.0.0.1", 0)
+    spark.streams.addListener(listener)
+    try:
+        rows = spark.readStream.format("rate").load()
+        query = rows.writeStream.format("noop").queryName("ticks").option("checkpointLocation", str(tmp_path)).start()
+        query.processAllAvailable()
+        query.stop()
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+        with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics") as answer:
+            text = answer.read().decode()
+        assert re.search(r'^tidemark_spark_batches_total\{query="ticks"\} [1-9]', text, re.MULTILINE)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/other")
+    finally:
+        spark.streams.removeListener(listener)
+        listener.close()
