@@ -137,7 +137,7 @@ _OFFICE: Final = Row(
             "Observations by kind; each is in its log with the partition.",
             "short",
             (
-                "sum by (kind) (increase(tidemark_controller_observations_total{C}[$__rate_interval])) > 0",
+                "sum by (kind) (increase(tidemark_controller_observations_total{C}[$__rate_interval]))",
                 "{{kind}}",
             ),
             stacked=True,
