@@ -9,27 +9,29 @@
 ARG PYTHON_IMAGE=python:3.12.12-slim-bookworm@sha256:593bd06efe90efa80dc4eee3948be7c0fde4134606dd40d8dd8dbcade98e669c
 ARG JAVA_IMAGE=eclipse-temurin:17.0.17_10-jre-noble
 
-# ---- Python with the client's, the CLI's and the services' requirements, then the wheel -------------------------
-FROM ${PYTHON_IMAGE} AS build
+# ---- Requirements first: a change in the code does not fetch them again ---------------------------------------
+FROM ${PYTHON_IMAGE} AS requirements
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_PROGRESS_BAR=off
 RUN python3 -c 'import ensurepip, venv' 2>/dev/null \
  || (apt-get update -qq && apt-get install -qq -y --no-install-recommends python3-venv >/dev/null)
 WORKDIR /src
 COPY pyproject.toml constraints.txt build/ca.cr[t] deploy/images/requirements.py ./
-# Requirements first: a change in the code does not fetch them again.
 RUN if [ -f ca.crt ]; then export PIP_CERT=/src/ca.crt; fi \
  && python3 -m venv /opt/build && python3 -m venv /opt/tidemark \
  && /opt/build/bin/pip install -q $(python3 requirements.py build) \
  && /opt/tidemark/bin/pip install -q $(python3 requirements.py base cli server) -c constraints.txt
+
+FROM requirements AS wheel
 COPY README.md hatch_build.py ./
 COPY proto proto
 COPY services services
 COPY spark spark
-RUN /opt/build/bin/pip wheel -q --no-deps --no-build-isolation -w /wheels . \
- && /opt/tidemark/bin/pip install -q --no-deps /wheels/*.whl
-# What nothing of ours imports: Arrow's Flight, its clouds' file systems, headers and tests; pip itself.
+RUN /opt/build/bin/pip wheel -q --no-deps --no-build-isolation -w /wheels .
+
+FROM requirements AS build
+COPY --from=wheel /wheels /wheels
 COPY deploy/images/slim.sh ./
-RUN sh slim.sh /opt/tidemark
+RUN /opt/tidemark/bin/pip install -q --no-deps /wheels/*.whl && sh slim.sh /opt/tidemark
 
 # ---- tidemark: the three services and the CLI --------------------------------------------------------------------
 FROM ${PYTHON_IMAGE} AS tidemark
@@ -41,3 +43,57 @@ ENV PATH=/opt/tidemark/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 USER 10001:10001
 WORKDIR /var/lib/tidemark
 CMD ["tidemark", "--help"]
+
+# ---- Java, and Spark out of PyPI: its jars hold a ZooKeeper, too -------------------------------------------------
+FROM ${JAVA_IMAGE} AS java
+COPY deploy/images/java.sh /tmp/java.sh
+RUN sh /tmp/java.sh /opt/java/openjdk
+
+FROM requirements AS spark-requirements
+RUN if [ -f ca.crt ]; then export PIP_CERT=/src/ca.crt; fi \
+ && /opt/tidemark/bin/pip install -q $(python3 requirements.py spark) -c constraints.txt
+COPY deploy/images/slim-spark.sh ./
+RUN sh slim-spark.sh /opt/tidemark
+
+# ---- tidemark-zookeeper: as the official image is used: zkServer.sh start-foreground, /conf/zoo.cfg, /data -----------
+FROM spark-requirements AS zookeeper-jars
+RUN mkdir -p /opt/zookeeper/lib && cd /opt/tidemark/lib/python3*/site-packages/pyspark/jars \
+ && cp zookeeper-* slf4j-api-* log4j-* netty-* commons-* metrics-core-* snappy-java-* /opt/zookeeper/lib/
+COPY deploy/images/zookeeper /opt/zookeeper
+RUN chmod 0755 /opt/zookeeper/bin/*
+
+FROM ${PYTHON_IMAGE} AS tidemark-zookeeper
+RUN echo 'zookeeper:x:10001:10001::/tmp:/usr/sbin/nologin' >> /etc/passwd && echo 'zookeeper:x:10001:' >> /etc/group \
+ && mkdir -p /conf /data /datalog && chown 10001:10001 /conf /data /datalog
+COPY --from=java /opt/java/openjdk /opt/java/openjdk
+COPY --from=zookeeper-jars /opt/zookeeper /opt/zookeeper
+ENV JAVA_HOME=/opt/java/openjdk ZOOCFGDIR=/conf \
+    PATH=/opt/zookeeper/bin:/opt/java/openjdk/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+USER 10001:10001
+WORKDIR /data
+EXPOSE 2181 2888 3888
+CMD ["zkServer.sh", "start-foreground"]
+
+# ---- tidemark-spark: what Spark's own Kubernetes images do, with the connector and its requirements -----------------
+FROM spark-requirements AS spark-build
+COPY --from=wheel /wheels /wheels
+COPY deploy/images/slim.sh ./
+RUN /opt/tidemark/bin/pip install -q --no-deps /wheels/*.whl && sh slim.sh /opt/tidemark \
+ && ln -s "$(dirname /opt/tidemark/lib/python3*/site-packages/pyspark/__init__.py)" /opt/spark
+COPY spark/pipelines /opt/pipelines
+
+FROM ${PYTHON_IMAGE} AS tidemark-spark
+RUN echo 'spark:x:10001:10001::/tmp:/usr/sbin/nologin' >> /etc/passwd && echo 'spark:x:10001:' >> /etc/group \
+ && mkdir -p /opt/spark-work && chown 10001:10001 /opt/spark-work
+COPY --from=java /opt/java/openjdk /opt/java/openjdk
+COPY --from=spark-build /opt/tidemark /opt/tidemark
+COPY --from=spark-build /opt/spark /opt/spark
+COPY --from=spark-build /opt/pipelines /opt/pipelines
+COPY deploy/images/spark-entrypoint.sh /opt/entrypoint.sh
+RUN chmod 0755 /opt/entrypoint.sh
+ENV JAVA_HOME=/opt/java/openjdk SPARK_HOME=/opt/spark PYSPARK_PYTHON=/opt/tidemark/bin/python \
+    PYSPARK_DRIVER_PYTHON=/opt/tidemark/bin/python PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp \
+    PATH=/opt/tidemark/bin:/opt/spark/bin:/opt/java/openjdk/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+USER 10001:10001
+WORKDIR /opt/spark-work
+ENTRYPOINT ["/opt/entrypoint.sh"]

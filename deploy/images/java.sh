@@ -1,0 +1,15 @@
+#!/bin/sh
+# java.sh PLACE: sees to a Java 17 runtime there; Debian's where the base image has none.
+set -eu
+place=$1
+if [ ! -x "$place/bin/java" ]; then
+    mkdir -p /usr/share/man/man1 "$(dirname "$place")"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends openjdk-17-jre-headless >/dev/null
+    found=$(dirname "$(dirname "$(readlink -f "$(command -v java)")")")
+    # Debian keeps the settings in /etc and links to them: links become files, those that lead nowhere go.
+    find "$found" -xtype l -delete
+    cp -aL "$found" "$place"
+fi
+rm -rf "$place/man" "$place/legal" "$place/docs" "$place/release-notes" "$place/lib/src.zip"
+"$place/bin/java" -version

@@ -1,0 +1,11 @@
+#!/bin/sh
+# slim-spark.sh VENV: takes out of PySpark what no container runs: its examples, and natives of other systems.
+set -eu
+cd "$1"/lib/python3.*/site-packages/pyspark
+rm -rf examples data licenses
+cd jars
+machine=$(uname -m)
+for jar in *-linux-* *-osx-* *-windows-*; do
+    case $jar in *-linux-"$machine".jar | *-linux-aarch_64.jar) ;; *) rm -f "$jar" ;; esac
+done
+if [ "$machine" != aarch64 ]; then rm -f ./*-linux-aarch_64.jar; fi
