@@ -78,8 +78,7 @@ CMD ["zkServer.sh", "start-foreground"]
 FROM spark-requirements AS spark-build
 COPY --from=wheel /wheels /wheels
 COPY deploy/images/slim.sh ./
-RUN /opt/tidemark/bin/pip install -q --no-deps /wheels/*.whl && sh slim.sh /opt/tidemark \
- && ln -s "$(dirname /opt/tidemark/lib/python3*/site-packages/pyspark/__init__.py)" /opt/spark
+RUN /opt/tidemark/bin/pip install -q --no-deps /wheels/*.whl && sh slim.sh /opt/tidemark
 COPY spark/pipelines /opt/pipelines
 
 FROM ${PYTHON_IMAGE} AS tidemark-spark
@@ -87,10 +86,9 @@ RUN echo 'spark:x:10001:10001::/tmp:/usr/sbin/nologin' >> /etc/passwd && echo 's
  && mkdir -p /opt/spark-work && chown 10001:10001 /opt/spark-work
 COPY --from=java /opt/java/openjdk /opt/java/openjdk
 COPY --from=spark-build /opt/tidemark /opt/tidemark
-COPY --from=spark-build /opt/spark /opt/spark
 COPY --from=spark-build /opt/pipelines /opt/pipelines
 COPY deploy/images/spark-entrypoint.sh /opt/entrypoint.sh
-RUN chmod 0755 /opt/entrypoint.sh
+RUN chmod 0755 /opt/entrypoint.sh && ln -s /opt/tidemark/lib/python3*/site-packages/pyspark /opt/spark
 ENV JAVA_HOME=/opt/java/openjdk SPARK_HOME=/opt/spark PYSPARK_PYTHON=/opt/tidemark/bin/python \
     PYSPARK_DRIVER_PYTHON=/opt/tidemark/bin/python PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp \
     PATH=/opt/tidemark/bin:/opt/spark/bin:/opt/java/openjdk/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
