@@ -18,12 +18,13 @@ FIND_PYTHON = found=; for python in $(CANDIDATES); do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$python"; break; fi; \
 	done
 
-.PHONY: help demo test $(PARTS) soak explore bench stubs clean prerequisites
+.PHONY: help demo test test-cluster $(PARTS) soak explore bench stubs clean prerequisites
 
 help: ## what there is
 	@echo "make demo               the main job: real flights, a killed leader, Spark gets every row"
 	@echo "make test               linters, types and all tests"
 	@echo "make lint types unit simulation contract integration chaos spark    one part of them"
+	@echo "make test-cluster       the chart and the images on a real Kubernetes cluster: KUBECONFIG=..., or one of its own from KUBE=DIRECTORY"
 	@echo "make bench NAME=produce one benchmark: produce, latency, compare, durability, failover, controller, log, record, stalls,"
 	@echo "                        many_clients, spark;"
 	@echo "                        ARGS=\"--partitions 1000\" is passed on to it"
@@ -39,6 +40,9 @@ demo: $(READY) ## the main job
 
 test: $(READY) ## everything
 	@$(BIN)/python tests/run.py
+
+test-cluster: $(READY) ## on a real Kubernetes cluster; ARGS="SCENARIO..." some of it
+	@KUBE="$(or $(KUBE),../shared/kube)" $(BIN)/python -m tests.cluster $(ARGS)
 
 ifdef MINUTES
 chaos: $(READY) ## rounds of misfortune for so many minutes

@@ -1,0 +1,119 @@
+"""`python -m tests.cluster [SCENARIO...]`: scenarios on a real Kubernetes cluster, one after the other, on one release.
+
+With KUBECONFIG set it uses that cluster, to which the images docker.io/tidemark/*:dev must be known. Without, it starts
+one with the scripts in the directory $KUBE, and builds and loads the images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+from tests.cluster import basics, day_two
+from tests.cluster.images import TARGETS, build_and_load
+from tests.cluster.kube import Cluster, CommandError
+from tests.cluster.world import World
+
+Scenario = Callable[[World], str]
+
+SCENARIOS: tuple[Scenario, ...] = (
+    basics.install_is_ready,
+    basics.image_is_small,
+    basics.helm_test_passes,
+    basics.records_go_through,
+    basics.mistakes_are_refused,
+    basics.apply_tells_differences,
+    day_two.rolling_restart_loses_nothing,
+    day_two.deleted_pod_comes_back_with_its_volume,
+    day_two.brokers_are_added,
+    day_two.brokers_are_removed,
+    day_two.node_is_cut_off,
+    day_two.uninstall_leaves_the_volumes,
+    day_two.another_clusters_volume_is_refused,
+)
+"""In this order: later ones find what earlier ones have left. The first makes the release."""
+
+ON_OUR_OWN: frozenset[Scenario] = frozenset({day_two.node_is_cut_off})
+"""Those that need a cluster whose nodes can be cut off."""
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status 0: all passed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    names = [scenario.__name__ for scenario in SCENARIOS]
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"which (all): {', '.join(names)}")
+    parser.add_argument("--namespace", default="tidemark-test", help="made, and deleted at the end (%(default)s)")
+    parser.add_argument("--no-images", action="store_true", help="the images are loaded already")
+    parser.add_argument("--keep", action="store_true", help="leave namespace and cluster as they are")
+    given = parser.parse_args(arguments)
+    unknown = set(given.scenarios) - set(names)
+    if unknown:
+        parser.error(f"no such scenario: {', '.join(sorted(unknown))}")
+    chosen = [scenario for scenario in SCENARIOS if not given.scenarios or scenario.__name__ in given.scenarios]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    world = World(Cluster(given.namespace))
+    if not world.cluster.own:
+        chosen = [scenario for scenario in chosen if scenario not in ON_OUR_OWN]
+    try:
+        prepare(world, images=not given.no_images)
+        passed, failed = run(world, chosen)
+    finally:
+        if not given.keep:
+            world.end()
+            world.cluster.down()
+    for name, number in world.numbers.items():
+        print(f"{name}: {number}")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def prepare(world: World, *, images: bool) -> None:
+    """The cluster, the images on its nodes, an empty namespace, the client pod."""
+    begun_s = time.monotonic()
+    world.cluster.up()
+    print(f"the cluster runs [{time.monotonic() - begun_s:.0f} s]", flush=True)
+    if images and world.cluster.own:
+        for target in TARGETS:
+            begun_s = time.monotonic()
+            build_and_load(world.cluster, target)
+            print(f"{target} is built and loaded [{time.monotonic() - begun_s:.0f} s]", flush=True)
+    world.begin()
+    world.client()
+
+
+def run(world: World, scenarios: list[Scenario]) -> tuple[int, int]:
+    """Run them in order; gives how many passed and failed. Without a release the rest has failed, too."""
+    passed = failed = 0
+    for index, scenario in enumerate(scenarios):
+        sentence = (scenario.__doc__ or scenario.__name__).splitlines()[0].rstrip(".")
+        begun_s = time.monotonic()
+        try:
+            outcome = scenario(world)
+        except (AssertionError, CommandError) as error:
+            failed += 1
+            print(f"not ok [{time.monotonic() - begun_s:.0f} s] {sentence}\n{error}\n{evidence(world)}", flush=True)
+            if scenario is SCENARIOS[0] and isinstance(error, CommandError):
+                failed += len(scenarios) - index - 1
+                break
+        else:
+            passed += 1
+            print(f"ok [{time.monotonic() - begun_s:.0f} s] {sentence}: {outcome}", flush=True)
+    return passed, failed
+
+
+def evidence(world: World) -> str:
+    """What a person would look at first."""
+    try:
+        pods = world.cluster.kubectl("get", "pods", "-o", "wide")
+        events = world.cluster.kubectl("get", "events", "--sort-by=.lastTimestamp")
+    except CommandError as error:
+        return str(error)
+    return pods + os.linesep.join(events.splitlines()[-15:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,162 @@
+"""What happens to a release that is in use: upgrades, pods and nodes that go, brokers more and less, other volumes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from tests.cluster.basics import values_of
+from tests.cluster.kube import wait_for
+from tests.cluster.world import RELEASE, World, is_ready, no_record_lost
+
+_BROKER: Final = f"{RELEASE}-broker"
+_PARTITIONS: Final = 300
+_PAUSE_S_MAX: Final = 2.0
+_BACK_S: Final = 180.0
+_CUT_S: Final = 30.0
+"""Longer than a broker's session with ZooKeeper, shorter than a node's pods are tolerated on a lost node."""
+
+
+def rolling_restart_loses_nothing(world: World) -> str:
+    """A rolling restart of three brokers with 300 partitions under load loses nothing and stops nobody for 2 s."""
+    world.cli("topic", "create", "load", "--partitions", str(_PARTITIONS), "--replication-factor", "3", *_TWO)
+    world.wait_until_in_sync(60)
+    before = _uids(world)
+    load = world.load("load")
+    begun_s = time.monotonic()
+    world.upgrade(broker__podAnnotations__round="first")
+    rolled_s = time.monotonic() - begun_s
+    report = load.end()
+    kept = no_record_lost(report)
+    after = _uids(world)
+    assert not set(before.values()) & set(after.values()), f"not all were restarted: {before}, {after}"
+    longest_s = report["longest_wait_s"]
+    world.numbers["rolling restart, longest pause of a producer"] = f"{longest_s:.2f} s"
+    world.numbers["rolling restart of three brokers, 300 partitions"] = f"{rolled_s:.0f} s; {kept}"
+    assert longest_s <= _PAUSE_S_MAX, f"{kept}; but the longest waits were {report['longest_waits']}"
+    return f"{kept}; longest pause {longest_s:.2f} s; rolled in {rolled_s:.0f} s"
+
+
+def deleted_pod_comes_back_with_its_volume(world: World) -> str:
+    """A broker's pod that is killed comes back with its volume and into its ISRs; nothing is lost meanwhile."""
+    name = f"{_BROKER}-1"
+    claims = _claims(world, name)
+    before = _uids(world)[name]
+    load = world.load("load")
+    world.cluster.kubectl("delete", "pod", name, "--grace-period=0", "--force")
+    took_s = wait_for(
+        f"{name} ready again",
+        _BACK_S,
+        lambda: (
+            name in (pods := world.broker_pods()) and pods[name]["metadata"]["uid"] != before and is_ready(pods[name])
+        ),
+    )
+    report = load.end()
+    world.wait_until_in_sync(60)
+    assert _claims(world, name) == claims
+    return f"ready after {took_s:.0f} s; {no_record_lost(report)}; longest pause {report['longest_wait_s']:.2f} s"
+
+
+def brokers_are_added(world: World) -> str:
+    """Three brokers become five: `helm upgrade`, then `tidemark cluster add-brokers` gives them their share."""
+    load = world.load("load")
+    world.upgrade(broker__replicas="5")
+    world.cli("cluster", "add-brokers", "3", "4", "--yes", timeout_s=300)
+    kept = no_record_lost(load.end())
+    share = _replicas(world)
+    assert all(share.get(broker, 0) > _PARTITIONS // 3 for broker in range(5)), share
+    return f"{kept}; replicas of each broker: {share}"
+
+
+def brokers_are_removed(world: World) -> str:
+    """Five become three: `tidemark cluster remove-brokers` empties them, then `helm upgrade` stops their pods."""
+    load = world.load("load")
+    world.cli("cluster", "remove-brokers", "3", "4", "--yes", timeout_s=300)
+    share = _replicas(world)
+    assert not {3, 4} & set(share), share
+    world.upgrade(broker__replicas="3")
+    kept = no_record_lost(load.end())
+    wait_for("three pods", 60, lambda: len(world.broker_pods()) == 3)
+    return f"{kept}; replicas of each broker: {share}"
+
+
+def node_is_cut_off(world: World) -> str:
+    """A node that is cut off takes a broker and a ZooKeeper with it; the rest goes on, and it catches up later."""
+    load = world.load("load")
+    world.cluster.cut_off(3)
+    try:
+        wait_for("its broker out of the ISRs", 60, lambda: _under_replicated(world) > 0)
+        time.sleep(_CUT_S)  # not for a state: it shall be away so long
+    finally:
+        world.cluster.reconnect(3)
+    back_s = world.wait_until_in_sync(_BACK_S)
+    report = load.end()
+    world.wait_until_ready(3, _BACK_S)
+    return f"{no_record_lost(report)}; longest pause {report['longest_wait_s']:.2f} s; in sync {back_s:.0f} s after"
+
+
+def uninstall_leaves_the_volumes(world: World) -> str:
+    """`helm uninstall` leaves the claims, and an install on top of them finds the cluster and its records."""
+    claims = _claims(world)
+    identity = world.cli_json("cluster", "describe")["cluster_id"]
+    values = values_of(world, "kept")
+    world.cluster.helm("uninstall", RELEASE, "--wait", "--timeout", "180s", timeout_s=200)
+    assert _claims(world) == claims
+    begun_s = time.monotonic()
+    world.install()
+    took_s = time.monotonic() - begun_s
+    assert world.cli_json("cluster", "describe")["cluster_id"] == identity
+    assert values_of(world, "kept") == values
+    return f"{len(claims)} claims stayed; ready again after {took_s:.0f} s with {len(values):,} records"
+
+
+def another_clusters_volume_is_refused(world: World) -> str:
+    """A broker whose volume belongs to another cluster refuses to start, and its pod's termination message says why."""
+    world.cluster.helm("uninstall", RELEASE, "--wait", "--timeout", "180s", timeout_s=200)
+    ensemble = [claim for claim in _claims(world) if "zookeeper" in claim]
+    world.cluster.kubectl("delete", "pvc", *ensemble)
+    world.install_only()
+    said: dict[str, str] = {}
+
+    def refused() -> bool:
+        said.update({name: message for name, pod in world.broker_pods().items() if (message := _last_words(pod))})
+        return len(said) == 3
+
+    wait_for("three brokers that refuse", _BACK_S, refused)
+    assert all("cluster" in message for message in said.values()), said
+    return said[f"{_BROKER}-0"][:200]
+
+
+_TWO: Final = ("--config", "min.insync.replicas=2")
+
+
+def _uids(world: World) -> dict[str, str]:
+    return {name: pod["metadata"]["uid"] for name, pod in world.broker_pods().items()}
+
+
+def _claims(world: World, pod: str = "") -> list[str]:
+    claims = world.cluster.objects("pvc")["items"]
+    return sorted(claim["metadata"]["name"] for claim in claims if pod in claim["metadata"]["name"])
+
+
+def _under_replicated(world: World) -> int:
+    count: int = world.cli_json("cluster", "describe")["under_replicated_count"]
+    return count
+
+
+def _replicas(world: World) -> dict[int, int]:
+    """How many replicas of the topic `load` each broker has."""
+    share: dict[int, int] = {}
+    for partition in world.cli_json("topic", "describe", "load")[0]["partitions"]:
+        for broker in partition["replicas"]:
+            share[broker] = share.get(broker, 0) + 1
+    return dict(sorted(share.items()))
+
+
+def _last_words(pod: dict[str, Any]) -> str:
+    """The termination message of a pod's container, of this or the last life; empty: none."""
+    for status in pod["status"].get("containerStatuses", []):
+        for state in (status.get("state", {}), status.get("lastState", {})):
+            if message := state.get("terminated", {}).get("message"):
+                return str(message).strip()
+    return ""

@@ -1,0 +1,71 @@
+"""The images for a cluster that has no registry: built with an engine of its own, measured, loaded on every node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Final
+
+from tests.cluster.kube import ROOT, Cluster
+
+TARGETS: Final = ("tidemark", "tidemark-zookeeper", "tidemark-spark")
+TAG: Final = "dev"
+_BASE: Final = "docker.io/kt/python:1"
+_BUILD_TIMEOUT_S: Final = 900.0
+
+
+def reference(target: str) -> str:
+    """An image's name as a pod names it."""
+    return f"docker.io/tidemark/{target}:{TAG}"
+
+
+def build_and_load(cluster: Cluster, target: str) -> None:
+    """Build one target of the Dockerfile on the scripts' base image, and load it on every node."""
+    base = cluster.programs / "python.tar"
+    if not base.exists():
+        cluster.script("python-image.sh", _BASE, str(base), timeout_s=_BUILD_TIMEOUT_S)
+    _authorities()
+    archive = archive_of(cluster, target)
+    cluster.script(
+        "docker-build.sh",
+        str(archive),
+        reference(target),
+        str(ROOT),
+        str(base),
+        timeout_s=_BUILD_TIMEOUT_S,
+        BUILD_FLAGS=f"--target {target} --build-arg PYTHON_IMAGE={_BASE} --build-arg JAVA_IMAGE={_BASE}",
+    )
+    cluster.script("cluster.sh", "load", str(archive), timeout_s=_BUILD_TIMEOUT_S)
+
+
+def archive_of(cluster: Cluster, target: str) -> Path:
+    """Where an image's archive is kept."""
+    return cluster.programs.parent / f"{target}.tar"
+
+
+def unpacked_megabytes(archive: Path) -> float:
+    """The size of an image's files, in MB of 1,000,000 bytes: all layers, unpacked."""
+    total = 0
+    with tarfile.open(archive) as image:
+        for member in image:
+            if not member.isfile() or member.name.endswith(".json"):
+                continue
+            file = image.extractfile(member)
+            assert file is not None
+            try:
+                with tarfile.open(fileobj=file, mode="r|*") as layer:
+                    total += sum(inner.size for inner in layer if inner.isfile())
+            except tarfile.ReadError:
+                continue  # not a layer
+    return total / 1e6
+
+
+def _authorities() -> None:
+    """Give the build the authorities that pip is told of here, as it would fetch nothing through a proxy otherwise."""
+    certificates = os.environ.get("PIP_CERT")
+    place = ROOT / "build" / "ca.crt"
+    if certificates and not place.exists():
+        place.parent.mkdir(exist_ok=True)
+        shutil.copyfile(certificates, place)

@@ -1,0 +1,154 @@
+"""Commands on a Kubernetes cluster: a given one (KUBECONFIG), or one of its own that the scripts in $KUBE start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+_NODES: Final = "3"
+_VOLUMES_PER_NODE: Final = "20"
+_UP_TIMEOUT_S: Final = 1500.0
+"""Building the cluster's programs included; a minute once they are there."""
+_COMMAND_TIMEOUT_S: Final = 120.0
+
+
+class CommandError(Exception):
+    """A command ended with another status than 0, or not in time."""
+
+
+class Cluster:
+    """A cluster and one namespace in it.
+
+    Args:
+        namespace: where `kubectl` and `helm` act.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self._given = bool(os.environ.get("KUBECONFIG"))
+        self._scripts = (ROOT / os.environ.get("KUBE", "")).resolve()
+        state = Path(os.environ.get("TMPDIR", "/tmp")) / "kt"
+        self._environment = {
+            "KT_NODES": _NODES,
+            "KT_PVS": _VOLUMES_PER_NODE,
+            "KT_BIN": str(state / "bin"),
+            "KT_STATE": str(state / "state"),
+            **os.environ,
+        }
+        self._started = False
+
+    @property
+    def own(self) -> bool:
+        """Whether it is one that the scripts start: nodes can be stopped, images loaded."""
+        return not self._given
+
+    @property
+    def programs(self) -> Path:
+        """Where the scripts keep programs and base images."""
+        return Path(self._environment["KT_BIN"])
+
+    def up(self) -> None:
+        """Start a cluster of its own, unless one is given or runs already."""
+        if self._given or (Path(self._environment["KT_STATE"]) / "init.pid").exists():
+            return
+        if not (self._scripts / "cluster.sh").exists():
+            raise CommandError(
+                f"no cluster: set KUBECONFIG, or KUBE to scripts that start one; none in {self._scripts}"
+            )
+        self.programs.mkdir(parents=True, exist_ok=True)
+        for command in (["deps.sh"], ["get-helm.sh", str(self.programs)], ["build.sh", str(self.programs)]):
+            self.script(*command, timeout_s=_UP_TIMEOUT_S)
+        self.script("cluster.sh", "up", timeout_s=_UP_TIMEOUT_S)
+        self._started = True
+
+    def down(self) -> None:
+        """Stop what `up` has started."""
+        if self._started:
+            self.script("cluster.sh", "down")
+
+    def script(self, name: str, *arguments: str, timeout_s: float = _COMMAND_TIMEOUT_S, **more: str) -> str:
+        """Run one of the scripts in $KUBE; `more`: environment variables."""
+        return _run([str(self._scripts / name), *arguments], timeout_s, env={**self._environment, **more})
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = _COMMAND_TIMEOUT_S) -> str:
+        """Run kubectl in the namespace; gives its output."""
+        return self._command(["kubectl", "-n", self.namespace, *arguments], stdin, timeout_s)
+
+    def helm(self, *arguments: str, timeout_s: float = _COMMAND_TIMEOUT_S) -> str:
+        """Run helm in the namespace; gives its output."""
+        return self._command(["helm", "-n", self.namespace, *arguments], None, timeout_s)
+
+    def objects(self, *arguments: str) -> dict[str, Any]:
+        """What `kubectl get ARGUMENTS -o json` says."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
+        return found
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        """Begin a kubectl whose output is read later."""
+        return subprocess.Popen(
+            [*self._prefix(), "kubectl", "-n", self.namespace, *arguments],
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def cut_off(self, node: int) -> None:
+        """Nothing reaches a node (of our own cluster, not the first) or comes from it any more, until `reconnect`."""
+        self._link(node, "down")
+
+    def reconnect(self, node: int) -> None:
+        """Undo `cut_off`."""
+        self._link(node, "up")
+
+    def _link(self, node: int, state: str) -> None:
+        first = (Path(self._environment["KT_STATE"]) / "init.pid").read_text(encoding="ascii").strip()
+        inside = ["nsenter", "-t", first, "--net", "--"]
+        _run([*inside, "ip", "link", "set", f"to-{node}", state], _COMMAND_TIMEOUT_S, env=self._environment)
+
+    def _prefix(self) -> list[str]:
+        return [] if self._given else [str(self._scripts / "cluster.sh"), "exec"]
+
+    def _command(self, command: Sequence[str], stdin: str | None, timeout_s: float) -> str:
+        return _run([*self._prefix(), *command], timeout_s, env=self._environment, stdin=stdin)
+
+
+def _run(command: Sequence[str], timeout_s: float, *, env: dict[str, str], stdin: str | None = None) -> str:
+    try:
+        done = subprocess.run(
+            command, env=env, input=stdin or "", capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CommandError(f"not done after {timeout_s:g} s: {' '.join(command)}") from error
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip())[-2000:]
+        raise CommandError(f"status {done.returncode}: {' '.join(command)[:300]}\n{said}")
+    return done.stdout
+
+
+def wait_for(what: str, timeout_s: float, look: Callable[[], object], pause_s: float = 0.5) -> float:
+    """Look until `look` gives something true, a failing command being nothing; gives the seconds that it took.
+
+    Raises:
+        AssertionError: it did not become true in time; says what was seen last.
+    """
+    begun_s = time.monotonic()
+    seen: object = None
+    while time.monotonic() - begun_s < timeout_s:
+        try:
+            seen = look()
+        except CommandError as error:
+            seen = error
+        else:
+            if seen:
+                return time.monotonic() - begun_s
+        time.sleep(pause_s)
+    raise AssertionError(f"after {timeout_s:g} s still not: {what} (last seen: {seen})")

@@ -1,0 +1,132 @@
+"""Runs inside a pod: producers that note every acknowledgement, until a file appears; then a consumer looks for each.
+
+    python load.py TOPIC STOP_FILE [PRODUCERS]
+
+Each producer sends one record after the other, waiting for each, to the topic's partitions in turn: its longest wait is
+its longest pause. Prints "loading" once every producer has had an answer, and at the end one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tidemark.client import AdminClient, Consumer, Producer, TidemarkError
+
+_INTERVAL_S = 0.02
+_DELIVERY_MS = 60_000
+_QUIET_S = 20.0
+"""A consumer that hears nothing for so long gives up."""
+
+
+@dataclass
+class Account:
+    """What a producer was told, and how long it waited."""
+
+    acknowledged: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+    waits: list[tuple[float, str, int]] = field(default_factory=list)
+    """The longest ones: seconds, when it began, partition."""
+
+    def waited(self, seconds: float, partition: int) -> None:
+        """Keep the ten longest waits."""
+        began = datetime.now(UTC).timestamp() - seconds
+        self.waits.append((round(seconds, 3), datetime.fromtimestamp(began, UTC).strftime("%H:%M:%S.%f"), partition))
+        self.waits = sorted(self.waits, reverse=True)[:10]
+
+
+def produce(topic: str, partitions: list[int], name: str, account: Account, stop: threading.Event) -> None:
+    """Send and wait, until told to stop."""
+    with Producer(delivery_timeout_ms=_DELIVERY_MS) as producer:
+        number = 0
+        while not stop.wait(_INTERVAL_S):
+            partition = partitions[number % len(partitions)]
+            value = f"{name}-{number}".encode()
+            number += 1
+            begun_s = time.monotonic()
+            try:
+                where = producer.send(topic, value, partition=partition).result()
+            except TidemarkError as error:
+                account.failed.append(f"{error.code.name}: {error.message}")
+            else:
+                account.acknowledged[(where.partition, where.offset)] = value
+            account.waited(time.monotonic() - begun_s, partition)
+
+
+def lost(topic: str, acknowledged: dict[tuple[int, int], bytes]) -> tuple[int, list[str]]:
+    """How many records there are in all, and the acknowledged ones that are not where they were said to be."""
+    missing = dict(acknowledged)
+    read = 0
+    with Consumer() as consumer:
+        assigned = consumer.assign(topic)
+        ends = consumer.end_offsets()
+        behind = {where for where in assigned if ends[where] > 0}
+        quiet_since_s = time.monotonic()
+        while behind and time.monotonic() - quiet_since_s < _QUIET_S:
+            batch = consumer.poll(1.0)
+            if batch is None:
+                continue
+            quiet_since_s = time.monotonic()
+            read += batch.rows.num_rows
+            columns = batch.rows.to_pydict()
+            for offset, value in zip(columns["offset"], columns["value"], strict=True):
+                if missing.get((batch.partition, offset)) == value:
+                    del missing[(batch.partition, offset)]
+            behind = {where for where in behind if consumer.position(where) < ends[where]}
+    return read, [f"{partition}@{offset}: {value!r}" for (partition, offset), value in missing.items()]
+
+
+def say(line: str) -> None:
+    """To whoever reads this process's output, at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main(topic: str, stop_file: Path, producers: int) -> None:
+    """Load, stop, look, report."""
+    with AdminClient() as admin:
+        (view,) = admin.describe_topics([topic])
+    count = len(view.partitions)
+    stop = threading.Event()
+    accounts = [Account() for _ in range(producers)]
+    threads = [
+        threading.Thread(
+            target=produce, args=(topic, list(range(number, count, producers)), f"p{number}", account, stop)
+        )
+        for number, account in enumerate(accounts)
+    ]
+    begun_s = time.monotonic()
+    for thread in threads:
+        thread.start()
+    while not all(account.acknowledged or account.failed for account in accounts):
+        time.sleep(0.1)
+    say("loading")
+    while not stop_file.exists():
+        time.sleep(0.1)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    seconds = time.monotonic() - begun_s
+    acknowledged = {where: value for account in accounts for where, value in account.acknowledged.items()}
+    read, missing = lost(topic, acknowledged)
+    report = {
+        "acknowledged": sum(len(account.acknowledged) for account in accounts),
+        "distinct": len(acknowledged),
+        "failed": [failure for account in accounts for failure in account.failed][:10],
+        "seconds": round(seconds, 1),
+        "longest_wait_s": max(account.waits[0][0] for account in accounts),
+        "longest_waits": sorted((wait for account in accounts for wait in account.waits), reverse=True)[:10],
+        "read": read,
+        "lost": len(missing),
+        "lost_examples": missing[:10],
+    }
+    say(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 6)

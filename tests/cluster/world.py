@@ -1,0 +1,185 @@
+"""The release under test: installed, upgraded, spoken to from a client pod, loaded by producers in another."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+from tests.cluster.images import reference
+from tests.cluster.kube import ROOT, Cluster, CommandError, wait_for
+
+RELEASE: Final = "tidemark"
+CHART: Final = ROOT / "charts" / "tidemark"
+VALUES: Final = Path(__file__).with_name("values.yaml")
+CLIENT: Final = "client"
+_LOAD: Final = Path(__file__).with_name("load.py")
+_STOP_FILE: Final = "/tmp/stop"
+_INSTALL_TIMEOUT_S: Final = 300.0
+_LOAD_TIMEOUT_S: Final = 180.0
+
+_CLIENT_POD: Final[dict[str, Any]] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": CLIENT},
+    "spec": {
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [
+            {
+                "name": "client",
+                "image": reference("tidemark"),
+                "imagePullPolicy": "Never",
+                "command": ["sleep", "infinity"],
+                "env": [
+                    {"name": "TIDEMARK_BOOTSTRAP", "value": f"{RELEASE}-bootstrap:9192"},
+                    {"name": "TIDEMARK_ADMIN", "value": f"{RELEASE}-admin:9194"},
+                ],
+                "securityContext": {
+                    "readOnlyRootFilesystem": True,
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+                "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],
+            }
+        ],
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
+    },
+}
+
+
+class World:
+    """One release in a namespace of its own that admits nothing but Pod Security's restricted pods.
+
+    Attributes:
+        numbers: what was measured, by name.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.numbers: dict[str, str] = {}
+        self._sets: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """Make the namespace; one that an earlier run has left goes first."""
+        self.end()
+        self.cluster.kubectl("create", "namespace", self.cluster.namespace)
+        self.cluster.kubectl(
+            "label", "namespace", self.cluster.namespace, "pod-security.kubernetes.io/enforce=restricted"
+        )
+
+    def end(self) -> None:
+        """Delete the namespace and all that is in it, claims included; without the patience that brokers ask for."""
+        with contextlib.suppress(CommandError):  # there may be neither release nor namespace
+            self.cluster.helm("uninstall", RELEASE)
+            self.cluster.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
+        self.cluster.kubectl("delete", "namespace", self.cluster.namespace, "--ignore-not-found", timeout_s=180)
+
+    def install(self) -> None:
+        """`helm install --wait`."""
+        self._helm("install", "--wait")
+
+    def install_only(self) -> None:
+        """`helm install`, of what is not going to be ready."""
+        self._helm("install")
+
+    def upgrade(self, **sets: str) -> None:
+        """`helm upgrade --wait` with further values, which stay; a double underscore is a dot."""
+        self._sets |= {name.replace("__", "."): value for name, value in sets.items()}
+        self._helm("upgrade", "--wait")
+
+    def client(self) -> None:
+        """Start the client pod; on the first node of a cluster of our own, as the others may be cut off."""
+        node = {"kubernetes.io/hostname": "node-1"} if self.cluster.own else {}
+        pod = _CLIENT_POD | {"spec": _CLIENT_POD["spec"] | {"nodeSelector": node}}
+        self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+        self.cluster.kubectl("wait", "--for=condition=Ready", f"pod/{CLIENT}", "--timeout=60s")
+
+    def cli(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120.0) -> str:
+        """Run `tidemark ARGUMENTS` in the client pod; gives its output."""
+        return self.cluster.kubectl(
+            "exec", "-i", CLIENT, "--", "tidemark", *arguments, stdin=stdin, timeout_s=timeout_s
+        )
+
+    def cli_json(self, *arguments: str) -> Any:
+        """What `tidemark ARGUMENTS --output json` says."""
+        return json.loads(self.cli(*arguments, "--output", "json"))
+
+    def broker_pods(self) -> dict[str, dict[str, Any]]:
+        """The brokers' pods by name."""
+        selector = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=broker"
+        return {pod["metadata"]["name"]: pod for pod in self.cluster.objects("pods", "-l", selector)["items"]}
+
+    def wait_until_ready(self, brokers: int, timeout_s: float) -> float:
+        """Until so many brokers' pods are ready; gives the seconds that it took."""
+        return wait_for(
+            f"{brokers} brokers ready",
+            timeout_s,
+            lambda: sum(is_ready(pod) for pod in self.broker_pods().values()) == brokers,
+        )
+
+    def wait_until_in_sync(self, timeout_s: float) -> float:
+        """Until no partition lacks a replica; gives the seconds that it took."""
+        return wait_for(
+            "every replica in its ISR",
+            timeout_s,
+            lambda: self.cli_json("cluster", "describe")["under_replicated_count"] == 0,
+        )
+
+    def load(self, topic: str) -> Load:
+        """Begin producing to a topic."""
+        self.cluster.kubectl("exec", CLIENT, "--", "rm", "-f", _STOP_FILE)
+        return Load(self.cluster, topic)
+
+    def _helm(self, command: str, *more: str) -> None:
+        sets = [f"--set={name}={value}" for name, value in self._sets.items()]
+        timeout = f"--timeout={_INSTALL_TIMEOUT_S:g}s"
+        arguments = (command, RELEASE, str(CHART), "-f", str(VALUES), *sets, timeout, *more)
+        self.cluster.helm(*arguments, timeout_s=_INSTALL_TIMEOUT_S + 30)
+
+
+class Load:
+    """Producers in the client pod that note every acknowledgement (load.py)."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self._cluster = cluster
+        program = _LOAD.read_text(encoding="utf-8")
+        self._process: subprocess.Popen[str] = cluster.begin(
+            "exec", CLIENT, "--", "python", "-c", program, topic, _STOP_FILE
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if line.strip() != "loading":
+            _, said = self._process.communicate(timeout=30)
+            raise CommandError(f"the load did not begin: {line}{said[-2000:]}")
+
+    def end(self) -> dict[str, Any]:
+        """Stop, read everything back; gives the report of load.py."""
+        self._cluster.kubectl("exec", CLIENT, "--", "touch", _STOP_FILE)
+        output, said = self._process.communicate(timeout=_LOAD_TIMEOUT_S)
+        if self._process.returncode:
+            raise CommandError(f"the load failed: {said[-2000:]}")
+        report: dict[str, Any] = json.loads(output.splitlines()[-1])
+        return report
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    """Whether a pod is ready and not about to go."""
+    conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", [])}
+    return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
+
+
+def no_record_lost(report: dict[str, Any]) -> str:
+    """Assert it of a load's report; gives a phrase for people.
+
+    Raises:
+        AssertionError: a record that was acknowledged is not where it was said to be, or one failed.
+    """
+    assert report["acknowledged"] > 0, report
+    assert report["distinct"] == report["acknowledged"], f"two records at one offset: {report}"
+    assert report["lost"] == 0, report
+    assert not report["failed"], report
+    return f"{report['acknowledged']:,} records acknowledged in {report['seconds']:g} s, 0 lost"
