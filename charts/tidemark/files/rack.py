@@ -1,0 +1,59 @@
+"""Writes a broker's file of settings with the rack that its node stands in; run once before the broker starts.
+
+Environment: NODE_NAME, RACK_LABEL, and CONFIG_FROM and CONFIG_TO, paths. The node is asked of the API server that the
+environment names, as the service account whose token is mounted. A node without the label gives no rack.
+"""
+
+import json
+import os
+import ssl
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ACCOUNT = Path(os.environ.get("ACCOUNT_DIRECTORY", "/var/run/secrets/kubernetes.io/serviceaccount"))
+ATTEMPTS = 10
+PAUSE_S = 1.0
+
+
+def labels_of(node: str) -> dict[str, str]:
+    """The labels of a node; raises OSError where the API server does not say."""
+    host = os.environ["KUBERNETES_SERVICE_HOST"]
+    host = f"[{host}]" if ":" in host else host
+    scheme = os.environ.get("API_SCHEME", "https")
+    url = f"{scheme}://{host}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}/api/v1/nodes/{node}"
+    token = (ACCOUNT / "token").read_text().strip()
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt")) if scheme == "https" else None
+    with urllib.request.urlopen(request, timeout=5, context=context) as answer:
+        labels = json.load(answer)["metadata"].get("labels", {})
+    return {str(name): str(value) for name, value in labels.items()}
+
+
+def main() -> int:
+    """Exit status 1, with a sentence, where the node cannot be read: a broker in no rack is placed wrongly."""
+    node, label = os.environ["NODE_NAME"], os.environ["RACK_LABEL"]
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            rack = labels_of(node).get(label, "")
+            break
+        except urllib.error.HTTPError as error:
+            why = f"HTTP {error.code}: its service account must be allowed to get nodes, or set rack.source: none"
+        except OSError as error:
+            why = str(error)
+        print(f"node {node} could not be read, attempt {attempt} of {ATTEMPTS}: {why}", file=sys.stderr, flush=True)
+        if attempt == ATTEMPTS:
+            return 1
+        time.sleep(PAUSE_S)
+    settings = Path(os.environ["CONFIG_FROM"]).read_text()
+    if rack:
+        settings += f"\nbroker.rack: {json.dumps(rack)}\n"
+    Path(os.environ["CONFIG_TO"]).write_text(settings)
+    print(f"node {node}: {label} is {rack!r}" if rack else f"node {node} has no label {label}: no rack", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

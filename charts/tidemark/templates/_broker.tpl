@@ -1,0 +1,10 @@
+{{- define "tidemark.brokerId" -}}
+- name: TIDEMARK_BROKER_ID
+  valueFrom:
+    fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}
+{{- end -}}
+
+{{/* The wait before the stop, the stop, and a little for what nobody foresaw. */}}
+{{- define "tidemark.brokerGraceSeconds" -}}
+{{- add (int .Values.broker.safeToRestartWaitSeconds) (int .Values.broker.shutdownSeconds) 10 -}}
+{{- end -}}

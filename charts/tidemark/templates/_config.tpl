@@ -1,0 +1,66 @@
+{{/* A value of a setting as its text: whole numbers that YAML made floats of stay whole. */}}
+{{- define "tidemark.setting" -}}
+{{- if and (kindIs "float64" .) (eq . (floor .)) -}}
+{{ printf "%.0f" . | quote }}
+{{- else -}}
+{{ . | toString | quote }}
+{{- end -}}
+{{- end -}}
+
+{{/* The settings of a service, (list $ component): the chart's, everybody's, its own; later ones come before. */}}
+{{- define "tidemark.settings" -}}
+{{- $root := index . 0 -}}{{- $component := index . 1 -}}
+{{- $settings := dict "zookeeper.connect" (include "tidemark.zookeeperConnect" $root) "log.format" "json" -}}
+{{- if eq $component "broker" -}}
+{{- $dirs := list -}}
+{{- range $root.Values.broker.logDirs -}}{{- $dirs = append $dirs (printf "/var/lib/tidemark/%s/log" .name) -}}{{- end -}}
+{{- $_ := set $settings "log.dirs" (join "," $dirs) -}}
+{{- $_ := set $settings "admin.address" (include "tidemark.adminAddress" $root) -}}
+{{- $_ := set $settings "log.dirs.trust.boot.id" "false" -}}
+{{- $_ := set $settings "offsets.topic.replication.factor" (int $root.Values.topics.replicationFactor) -}}
+{{- else if eq $component "admin" -}}
+{{- $_ := set $settings "advertised.listeners" (include "tidemark.adminAddress" $root) -}}
+{{- $_ := set $settings "default.replication.factor" (int $root.Values.topics.replicationFactor) -}}
+{{- end -}}
+{{- $given := merge (deepCopy (index $root.Values $component).config) $root.Values.config -}}
+{{- range $key, $value := merge (deepCopy $given) $settings }}
+{{ $key }}: {{ include "tidemark.setting" $value }}
+{{- end }}
+{{- end -}}
+
+{{/* Where the file of a broker lies: one for all, or one for each where their external addresses differ. */}}
+{{- define "tidemark.configMapData" -}}
+{{- $root := . -}}
+{{- if .Values.externalAccess.enabled }}
+{{- range $ordinal, $host := .Values.externalAccess.hosts }}
+broker-{{ $ordinal }}.yaml: |
+  {{- include "tidemark.settings" (list $root "broker") | nindent 2 }}
+  advertised.listeners: {{ include "tidemark.brokerExternalAddress" (list $root $ordinal) | quote }}
+{{- end }}
+{{- else }}
+broker.yaml: |
+  {{- include "tidemark.settings" (list . "broker") | nindent 2 }}
+{{- end }}
+controller.yaml: |
+  {{- include "tidemark.settings" (list . "controller") | nindent 2 }}
+admin.yaml: |
+  {{- include "tidemark.settings" (list . "admin") | nindent 2 }}
+{{- end -}}
+
+{{- define "tidemark.brokerExternalAddress" -}}
+{{- $root := index . 0 -}}{{- $ordinal := index . 1 -}}
+{{- $access := $root.Values.externalAccess -}}
+{{- $port := 9192 -}}
+{{- if eq $access.type "NodePort" -}}{{- $port = index $access.nodePorts $ordinal -}}{{- end -}}
+{{- include "tidemark.externalAddress" (dict "host" (index $access.hosts $ordinal) "port" $port) -}}
+{{- end -}}
+
+{{/* What a restart is for: (list $ component). */}}
+{{- define "tidemark.checksum" -}}
+{{- $root := index . 0 -}}{{- $component := index . 1 -}}
+{{- if and (eq $component "broker") $root.Values.externalAccess.enabled -}}
+{{- printf "%s %s" (include "tidemark.settings" .) (toJson $root.Values.externalAccess.hosts) | sha256sum -}}
+{{- else -}}
+{{- include "tidemark.settings" . | sha256sum -}}
+{{- end -}}
+{{- end -}}

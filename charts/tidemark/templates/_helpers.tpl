@@ -1,0 +1,90 @@
+{{- define "tidemark.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 45 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default "tidemark" .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 45 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 45 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The following take (list $ component). Selectors never change; labels may. */}}
+{{- define "tidemark.selectorLabels" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: tidemark
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{- define "tidemark.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "tidemark.selectorLabels" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: tidemark
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
+{{- end -}}
+
+{{- define "tidemark.metadata" -}}
+{{- $root := index . 0 -}}
+name: {{ include "tidemark.fullname" $root }}-{{ index . 1 }}
+namespace: {{ $root.Release.Namespace }}
+labels: {{- include "tidemark.labels" . | nindent 2 }}
+{{- end -}}
+
+{{- define "tidemark.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidemark.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{ .Values.serviceAccount.name | default (include "tidemark.fullname" .) }}
+{{- else -}}
+{{ .Values.serviceAccount.name | default "default" }}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidemark.domain" -}}
+{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
+{{- end -}}
+
+{{- define "tidemark.bootstrap" -}}
+{{ include "tidemark.fullname" . }}-bootstrap.{{ include "tidemark.domain" . }}:9192
+{{- end -}}
+
+{{- define "tidemark.zookeeperConnect" -}}
+{{- if .Values.zookeeper.enabled -}}
+{{ include "zookeeper.connect" .Subcharts.zookeeper }}
+{{- else -}}
+{{ .Values.externalZookeeper.connect }}
+{{- end -}}
+{{- end -}}
+
+{{/* What others are told to call the admin service. */}}
+{{- define "tidemark.adminAddress" -}}
+{{- with .Values.externalAccess -}}
+{{- if and .enabled .admin.host -}}
+{{- include "tidemark.externalAddress" (dict "host" .admin.host "port" (ternary (.admin.nodePort | default 9194) 9194 (eq .type "NodePort"))) -}}
+{{- else -}}
+{{ include "tidemark.fullname" $ }}-admin.{{ include "tidemark.domain" $ }}:9194
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* (dict "host" host or host:port, "port" port where it names none) */}}
+{{- define "tidemark.externalAddress" -}}
+{{- if regexMatch ":[0-9]+$" .host }}{{ .host }}{{ else }}{{ .host }}:{{ int .port }}{{ end -}}
+{{- end -}}
+
+{{/* Whether something of (list $ "true"|"false"|"auto") is wanted where "auto" asks for the Prometheus operator. */}}
+{{- define "tidemark.monitored" -}}
+{{- $root := index . 0 -}}{{- $wanted := index . 1 | toString -}}
+{{- if or (eq $wanted "true") (and (eq $wanted "auto") ($root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}yes{{- end -}}
+{{- end -}}

@@ -1,0 +1,99 @@
+{{- define "tidemark.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* (list $ component): what every pod says beside its containers. */}}
+{{- define "tidemark.podSpec" -}}
+{{- $root := index . 0 -}}{{- $component := index . 1 -}}{{- $values := index $root.Values $component -}}
+serviceAccountName: {{ include "tidemark.serviceAccount" $root }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext: {{- toYaml $root.Values.podSecurityContext | nindent 2 }}
+{{- $labels := include "tidemark.selectorLabels" . | fromYaml -}}
+{{- $term := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" $labels) -}}
+{{- if $values.affinity }}
+affinity: {{- toYaml $values.affinity | nindent 2 }}
+{{- else if eq $values.antiAffinity "hard" }}
+affinity:
+  podAntiAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution: {{- list $term | toYaml | nindent 6 }}
+{{- else if eq $values.antiAffinity "soft" }}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution: {{- list (dict "weight" 100 "podAffinityTerm" $term) | toYaml | nindent 6 }}
+{{- end }}
+{{- if $values.zoneSpread }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: {{ $root.Values.rack.label }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- toYaml $labels | nindent 8 }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* (list $ component): labels and annotations of a pod. */}}
+{{- define "tidemark.podMetadata" -}}
+{{- $root := index . 0 -}}{{- $values := index $root.Values (index . 1) -}}
+labels:
+  {{- include "tidemark.selectorLabels" . | nindent 2 }}
+  app.kubernetes.io/part-of: tidemark
+  {{- with $values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  kubectl.kubernetes.io/default-container: {{ index . 1 }}
+  checksum/config: {{ include "tidemark.checksum" . }}
+  {{- with $values.podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{/* (list $ component port): probes, security, resources and ports of a service's container. */}}
+{{- define "tidemark.container" -}}
+{{- $root := index . 0 -}}{{- $component := index . 1 -}}{{- $port := index . 2 -}}{{- $values := index $root.Values $component -}}
+name: {{ $component }}
+image: {{ include "tidemark.image" $root }}
+imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+terminationMessagePath: /dev/termination-log
+terminationMessagePolicy: FallbackToLogsOnError
+ports:
+  - {name: grpc, containerPort: {{ $port }}}
+  - {name: metrics, containerPort: {{ add $port 100 }}}
+startupProbe:
+  grpc: {port: {{ $port }}, service: liveness}
+  {{- toYaml $values.probes.startup | nindent 2 }}
+readinessProbe:
+  grpc: {port: {{ $port }}, service: readiness}
+  {{- toYaml $values.probes.readiness | nindent 2 }}
+livenessProbe:
+  grpc: {port: {{ $port }}, service: liveness}
+  {{- toYaml $values.probes.liveness | nindent 2 }}
+{{ include "tidemark.containerSecurity" $root }}
+resources: {{- toYaml $values.resources | nindent 2 }}
+{{- end -}}
+
+{{/* (list $ port) */}}
+{{- define "tidemark.env" -}}
+- {name: TIDEMARK_LISTENERS, value: "0.0.0.0:{{ index . 1 }}"}
+- {name: TIDEMARK_TERMINATION_MESSAGE_PATH, value: /dev/termination-log}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+{{- end -}}

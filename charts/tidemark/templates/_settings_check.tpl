@@ -1,0 +1,39 @@
+{{/* Every setting under config, broker.config, controller.config and admin.config is one that its service has, and its
+value one that it takes: files/settings.json is the table of docs/configuration.md. */}}
+{{- define "tidemark.checkSettings" -}}
+{{- $table := .Files.Get "files/settings.json" | fromJson -}}
+{{- $places := dict "config" (list "" .Values.config) "broker.config" (list "broker" .Values.broker.config) "controller.config" (list "controller" .Values.controller.config) "admin.config" (list "admin" .Values.admin.config) -}}
+{{- range $place, $what := $places -}}
+{{- range $name, $value := index $what 1 -}}
+{{- include "tidemark.checkSetting" (dict "table" $table "place" $place "owner" (index $what 0) "name" $name "value" $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidemark.checkSetting" -}}
+{{- $written := dict "zookeeper.connect" "externalZookeeper.connect" "listeners" "the chart" "advertised.listeners" "externalAccess" "metrics.listeners" "the chart" "broker.id" "the pod's ordinal" "broker.rack" "rack.source" "controller.id" "the pod's name" "log.dirs" "broker.logDirs" "admin.address" "externalAccess.admin" "termination.message.path" "the chart" -}}
+{{- if hasKey $written .name -}}
+{{- fail (printf "%s names %s, which comes from %s; leave it out" .place .name (index $written .name)) -}}
+{{- end -}}
+{{- if not (hasKey .table .name) -}}
+{{- fail (printf "%s names %s, and no service has such a setting; docs/configuration.md lists them" .place .name) -}}
+{{- end -}}
+{{- $key := index .table .name -}}
+{{- if and .owner (not (has .owner $key.owners)) -}}
+{{- fail (printf "%s names %s, which is a setting of: %s" .place .name (join ", " $key.owners)) -}}
+{{- end -}}
+{{- $text := include "tidemark.setting" .value | trimAll "\"" -}}
+{{- if eq $key.kind "int" -}}
+{{- $number := int64 $text -}}
+{{- if not (regexMatch "^-?[0-9]{1,18}$" $text) -}}
+{{- fail (printf "%s: %s is %q: want a whole number" .place .name $text) -}}
+{{- end -}}
+{{- if and (or (lt $number (int64 $key.minimum)) (and $key.maximum (gt $number (int64 $key.maximum)))) (not (and $key.unlimited (eq $number -1))) -}}
+{{- fail (printf "%s: %s is %s: want %s" .place .name $text $key.values) -}}
+{{- end -}}
+{{- else if $key.choices -}}
+{{- if not (has $text $key.choices) -}}
+{{- fail (printf "%s: %s is %q: want %s" .place .name $text $key.values) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,66 @@
+{{- define "zookeeper.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default "zookeeper" .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "zookeeper.selectorLabels" -}}
+app.kubernetes.io/name: zookeeper
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: zookeeper
+{{- end -}}
+
+{{- define "zookeeper.labels" -}}
+{{ include "zookeeper.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: tidemark
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "zookeeper.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{/* Ids and names of pods begin with 1, as ZooKeeper's ids do. */}}
+{{- define "zookeeper.host" -}}
+{{- $root := index . 0 -}}{{- $id := index . 1 -}}
+{{- $name := include "zookeeper.fullname" $root -}}
+{{ $name }}-{{ $id }}.{{ $name }}-headless.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}
+{{- end -}}
+
+{{/* What zookeeper.connect must say. */}}
+{{- define "zookeeper.connect" -}}
+{{- $root := . -}}
+{{- $hosts := list -}}
+{{- range $id := untilStep 1 (int (add1 .Values.replicas)) 1 -}}
+{{- $hosts = append $hosts (printf "%s:2181" (include "zookeeper.host" (list $root $id))) -}}
+{{- end -}}
+{{- join "," $hosts -}}
+{{- end -}}
+
+{{- define "zookeeper.check" -}}
+{{- if eq (mod (int .Values.replicas) 2) 0 -}}
+{{- fail (printf "zookeeper: replicas is %d: an even number of servers survives no more than one less does; choose 1, 3, 5 or 7" (int .Values.replicas)) -}}
+{{- end -}}
+{{- if lt (int .Values.juteMaxBufferBytes) 8388608 -}}
+{{- fail (printf "zookeeper: juteMaxBufferBytes is %d: Tidemark writes up to 8 MiB at once, so give at least 8388608" (int .Values.juteMaxBufferBytes)) -}}
+{{- end -}}
+{{- $ours := list "dataDir" "dataLogDir" "clientPort" "quorumListenOnAllIPs" "4lw.commands.whitelist" "admin.enableServer" "standaloneEnabled" "reconfigEnabled" -}}
+{{- range $key, $_ := .Values.config -}}
+{{- if or (has $key $ours) (hasPrefix "server." $key) -}}
+{{- fail (printf "zookeeper: config names %s, which the chart writes itself; leave it out" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
