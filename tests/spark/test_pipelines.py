@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -218,14 +219,24 @@ def test_an_archive_is_not_blamed_for_what_retention_took_from_the_topic(spark: 
     assert audit.told(audit.archive_stretches(topic, held, ends, compacted=True)) == []
 
 
+@pytest.fixture
+def forgetful(spark: SparkSession) -> Iterator[None]:
+    """Queries remember the progress of their last micro-batch only, as long ones do of all but the last hundred."""
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1")
+    yield
+    spark.conf.unset("spark.sql.streaming.numRecentProgressUpdates")
+
+
+@pytest.mark.usefixtures("forgetful")
 def test_a_rollup_has_one_record_for_each_window_and_group_once_the_watermark_has_passed(
-    spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path: Path
+    spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(cluster, "rolled-up")
     words = ["--bootstrap", cluster.bootstrap, "--topic", sales, "--to-topic", "rolled-up", "--by", "shop"]
     words += ["--schema", "shop string, euros long", "--aggregate", "sum(euros) as euros", "--window", "30 minutes"]
-    words += ["--checkpoint", str(tmp_path), "--watermark", "5 minutes"]
+    words += ["--checkpoint", str(tmp_path), "--watermark", "5 minutes", "--max-offsets", "400"]
     assert rollup.run(spark, arguments_of(rollup, *words)) == 0
+    assert capsys.readouterr().out == f"rolled up {COUNT} records of sales into rolled-up\n"
     expected: dict[tuple[int, str], int] = {}
     for number in range(COUNT):
         if number % 100 != 7:

@@ -23,7 +23,16 @@ from tidemark_spark.archive_layout import (
     read_manifests,
     write_manifest,
 )
-from tidemark_spark.jobs.common import add_bootstrap, job_parser, run_job, say
+from tidemark_spark.jobs.common import (
+    add_bootstrap,
+    add_stream,
+    job_parser,
+    read_stream,
+    run_job,
+    run_stream,
+    say,
+    start_stream,
+)
 
 NAME = "archive"
 _HOUR: Final = re.compile(r"date=([0-9-]+)/hour=(\d+)/")
@@ -50,11 +59,7 @@ def parser() -> argparse.ArgumentParser:
     add_bootstrap(made, required=False)
     made.add_argument("--to", required=True, metavar="PATH", help="directory of the archive; Hadoop's paths are fine")
     made.add_argument("--topic", metavar="TOPIC[,TOPIC...]", help="what to copy; not with --compact")
-    made.add_argument("--every", metavar="INTERVAL", help='keep copying, e.g. "1 minute"; without: what there is now')
-    made.add_argument("--max-offsets", type=int, metavar="N", help="at most so many records at a time (all of them)")
-    made.add_argument(
-        "--starting", default="earliest", help="startingOffsets of the first run: earliest, latest or JSON (earliest)"
-    )
+    add_stream(made)
     made.add_argument("--compact", action="store_true", help="do not copy: make few files of the many there are")
     made.add_argument("--min-files", type=int, default=4, help="compact hours with so many files not compacted yet (4)")
     made.add_argument("--file-mib", type=int, default=128, help="about the size of a compacted file (128)")
@@ -82,24 +87,14 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     for flag in ("bootstrap", "topic"):
         if not getattr(arguments, flag):
             raise ValueError(f"--{flag} is missing: say which topics of which cluster to copy, or say --compact")
-    query = start(spark, arguments)
-    query.awaitTermination()
-    rows = sum(progress["numInputRows"] for progress in query.recentProgress)
+    rows, _ = run_stream(spark, lambda: start(spark, arguments))
     say(f"archived {rows} records of {arguments.topic} in {arguments.to}")
     return 0
 
 
 def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
     """The query that copies."""
-    options = {
-        "tidemark.bootstrap": arguments.bootstrap,
-        "subscribe": arguments.topic,
-        "startingOffsets": arguments.starting,
-        "includeHeaders": "true",
-    }
-    if arguments.max_offsets is not None:
-        options["maxOffsetsPerTrigger"] = str(arguments.max_offsets)
-    return land(spark.readStream.format("tidemark").options(**options).load(), arguments.to, arguments.every)
+    return land(read_stream(spark, arguments, includeHeaders="true"), arguments.to, arguments.every)
 
 
 def land(table: DataFrame, root: str, every: str | None = None) -> StreamingQuery:
@@ -111,7 +106,7 @@ def land(table: DataFrame, root: str, every: str | None = None) -> StreamingQuer
         .option("path", f"{root}/{LANDING}")
         .option("checkpointLocation", f"{root}/checkpoint")
     )
-    return (writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)).start()
+    return start_stream(writer, every)
 
 
 def with_hours(table: DataFrame) -> DataFrame:

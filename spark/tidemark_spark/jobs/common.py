@@ -1,15 +1,26 @@
-"""What the jobs share: their flags, their session, and how they end."""
+"""What the jobs share: their flags, their session, their streams, and how they end."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tidemark.client.cluster import BOOTSTRAP_VARIABLE
 from tidemark.model import TidemarkError
 
@@ -19,6 +30,9 @@ EXIT_FOUND: Final = 1
 """A check that found something."""
 EXIT_WRONG: Final = 2
 """What was asked for cannot be done; nothing was."""
+
+_EVENTS_S: Final = 30.0
+"""So long after its end a query's last events may be on their way: Spark tells them later, from a thread of its own."""
 
 Run = Callable[[SparkSession, argparse.Namespace], int]
 
@@ -43,6 +57,105 @@ def add_bootstrap(parser: argparse.ArgumentParser, *, required: bool = True) -> 
         required=required and known is None,
         help=f"any brokers of the cluster (default: {BOOTSTRAP_VARIABLE})",
     )
+
+
+def add_stream(parser: argparse.ArgumentParser) -> None:
+    """The flags of a job that reads a topic as a stream."""
+    parser.add_argument(
+        "--every", metavar="INTERVAL", help='go on for ever, e.g. "1 minute"; without: what there is now'
+    )
+    parser.add_argument(
+        "--max-offsets", type=int, metavar="N", help="at most so many records in a micro-batch (all there are)"
+    )
+    parser.add_argument(
+        "--starting", default="earliest", help="startingOffsets of the first run: earliest, latest or JSON (earliest)"
+    )
+
+
+def read_stream(spark: SparkSession, arguments: argparse.Namespace, **options: str) -> DataFrame:
+    """--topic of --bootstrap as a stream, as the flags of `add_stream` have it."""
+    asked = {
+        "tidemark.bootstrap": arguments.bootstrap,
+        "subscribe": arguments.topic,
+        "startingOffsets": arguments.starting,
+        **options,
+    }
+    if arguments.max_offsets is not None:
+        asked["maxOffsetsPerTrigger"] = str(arguments.max_offsets)
+    return spark.readStream.format("tidemark").options(**asked).load()
+
+
+def start_stream(writer: DataStreamWriter, every: str | None) -> StreamingQuery:
+    """A query that ends with what there is now, or that goes on."""
+    return (writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)).start()
+
+
+class RowCounter(StreamingQueryListener):
+    """Counts what the queries of a session have read since it was added, micro-batch by micro-batch.
+
+    A query's own `recentProgress` forgets all but the last hundred.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._rows: dict[str, int] = {}
+        self._late: dict[str, int] = {}
+        self._ended: set[str] = set()
+
+    def rows(self, query: StreamingQuery) -> int:
+        """Records that a run of a query has read until now."""
+        with self._changed:
+            return self._rows.get(query.runId, 0)
+
+    def late_rows(self, query: StreamingQuery) -> int:
+        """Rows that came after the watermark had passed them, and were left out."""
+        with self._changed:
+            return self._late.get(query.runId, 0)
+
+    def wait(self, query: StreamingQuery) -> int:
+        """Wait until a query has ended and was counted whole; its records. Raises what the query raised."""
+        query.awaitTermination()
+        with self._changed:
+            self._changed.wait_for(lambda: query.runId in self._ended, _EVENTS_S)
+        return self.rows(query)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - these names are Spark's
+        """Nothing was read yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """A micro-batch is done."""
+        progress = json.loads(event.progress.json)
+        run = str(progress["runId"])
+        rows = sum(source["numInputRows"] for source in progress["sources"])
+        late = sum(state.get("numRowsDroppedByWatermark", 0) for state in progress["stateOperators"])
+        with self._changed:
+            self._rows[run] = self._rows.get(run, 0) + rows
+            self._late[run] = self._late.get(run, 0) + late
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """There was nothing new."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """All that a query has read was told."""
+        with self._changed:
+            self._ended.add(str(event.runId))
+            self._changed.notify_all()
+
+
+def run_stream(spark: SparkSession, start: Callable[[], StreamingQuery]) -> tuple[int, int]:
+    """Start a query and wait for its end.
+
+    Returns:
+        How many records it has read, and how many rows of them came too late for its watermark.
+    """
+    counter = RowCounter()
+    spark.streams.addListener(counter)
+    try:
+        query = start()
+        rows = counter.wait(query)
+        return rows, counter.late_rows(query)
+    finally:
+        spark.streams.removeListener(counter)
 
 
 def run_job(name: str, parser: argparse.ArgumentParser, run: Run, arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidemark_spark.jobs.common import add_bootstrap, job_parser, run_job, say
+from tidemark_spark.jobs.common import (
+    add_bootstrap,
+    add_stream,
+    job_parser,
+    read_stream,
+    run_job,
+    run_stream,
+    say,
+    start_stream,
+)
 
 NAME = "rollup"
 _EXAMPLE = """
@@ -47,31 +56,22 @@ def parser() -> argparse.ArgumentParser:
         "--watermark", default="10 minutes", help="how late a record may come and still count (10 minutes)"
     )
     made.add_argument("--updates", action="store_true", help="write a window whenever it changed, not once at its end")
-    made.add_argument("--starting", default="earliest", help="startingOffsets of the first run (earliest)")
-    made.add_argument("--max-offsets", type=int, metavar="N", help="at most so many records at a time (all of them)")
-    made.add_argument("--every", metavar="INTERVAL", help='keep going, e.g. "10 seconds"; without: what there is now')
+    add_stream(made)
     return made
 
 
 def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     """Aggregate, until all that is there was read or for ever."""
-    query = start(spark, arguments)
-    query.awaitTermination()
-    rows = sum(progress["numInputRows"] for progress in query.recentProgress)
+    rows, late = run_stream(spark, lambda: start(spark, arguments))
     say(f"rolled up {rows} records of {arguments.topic} into {arguments.to_topic}")
+    if late:
+        say(f"{late} groups of rows came after their windows were closed: a longer --watermark waits for such")
     return 0
 
 
 def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
     """The streaming query."""
-    options = {
-        "tidemark.bootstrap": arguments.bootstrap,
-        "subscribe": arguments.topic,
-        "startingOffsets": arguments.starting,
-    }
-    if arguments.max_offsets is not None:
-        options["maxOffsetsPerTrigger"] = str(arguments.max_offsets)
-    table = spark.readStream.format("tidemark").options(**options).load()
+    table = read_stream(spark, arguments)
     writer = (
         as_records(rolled_up(table, arguments), _groups(arguments))
         .writeStream.format("tidemark")
@@ -80,9 +80,7 @@ def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
         .option("topic", arguments.to_topic)
         .option("checkpointLocation", arguments.checkpoint)
     )
-    if arguments.every is not None:
-        return writer.trigger(processingTime=arguments.every).start()
-    return writer.trigger(availableNow=True).start()
+    return start_stream(writer, arguments.every)
 
 
 def rolled_up(table: DataFrame, arguments: argparse.Namespace) -> DataFrame:
