@@ -229,6 +229,8 @@ def _class_path() -> str:
             "PySpark is missing, whose jars hold the local ZooKeeper: `pip install 'tidemark[dev]'`",
         )
     jars = Path(spec.origin).parent / "jars"
+    if not jars.is_dir() and "SPARK_HOME" in os.environ:  # under spark-submit the package comes out of a zip file
+        jars = Path(os.environ["SPARK_HOME"]) / "jars"
     found = sorted(path for pattern in _JARS for path in jars.glob(f"{pattern}.jar"))
     if not any(path.name.startswith("zookeeper-") for path in found):
         raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, f"there is no ZooKeeper among the jars in {jars}")

@@ -1,0 +1,33 @@
+"""Where the local ZooKeeper comes from."""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+from tidemark.local.zookeeper_process import _class_path
+from tidemark.model import TidemarkError
+
+
+@pytest.fixture
+def zipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark as spark-submit has it: out of a zip file, which has no jars beside it."""
+    spec = ModuleSpec("pyspark", None, origin="/spark/python/lib/pyspark.zip/pyspark/__init__.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+
+
+@pytest.mark.usefixtures("zipped")
+def test_under_spark_submit_its_jars_are_those_of_spark_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "zookeeper-3.9.4.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert _class_path() == str(tmp_path / "jars" / "zookeeper-3.9.4.jar")
+
+
+@pytest.mark.usefixtures("zipped")
+def test_without_jars_it_says_where_they_were_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(TidemarkError, match=f"no ZooKeeper among the jars in {tmp_path}/jars"):
+        _class_path()
