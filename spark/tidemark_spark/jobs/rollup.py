@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -72,15 +72,21 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
 def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
     """The streaming query."""
     table = read_stream(spark, arguments)
-    writer = (
-        as_records(rolled_up(table, arguments), _groups(arguments))
-        .writeStream.format("tidemark")
-        .outputMode("update" if arguments.updates else "append")
-        .option("tidemark.bootstrap", arguments.bootstrap)
-        .option("topic", arguments.to_topic)
-        .option("checkpointLocation", arguments.checkpoint)
-    )
-    return start_stream(writer, arguments.every)
+    rows = as_records(rolled_up(table, arguments), _groups(arguments))
+    options = {"tidemark.bootstrap": arguments.bootstrap, "topic": arguments.to_topic}
+    if arguments.updates:
+        # Spark writes update mode to no source that is written in Python, but to a function in any mode.
+        writer = rows.writeStream.outputMode("update").foreachBatch(_appending(options))
+    else:
+        writer = rows.writeStream.format("tidemark").outputMode("append").options(**options)
+    return start_stream(writer.option("checkpointLocation", arguments.checkpoint), arguments.every)
+
+
+def _appending(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
+    def append(rows: DataFrame, _batch: int) -> None:
+        rows.write.format("tidemark").mode("append").options(**options).save()
+
+    return append
 
 
 def rolled_up(table: DataFrame, arguments: argparse.Namespace) -> DataFrame:
