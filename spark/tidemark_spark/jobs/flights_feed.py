@@ -1,0 +1,174 @@
+"""A live source in little: a year of flights, day by day, into a topic, while leaders of its partitions are killed.
+
+A year in half a minute is a million times faster than life, and so is the disorder among partitions: while one of them
+is without a leader for a second, the others would run weeks ahead, and the rollup's watermark with them. The feed
+therefore stays at most some days ahead of what was read, which bounds how late any row can be, whatever dies.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import pandas as pd
+from tidemark.client import AdminClient, Producer, SendHandle
+from tidemark.model import NO_LEADER
+
+FIELDS: Final = {"carrier": str, "flight": int, "origin": str, "dest": str, "dep_delay": int, "time_hour": str}
+"""Of a flight's record, in JSON; "NA" in the CSV is null."""
+_STALLED_S: Final = 120.0
+_POLL_S: Final = 0.05
+
+
+class StalledError(Exception):
+    """Nothing went on for so long that something must be wrong, in a sentence."""
+
+
+class Killable(Protocol):
+    """What leaders live in: a local cluster."""
+
+    def kill(self, name: str) -> None:
+        """kill -9 a service."""
+
+    def restart(self, name: str) -> None:
+        """Start it again and wait until it serves."""
+
+
+@dataclass(frozen=True)
+class Day:
+    """The flights of one day, in the order in which they left; those that were cancelled last."""
+
+    date: str
+    records: list[tuple[bytes, bytes]]
+
+
+def days_of(flights: pd.DataFrame) -> list[Day]:
+    """Days in the order of the calendar: the CSV has its months in that of their names, 1, 10, 11, 12, 2, ..."""
+    dates = flights["year"] + "-" + flights["month"].str.zfill(2) + "-" + flights["day"].str.zfill(2)
+    return [Day(str(date), list(_records(of_day))) for date, of_day in flights.groupby(dates, sort=True)]
+
+
+def _records(flights: pd.DataFrame) -> Iterator[tuple[bytes, bytes]]:
+    for values in flights[list(FIELDS)].itertuples(index=False, name=None):
+        fields = {
+            name: None if text == "NA" else kind(text)
+            for (name, kind), text in zip(FIELDS.items(), values, strict=True)
+        }
+        yield values[0].encode(), json.dumps(fields).encode()
+
+
+class Feed:
+    """Sends days, at most `lead_days` ahead of what was read.
+
+    Args:
+        producer: acks=all.
+        topic: where they go, by carrier.
+        lead_days: how many days' flights may be sent and not yet read.
+        read_offsets: the offset of the next record to be read, by partition; raises when the reader has failed.
+    """
+
+    def __init__(
+        self, producer: Producer, topic: str, lead_days: int, read_offsets: Callable[[], Mapping[int, int]]
+    ) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._lead_days = lead_days
+        self._read_offsets = read_offsets
+        self._unread: deque[list[SendHandle]] = deque()
+        self._ends: dict[int, int] = {}
+        self.sent = 0
+
+    def send(self, day: Day) -> None:
+        """Send one day, once there is room for it."""
+        while len(self._unread) >= self._lead_days:
+            self._wait_until_read(self._unread.popleft())
+        self._unread.append([self._producer.send(self._topic, value, key=key) for key, value in day.records])
+        self.sent += len(day.records)
+
+    def drain(self) -> None:
+        """Wait until all was read."""
+        while self._unread:
+            self._wait_until_read(self._unread.popleft())
+
+    def _wait_until_read(self, handles: list[SendHandle]) -> None:
+        for handle in handles:
+            where = handle.result(_STALLED_S)
+            self._ends[where.partition] = max(self._ends.get(where.partition, 0), where.offset + 1)
+        before, since_s = dict(self._read_offsets()), time.monotonic()
+        while any(before.get(partition, 0) < end for partition, end in self._ends.items()):
+            if time.monotonic() - since_s > _STALLED_S:
+                raise StalledError(f"nothing was read for {_STALLED_S:.0f} s; the query is at {before} of {self._ends}")
+            time.sleep(_POLL_S)
+            now = dict(self._read_offsets())
+            if now != before:
+                before, since_s = now, time.monotonic()
+
+
+class Misfortune:
+    """Kills leaders of a topic, one at a time: the one before is back in every ISR by then. Close it."""
+
+    def __init__(self, cluster: Killable, admin: AdminClient, topic: str, say: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._admin = admin
+        self._topic = topic
+        self._say = say
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="misfortune")
+        self._recovering: Future[None] | None = None
+        self.killed: list[int] = []
+        """Broker ids."""
+
+    def __enter__(self) -> Misfortune:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._background.shutdown()
+
+    def strike(self, partition: int) -> None:
+        """kill -9 the leader of a partition; it comes back in the background."""
+        self.recovered()
+        leader = self._leader(partition)
+        self._cluster.kill(f"broker-{leader}")
+        self.killed.append(leader)
+        self._say(f"kill -9 of broker {leader}, the leader of {self._topic}-{partition}")
+        self._recovering = self._background.submit(self._recover, partition, leader)
+
+    def recovered(self) -> None:
+        """Wait until whoever was killed last is back in every ISR; raises what went wrong."""
+        if self._recovering is not None:
+            self._recovering.result()
+
+    def _recover(self, partition: int, killed: int) -> None:
+        started_s = time.monotonic()
+        _until(lambda: self._leader(partition) not in (killed, NO_LEADER), f"{self._topic}-{partition} has no leader")
+        self._say(f"broker {self._leader(partition)} leads {self._topic}-{partition}, {_since(started_s)} later")
+        self._cluster.restart(f"broker-{killed}")
+        _until(self._is_whole, f"broker {killed} is not back in every ISR")
+        self._say(f"broker {killed} is back in every ISR, {_since(started_s)} after it was killed")
+
+    def _leader(self, partition: int) -> int:
+        return self._admin.describe_topics([self._topic])[0].partitions[partition].leader
+
+    def _is_whole(self) -> bool:
+        topics = self._admin.describe_topics(self._admin.list_topics())
+        return all(
+            len(partition.in_sync_replicas) == len(partition.assigned_replicas)
+            for topic in topics
+            for partition in topic.partitions.values()
+        )
+
+
+def _since(started_s: float) -> str:
+    return f"{time.monotonic() - started_s:.1f} s"
+
+
+def _until(holds: Callable[[], bool], otherwise: str) -> None:
+    until_s = time.monotonic() + _STALLED_S
+    while not holds():
+        if time.monotonic() > until_s:
+            raise StalledError(f"{otherwise} after {_STALLED_S:.0f} s")
+        time.sleep(_POLL_S)
