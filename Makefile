@@ -6,7 +6,7 @@ unexport PIP_CONSTRAINT
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PARTS := lint types unit simulation contract integration chaos spark
+PARTS := lint types unit simulation charts contract integration chaos spark
 NAME ?= produce
 SEEDS ?= 1000
 LIVES ?= 20
@@ -23,7 +23,7 @@ FIND_PYTHON = found=; for python in $(CANDIDATES); do \
 help: ## what there is
 	@echo "make demo               the main job: real flights, a killed leader, Spark gets every row"
 	@echo "make test               linters, types and all tests"
-	@echo "make lint types unit simulation contract integration chaos spark    one part of them"
+	@echo "make lint types unit simulation charts contract integration chaos spark    one part of them"
 	@echo "make test-cluster       the chart and the images on a real Kubernetes cluster: KUBECONFIG=..., or one of its own from KUBE=DIRECTORY"
 	@echo "make bench NAME=produce one benchmark: produce, latency, compare, durability, failover, controller, log, record, stalls,"
 	@echo "                        many_clients, spark;"

@@ -66,6 +66,7 @@ _PARTS = (
     Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), 180),
     Part("unit", (_pytest_on_every_core("tests/unit"),), 480),
     Part("simulation", (_pytest_on_every_core("tests/simulation", "tests/exploration", "tests/crash"),), 300),
+    Part("charts", (_pytest_by_files("tests/charts"),), 120),
     Part("contract", (_pytest_by_files("tests/contract"),), 240),
     Part("integration", _INTEGRATION, 900),
     Part("chaos", (_pytest("tests/chaos"),), 300),

@@ -1,4 +1,4 @@
-"""Which settings the services have, as the chart reads them: `python -m tests.charts.settings_table` writes the file."""
+"""Which settings the services have, for the chart: `python -m tests.charts.settings_table` writes the file."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ACCOUNT = Path(os.environ.get("ACCOUNT_DIRECTORY", "/var/run/secrets/kubernetes.io/serviceaccount"))
 ATTEMPTS = 10
-PAUSE_S = 1.0
+PAUSE_S = float(os.environ.get("PAUSE_S", "1"))
 
 
 def labels_of(node: str) -> dict[str, str]:
@@ -43,7 +43,7 @@ def main() -> int:
             why = f"HTTP {error.code}: its service account must be allowed to get nodes, or set rack.source: none"
         except OSError as error:
             why = str(error)
-        print(f"node {node} could not be read, attempt {attempt} of {ATTEMPTS}: {why}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"node {node} could not be read, attempt {attempt} of {ATTEMPTS}: {why}\n")
         if attempt == ATTEMPTS:
             return 1
         time.sleep(PAUSE_S)
@@ -51,7 +51,7 @@ def main() -> int:
     if rack:
         settings += f"\nbroker.rack: {json.dumps(rack)}\n"
     Path(os.environ["CONFIG_TO"]).write_text(settings)
-    print(f"node {node}: {label} is {rack!r}" if rack else f"node {node} has no label {label}: no rack", flush=True)
+    sys.stderr.write(f"node {node}: {label} is {rack}\n" if rack else f"node {node} has no label {label}: no rack\n")
     return 0
 
 

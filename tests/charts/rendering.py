@@ -1,0 +1,67 @@
+"""Renders the charts as Helm does, offline: values in, Kubernetes' objects out."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CHARTS = ROOT / "charts"
+VALUES = Path(__file__).parent / "values"
+SETS = sorted(path.stem for path in VALUES.glob("*.yaml"))
+"""The sets of values that are rendered and compared."""
+
+NAME, NAMESPACE = "tide", "streams"
+
+Manifest = dict[str, Any]
+
+
+def values_of(name: str) -> dict[str, Any]:
+    return yaml.safe_load((VALUES / f"{name}.yaml").read_text()) or {}
+
+
+def texts(values: dict[str, Any] | None = None, name: str = "tidemark") -> dict[str, str]:
+    """What each template gives, by its path; raises HelmError with the sentence of a refusal."""
+    # Loaded anew each time: a render takes the dependencies that are switched off out of the chart for good.
+    with helm_python.Chart.load(CHARTS / name) as chart:
+        return chart.render(values or {}, name=NAME, namespace=NAMESPACE)
+
+
+def manifests(values: dict[str, Any] | None = None) -> list[Manifest]:
+    """Every object of the tidemark chart."""
+    found = []
+    for path, text in sorted(texts(values).items()):
+        if path.endswith((".yaml", ".yml")):
+            found += [document for document in yaml.safe_load_all(text) if document]
+    return found
+
+
+@functools.cache
+def rendered(name: str) -> tuple[Manifest, ...]:
+    """The objects of one set of values."""
+    return tuple(manifests(values_of(name)))
+
+
+def one(found: list[Manifest] | tuple[Manifest, ...], kind: str, name: str) -> Manifest:
+    """The only object of this kind and name."""
+    (only,) = [each for each in found if each["kind"] == kind and each["metadata"]["name"] == name]
+    return only
+
+
+def pods(found: list[Manifest] | tuple[Manifest, ...]) -> list[tuple[str, dict[str, Any]]]:
+    """The specification of every pod, with the name of what makes it."""
+    made = []
+    for each in found:
+        if each["kind"] == "Pod":
+            made.append((each["metadata"]["name"], each["spec"]))
+        elif each["kind"] in ("StatefulSet", "Deployment", "Job"):
+            made.append((each["metadata"]["name"], each["spec"]["template"]["spec"]))
+    return made
+
+
+def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*pod.get("initContainers", []), *pod["containers"]]

@@ -1,0 +1,322 @@
+"""What the charts render, checked against Kubernetes' own schemas and the rules that the chart promises to keep."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from kubernetes_validate import utils
+
+from tests.charts.rendering import (
+    CHARTS,
+    NAME,
+    NAMESPACE,
+    SETS,
+    Manifest,
+    containers,
+    manifests,
+    one,
+    pods,
+    rendered,
+    values_of,
+)
+
+PORTS = {"broker": 9192, "controller": 9193, "admin": 9194}
+"""As docs/configuration.md has them; metrics are 100 above."""
+
+VERSIONS = ("1.29", "1.34")
+OPERATOR = "monitoring.coreos.com/v1"
+BROKER = "tide-tidemark-broker"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def schemas_read_once() -> Iterator[None]:
+    """Each check reads megabytes of definitions otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "schema_contents", functools.cache(utils.schema_contents))
+        yield
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", SETS)
+def test_every_object_is_strictly_valid(name: str, version: str) -> None:
+    for manifest in rendered(name):
+        if manifest["apiVersion"] != OPERATOR:
+            kubernetes_validate.validate(manifest, version, strict=True)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_object_lies_in_the_namespace_and_no_two_share_a_name(name: str) -> None:
+    found = rendered(name)
+    names = [(each["kind"], each["metadata"]["name"]) for each in found]
+    assert len(set(names)) == len(names)
+    for each in found:
+        if not each["kind"].startswith("ClusterRole"):
+            assert each["metadata"]["namespace"] == NAMESPACE
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_pod_meets_the_restricted_standard(name: str) -> None:
+    found = pods(list(rendered(name)))
+    assert found
+    for owner, pod in found:
+        assert pod["securityContext"]["runAsNonRoot"] is True, owner
+        assert pod["securityContext"]["runAsUser"] > 0, owner
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, owner
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod), owner
+        for volume in pod.get("volumes", []):
+            assert set(volume) - {"name"} <= {"configMap", "emptyDir", "projected"}, owner
+        for container in containers(pod):
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False, owner
+            assert security["capabilities"] == {"drop": ["ALL"]}, owner
+            assert security["readOnlyRootFilesystem"] is True, owner
+            assert all("hostPort" not in port for port in container.get("ports", [])), owner
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_no_container_of_ours_holds_a_token_for_the_api_server_but_the_one_that_asks_for_the_zone(name: str) -> None:
+    for owner, pod in pods(list(rendered(name))):
+        assert pod["automountServiceAccountToken"] is False, owner
+        holders = [
+            each["name"]
+            for each in containers(pod)
+            if any("serviceaccount" in mount["mountPath"] for mount in each.get("volumeMounts", []))
+        ]
+        assert holders == (["rack"] if owner == BROKER and name in ("default", "production") else [])
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_container_says_what_it_needs_and_what_it_may_take(name: str) -> None:
+    for owner, pod in pods(list(rendered(name))):
+        for container in containers(pod):
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"]), owner
+            assert "memory" in container["resources"]["limits"], owner
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_mount_has_its_volume(name: str) -> None:
+    for each in rendered(name):
+        for owner, pod in pods([each]):
+            claims = [claim["metadata"]["name"] for claim in each["spec"].get("volumeClaimTemplates", [])]
+            volumes = {volume["name"] for volume in pod.get("volumes", [])} | set(claims)
+            mounted = {mount["name"] for one in containers(pod) for mount in one.get("volumeMounts", [])}
+            assert mounted == volumes, owner
+
+
+@pytest.mark.parametrize("component", PORTS)
+@pytest.mark.parametrize("name", SETS)
+def test_probes_are_native_grpc_and_ports_those_of_the_documentation(name: str, component: str) -> None:
+    pod = dict(pods(list(rendered(name))))[f"tide-tidemark-{component}"]
+    (container,) = pod["containers"]
+    port = PORTS[component]
+    assert {each["name"]: each["containerPort"] for each in container["ports"]} == {"grpc": port, "metrics": port + 100}
+    assert container["startupProbe"]["grpc"] == {"port": port, "service": "liveness"}
+    assert container["livenessProbe"]["grpc"] == {"port": port, "service": "liveness"}
+    assert container["readinessProbe"]["grpc"] == {"port": port, "service": "readiness"}
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    assert environment["TIDEMARK_LISTENERS"] == f"0.0.0.0:{port}"
+    assert environment["TIDEMARK_TERMINATION_MESSAGE_PATH"] == container["terminationMessagePath"]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_service_leads_to_ports_of_pods_that_there_are(name: str) -> None:
+    found = list(rendered(name))
+    labelled = [
+        (each["spec"]["template"]["metadata"]["labels"], each["spec"]["template"]["spec"])
+        for each in found
+        if each["kind"] in ("StatefulSet", "Deployment")
+    ]
+    for service in (each for each in found if each["kind"] == "Service"):
+        wanted = {
+            key: value
+            for key, value in service["spec"]["selector"].items()
+            if key != "statefulset.kubernetes.io/pod-name"
+        }
+        chosen = [pod for labels, pod in labelled if wanted.items() <= labels.items()]
+        assert len(chosen) == 1, service["metadata"]["name"]
+        names = {port["name"] for port in chosen[0]["containers"][0]["ports"]}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= names
+
+
+def test_a_broker_has_a_claim_for_each_log_directory_that_outlives_the_release() -> None:
+    broker = one(rendered("production"), "StatefulSet", BROKER)["spec"]
+    claims = {each["metadata"]["name"]: each["spec"] for each in broker["volumeClaimTemplates"]}
+    assert list(claims) == ["data-0", "data-1"]
+    assert claims["data-1"]["resources"]["requests"]["storage"] == "500Gi"
+    assert broker["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    config = one(rendered("production"), "ConfigMap", "tide-tidemark")["data"]["broker.yaml"]
+    assert yaml.safe_load(config)["log.dirs"] == "/var/lib/tidemark/data-0/log,/var/lib/tidemark/data-1/log"
+
+
+def test_a_broker_is_known_by_its_ordinal_and_called_by_its_pods_name() -> None:
+    (container,) = dict(pods(list(rendered("default"))))[BROKER]["containers"]
+    environment = {each["name"]: each for each in container["env"]}
+    index = environment["TIDEMARK_BROKER_ID"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert index == "metadata.labels['apps.kubernetes.io/pod-index']"
+    advertised = f"$(POD_NAME).{BROKER}-headless.{NAMESPACE}.svc.cluster.local:9192"
+    assert environment["TIDEMARK_ADVERTISED_LISTENERS"]["value"] == advertised
+    headless = one(rendered("default"), "Service", f"{BROKER}-headless")["spec"]
+    assert headless["clusterIP"] == "None"
+    assert headless["publishNotReadyAddresses"] is True
+
+
+def test_a_broker_is_given_the_time_that_its_wait_and_its_stop_take() -> None:
+    pod = dict(pods(list(rendered("default"))))[BROKER]
+    assert pod["terminationGracePeriodSeconds"] == 30 + 60 + 10
+    hook = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert "safe-to-restart" in hook[-1]
+    at_once = dict(pods(manifests({"broker": {"safeToRestartWaitSeconds": 0}})))[BROKER]
+    assert at_once["terminationGracePeriodSeconds"] == 70
+    assert "lifecycle" not in at_once["containers"][0]
+
+
+def test_brokers_are_restarted_for_a_setting_of_theirs_and_for_nothing_else() -> None:
+    def checksums(values: dict[str, Any]) -> dict[str, str]:
+        return {
+            each["metadata"]["name"]: each["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+            for each in manifests(values)
+            if each["kind"] in ("StatefulSet", "Deployment")
+        }
+
+    before = checksums({})
+    changed = checksums({"broker": {"config": {"num.read.threads": 4}}})
+    assert {name for name in before if before[name] != changed[name]} == {BROKER}
+    assert checksums({"broker": {"replicas": 5}}) == before
+
+
+def test_scaling_up_changes_nothing_of_the_brokers_that_run_where_hosts_were_given_ahead() -> None:
+    values = values_of("external")
+    grown = copy.deepcopy(values) | {"broker": {"replicas": 4}}
+    before, after = (one(manifests(each), "StatefulSet", BROKER) for each in (values, grown))
+    assert before["spec"]["template"] == after["spec"]["template"]
+
+
+def zookeeper_policy(found: list[Manifest] | tuple[Manifest, ...]) -> Manifest:
+    return one(found, "NetworkPolicy", f"{NAME}-zookeeper")["spec"]
+
+
+def admits(policy: Manifest, labels: dict[str, str], port: str) -> bool:
+    """Whether a pod of the same namespace with these labels may call this port: what a NetworkPolicy means."""
+
+    def matches(selector: dict[str, Any]) -> bool:
+        exact = selector.get("matchLabels", {}).items() <= labels.items()
+        return exact and all(labels.get(each["key"]) in each["values"] for each in selector.get("matchExpressions", []))
+
+    for rule in policy["ingress"]:
+        if any(each["port"] == port for each in rule["ports"]):
+            peers = rule.get("from")
+            if peers is None or any(matches(peer["podSelector"]) for peer in peers if set(peer) == {"podSelector"}):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("name", ["default", "production"])
+def test_zookeeper_is_reachable_from_the_services_and_from_nobody_else(name: str) -> None:
+    policy = zookeeper_policy(rendered(name))
+    of = {
+        each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"]
+        for each in rendered(name)
+        if each["kind"] in ("StatefulSet", "Deployment")
+    }
+    test = one(rendered(name), "Pod", "tide-tidemark-test")["metadata"]["labels"]
+    for component in PORTS:
+        assert admits(policy, of[f"tide-tidemark-{component}"], "client"), component
+        assert not admits(policy, of[f"tide-tidemark-{component}"], "election"), component
+        other = of[f"tide-tidemark-{component}"] | {"app.kubernetes.io/instance": "other"}
+        assert not admits(policy, other, "client")
+    for port in ("client", "follower", "election"):
+        assert admits(policy, of["tide-zookeeper"], port)
+        assert not admits(policy, test, port)
+        assert not admits(policy, {}, port)
+
+
+def test_clients_may_be_named_and_controllers_are_called_by_none_of_them() -> None:
+    stranger = {"app": "anything"}
+    for component, open_to_all in (("broker", True), ("admin", True), ("controller", False)):
+        policy = one(rendered("default"), "NetworkPolicy", f"tide-tidemark-{component}")["spec"]
+        assert admits(policy, stranger, "grpc") is open_to_all
+        named = one(rendered("production"), "NetworkPolicy", f"tide-tidemark-{component}")["spec"]
+        assert not admits(named, stranger, "grpc")
+        ours = {"app.kubernetes.io/name": "tidemark", "app.kubernetes.io/instance": NAME}
+        assert admits(policy, ours, "grpc")
+        assert admits(named, ours, "grpc")
+
+
+def test_one_at_a_time_may_be_taken_away_where_there_is_more_than_one() -> None:
+    budgets = {
+        each["metadata"]["name"]: each["spec"]["maxUnavailable"]
+        for each in rendered("production")
+        if each["kind"] == "PodDisruptionBudget"
+    }
+    assert budgets == {
+        "tide-tidemark-broker": 1,
+        "tide-tidemark-controller": 1,
+        "tide-tidemark-admin": 1,
+        "tide-zookeeper": 1,
+    }
+    assert not [each for each in rendered("dev") if each["kind"] == "PodDisruptionBudget"]
+
+
+def test_four_letter_words_are_few_and_the_ensemble_knows_its_members() -> None:
+    config = one(rendered("default"), "ConfigMap", "tide-zookeeper")["data"]["zoo.cfg"].splitlines()
+    assert "4lw.commands.whitelist=ruok,srvr,mntr" in config
+    assert "admin.enableServer=false" in config
+    members = [line for line in config if line.startswith("server.")]
+    host = f"tide-zookeeper-{{}}.tide-zookeeper-headless.{NAMESPACE}.svc.cluster.local"
+    assert members == [f"server.{number}={host.format(number)}:2888:3888" for number in (1, 2, 3)]
+    ensemble = one(rendered("default"), "StatefulSet", "tide-zookeeper")["spec"]
+    assert ensemble["ordinals"] == {"start": 1}
+    broker = one(rendered("default"), "ConfigMap", "tide-tidemark")["data"]["broker.yaml"]
+    connect = ",".join(f"{host.format(number)}:2181" for number in (1, 2, 3))
+    assert yaml.safe_load(broker)["zookeeper.connect"] == connect
+
+
+def test_each_broker_tells_its_own_external_address() -> None:
+    found = rendered("external")
+    data = one(found, "ConfigMap", "tide-tidemark")["data"]
+    for ordinal in range(4):
+        settings = yaml.safe_load(data[f"broker-{ordinal}.yaml"])
+        assert settings["advertised.listeners"] == f"broker-{ordinal}.example.org:3092{ordinal}"
+        assert settings["admin.address"] == "admin.example.org:30940"
+    for ordinal in range(3):
+        service = one(found, "Service", f"{BROKER}-{ordinal}-external")["spec"]
+        assert service["type"] == "NodePort"
+        assert service["ports"][0]["nodePort"] == 30920 + ordinal
+        assert service["selector"]["statefulset.kubernetes.io/pod-name"] == f"{BROKER}-{ordinal}"
+    (container,) = dict(pods(list(found)))[BROKER]["containers"]
+    environment = {each["name"]: each for each in container["env"]}
+    assert "TIDEMARK_ADVERTISED_LISTENERS" not in environment
+    assert environment["TIDEMARK_CONFIG"]["value"] == "/etc/tidemark/broker-$(TIDEMARK_BROKER_ID).yaml"
+    rack = environment["TIDEMARK_BROKER_RACK"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert rack == "metadata.labels['topology.kubernetes.io/zone']"
+
+
+def test_what_the_prometheus_operator_reads_is_there_when_asked_for() -> None:
+    assert not [each for each in rendered("default") if each["apiVersion"] == OPERATOR]
+    found = manifests(
+        {"monitoring": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboards")}}
+    )
+    monitor = one(found, "ServiceMonitor", "tide-tidemark")["spec"]
+    assert monitor["endpoints"][0]["port"] == "metrics"
+    (components,) = monitor["selector"]["matchExpressions"]
+    watched = [
+        each["metadata"]["name"]
+        for each in found
+        if each["kind"] == "Service"
+        and monitor["selector"]["matchLabels"].items() <= each["metadata"]["labels"].items()
+        and each["metadata"]["labels"][components["key"]] in components["values"]
+    ]
+    assert sorted(watched) == ["tide-tidemark-admin", f"{BROKER}-headless", "tide-tidemark-controller-headless"]
+    rules = [each["spec"]["groups"] for each in found if each["kind"] == "PrometheusRule"]
+    assert len(rules) == len(list((CHARTS / "tidemark" / "files" / "prometheus").glob("tidemark-*.yaml")))
+    assert all(group["rules"] for groups in rules for group in groups)
+    boards = [each for each in found if each["metadata"].get("labels", {}).get("grafana_dashboard") == "1"]
+    assert len(boards) == len(list((CHARTS / "tidemark" / "files" / "grafana").glob("*.json")))
+    assert all(json.loads(text)["panels"] for board in boards for text in board["data"].values())

@@ -1,0 +1,146 @@
+"""Impossible values end `helm template` with a sentence that says what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import helm_python
+import pytest
+
+from tests.charts.rendering import texts
+
+EXTERNAL = {"enabled": True, "hosts": ["a.example", "b.example", "c.example"]}
+
+SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
+    "no broker": ({"broker": {"replicas": 0}}, "a cluster needs a broker"),
+    "fewer brokers than min ISR": (
+        {"broker": {"replicas": 1}},
+        "no record could ever be acknowledged",
+    ),
+    "min ISR above the factor": (
+        {"topics": {"replicationFactor": 2, "minInsyncReplicas": 3}},
+        "topics.minInsyncReplicas is 3 and topics.replicationFactor 2: no topic has so many replicas",
+    ),
+    "factor above the brokers": (
+        {"broker": {"replicas": 2}},
+        "topics.replicationFactor is 3 and broker.replicas 2: a broker holds one replica of a partition at most",
+    ),
+    "no controller": ({"controller": {"replicas": 0}}, "without a controller nobody is elected"),
+    "no admin service": ({"admin": {"replicas": 0}}, "give at least 1"),
+    "a disruption budget below min ISR": (
+        {"broker": {"replicas": 5, "podDisruptionBudget": {"maxUnavailable": 2}}},
+        "fewer than topics.minInsyncReplicas, 2, would be left; give at most 1",
+    ),
+    "two ZooKeepers": ({"externalZookeeper": {"connect": "zk:2181"}}, "which ensemble shall it be?"),
+    "no ZooKeeper": ({"zookeeper": {"enabled": False}}, "there is no ZooKeeper"),
+    "an even ensemble": ({"zookeeper": {"replicas": 4}}, "choose 1, 3, 5 or 7"),
+    "requests ZooKeeper would cut": ({"zookeeper": {"juteMaxBufferBytes": 1048576}}, "give at least 8388608"),
+    "ZooKeeper's own lines": ({"zookeeper": {"config": {"clientPort": 1}}}, "which the chart writes itself"),
+    "one log directory twice": (
+        {"broker": {"logDirs": [{"name": "a", "size": "1Gi"}, {"name": "a", "size": "1Gi"}]}},
+        "broker.logDirs names a twice",
+    ),
+    "a log directory called as another volume": (
+        {"broker": {"logDirs": [{"name": "config", "size": "1Gi"}]}},
+        "which is another volume of the pod",
+    ),
+    "external access without hosts": (
+        {"externalAccess": {"enabled": True}},
+        "externalAccess.hosts has 0 entries and broker.replicas is 3",
+    ),
+    "node ports too few": (
+        {"externalAccess": {**EXTERNAL, "type": "NodePort", "nodePorts": [30920]}},
+        "with 3 hosts and 1 nodePorts: give a port for each host",
+    ),
+    "a node port twice": (
+        {"externalAccess": {**EXTERNAL, "type": "NodePort", "nodePorts": [30920, 30920, 30921]}},
+        "names a port twice",
+    ),
+    "an admin host without its port": (
+        {
+            "externalAccess": {
+                **EXTERNAL,
+                "type": "NodePort",
+                "nodePorts": [30920, 30921, 30922],
+                "admin": {"host": "d.example"},
+            }
+        },
+        "without externalAccess.admin.nodePort",
+    ),
+    "one load balancer for two": (
+        {"externalAccess": {"enabled": True, "hosts": ["a.example", "a.example", "b.example"]}},
+        "names a host twice",
+    ),
+    "a load balancer's port": (
+        {"externalAccess": {"enabled": True, "hosts": ["a.example:80", "b.example", "c.example"]}},
+        "the load balancer of a broker listens on 9192",
+    ),
+    "less time than the stop takes": (
+        {"config": {"controlled.shutdown.max.wait.ms": 90000}},
+        "brokers would be killed while they stop; give at least 100",
+    ),
+    "an unknown setting": (
+        {"config": {"log.levle": "debug"}},
+        "config names log.levle, and no service has such a setting",
+    ),
+    "another service's setting": (
+        {"admin": {"config": {"num.read.threads": 3}}},
+        "admin.config names num.read.threads, which is a setting of: broker",
+    ),
+    "a setting that the chart writes": (
+        {"broker": {"config": {"broker.id": 7}}},
+        "broker.config names broker.id, which comes from the pod's ordinal; leave it out",
+    ),
+    "a number out of range": (
+        {"broker": {"config": {"num.read.threads": 0}}},
+        "broker.config: num.read.threads is 0: want 1 to 256",
+    ),
+    "no number": ({"broker": {"config": {"num.read.threads": "two"}}}, "want a whole number"),
+    "half a number": ({"broker": {"config": {"num.read.threads": 1.5}}}, "want a whole number"),
+    "no such choice": ({"config": {"log.level": "loud"}}, "want debug | info | warning | error"),
+    "neither true nor false": ({"broker": {"config": {"log.cleaner.enable": "yes"}}}, "want true | false"),
+}
+
+SCHEMA: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown value": ({"brokre": {}}, "additional properties 'brokre' not allowed"),
+    "an unknown value deep down": ({"broker": {"probes": {"ready": {}}}}, "additional properties 'ready' not allowed"),
+    "an unknown value of the ensemble": ({"zookeeper": {"relicas": 3}}, "additional properties 'relicas' not allowed"),
+    "no number of brokers": ({"broker": {"replicas": "three"}}, "/broker/replicas"),
+    "no size": ({"broker": {"logDirs": [{"name": "a", "size": "big"}]}}, "/broker/logDirs/0/size"),
+    "no log directory": ({"broker": {"logDirs": []}}, "/broker/logDirs"),
+    "a rack from nowhere": ({"rack": {"source": "sky"}}, "/rack/source"),
+    "an address that is none": ({"externalZookeeper": {"connect": "zk"}}, "/externalZookeeper/connect"),
+    "a setting that is a list": ({"config": {"log.level": ["debug"]}}, "/config/log.level"),
+}
+
+
+def refusal(values: dict[str, Any]) -> str:
+    with pytest.raises(helm_python.HelmError) as caught:
+        texts(values)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_an_impossible_combination_is_refused_with_a_sentence(case: str) -> None:
+    values, sentence = SENTENCES[case]
+    assert sentence in refusal(values)
+
+
+@pytest.mark.parametrize("case", SCHEMA)
+def test_a_value_of_the_wrong_kind_is_refused_by_the_schema(case: str) -> None:
+    values, sentence = SCHEMA[case]
+    assert sentence in refusal(values)
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        (1073741824, '"1073741824"'),
+        (-1, '"-1"'),
+        ("12", '"12"'),
+    ],
+)
+def test_a_number_reaches_the_services_as_it_was_written(given: object, written: str) -> None:
+    key = "replica.alter.log.dirs.io.max.bytes.per.second" if given != "12" else "num.read.threads"
+    config = texts({"broker": {"config": {key: given}}})["tidemark/templates/configmap.yaml"]
+    assert f"{key}: {written}" in config
