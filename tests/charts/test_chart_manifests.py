@@ -171,7 +171,8 @@ def test_a_broker_is_given_the_time_that_its_wait_and_its_stop_take() -> None:
     pod = dict(pods(list(rendered("default"))))[BROKER]
     assert pod["terminationGracePeriodSeconds"] == 30 + 60 + 10
     hook = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
-    assert "safe-to-restart" in hook[-1]
+    script = hook[-1].removeprefix("/etc/tidemark/")
+    assert "safe-to-restart" in one(rendered("default"), "ConfigMap", "tide-tidemark")["data"][script]
     at_once = dict(pods(manifests({"broker": {"safeToRestartWaitSeconds": 0}})))[BROKER]
     assert at_once["terminationGracePeriodSeconds"] == 70
     assert "lifecycle" not in at_once["containers"][0]

@@ -1,0 +1,46 @@
+"""A broker's pod waits before its stop until nobody will notice it, but not for an admin service that is gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.charts.rendering import CHARTS
+
+SCRIPT = CHARTS / "tidemark" / "files" / "before-stop.sh"
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked"),
+    [
+        ("safe", 1),
+        ("unsafe unsafe safe", 3),
+        ("silent safe", 2),
+        ("silent silent safe", 2),
+        ("silent unsafe silent safe", 4),
+    ],
+)
+def test_it_asks_until_the_answer_is_yes_or_nobody_answers(answers: str, asked: int, tmp_path: Path) -> None:
+    (tmp_path / "tidemark").write_text(
+        "#!/bin/sh\n"
+        f'echo "$*" >>{tmp_path}/asked\n'
+        f"set -- {answers}\n"
+        f"shift $(($(wc -l <{tmp_path}/asked) - 1))\n"
+        '[ "$1" = silent ] || echo "{}"\n'
+        '[ "$1" = safe ]\n'
+    )
+    (tmp_path / "tidemark").chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "TIDEMARK_BROKER_ID": "2",
+        "ADMIN_ADDRESS": "admin:9194",
+        "WAIT_S": "30",
+        "PAUSE_S": "0",
+    }
+    done = subprocess.run(["/bin/sh", str(SCRIPT)], env=environment, timeout=30, check=False)
+    assert done.returncode == 0
+    questions = (tmp_path / "asked").read_text().splitlines()
+    assert questions == ["cluster safe-to-restart 2 --admin admin:9194 -o json"] * asked
