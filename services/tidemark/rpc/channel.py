@@ -26,6 +26,9 @@ pieces, each waiting for the window (measured: four times the throughput of 1 Mi
 _CONNECT_MS: int = 1_000
 """What an attempt to connect may take, HTTP/2's first frame included, though gRPC names it otherwise: with less than a
 round trip of the network, or a busy machine's moment, every first call to a server that is well would fail."""
+_RESOLVE_AGAIN_MS: int = 1_000
+"""A name may lead elsewhere when its server comes back, as a pod's does. gRPC asks for it again no sooner than after
+30 s by itself: so long nobody would reach a broker that was restarted."""
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *LIMITS,
     *WINDOW,
@@ -35,6 +38,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", _CONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.dns_min_time_between_resolutions_ms", _RESOLVE_AGAIN_MS),
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )
