@@ -77,7 +77,7 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "less time than the stop takes": (
         {"config": {"controlled.shutdown.max.wait.ms": 90000}},
-        "brokers would be killed while they stop; give at least 100",
+        "brokers would be killed while they stop; give at least 116",
     ),
     "an unknown setting": (
         {"config": {"log.levle": "debug"}},

@@ -91,9 +91,11 @@
 {{- $config := merge (deepCopy .Values.broker.config) .Values.config -}}
 {{- $wait := int (index $config "controlled.shutdown.max.wait.ms" | default 30000) -}}
 {{- $grace := int (index $config "shutdown.grace.ms" | default 10000) -}}
-{{- $needed := add $wait $grace -}}
+{{- $session := int (index $config "zookeeper.session.timeout.ms" | default 6000) -}}
+{{- $logs := 10000 -}}
+{{- $needed := add $wait $grace $session $logs -}}
 {{- $given := mul 1000 (int .Values.broker.shutdownSeconds) -}}
 {{- if gt $needed $given -}}
-{{- fail (printf "broker.shutdownSeconds is %d, but controlled.shutdown.max.wait.ms and shutdown.grace.ms may take %d ms together: brokers would be killed while they stop; give at least %d" (int .Values.broker.shutdownSeconds) $needed (div (add $needed 999) 1000)) -}}
+{{- fail (printf "broker.shutdownSeconds is %d, but controlled.shutdown.max.wait.ms, shutdown.grace.ms, zookeeper.session.timeout.ms and 10 s for the logs are %d ms together: brokers would be killed while they stop; give at least %d" (int .Values.broker.shutdownSeconds) $needed (div (add $needed 999) 1000)) -}}
 {{- end -}}
 {{- end -}}
