@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Runs a job of spark/pipelines on Kubernetes with spark-submit, driver and executors as pods; docs/spark-kubernetes.md.
+set -euo pipefail
+HERE=$(cd "$(dirname "$0")" && pwd)
+
+help() {
+    cat <<'TEXT'
+usage: submit.sh [OPTION...] JOB [FLAG OF THE JOB...]
+
+Runs a job of spark/pipelines (archive, replay, rollup, audit, flights) on Kubernetes: a driver pod, which makes its executor
+pods. Waits for its end, shows what the driver said, and ends with the driver's exit status. JOB --help shows a job's flags.
+
+  --namespace NAME      where the pods run (that of the current context, else default)
+  --image IMAGE         of driver and executors (tidemark/tidemark-spark:latest)
+  --executors N         how many executor pods (2)
+  --cores N             of each executor (1)
+  --memory SIZE         of the driver and of each executor (1g)
+  --service-account N   which rbac.yaml made (tidemark-spark)
+  --volume CLAIM:PATH   a PersistentVolumeClaim for checkpoints and archives, mounted in every pod; it must allow
+                        ReadWriteMany unless all pods are on one node
+  --conf KEY=VALUE      any more settings of Spark; may be given again
+  --master URL          the API server, k8s://https://HOST:PORT (that of the current context)
+  --name NAME           of the driver's pod (tidemark-JOB-TIME)
+  --detach              do not wait: for streams that go on. Their end: kubectl delete pod NAME
+  --print               only print the command
+
+Needs spark-submit (pip install pyspark), Java >= 17, and kubectl with a context.
+
+examples:
+  kubectl apply -n data -f deploy/spark/rbac.yaml
+  deploy/spark/submit.sh --namespace data audit --bootstrap tidemark-broker:9192 --topic orders
+  deploy/spark/submit.sh --namespace data --volume archives:/archives --executors 4 --detach \
+    archive --bootstrap tidemark-broker:9192 --topic orders --to /archives/orders --every "1 minute"
+TEXT
+}
+
+wrong() { echo "submit.sh: $1; submit.sh --help says more" >&2; exit 2; }
+
+namespace= image=tidemark/tidemark-spark:latest executors=2 cores=1 memory=1g account=tidemark-spark
+master= name= wait=true only_print= settings=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    -h | --help) help; exit 0 ;;
+    --detach) wait=false; shift; continue ;;
+    --print) only_print=yes; shift; continue ;;
+    --*) [ $# -ge 2 ] || wrong "$1 wants a value" ;;
+    *) break ;;
+    esac
+    case $1 in
+    --namespace) namespace=$2 ;;
+    --image) image=$2 ;;
+    --executors) executors=$2 ;;
+    --cores) cores=$2 ;;
+    --memory) memory=$2 ;;
+    --service-account) account=$2 ;;
+    --conf) settings+=(--conf "$2") ;;
+    --master) master=$2 ;;
+    --name) name=$2 ;;
+    --volume)
+        claim=${2%%:*} path=${2#*:}
+        case $2 in *?:/?*) ;; *) wrong "--volume $2 is not CLAIM:/PATH" ;; esac
+        for role in driver executor; do
+            key=spark.kubernetes.$role.volumes.persistentVolumeClaim.$claim
+            settings+=(--conf "$key.options.claimName=$claim" --conf "$key.mount.path=$path")
+        done
+        ;;
+    *) wrong "there is no option $1" ;;
+    esac
+    shift 2
+done
+[ $# -gt 0 ] || wrong "say which job: archive, replay, rollup, audit or flights"
+job=$1; shift
+case $job in
+archive | replay | rollup | audit | flights) ;;
+*) wrong "there is no job '$job', only archive, replay, rollup, audit and flights" ;;
+esac
+
+command -v kubectl > /dev/null || wrong "kubectl is missing"
+command -v spark-submit > /dev/null || wrong "spark-submit is missing: pip install pyspark"
+: "${namespace:=$(kubectl config view --minify -o 'jsonpath={..namespace}' 2> /dev/null || true)}"
+: "${namespace:=default}"
+: "${master:=k8s://$(kubectl config view --minify -o 'jsonpath={.clusters[0].cluster.server}')}"
+[ "$master" != k8s:// ] || wrong "kubectl has no current context: say --master k8s://https://HOST:PORT"
+: "${name:=tidemark-$job-$(date +%Y%m%d-%H%M%S)}"
+
+command=(spark-submit --master "$master" --deploy-mode cluster --name "tidemark-$job"
+    --driver-memory "$memory" --executor-memory "$memory" --executor-cores "$cores" --num-executors "$executors"
+    --conf "spark.kubernetes.namespace=$namespace"
+    --conf "spark.kubernetes.container.image=$image"
+    --conf spark.kubernetes.container.image.pullPolicy=IfNotPresent
+    --conf "spark.kubernetes.authenticate.driver.serviceAccountName=$account"
+    --conf "spark.kubernetes.driver.pod.name=$name"
+    --conf "spark.kubernetes.driver.podTemplateFile=$HERE/pod.yaml"
+    --conf "spark.kubernetes.executor.podTemplateFile=$HERE/pod.yaml"
+    --conf spark.kubernetes.driver.podTemplateContainerName=spark
+    --conf spark.kubernetes.executor.podTemplateContainerName=spark
+    --conf "spark.kubernetes.submission.waitAppCompletion=$wait"
+    --conf spark.ui.enabled=false --conf spark.log.level=WARN
+    "${settings[@]}" "local:///opt/pipelines/$job.py" "$@")
+if [ -n "$only_print" ]; then printf '%q ' "${command[@]}"; echo; exit 0; fi
+
+echo "submit.sh: $job in pod $name of namespace $namespace" >&2
+if ! log=$("${command[@]}" 2>&1); then
+    printf '%s\n' "$log" >&2
+    exit 1
+fi
+[ "$wait" = true ] || exit 0
+kubectl logs -n "$namespace" "$name"
+# spark-submit ends with 0 whatever became of the driver.
+code=$(kubectl get pod -n "$namespace" "$name" -o 'jsonpath={.status.containerStatuses[0].state.terminated.exitCode}')
+exit "${code:-1}"

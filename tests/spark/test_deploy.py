@@ -1,0 +1,132 @@
+"""deploy/spark: what it asks Kubernetes for, and what submit.sh makes of its flags. No cluster is needed here."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy" / "spark"
+JOBS = sorted(path.stem for path in (ROOT / "spark" / "pipelines").glob("*.py"))
+KUBECTL = """#!/bin/sh
+case "$*" in
+*server*) echo https://10.0.0.1:6443 ;;
+*namespace*) echo data ;;
+logs*) echo "3 findings" ;;
+*exitCode*) echo 1 ;;
+esac
+"""
+SPARK_SUBMIT = """#!/bin/sh
+test -z "$REFUSED" || { echo "no such host"; exit 7; }
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A kubectl whose context is namespace data, and whose driver ended with 1; and a spark-submit."""
+    for name, text in (("kubectl", KUBECTL), ("spark-submit", SPARK_SUBMIT)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    return tmp_path
+
+
+def submit(programs: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = f"{programs}:{os.environ['PATH']}"
+    return subprocess.run(
+        [str(DEPLOY / "submit.sh"), *words],
+        env={**os.environ, **environment, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+def test_submitting_makes_pods_of_the_template_in_the_namespace_of_the_context(programs: Path) -> None:
+    flags = ["--executors", "4", "--volume", "archives:/archives", "--conf", "a=b c", "--print"]
+    done = submit(programs, *flags, "archive", "--bootstrap", "b:9192", "--topic", "orders", "--every", "1 minute")
+    assert done.returncode == 0, done.stderr
+    words = shlex.split(done.stdout)
+    assert words[:5] == ["spark-submit", "--master", "k8s://https://10.0.0.1:6443", "--deploy-mode", "cluster"]
+    assert words[words.index("--num-executors") + 1] == "4"
+    settings = {words[index + 1] for index, word in enumerate(words) if word == "--conf"}
+    claim = "volumes.persistentVolumeClaim.archives"
+    assert settings >= {
+        "spark.kubernetes.namespace=data",
+        f"spark.kubernetes.driver.podTemplateFile={DEPLOY}/pod.yaml",
+        f"spark.kubernetes.executor.{claim}.options.claimName=archives",
+        f"spark.kubernetes.driver.{claim}.mount.path=/archives",
+        "a=b c",
+    }
+    job = words.index("local:///opt/pipelines/archive.py")
+    assert words[job + 1 :] == ["--bootstrap", "b:9192", "--topic", "orders", "--every", "1 minute"]
+
+
+def test_submitting_ends_as_the_driver_did_and_shows_what_it_said(programs: Path) -> None:
+    done = submit(programs, "audit", "--bootstrap", "b:9192", "--topic", "orders")
+    assert (done.returncode, done.stdout) == (1, "3 findings\n")
+    refused = submit(programs, "audit", "--topic", "orders", REFUSED="yes")
+    assert refused.returncode == 1
+    assert "no such host" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "say which job"),
+        (["compress"], "there is no job 'compress'"),
+        (["--volume", "archives", "audit"], "--volume archives is not CLAIM:/PATH"),
+        (["--cpus", "3", "audit"], "there is no option --cpus"),
+        (["--image"], "--image wants a value"),
+    ],
+)
+def test_what_cannot_be_submitted_is_told_in_a_sentence(programs: Path, words: list[str], sentence: str) -> None:
+    done = submit(programs, *words)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+
+
+def test_help_has_every_job_and_an_example(programs: Path) -> None:
+    told = submit(programs, "--help").stdout
+    assert "deploy/spark/submit.sh --namespace data audit --bootstrap" in told
+    assert f"({', '.join(('archive', 'replay', 'rollup', 'audit', 'flights'))})" in told
+    assert sorted(("archive", "replay", "rollup", "audit", "flights")) == JOBS
+
+
+def test_pods_of_drivers_and_executors_satisfy_the_level_restricted() -> None:
+    (pod,) = documents("pod.yaml")
+    (job,) = documents("driver.yaml")
+    for spec in (pod["spec"], job["spec"]["template"]["spec"]):
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        (container,) = spec["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        written = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        empty = {volume["name"] for volume in spec["volumes"] if "emptyDir" in volume}
+        assert {written["/tmp"], written["/opt/spark-work"]} <= empty
+
+
+def test_the_drivers_account_has_a_role_in_its_namespace_only() -> None:
+    account, role, binding = documents("rbac.yaml")
+    (job,) = documents("driver.yaml")
+    assert (role["kind"], binding["kind"]) == ("Role", "RoleBinding")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["metadata"]["name"]}]
+    assert job["spec"]["template"]["spec"]["serviceAccountName"] == account["metadata"]["name"]
+    (rule,) = role["rules"]
+    assert {"pods", "services", "configmaps"} <= set(rule["resources"])
+    assert "secrets" not in rule["resources"]
