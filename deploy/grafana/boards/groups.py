@@ -89,7 +89,7 @@ _LAG: Final = Row(
             "How long producers took for as many records as the group lacks, at their present speed.",
             "s",
             (
-                "sum by (group, topic) (tidemark_group_lag_records{G}) / on (topic) group_left "
+                "sum by (group, topic) (tidemark_group_lag_records{G}) / on (topic) group_left () "
                 "(sum by (topic) (rate(tidemark_topic_produced_records_total{C}[5m])) > 0)",
                 "{{group}} {{topic}}",
             ),
