@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -157,8 +158,18 @@ def test_wrong_settings_are_the_termination_message_too(newcomer: Newcomer) -> N
     assert "num.read.threads" in newcomer.refused(status=2)
 
 
-def wait_until(condition: object, what: str) -> None:
-    assert callable(condition)
+def test_a_zookeeper_that_dns_does_not_know_is_waited_for_and_said_and_a_stop_is_obeyed(newcomer: Newcomer) -> None:
+    newcomer.flags["zookeeper.connect"] = "zookeeper-0.no-such-service.invalid:2181"
+    process = newcomer.start()
+    wait_until(lambda: "zookeeper-0.no-such-service.invalid cannot be resolved" in process.tail(), "it is said")
+    assert process.running
+    process.signal(signal.SIGTERM)
+    assert process.wait(END_S), process.tail()
+    assert process.exit_status == 0
+    assert newcomer.message.read_text() == ""
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
     deadline_s = time.monotonic() + END_S
     while not condition():
         assert time.monotonic() < deadline_s, f"not in time: {what}"

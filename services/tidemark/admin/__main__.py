@@ -36,7 +36,7 @@ async def serve(settings: AdminSettings) -> int:
     clock = SystemClock()
     store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)
     tell_what_runs("admin")
-    session = SessionKeeper(store)
+    session = SessionKeeper(store, settings.zookeeper_connect)
     placing = asyncio.Lock()
     topics = TopicAdministration(
         store,

@@ -18,17 +18,22 @@ _RETRY_S = 0.5
 
 
 class SessionKeeper:
-    """Starts the store, and opens a new session whenever it has expired."""
+    """Starts the store, and opens a new session whenever it has expired.
 
-    def __init__(self, store: MetadataStore) -> None:
+    Args:
+        connect: `zookeeper.connect`, for what is said while it does not answer.
+    """
+
+    def __init__(self, store: MetadataStore, connect: str = "") -> None:
         self._store = store
+        self._connect = connect
         self._expired = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         store.listen(self._on_event)
 
     async def start(self) -> None:
         """Start the store, trying until ZooKeeper answers, and watch over it."""
-        await start_when_reachable(self._store)
+        await start_when_reachable(self._store, self._connect)
         self._task = asyncio.create_task(self._renew_when_expired(), name="ZooKeeper session")
 
     async def stop(self) -> None:

@@ -212,7 +212,7 @@ class BrokerProcess:
             await asyncio.wait(both)
 
     async def _prepare(self) -> None:
-        await start_when_reachable(self._store)
+        await start_when_reachable(self._store, self._settings.zookeeper_connect)
         self._metadata.set_cluster_id(await self._store.cluster_id())
         await self._open_logs()
 

@@ -42,7 +42,7 @@ class ControllerProcess:
         self._metrics = start_metrics_server(
             self._settings.metrics_listeners.host, self._settings.metrics_listeners.port
         )
-        await start_when_reachable(self._store)
+        await start_when_reachable(self._store, self._settings.zookeeper_connect)
         self._running = asyncio.create_task(self._loop.run(), name="controller loop")
         self._running.add_done_callback(self._on_end)
         await self._server.set_serving(True)

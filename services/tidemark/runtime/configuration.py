@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import ipaddress
 import itertools
 import os
 import re
@@ -25,7 +26,7 @@ from tidemark.runtime.configuration_keys import (
     keys_of,
     unknown_config,
 )
-from tidemark.runtime.host_port import HostPort
+from tidemark.runtime.host_port import HostPort, zookeeper_hosts
 from tidemark.runtime.termination import write_termination_message
 
 __all__ = [
@@ -237,6 +238,8 @@ def _derive(values: dict[str, Value]) -> None:
     assert isinstance(listeners, HostPort)
     if values["advertised_listeners"] is None:
         values["advertised_listeners"] = listeners
+    _check_callable(values["advertised_listeners"])
+    _check_connect(str(values["zookeeper_connect"]))
     if values["metrics_listeners"] is None:
         port = listeners.port + METRICS_PORT_STEP if listeners.port else 0
         if port > 65535:
@@ -245,6 +248,32 @@ def _derive(values: dict[str, Value]) -> None:
                 f"listeners is {listeners}: set metrics.listeners, no port is 100 above it",
             )
         values["metrics_listeners"] = HostPort(listeners.host, port)
+
+
+def _check_callable(advertised: Value) -> None:
+    assert isinstance(advertised, HostPort)
+    try:
+        anywhere = ipaddress.ip_address(advertised.host).is_unspecified
+    except ValueError:
+        return  # a name
+    if anywhere:
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG,
+            f"advertised.listeners is {advertised}, which is no address to call: name one by which others reach this "
+            "machine; listeners may stay as it is",
+            {"config": "advertised.listeners"},
+        )
+
+
+def _check_connect(connect: str) -> None:
+    try:
+        zookeeper_hosts(connect)
+    except ValueError as error:
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG,
+            f"zookeeper.connect is {connect!r}: {error}; want host:port[,host:port...][/chroot]",
+            {"config": "zookeeper.connect"},
+        ) from error
 
 
 def _read_flags(owner: str, keys: Mapping[str, ConfigKey], argv: Sequence[str]) -> tuple[dict[str, str], str | None]:

@@ -1,27 +1,66 @@
-"""Services and ZooKeeper may start in any order: each waits until it answers."""
+"""Services and ZooKeeper may start in any order: each waits until it answers, and says what it waits for."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import MetadataStore
+from tidemark.runtime.host_port import zookeeper_hosts
 
 _RETRY_S: Final = 0.3
+_SAY_S: Final = 4.0
+_RESOLVE_S: Final = 2.0
+
 _log = logging.getLogger(__name__)
 
 
-async def start_when_reachable(store: MetadataStore) -> None:
-    """Start the store, trying until ZooKeeper answers; what trying again does not mend is raised."""
+async def start_when_reachable(store: MetadataStore, connect: str = "") -> None:
+    """Start the store, trying until ZooKeeper answers; what trying again does not mend is raised.
+
+    Args:
+        connect: `zookeeper.connect`; what of it cannot be resolved is said, every few seconds.
+    """
+    starting = asyncio.create_task(_start(store), name="ZooKeeper session")
+    try:
+        while not (await asyncio.wait({starting}, timeout=_SAY_S))[0]:
+            why = await _unresolvable(connect) or "it does not answer"
+            _log.info("waiting for ZooKeeper", extra={"zookeeper": connect, "why": why})
+        await starting
+    finally:
+        starting.cancel()
+        await asyncio.wait({starting})
+
+
+async def _start(store: MetadataStore) -> None:
     while True:
         try:
             await store.start()
         except TidemarkError as error:
             if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
                 raise
-            _log.warning("waiting for ZooKeeper", extra={"why": error.message})
+            _log.debug("ZooKeeper did not answer", extra={"why": error.message})
             await asyncio.sleep(_RETRY_S)
         else:
             return
+
+
+async def _unresolvable(connect: str) -> str:
+    """What DNS says of the hosts that it does not know, "" when there are none."""
+    hosts = zookeeper_hosts(connect) if connect else []
+    found = await asyncio.gather(*map(_why_unresolved, dict.fromkeys(one.host for one in hosts)))
+    return "; ".join(why for why in found if why)
+
+
+async def _why_unresolved(host: str) -> str:
+    try:
+        async with asyncio.timeout(_RESOLVE_S):
+            await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        return f"DNS does not answer for {host}"
+    except (OSError, UnicodeError) as error:
+        return f"{host} cannot be resolved ({getattr(error, 'strerror', None) or error})"
+    return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class HostPort(str):
     """An address `host:port` ([v6]:port for IPv6): a string that gives its halves.
@@ -34,3 +36,20 @@ class HostPort(str):
         if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
             raise ValueError("want host:port with a port of 0 to 65535")
         return cls(host, int(port))
+
+
+_ZOOKEEPER_PORT: Final = 2181
+
+
+def zookeeper_hosts(connect: str) -> list[HostPort]:
+    """The servers that `zookeeper.connect` names: host[:port][,host[:port]...][/chroot]; ValueError where it is no such
+    thing."""
+    hosts = []
+    for server in connect.partition("/")[0].split(","):
+        bare = server.strip()
+        if not bare:
+            raise ValueError("a server has no name")
+        if ":" not in bare or bare.endswith("]"):
+            bare = f"{bare}:{_ZOOKEEPER_PORT}"
+        hosts.append(HostPort.parse(bare))
+    return hosts

@@ -479,7 +479,7 @@ def _unusable(path: Path, error: OSError) -> TidemarkError:
     who = ""
     if isinstance(error, PermissionError):
         groups = sorted({os.getegid(), *os.getgroups()})
-        who = f" for user {os.geteuid()} of the groups {groups}{_owner(path)}. On Kubernetes set securityContext.fsGroup"
+        who = f" for user {os.geteuid()} of the groups {groups}{_owner(path)}. In a pod, set securityContext.fsGroup"
     sentence = f"cannot be used: {error.strerror}{who}. Let this user write to it, or correct log.dirs"
     return _refusal(path, sentence, storage_error("", error).code)
 

@@ -76,6 +76,29 @@ def test_what_is_not_given_has_its_default() -> None:
     assert settings.log_dirs_trust_boot_id is True
 
 
+@pytest.mark.parametrize("anywhere", ["0.0.0.0:9192", "[::]:9192"])
+def test_where_it_listens_everywhere_it_must_be_told_what_others_call(anywhere: str) -> None:
+    for arguments in (["--listeners", anywhere], ["--advertised.listeners", anywhere]):
+        refused = refusal("--zookeeper.connect", "zk:2181", "--broker.id", "0", "--log.dirs", "/a", *arguments)
+        assert refused.code is ErrorCode.INVALID_CONFIG
+        assert f"advertised.listeners is {anywhere}, which is no address to call" in refused.message
+    assert broker("--listeners", anywhere, "--advertised.listeners", "tidemark-0:9192").listeners == anywhere
+
+
+@pytest.mark.parametrize("connect", ["zk:port", "zk:2181,", ",zk", "zk:99999", "/root", "zk:2181,zk2:x/root"])
+def test_an_address_of_zookeeper_that_is_none_is_refused(connect: str) -> None:
+    refused = refusal("--zookeeper.connect", connect, "--broker.id", "0", "--log.dirs", "/a")
+    assert (refused.code, refused.metadata) == (ErrorCode.INVALID_CONFIG, {"config": "zookeeper.connect"})
+    assert "want host:port[,host:port...][/chroot]" in refused.message
+
+
+@pytest.mark.parametrize(
+    "connect", ["zk", "zk:2181", "zk-0.zk:2181,zk-1.zk,10.0.0.3:1/root", "[::1]:2181", "[::1]", "zk:1/"]
+)
+def test_addresses_of_zookeeper_may_leave_out_the_port_and_name_a_root(connect: str) -> None:
+    assert broker("--zookeeper.connect", connect).zookeeper_connect == connect
+
+
 def test_each_service_has_its_port() -> None:
     common = ["--zookeeper.connect", "zk:2181"]
     assert read_settings(AdminSettings, common, {}).listeners.port == 9194

@@ -1,7 +1,9 @@
-"""Who starts before ZooKeeper answers waits for it, and for nothing else."""
+"""Who starts before ZooKeeper answers waits for it, says so, and waits for nothing else."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -10,16 +12,36 @@ from tidemark.runtime import coordination
 
 
 class Store:
-    """Its start fails with these, one after the other, and then succeeds."""
+    """Its start fails with these, one after the other, and then succeeds, once it is let."""
 
     def __init__(self, *codes: ErrorCode) -> None:
         self.codes = list(codes)
+        self.let = asyncio.Event()
+        self.let.set()
         self.started = False
 
     async def start(self) -> None:
         if self.codes:
             raise TidemarkError(self.codes.pop(0), "not yet")
+        await self.let.wait()
         self.started = True
+
+
+class Said(logging.Handler):
+    """The log, as far as it speaks of waiting; lets the store start when it was said often enough."""
+
+    def __init__(self, store: Store, times: int) -> None:
+        super().__init__()
+        self.store = store
+        self.times = times
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage() == "waiting for ZooKeeper":
+            assert record.levelno == logging.INFO
+            self.lines.append(str(record.__dict__["why"]))
+            if len(self.lines) == self.times:
+                self.store.let.set()
 
 
 @pytest.fixture(autouse=True)
@@ -27,11 +49,38 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordination, "_RETRY_S", 0.0)
 
 
-async def test_it_is_tried_until_zookeeper_answers_and_said_each_time(caplog: pytest.LogCaptureFixture) -> None:
+async def said_while_waiting(monkeypatch: pytest.MonkeyPatch, connect: str, times: int) -> list[str]:
+    monkeypatch.setattr(coordination, "_SAY_S", 0.001)
+    store = Store()
+    store.let.clear()
+    said = Said(store, times)
+    logger = logging.getLogger("tidemark.runtime.coordination")
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    logger.addHandler(said)
+    try:
+        waiting: Any = store
+        await asyncio.wait_for(coordination.start_when_reachable(waiting, connect), 20)
+    finally:
+        logger.removeHandler(said)
+    assert store.started
+    return said.lines[:times]
+
+
+async def test_it_is_tried_until_zookeeper_answers(caplog: pytest.LogCaptureFixture) -> None:
     store: Any = Store(*[ErrorCode.COORDINATION_UNAVAILABLE] * 3)
     await coordination.start_when_reachable(store)
     assert store.started
-    assert [record.getMessage() for record in caplog.records] == ["waiting for ZooKeeper"] * 3
+    assert caplog.text == ""
+
+
+async def test_what_is_waited_for_is_said_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await said_while_waiting(monkeypatch, "127.0.0.1:1/root", 3) == ["it does not answer"] * 3
+
+
+async def test_a_name_that_dns_does_not_know_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    (why,) = await said_while_waiting(monkeypatch, "no-such-zookeeper.invalid:2181,127.0.0.1:2181", 1)
+    assert why.startswith("no-such-zookeeper.invalid cannot be resolved (")
+    assert "127.0.0.1" not in why
 
 
 async def test_what_trying_again_does_not_mend_is_raised() -> None:
@@ -39,3 +88,15 @@ async def test_what_trying_again_does_not_mend_is_raised() -> None:
     with pytest.raises(TidemarkError, match="not yet"):
         await coordination.start_when_reachable(store)
     assert not store.started
+
+
+async def test_who_is_cancelled_while_it_waits_leaves_nothing_behind() -> None:
+    store = Store()
+    store.let.clear()
+    waiting: Any = store
+    task = asyncio.create_task(coordination.start_when_reachable(waiting))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [one.get_name() for one in asyncio.all_tasks() if one.get_name() == "ZooKeeper session"] == []
