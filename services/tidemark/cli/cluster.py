@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from tidemark.cli.membership import add_brokers, create, remove_brokers, safe_to_restart
+from tidemark.cli.membership import add_brokers, create, remove_brokers
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
 from tidemark.cli.output import Output, print_json, print_line, print_table
+from tidemark.cli.restarts import safe_to_restart
 
 cluster_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at the cluster and change its brokers."

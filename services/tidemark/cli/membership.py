@@ -1,4 +1,4 @@
-"""`tidemark cluster create|add-brokers|remove-brokers|safe-to-restart`: which brokers there are (seed 000)."""
+"""`tidemark cluster create|add-brokers|remove-brokers`: which brokers there are (seed 000)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidemark.cli.move_feed import MoveFeed, interrupted, raise_all
-from tidemark.cli.move_view import MoveView, ended_json, listed, name_of
+from tidemark.cli.move_view import MoveView, ended_json, listed
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
 from tidemark.cli.output import Output, counted, print_json, print_line
 from tidemark.cli.plan_view import parse_brokers, plan_json, show_plan
@@ -210,53 +210,6 @@ def _drain(client: AdminClient, ids: Sequence[int], rate: int, view: MoveView) -
             if not error.retriable or time.monotonic() > patience_until_s:
                 raise
             time.sleep(_PAUSE_S)
-
-
-def safe_to_restart(
-    broker: Annotated[str, typer.Argument(metavar="BROKER", help="Its id.")],
-    bootstrap: BootstrapOption = "",
-    admin: AdminOption = "",
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Tell whether a broker can be restarted now without anybody noticing; exit status 0 if so, 1 if not, and why.
-
-    \b
-    Not while a partition would have nobody in sync to lead it, or fewer than min.insync.replicas; nor while another
-    broker is away, or a replica on this one is being moved or has not caught up.
-
-    \b
-    Examples, the second to restart one broker after another:
-      tidemark cluster safe-to-restart 1
-      until tidemark cluster safe-to-restart 1; do sleep 5; done
-    """
-    (broker_id,) = parse_brokers([broker])
-    with connect_admin(bootstrap, admin) as client:
-        obstacles = client.obstacles_to_restart(broker_id)
-    if output is Output.JSON:
-        print_json(
-            {
-                "broker_id": broker_id,
-                "safe": not obstacles,
-                "obstacles": [
-                    {
-                        "reason": str(one.reason),
-                        "message": one.message,
-                        "partitions": [name_of(partition) for partition in one.partitions],
-                    }
-                    for one in obstacles
-                ],
-            }
-        )
-    elif not obstacles:
-        print_line(f"yes: broker {broker_id} can be restarted")
-    else:
-        print_line(f"no: broker {broker_id} must not be restarted now")
-        for one in obstacles:
-            some = ", ".join(name_of(partition) for partition in one.partitions[:_NAMED_MAX])
-            more = ", ..." if len(one.partitions) > _NAMED_MAX else ""
-            print_line(f"  {one.reason}: {one.message}{f' ({some}{more})' if some else ''}")
-    if obstacles:
-        raise typer.Exit(1)
 
 
 def _refuse_silent_question(output: Output, *, yes: bool, dry_run: bool) -> None:

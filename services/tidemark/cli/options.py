@@ -47,7 +47,7 @@ def need_bootstrap(bootstrap: str) -> str:
     return bootstrap
 
 
-def connect_admin(bootstrap: str, admin: str) -> AdminClient:
+def connect_admin(bootstrap: str, admin: str, *, timeout_s: float = 30.0) -> AdminClient:
     """A client of the admin service at `admin`, else of the one that the brokers know; bad usage without either."""
     if not bootstrap and not admin:
         raise typer.BadParameter(
@@ -58,7 +58,7 @@ def connect_admin(bootstrap: str, admin: str) -> AdminClient:
     # Only here: the client's libraries take longer to import than bad usage and help need.
     from tidemark.client import AdminClient
 
-    return AdminClient(admin or None, bootstrap=bootstrap or None)
+    return AdminClient(admin or None, bootstrap=bootstrap or None, timeout_s=timeout_s)
 
 
 def parse_configs(settings: Sequence[str]) -> dict[str, str]:

@@ -17,7 +17,6 @@ from tidemark.client.aio.admin_reassignments import AlteredReassignments, Reassi
 from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
 from tidemark.core.move_progress import EndedMove, MoveOutcome
 from tidemark.core.rebalancing import BrokerLoad, Plan
-from tidemark.core.restart_safety import Obstacle, RestartObstacle
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,
@@ -45,7 +44,6 @@ class Client:
         self.live = [0, 1]
         self.planned = PLANNED
         self.failures: list[TidemarkError] = []
-        self.obstacles: list[RestartObstacle] = []
 
     def __enter__(self) -> Client:
         return self
@@ -85,9 +83,6 @@ class Client:
             raise self.failures.pop()
         yield RemovalProgress([], 1, None, ())
         yield RemovalProgress([], 0, None, tuple(BrokerId(one) for one in brokers))
-
-    def obstacles_to_restart(self, broker: int) -> list[RestartObstacle]:
-        return self.obstacles
 
     def create_partitions(
         self, topic: str, total: int, *, assignments: Sequence[Sequence[int]] = (), validate_only: bool = False
@@ -183,15 +178,6 @@ def test_creating_a_cluster_waits_and_says_who_is_missing(client: Client) -> Non
     client.live = [0, 1, 2, 3]
     result = run("cluster", "create", "--brokers", "0,1,2", "--timeout", "0")
     assert result.stdout == "live, and not named: broker 3\n"
-
-
-def test_a_restart_is_safe_or_the_status_is_1_and_the_reasons_are_told(client: Client) -> None:
-    assert run("cluster", "safe-to-restart", "1").stdout == "yes: broker 1 can be restarted\n"
-    client.obstacles = [RestartObstacle(Obstacle.NO_IN_SYNC_HEIR, "nobody could lead", (T0,))]
-    result = run("cluster", "safe-to-restart", "1")
-    assert (result.exit_code, result.stdout.splitlines()[1]) == (1, "  NO_IN_SYNC_HEIR: nobody could lead (t:0)")
-    told = json.loads(run("cluster", "safe-to-restart", "1", "-o", "json").stdout)
-    assert (told["safe"], told["obstacles"][0]["partitions"]) == (False, ["t:0"])
 
 
 def test_partitions_are_added_where_somebody_says_or_by_the_rule(client: Client) -> None:

@@ -1,0 +1,114 @@
+"""`tidemark cluster safe-to-restart`: its answer, its status, and how long it goes on asking."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tidemark.cli import restarts
+from tidemark.cli.app import app
+from tidemark.core.restart_safety import Obstacle, RestartObstacle
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from typer.testing import CliRunner
+
+AWAY = RestartObstacle(Obstacle.OTHER_BROKER_AWAY, "not live: broker 2", (TopicPartition("t", 0),))
+BEHIND = RestartObstacle(Obstacle.NOT_IN_SYNC, "broker 1 has not caught up")
+SILENT = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "nobody answers")
+
+
+class Cluster:
+    """Gives one answer after the other, the last one for ever; time passes only where it is waited."""
+
+    def __init__(self) -> None:
+        self.answers: list[Sequence[RestartObstacle] | TidemarkError] = [()]
+        self.asked: list[tuple[int, float]] = []
+        self.now_s = 1000.0
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def connect(self, bootstrap: str, admin: str, *, timeout_s: float) -> Cluster:
+        self.timeout_s = timeout_s
+        return self
+
+    def obstacles_to_restart(self, broker: int) -> Sequence[RestartObstacle]:
+        self.asked.append((broker, self.timeout_s))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, TidemarkError):
+            raise answer
+        return answer
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+    monkeypatch.setattr(restarts, "connect_admin", made.connect)
+    monkeypatch.setattr(restarts.time, "sleep", made.sleep)
+    monkeypatch.setattr(restarts.time, "monotonic", lambda: made.now_s)
+    return made
+
+
+def run(*arguments: str, **environment: str) -> Any:
+    return CliRunner(env=environment).invoke(app, ["cluster", "safe-to-restart", *arguments])
+
+
+def test_a_restart_is_safe_or_the_status_is_1_and_the_reasons_are_told(cluster: Cluster) -> None:
+    assert run("1").stdout == "yes: broker 1 can be restarted\n"
+    cluster.answers = [[AWAY, BEHIND]]
+    result = run("1")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        "no: broker 1 must not be restarted now",
+        "  OTHER_BROKER_AWAY: not live: broker 2 (t:0)",
+        "  NOT_IN_SYNC: broker 1 has not caught up",
+    ]
+    told = json.loads(run("1", "-o", "json").stdout)
+    assert (told["safe"], told["obstacles"][0]["partitions"]) == (False, ["t:0"])
+    assert len(cluster.asked) == 3
+
+
+def test_it_waits_until_it_is_safe_and_tells_what_is_in_the_way_when_that_changes(cluster: Cluster) -> None:
+    cluster.answers = [[AWAY], [AWAY], SILENT, [BEHIND], ()]
+    result = run("1", "--wait", "60")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "not yet: OTHER_BROKER_AWAY: not live: broker 2",
+        "nobody answers",
+        "not yet: NOT_IN_SYNC: broker 1 has not caught up",
+        "yes: broker 1 can be restarted",
+    ]
+
+
+def test_it_waits_no_longer_than_it_is_told(cluster: Cluster) -> None:
+    cluster.answers = [[AWAY]]
+    result = run("1", "--wait", "20", "-o", "json")
+    assert (result.exit_code, cluster.now_s) == (1, 1020.0)
+    assert json.loads(result.stdout)["safe"] is False
+    assert cluster.asked[0] == (1, 20.0), "a call takes no longer either"
+    assert cluster.asked[-1] == (1, 2.0)
+
+
+def test_who_never_answers_is_the_reason_in_the_end(cluster: Cluster) -> None:
+    cluster.answers = [SILENT]
+    for arguments in (("1",), ("1", "--wait", "5")):
+        assert run(*arguments).exception is SILENT
+
+
+def test_what_asking_again_does_not_mend_ends_the_waiting(cluster: Cluster) -> None:
+    wrong = TidemarkError(ErrorCode.INVALID_REQUEST, "the service does not know the call")
+    cluster.answers = [wrong]
+    assert run("9", "--wait", "60").exception is wrong
+    assert len(cluster.asked) == 1
+
+
+def test_in_a_pod_the_environment_says_which_broker_it_is(cluster: Cluster) -> None:
+    assert run(TIDEMARK_BROKER_ID="4").stdout == "yes: broker 4 can be restarted\n"
+    assert run().exit_code == 2
