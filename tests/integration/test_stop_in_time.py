@@ -1,0 +1,45 @@
+"""The longest that a stop may take, for a pod's terminationGracePeriodSeconds (docs/operations.md)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tidemark.client import AdminClient, Producer
+from tidemark.local.cluster import LocalCluster, broker_name, controller_name
+
+SESSION_S, CONTROLLED_S, GRACE_S, LOGS_S = 3.0, 2.0, 4.0, 3.0
+SETTINGS = {
+    "broker": {
+        "zookeeper.session.timeout.ms": f"{SESSION_S * 1000:.0f}",
+        "controlled.shutdown.max.wait.ms": f"{CONTROLLED_S * 1000:.0f}",
+        "shutdown.grace.ms": f"{GRACE_S * 1000:.0f}",
+    }
+}
+
+
+@pytest.mark.parametrize("zookeeper", ["answers", "is silent", "is gone"])
+def test_a_broker_that_nobody_relieves_stops_within_the_sum_of_its_bounds(tmp_path: Path, zookeeper: str) -> None:
+    with LocalCluster(tmp_path, brokers=1, controllers=1, settings=SETTINGS) as cluster:
+        with AdminClient(cluster.admin_address) as admin:
+            admin.create_topic("t", partitions=4, replication_factor=1)
+        with Producer(cluster.bootstrap) as producer:
+            producer.send("t", b"x").result(15)
+            cluster.kill(controller_name(0))
+            if zookeeper == "is silent":
+                os.kill(cluster.zookeeper.pid, signal.SIGSTOP)
+            elif zookeeper == "is gone":
+                cluster.zookeeper.kill()
+            began_s = time.monotonic()
+            cluster.terminate(broker_name(0), timeout_s=SESSION_S + CONTROLLED_S + GRACE_S + LOGS_S)
+            took_s = time.monotonic() - began_s
+        print(f"ZooKeeper {zookeeper}: stopped after {took_s:.1f} s")
+        if zookeeper == "is silent":
+            os.kill(cluster.zookeeper.pid, signal.SIGCONT)
+        elif zookeeper == "is gone":
+            cluster.zookeeper.start()
+        cluster.restart(broker_name(0))
+        assert "is not clean" not in cluster.process(broker_name(0)).log.read_text()
