@@ -1,4 +1,4 @@
-"""The alerts: each says what to do, asks for metrics that there are, and fires when it should, not when it should not."""
+"""The alerts: each says what to do, asks for metrics that there are, and fires when it should and only then."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -33,10 +32,7 @@ def test_a_broker_that_nobody_relieves_stops_within_the_sum_of_its_bounds(tmp_pa
                 os.kill(cluster.zookeeper.pid, signal.SIGSTOP)
             elif zookeeper == "is gone":
                 cluster.zookeeper.kill()
-            began_s = time.monotonic()
             cluster.terminate(broker_name(0), timeout_s=SESSION_S + CONTROLLED_S + GRACE_S + LOGS_S)
-            took_s = time.monotonic() - began_s
-        print(f"ZooKeeper {zookeeper}: stopped after {took_s:.1f} s")
         if zookeeper == "is silent":
             os.kill(cluster.zookeeper.pid, signal.SIGCONT)
         elif zookeeper == "is gone":

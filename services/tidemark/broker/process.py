@@ -66,7 +66,7 @@ from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import BrokerSettings, HostPort
 from tidemark.runtime.coordination import start_when_reachable
 from tidemark.runtime.limits import raise_open_files
-from tidemark.runtime.metrics import METRICS, start_metrics_server, tell_what_runs
+from tidemark.runtime.metrics import METRICS, MetricsServer, start_metrics_server, tell_what_runs
 from tidemark.storage.manager import LogManager, open_logs
 from tidemark.v1.broker_service_pb2_grpc import add_BrokerServiceServicer_to_server
 from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServicer_to_server
@@ -128,13 +128,16 @@ class BrokerProcess:
             self._server.set_ready,
             self._driver.fail,
         )
+        self._metrics_server: MetricsServer | None = None
         self._logs: LogManager | None = None
         self._directory_ids: tuple[str, ...] = ()
         self._registration: Registration | None = None
 
     async def start(self) -> None:
         """Alive at once; session, logs, services NOT_SERVING, registration; then SERVING, and ready when in sync."""
+        metrics = self._settings.metrics_listeners
         await self._server.start()
+        self._metrics_server = start_metrics_server(metrics.host, metrics.port)
         await self._check_and_prepare()
         self._serve_nothing_yet()
         self._threads.start()
@@ -160,6 +163,7 @@ class BrokerProcess:
             await self._server.stop(0)
             if self._logs is not None:
                 self._logs.close()
+            self._close_metrics()
             return
         await self._readiness.stop()
         if self._control.broker_epoch != UNREGISTERED and not self.failed.done():
@@ -196,7 +200,11 @@ class BrokerProcess:
             self._logs.close()  # the marks on disk are those of the last registration, and stay
         else:
             await asyncio.to_thread(self._logs.close_clean, self._registration.broker_epoch, high_watermarks)
-        self._metrics_server.close()
+        self._close_metrics()
+
+    def _close_metrics(self) -> None:
+        if self._metrics_server is not None:
+            self._metrics_server.close()
 
     async def _check_and_prepare(self) -> None:
         """Session and logs, while it is checked that the advertised address leads here; the first failure counts."""
@@ -317,7 +325,6 @@ class BrokerProcess:
             (add_BrokerControlServiceServicer_to_server, self._control),
         )
         self._server.add([Service(*both, name) for both, name in zip(add_and_servicer, _SERVICES, strict=True)])
-        self._metrics_server = start_metrics_server(settings.metrics_listeners.host, settings.metrics_listeners.port)
         reads = FollowerReads(self._threads, self._readers, self._metrics, self._driver.submit)
         self._driver.wire(self._handlers(reads))
         advertised = self._advertised()
