@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Final
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
 
+from tidemark.core.controller_counts import OF_LEAVING
 from tidemark.core.controller_effects import Observed
 from tidemark.core.controller_events import ControllerEvent
+from tidemark.core.messages import PartitionCommand
+from tidemark.model import NO_EPOCH, TopicPartition
 from tidemark.runtime.metrics import METRICS, Metrics
 
 _log = logging.getLogger(__name__)
@@ -16,35 +20,99 @@ _LINES_MAX: Final = 100
 """Of one kind and one event: the failure of a broker with thousands of partitions is not told thousands of times."""
 
 
+_ELECTED_MAX: Final = 100_000
+
+_COUNTS: Final = {
+    "topics": "Topics",
+    "partitions": "Partitions",
+    "offline_partitions": "Partitions with no leader",
+    "not_preferred_leaders": "Partitions led by another than the first of their assigned replicas",
+    "leader_and_isr_pending": "Brokers with a LeaderAndIsr unanswered",
+    "live_brokers": "Registered brokers",
+    "suspected_brokers": "Brokers suspected by heartbeat",
+    "moves": "Partitions whose replicas are to move, or move",
+    "replicas_to_move": "Replicas that moves add and that are not in sync yet",
+}
+_NAMES: Final = {"moves": "reassignments", "replicas_to_move": "reassignment_replicas_remaining"}
+
+
+class _Elected(NamedTuple):
+    """Whom the controller decided for, in which leader epoch (-1: not told), and when."""
+
+    leader: int
+    epoch: int
+    at_s: float
+
+
 class ControllerMetrics:
     """`tidemark_controller_*`."""
 
     def __init__(self, metrics: Metrics = METRICS) -> None:
-        self.active = metrics.gauge("controller_active", "1 on the active controller, 0 on a standby")
-        self._elections = metrics.counter("controller_leader_elections", "Leaders elected", ["clean"])
+        self._active = metrics.gauge("controller_active", "1 on the active controller, 0 on a standby")
+        self._epoch = metrics.gauge("controller_epoch", "Controller epoch of its present term; 0 on a standby")
+        elections = metrics.counter("controller_leader_elections", "Leaders elected", ["clean"])
+        self._elections = {clean: elections.labels(str(clean).lower()) for clean in (True, False)}
+        self._election_seconds = metrics.histogram(
+            "controller_leader_election_seconds", "From the decision for a leader until it has answered that it leads"
+        )
         self._maybe_lost = metrics.counter(
             "controller_records_maybe_lost", "Records that unclean elections may have lost, where that is known"
         )
         self._to_log: dict[str, list[Observed]] = {}
         self._observed = metrics.counter("controller_observations", "Things observed, by kind", ["kind"])
         self._seconds = metrics.histogram("controller_event_duration_seconds", "Time to decide an event", ["event"])
+        self._waited = metrics.histogram("controller_event_queue_seconds", "How long an event waited")
+        self._queue_size = metrics.gauge("controller_event_queue_size", "Events that wait")
+        left = metrics.counter("replica_isr_shrinks", "Replicas that ISR changes written took out", ("reason",))
+        self._left_isrs = {reason: left.labels(reason) for reason in OF_LEAVING}
+        self._elected: dict[TopicPartition, _Elected] = {}
         self._counts = {
-            "partitions": metrics.gauge("controller_partitions", "Partitions"),
-            "offline_partitions": metrics.gauge("controller_offline_partitions", "Partitions with no leader"),
-            "leader_and_isr_pending": metrics.gauge(
-                "controller_leader_and_isr_pending", "Brokers with a LeaderAndIsr unanswered"
-            ),
-            "live_brokers": metrics.gauge("controller_live_brokers", "Registered brokers"),
-            "suspected_brokers": metrics.gauge("controller_suspected_brokers", "Brokers suspected by heartbeat"),
+            name: metrics.gauge(f"controller_{_NAMES.get(name, name)}", doc) for name, doc in _COUNTS.items()
         }
+
+    def term_begins(self, epoch: int, queue_size: Callable[[], int]) -> None:
+        """This controller is the active one; `queue_size`: how many events wait."""
+        self._active.set(1)
+        self._epoch.set(epoch)
+        self._queue_size.set_function(queue_size)
+
+    def term_ends(self) -> None:
+        """What it knew is for the next one to tell."""
+        self._active.set(0)
+        self._epoch.set(0)
+        self._queue_size.set_function(lambda: 0)
+        self._elected.clear()
+        self.counts({})
 
     def observed(self, effect: Observed) -> None:
         """Count, and log with the event it belongs to."""
         self._observed.labels(effect.kind).inc()
         if effect.kind in ("leader_elected", "unclean_election"):
-            self._elections.labels(str(effect.kind == "leader_elected").lower()).inc()
+            self._elections[effect.kind == "leader_elected"].inc()
+            assert effect.partition is not None, "somebody leads a partition"
+            leader, epoch = int(effect.fields["leader"]), int(effect.fields.get("leader_epoch", NO_EPOCH))
+            self._elected[effect.partition] = _Elected(leader, epoch, time.perf_counter())
+        elif effect.kind == "partition_offline" and effect.partition is not None:
+            self._elected.pop(effect.partition, None)
         self._maybe_lost.inc(int(effect.fields.get("records_maybe_lost", 0)))
         self._to_log.setdefault(effect.kind, []).append(effect)
+
+    def took_office(self, broker: int, partitions: Iterable[PartitionCommand]) -> None:
+        """The broker has answered that it has taken in these commands."""
+        for command in partitions:
+            elected = self._elected.get(command.partition)
+            if elected is not None and elected.leader == broker and command.state.leader_epoch >= elected.epoch:
+                del self._elected[command.partition]
+                self._election_seconds.observe(time.perf_counter() - elected.at_s)
+
+    def left_isrs(self, by_reason: Mapping[str, int]) -> None:
+        """Elections took so many replicas out of ISRs."""
+        for reason, count in by_reason.items():
+            self._left_isrs[reason].inc(count)
+
+    def waited(self, seconds: float) -> None:
+        """An event has had its turn after so long."""
+        self._waited.observe(seconds)
 
     def handled(self, event: ControllerEvent, seconds: float) -> None:
         """An event was decided. What it brought about is a line each, or one line where there is much of a kind."""
@@ -62,5 +130,7 @@ class ControllerMetrics:
 
     def counts(self, counts: Mapping[str, int]) -> None:
         """Conditions now."""
+        if len(self._elected) > _ELECTED_MAX:  # of topics that were deleted before anybody led them
+            self._elected.clear()
         for name, gauge in self._counts.items():
             gauge.set(counts.get(name, 0))

@@ -69,14 +69,14 @@ class ControllerLoop:
         _log.info("elected", extra={"controller_epoch": won.epoch})
         term = ActiveTerm(won, await self._store.cluster_id(), self._settings, self._store, self._clock, self._metrics)
         self.term = term
-        self._metrics.active.set(1)
+        self._metrics.term_begins(won.epoch, term.queue_size)
         try:
             await term.start()
             await term.ended.wait()
         finally:
             self.term = None
-            self._metrics.active.set(0)
             await term.stop()
+            self._metrics.term_ends()
             if not self._expired:
                 await self._resign(term)
         await asyncio.sleep(_RETRY_S)  # a standby goes first

@@ -73,7 +73,8 @@ class ActiveTerm:
             interval_ms=settings.controller_heartbeat_interval_ms,
             timeout_ms=settings.controller_heartbeat_timeout_ms,
         )
-        self._events: deque[ev.ControllerEvent] = deque()
+        self._events: deque[tuple[ev.ControllerEvent, float]] = deque()
+        """With the time at which each came."""
         self._draining = False
         self._started = False
         self._early: set[StoreEvent] = set()
@@ -93,7 +94,7 @@ class ActiveTerm:
         self._effects: dict[type, Callable[[Any], None]] = {
             fx.WriteStates: lambda effect: self._spawn(self._write_states(effect)),
             fx.ReadStates: lambda effect: self._spawn(self._read_states(effect)),
-            fx.SendLeaderAndIsr: lambda effect: self._spawn(self._tell(self._peers.send_leader_and_isr(effect))),
+            fx.SendLeaderAndIsr: lambda effect: self._spawn(self._command(effect)),
             fx.SendStopReplica: lambda effect: self._spawn(self._tell(self._peers.send_stop_replica(effect))),
             fx.SendUpdateMetadata: lambda effect: self._spawn(self._tell(self._peers.send_update_metadata(effect))),
             fx.DescribeReplicas: lambda effect: self._spawn(self._tell(self._peers.describe_replicas(effect))),
@@ -151,10 +152,14 @@ class ActiveTerm:
         """Take in an event now, or right after those before it."""
         if self.ended.is_set():
             return
-        self._events.append(event)
+        self._events.append((event, time.perf_counter()))
         if not self._draining:
             self._draining = True
             self._drain()
+
+    def queue_size(self) -> int:
+        """How many events wait."""
+        return len(self._events)
 
     async def ask(self, question: fx.DescribeReplicas) -> ev.ReplicasDescribed:
         """Put somebody else's question to a broker; the core does not hear of it."""
@@ -163,8 +168,9 @@ class ActiveTerm:
     def _drain(self) -> None:
         until_s = time.perf_counter() + _SLICE_S
         while self._events and not self.ended.is_set():
-            event = self._events.popleft()
+            event, came_s = self._events.popleft()
             began_s = time.perf_counter()
+            self._metrics.waited(began_s - came_s)
             try:
                 for effect in self.core.handle(event, self._clock.now_ms()):
                     self._effects[type(effect)](effect)
@@ -175,7 +181,7 @@ class ActiveTerm:
                 return
             self._metrics.handled(event, time.perf_counter() - began_s)
             if self.core.has_more and not self._events:
-                self._events.append(ev.WentOn())
+                self._events.append((ev.WentOn(), time.perf_counter()))
             if self._events and time.perf_counter() > until_s:
                 asyncio.get_running_loop().call_soon(self._drain)
                 return
@@ -186,6 +192,7 @@ class ActiveTerm:
             await asyncio.sleep(_TICK_S)
             self.submit(ev.Tick())
             self._metrics.counts(self.core.counts())
+            self._metrics.left_isrs(self.core.take_left_isrs())
 
     def _resign(self, effect: fx.Resign) -> None:
         _log.warning("resigning", extra={"why": effect.why, "controller_epoch": self.term.epoch})
@@ -353,8 +360,18 @@ class ActiveTerm:
         _log.warning("fenced: another controller was elected", extra={"why": error.message})
         self.ended.set()
 
+    async def _command(self, effect: fx.SendLeaderAndIsr) -> None:
+        answered = await self._peers.send_leader_and_isr(effect)
+        if answered.error is None:
+            refused = {partition for partition, _ in answered.refused}
+            told = [one for part in effect.commands for one in part.partitions if one.partition not in refused]
+            self._metrics.took_office(effect.broker, told)
+        self._hear(answered)
+
     async def _tell(self, answering: Coroutine[None, None, ev.ControlAnswered | ev.ReplicasDescribed]) -> None:
-        answered = await answering
+        self._hear(await answering)
+
+    def _hear(self, answered: ev.ControlAnswered | ev.ReplicasDescribed) -> None:
         if answered.error is not None:
             _log.info("command not taken", extra={"broker": answered.broker, "why": str(answered.error)})
         self.submit(answered)

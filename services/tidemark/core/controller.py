@@ -15,6 +15,7 @@ from typing import Any, Final
 from tidemark.core import controller_events as ev
 from tidemark.core.config import ControllerConfig
 from tidemark.core.controller_context import ControllerContext
+from tidemark.core.controller_counts import ControllerCounts
 from tidemark.core.controller_effects import ControllerEffect, ReadStates, Resign, StateChange, WriteStates
 from tidemark.core.controller_links import BrokerLink
 from tidemark.core.controller_teller import ControllerTeller
@@ -64,7 +65,7 @@ class ControllerCore:
         self._unclean = UncleanElections()
         self._elections = RequestedElections()
         self._balance = LeaderBalance(ctx)
-        self._offline_count: int | None = None
+        self._counts = ControllerCounts(ctx, self._moves)
         self._look_again_ms = 0
         self._teller = ControllerTeller(ctx, self._deletions)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
@@ -100,7 +101,7 @@ class ControllerCore:
         ctx = self._ctx
         ctx.effects = []
         if not isinstance(event, ev.Tick | ev.BrokerTrusted | ev.WentOn):
-            self._offline_count = None  # an idle cluster costs nothing by the partition
+            self._counts.changed()
         self._handlers[type(event)](event, now_ms)
         self._decide_dirty(now_ms)
         self._moves.begin(self._changes)
@@ -126,17 +127,11 @@ class ControllerCore:
 
     def counts(self) -> dict[str, int]:
         """Partitions by condition, and commands that wait for their answer."""
-        if self._offline_count is None:
-            states = (record.state for record in self._ctx.records.values())
-            self._offline_count = sum(state is None or state.leader == NO_LEADER for state in states)
-        return {
-            "partitions": len(self._ctx.records),
-            "offline_partitions": self._offline_count,
-            "leader_and_isr_pending": sum(link.leadership.request_id is not None for link in self._ctx.links.values()),
-            "live_brokers": len(self._ctx.brokers),
-            "suspected_brokers": len(self.suspected),
-            "moves": len(self._moves),
-        }
+        return self._counts.now(self.suspected)
+
+    def take_left_isrs(self) -> Mapping[str, int]:
+        """Replicas that elections took out of ISRs since this was last asked, by reason."""
+        return self._counts.take_left()
 
     # -- what happened -----------------------------------------------------------------------------------------
 
@@ -367,6 +362,7 @@ class ControllerCore:
             record = self._ctx.records.get(partition)
             if record is None or record.writing is None:
                 continue
+            self._counts.isr_written(record, self._departures.leaving)
             record.wrote(version)
             self._ctx.mark_changed(record)
             self._ctx.dirty.add(partition)

@@ -215,6 +215,20 @@ class Moves:
             return len(self.assigned(topic, index))
         return len(topic.original.get(index, topic.partitions[index]))
 
+    def wanted_count(self) -> int:
+        """Moves that are asked for or under way."""
+        return len(self._wanted.keys() | self._active)
+
+    def replicas_left(self) -> int:
+        """How many replicas are not in sync yet where they are to be."""
+        left = 0
+        for move in self._wanted.values():
+            record = self._ctx.records.get(move.partition)
+            state = record.state if record is not None else None
+            if not move.cancel and state is not None:
+                left += len(set(move.replicas).difference(state.isr_ids))
+        return left
+
     def __len__(self) -> int:
         return len(self._active)
 
