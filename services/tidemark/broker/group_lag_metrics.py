@@ -82,7 +82,7 @@ class GroupLagMetrics:
         self._told: _Told | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def render(self) -> str:
+    def render(self, names: Collection[str] = ()) -> str:
         """What was computed after the scrape before."""
         if not self.groups_shown:
             return ""

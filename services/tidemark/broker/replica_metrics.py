@@ -20,6 +20,7 @@ from tidemark.runtime.metrics_text import counter, family, gauge, header, labels
 from tidemark.runtime.slices import Pace
 
 _SCRAPE_WAIT_S: Final = 2.0
+_OF_EACH: Final = ("tidemark_partition_", "tidemark_replica_follower_")
 
 Led = list[tuple[ReplicaFigures, LeaderFigures]]
 
@@ -78,8 +79,9 @@ class ReplicaMetrics:
         self._loop = asyncio.get_running_loop()
         self._labels: dict[TopicPartition, str] = {}
 
-    def render(self) -> str:
-        """The families as of now; those of replicas are missing when the event loop does not answer."""
+    def render(self, names: Collection[str] = ()) -> str:
+        """The families as of now, those of each partition unless others alone are asked for; those of replicas are
+        missing when the event loop does not answer."""
         disks = look_at_disks(self._logs)
         asking = self._ask()
         try:
@@ -95,7 +97,7 @@ class ReplicaMetrics:
         led: Led = [(row, row.led) for row in rows if row.led is not None]
         behind = _behind(led, disks.logs)
         parts = [disks.text, *_counts(rows, led), *_lags(rows, led, behind), *_moves(led, behind, traffic)]
-        if self.partitions:
+        if self.partitions and (not names or any(name.startswith(_OF_EACH) for name in names)):
             parts += self._each(rows, led, behind, disks.logs)
         return "".join(parts)
 

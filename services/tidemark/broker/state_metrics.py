@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from tidemark.runtime.metrics_text import family, labels
@@ -22,7 +22,7 @@ class BrokerState:
         self.state = "starting"
         self.remaining_logs: Callable[[], int] = lambda: 0
 
-    def render(self) -> str:
+    def render(self, names: Collection[str] = ()) -> str:
         """One family, a 1 in it."""
         state = "recovering" if self.state != "stopping" and self.remaining_logs() else self.state
         return family(

@@ -40,7 +40,7 @@ class TopicMetrics:
             del self._traffic[topic]
             self._limit.forget(topic)
 
-    def render(self) -> str:
+    def render(self, names: Collection[str] = ()) -> str:
         """Three families."""
         found = [(labels(topic=topic), traffic) for topic, traffic in list(self._traffic.items())]
         return (

@@ -11,10 +11,11 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
+from urllib.parse import parse_qs, urlsplit
 
 from prometheus_client import (
     CONTENT_TYPE_PLAIN_0_0_4,
@@ -93,21 +94,30 @@ class Metrics:
         """Ask it no more."""
         self._sources.remove(source)
 
-    def render(self) -> bytes:
-        """All of it as of now, in Prometheus' text format; one scrape at a time."""
+    def render(self, names: Collection[str] = ()) -> bytes:
+        """All of it as of now, or these samples alone, in Prometheus' text format; one scrape at a time."""
         with self._rendering:
+            if names:
+                return self._some(names)
             began_s = time.perf_counter()
-            parts = [generate_latest(self.registry)]
-            for source in tuple(self._sources):
-                try:
-                    parts.append(source.render().encode())
-                except Exception:  # noqa: BLE001 - the others are told all the same
-                    _log.exception("metrics not told", extra={"source": type(source).__name__})
             doc = "What the scrape before this one took to be answered"
-            parts.append(metrics_text.gauge(f"{_PREFIX}scrape_seconds", doc, self._seconds).encode())
-            text = b"".join(parts)
+            own = metrics_text.gauge(f"{_PREFIX}scrape_seconds", doc, self._seconds)
+            text = b"".join([generate_latest(self.registry), *map(str.encode, self._texts()), own.encode()])
             self._seconds = time.perf_counter() - began_s
             return text
+
+    def _some(self, names: Collection[str]) -> bytes:
+        """The sources are not asked for what the registry has."""
+        text = generate_latest(self.registry.restricted_registry(names))
+        sources = self._texts(names) if any(name.encode() not in text for name in names) else ()
+        return text + "".join([metrics_text.only(names, one) for one in sources]).encode()
+
+    def _texts(self, names: Collection[str] = ()) -> Iterator[str]:
+        for source in tuple(self._sources):
+            try:
+                yield source.render(names)
+            except Exception:  # noqa: BLE001 - the others are told all the same
+                _log.exception("metrics not told", extra={"source": type(source).__name__})
 
     def counter(self, name: str, doc: str, labels: Sequence[str] = ()) -> Counter:
         """`tidemark_<name>`; the library adds `_total`."""
@@ -150,7 +160,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """GET of /metrics, or of any other path: there is nothing else here."""
+    """GET of /metrics, or of any other path: there is nothing else here. `?name[]=a&name[]=b` asks for those alone."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -158,7 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        body = self.server.metrics.render()
+        asked = parse_qs(urlsplit(self.path).query).get("name[]", [])
+        body = self.server.metrics.render(asked)
         zipped = "gzip" in self.headers.get("Accept-Encoding", "")
         if zipped:
             body = gzip.compress(body, _ZIP_LEVEL)

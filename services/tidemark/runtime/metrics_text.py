@@ -5,16 +5,16 @@ A text source is asked at each scrape and gives whole families; no other source 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 
 class TextSource(Protocol):
     """Something that knows many series."""
 
-    def render(self) -> str:
-        """Its families as of now, in Prometheus' text format, or "" when they cannot be told. Called on the thread of
-        the scrape, one call at a time."""
+    def render(self, names: Collection[str] = ()) -> str:
+        """Its families as of now, in Prometheus' text format, or "" when they cannot be told; of `names`, where there
+        are any, at least those that it has. Called on the thread of the scrape, one call at a time."""
 
 
 def header(name: str, kind: str, doc: str) -> str:
@@ -43,6 +43,16 @@ def family(name: str, kind: str, doc: str, samples: Mapping[str, float] | Iterab
     """A family of few samples, each by its labels as `labels` gives them; the header alone where there is none."""
     pairs = samples.items() if isinstance(samples, Mapping) else samples
     return header(name, kind, doc) + "".join([f"{name}{of} {number(value)}\n" for of, value in pairs])
+
+
+def only(names: Collection[str], text: str) -> str:
+    """Of these families what has samples of these names, and those samples."""
+    found = []
+    for one in text.split("# HELP ")[1:]:
+        kept = [line for line in one.splitlines()[2:] if line.partition("{")[0].partition(" ")[0] in names]
+        if kept:
+            found.append("\n".join(["# HELP " + one.splitlines()[0], one.splitlines()[1], *kept, ""]))
+    return "".join(found)
 
 
 def gauge(name: str, doc: str, value: float) -> str:

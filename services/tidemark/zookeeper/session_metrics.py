@@ -6,7 +6,7 @@ The session writes plain numbers on the event loop; a scrape reads them on its o
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from tidemark.runtime.metrics_text import counter, family, gauge, histogram, labels
@@ -74,7 +74,7 @@ class SessionMetrics:
         self._lease_until_ms = lease_until_ms
         self._now_ms = now_ms
 
-    def render(self) -> str:
+    def render(self, names: Collection[str] = ()) -> str:
         """All families."""
         tally, lease_ms = self._tally, max(0, self._lease_until_ms() - self._now_ms())
         name, state = "tidemark_zookeeper", tally.state

@@ -180,6 +180,16 @@ async def test_without_partitions_only_the_sums_and_maxima_of_the_broker_are_tol
     assert found["tidemark_replica_lag_records", "follower=2"] == 1
 
 
+async def test_whoever_asks_for_sums_alone_does_not_have_each_partition_written_down(tmp_path: Path) -> None:
+    stage = Stage().leads((1,))
+    metrics = ReplicaMetrics(stage.me, stage.core, Disks(tmp_path, {}), lambda: stage.now)
+    found = scraped(await asyncio.to_thread(metrics.render, ["tidemark_replica_count"]))
+    assert found["tidemark_replica_count", ""] == 1
+    assert not [name for name, labels in found if "topic=" in labels]
+    found = scraped(await asyncio.to_thread(metrics.render, ["tidemark_partition_leader"]))
+    assert found["tidemark_partition_leader", OF] == 1
+
+
 async def test_series_end_with_the_replica(tmp_path: Path) -> None:
     stage = Stage().leads((1,))
     seen: list[tuple[TopicPartition, ...]] = []

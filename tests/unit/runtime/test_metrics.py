@@ -7,6 +7,7 @@ import http.client
 import re
 import time
 import urllib.request
+from collections.abc import Collection
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -35,7 +36,7 @@ class Fish:
 
     well = True
 
-    def render(self) -> str:
+    def render(self, names: Collection[str] = ()) -> str:
         if not self.well:
             raise RuntimeError("not well")
         one = metrics_text.family(
@@ -83,6 +84,28 @@ def test_a_scraper_that_takes_gzip_is_given_it_and_may_keep_its_connection() -> 
             assert b"tidemark_fish" in gzip.decompress(answer.read())
     finally:
         connection.close()
+        server.close()
+
+
+def test_a_scrape_may_ask_for_some_names_alone() -> None:
+    metrics, fish = Metrics(), Fish()
+    metrics.histogram("walk_seconds", "Walks").observe(3)
+    metrics.show(fish)
+    some = metrics.render(["tidemark_walk_seconds_count", "tidemark_bites_total"]).decode()
+    samples = [line for line in some.splitlines() if not line.startswith("#")]
+    assert samples == ["tidemark_walk_seconds_count 1.0", "tidemark_bites_total 9007199254740993"]
+    assert {family.name for family in text_string_to_metric_families(some)} == {
+        "tidemark_walk_seconds",
+        "tidemark_bites",
+    }
+    fish.well = False  # is not asked for what others have
+    assert b"tidemark_walk_seconds_count 1.0" in metrics.render(["tidemark_walk_seconds_count"])
+    server = start_metrics_server("127.0.0.1", 0, metrics)
+    try:
+        url = f"http://127.0.0.1:{server.port}/metrics?name[]=tidemark_walk_seconds_sum"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            assert answer.read().decode().splitlines()[2:] == ["tidemark_walk_seconds_sum 3.0"]
+    finally:
         server.close()
 
 

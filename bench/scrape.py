@@ -1,0 +1,143 @@
+"""How long a broker with 3,000 partitions takes to answer a scrape, and for how long its event loop waits meanwhile.
+
+Three brokers, each with a replica of every partition, a batch in each; one scraper that keeps its connection and takes
+gzip, as Prometheus does; brokers take turns.
+
+`scrape_ms`, `scrape_max_ms`: from the request until the whole answer is there, median and longest; `first_ms`: the
+    first one of a broker, which knows no labels yet.
+`without_partitions_ms`: the median with metrics.partitions=false.
+`stall_ms`: the longest that any of these brokers' event loops was late during the scrapes, `stall_busy_ms`: at most so
+    much of it was the broker's own work. Upper bounds of a histogram's buckets, less up to 10 ms.
+`series`, `size_kb`, `zipped_kb`: of one answer.
+
+`--partitions N` (3,000), `--scrapes N` of each broker (20).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import http.client
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tidemark.client import AdminClient, Producer
+from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
+from tidemark.local.cluster import LocalCluster, broker_name
+
+from bench.figures import Figure, report
+from bench.stalls import BUSY, LATENESS, histogram, share_ms
+from bench.watching import scrape, wait_until
+
+BROKERS = 3
+TOPIC_PARTITIONS = 1000
+TIMEOUT_S = 120.0
+PAUSE_S = 0.1
+EVERYBODY = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
+
+
+class Scraper:
+    """One connection to one broker."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
+
+    def scrape(self) -> tuple[float, bytes]:
+        """Milliseconds, and the answer as it came."""
+        began_s = time.perf_counter()
+        self._connection.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
+        answer = self._connection.getresponse().read()
+        return (time.perf_counter() - began_s) * 1000, answer
+
+    def longest_ms(self, name: str, before: dict[float, float]) -> float:
+        """The bound of the latest findings of a histogram."""
+        now = histogram(self.address, name)
+        return share_ms({bound: count - before.get(bound, 0) for bound, count in now.items()}, 1)
+
+
+def fill(cluster: LocalCluster, partitions: int) -> None:
+    """Topics, and a batch in each partition."""
+    topics = {
+        f"topic-{number}": min(TOPIC_PARTITIONS, partitions - number * TOPIC_PARTITIONS)
+        for number in range(-(-partitions // TOPIC_PARTITIONS))
+    }
+    with AdminClient(cluster.admin_address, timeout_s=TIMEOUT_S) as admin, Producer(cluster.bootstrap) as producer:
+        for topic, count in topics.items():
+            admin.create_topic(topic, partitions=count, replication_factor=BROKERS)
+        for topic, count in topics.items():
+            for partition in range(count):
+                producer.send(topic, b"x" * 100, partition=partition)
+        producer.flush(TIMEOUT_S)
+
+
+def measured(scrapers: list[Scraper], count: int) -> tuple[list[float], list[float], float, float]:
+    """First and later times of each broker, and the longest stall with its busy part."""
+    stalls = [(one, histogram(one.address, LATENESS), histogram(one.address, BUSY)) for one in scrapers]
+    first_ms = [one.scrape()[0] for one in scrapers]
+    later_ms = []
+    for _ in range(count):
+        for one in scrapers:
+            time.sleep(PAUSE_S / len(scrapers))
+            later_ms.append(one.scrape()[0])
+    late_ms = max(one.longest_ms(LATENESS, before) for one, before, _ in stalls)
+    busy_ms = max(one.longest_ms(BUSY, before) for one, _, before in stalls)
+    return first_ms, later_ms, late_ms, busy_ms
+
+
+def run(cluster: LocalCluster, partitions: int, count: int) -> dict[str, Figure]:
+    """All figures."""
+    fill(cluster, partitions)
+    scrapers = [Scraper(cluster.metrics_address(broker_name(broker))) for broker in range(BROKERS)]
+    for one in scrapers:
+        wait_until(
+            "every broker has every replica", _has(one, "tidemark_replica_count", partitions), timeout_s=TIMEOUT_S
+        )
+    time.sleep(PAUSE_S * 20)  # followers have heard of the last high watermarks
+    first_ms, later_ms, late_ms, busy_ms = measured(scrapers, count)
+    zipped = scrapers[0].scrape()[1]
+    text = gzip.decompress(zipped)
+    with AdminClient(cluster.admin_address) as admin:
+        admin.alter_configs(EVERYBODY, {"metrics.partitions": "false"})
+    for one in scrapers:
+        wait_until("series of partitions are switched off", _is_short(one), timeout_s=TIMEOUT_S)
+    _, without_ms, _, _ = measured(scrapers, count)
+    return {
+        "scrape_ms": Figure(statistics.median(later_ms), "ms", lower_is_better=True),
+        "scrape_max_ms": Figure(max(later_ms), "ms", lower_is_better=True),
+        "first_ms": Figure(max(first_ms), "ms", lower_is_better=True),
+        "without_partitions_ms": Figure(statistics.median(without_ms), "ms", lower_is_better=True),
+        "stall_ms": Figure(late_ms, "ms", lower_is_better=True),
+        "stall_busy_ms": Figure(busy_ms, "ms", lower_is_better=True),
+        "series": Figure(sum(not line.startswith(b"#") for line in text.splitlines()), "series"),
+        "size_kb": Figure(len(text) / 1000, "kB"),
+        "zipped_kb": Figure(len(zipped) / 1000, "kB"),
+    }
+
+
+def _has(one: Scraper, name: str, value: float) -> Callable[[], bool]:
+    return lambda: value in scrape(one.address, name).values()
+
+
+def _is_short(one: Scraper) -> Callable[[], bool]:
+    return lambda: b"tidemark_partition_" not in gzip.decompress(one.scrape()[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench scrape", description=__doc__.partition("\n")[0])
+    parser.add_argument("--partitions", type=int, default=3000)
+    parser.add_argument("--scrapes", type=int, default=20)
+    options = parser.parse_args(sys.argv[1:])
+    with (
+        tempfile.TemporaryDirectory(prefix="tidemark-bench-") as directory,
+        LocalCluster(Path(directory), brokers=BROKERS, controllers=1) as cluster,
+    ):
+        report("scrape", run(cluster, options.partitions, options.scrapes))
+
+
+if __name__ == "__main__":
+    main()
