@@ -534,10 +534,7 @@ _GROUPS: Final = (
         _int(row.name, ("broker",), row.default, row.unit, row.doc, minimum=row.minimum, maximum=row.maximum)
         for row in GROUP_NUMBERS
     ),
-    *(
-        ConfigKey(row.name, Kind.BOOL, ("broker",), row.default, row.doc, scope=Scope.BROKER_DYNAMIC)
-        for row in METRICS_SWITCHES
-    ),
+    *(ConfigKey(key, Kind.BOOL, ("broker",), "true", doc, scope=Scope.BROKER_DYNAMIC) for key, doc in METRICS_SWITCHES),
     ConfigKey("group.consumer.assignors", Kind.STRING, ("broker",), ASSIGNORS_DEFAULT, ASSIGNORS_DOC),
 )
 

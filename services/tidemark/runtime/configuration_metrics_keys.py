@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
-
-
-class MetricsSwitch(NamedTuple):
-    """Something that can be switched off, of which there may be very many."""
-
-    name: str
-    default: str
-    doc: str
-
+from typing import Final
 
 METRICS_SWITCHES: Final = (
-    MetricsSwitch("metrics.partitions", "true", "Whether metrics tell of each partition and its followers"),
-    MetricsSwitch("metrics.groups", "true", "Whether metrics tell of each consumer group and topic"),
+    ("metrics.partitions", "Whether metrics tell of each partition and its followers"),
+    ("metrics.groups", "Whether metrics tell of each consumer group and topic"),
 )
+"""Names and meanings of what can be switched off, as there may be very many of it."""
