@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from tidemark.broker.replica_metrics import ReplicaMetrics
 from tidemark.core import events as ev
+from tidemark.core.broker_context import BrokerContext
+from tidemark.core.broker_queries import BrokerQueries
+from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import FollowerMessage
-from tidemark.model import TopicPartition
+from tidemark.core.replica_figures import ReplicaFigures
+from tidemark.model import BrokerId, TopicPartition
 from tidemark.storage.manager import DirectoryState
 
 from tests.unit.broker.scraped import scraped
@@ -188,6 +193,49 @@ async def test_whoever_asks_for_sums_alone_does_not_have_each_partition_written_
     assert not [name for name, labels in found if "topic=" in labels]
     found = scraped(await asyncio.to_thread(metrics.render, ["tidemark_partition_leader"]))
     assert found["tidemark_partition_leader", OF] == 1
+
+
+class SlowCore(BrokerQueries):
+    """Each replica takes a millisecond."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(BrokerContext(BrokerId(1), ReplicationConfig()))
+        self.count = count
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        return tuple(TopicPartition("slow", index) for index in range(self.count))
+
+    def figures(self, partition: TopicPartition, now_ms: int) -> ReplicaFigures | None:
+        until_s = time.perf_counter() + 0.001
+        while time.perf_counter() < until_s:
+            pass
+        return None
+
+
+async def test_the_event_loop_has_its_turns_while_many_replicas_are_looked_at(tmp_path: Path) -> None:
+    metrics = ReplicaMetrics(BrokerId(1), SlowCore(60), Disks(tmp_path, {}), lambda: 0)
+    turns = 0
+
+    async def have_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    others = asyncio.create_task(have_turns())
+    await metrics._ask()
+    others.cancel()
+    assert turns >= 10, "60 ms in slices of 4 ms"
+
+
+async def test_a_scrape_of_a_broker_whose_event_loop_has_ended_tells_of_its_disks_alone(tmp_path: Path) -> None:
+    stage = Stage().leads((1,))
+    metrics = ReplicaMetrics(stage.me, stage.core, Disks(tmp_path, {}), lambda: stage.now)
+    metrics._loop = asyncio.new_event_loop()
+    metrics._loop.close()
+    names = {name for name, _ in scraped(await asyncio.to_thread(metrics.render))}
+    assert "tidemark_log_directory_used_bytes" in names
+    assert "tidemark_replica_count" not in names
 
 
 async def test_series_end_with_the_replica(tmp_path: Path) -> None:
