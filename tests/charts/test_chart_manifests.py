@@ -8,10 +8,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import helm_python
 import kubernetes_validate
 import pytest
 import yaml
 from kubernetes_validate import utils
+from tidemark.runtime.configuration_keys import KEYS
 
 from tests.charts.rendering import (
     CHARTS,
@@ -27,7 +29,10 @@ from tests.charts.rendering import (
     values_of,
 )
 
-PORTS = {"broker": 9192, "controller": 9193, "admin": 9194}
+PORTS = {
+    owner: int((KEYS["listeners"].default_for(owner) or "").rpartition(":")[2])
+    for owner in ("broker", "controller", "admin")
+}
 """As docs/configuration.md has them; metrics are 100 above."""
 
 VERSIONS = ("1.29", "1.34")
@@ -197,6 +202,26 @@ def test_scaling_up_changes_nothing_of_the_brokers_that_run_where_hosts_were_giv
     grown = copy.deepcopy(values) | {"broker": {"replicas": 4}}
     before, after = (one(manifests(each), "StatefulSet", BROKER) for each in (values, grown))
     assert before["spec"]["template"] == after["spec"]["template"]
+
+
+def test_another_external_address_restarts_brokers() -> None:
+    values = values_of("external")
+    moved = copy.deepcopy(values)
+    moved["externalAccess"]["nodePorts"][0] = 30950
+    before, after = (one(manifests(each), "StatefulSet", BROKER) for each in (values, moved))
+    assert before["spec"]["template"] != after["spec"]["template"]
+
+
+def test_names_fit_however_long_the_release_is_called() -> None:
+    with helm_python.Chart.load(CHARTS / "tidemark") as chart:
+        found = chart.render(values_of("external"), name="r" * 53, namespace=NAMESPACE)
+    with helm_python.Chart.load(CHARTS / "tidemark") as chart:
+        found |= chart.render({}, name="r" * 53, namespace=NAMESPACE)
+    longest = {"Service": 63, "StatefulSet": 63 - len("-0123456789"), "Deployment": 63}
+    for text in found.values():
+        for each in yaml.safe_load_all(text) if "kind:" in text else ():
+            if each and each["kind"] in longest:
+                assert len(each["metadata"]["name"]) <= longest[each["kind"]], each["metadata"]["name"]
 
 
 def zookeeper_policy(found: list[Manifest] | tuple[Manifest, ...]) -> Manifest:

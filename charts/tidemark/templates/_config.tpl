@@ -59,7 +59,8 @@ admin.yaml: |
 {{- define "tidemark.checksum" -}}
 {{- $root := index . 0 -}}{{- $component := index . 1 -}}
 {{- if and (eq $component "broker") $root.Values.externalAccess.enabled -}}
-{{- printf "%s %s" (include "tidemark.settings" .) (toJson $root.Values.externalAccess.hosts) | sha256sum -}}
+{{- $access := $root.Values.externalAccess -}}
+{{- printf "%s %s %s" (include "tidemark.settings" .) (toJson $access.hosts) (toJson $access.nodePorts) | sha256sum -}}
 {{- else -}}
 {{- include "tidemark.settings" . | sha256sum -}}
 {{- end -}}
