@@ -94,7 +94,7 @@ def test_no_container_of_ours_holds_a_token_for_the_api_server_but_the_one_that_
             for each in containers(pod)
             if any("serviceaccount" in mount["mountPath"] for mount in each.get("volumeMounts", []))
         ]
-        assert holders == (["rack"] if owner == BROKER and name in ("default", "production") else [])
+        assert holders == (["rack"] if owner == BROKER and name not in ("dev", "external") else [])
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -202,6 +202,21 @@ def test_scaling_up_changes_nothing_of_the_brokers_that_run_where_hosts_were_giv
     grown = copy.deepcopy(values) | {"broker": {"replicas": 4}}
     before, after = (one(manifests(each), "StatefulSet", BROKER) for each in (values, grown))
     assert before["spec"]["template"] == after["spec"]["template"]
+
+
+def test_each_broker_has_a_load_balancer_of_its_own() -> None:
+    found = rendered("balanced")
+    balancers = [each for each in found if each["kind"] == "Service" and each["spec"].get("type") == "LoadBalancer"]
+    assert len(balancers) == 3 + 1
+    for each in balancers:
+        assert each["spec"]["loadBalancerClass"] == "example.org/balancer"
+        assert each["spec"]["loadBalancerSourceRanges"] == ["192.0.2.0/24"]
+    data = one(found, "ConfigMap", "tide-tidemark")["data"]
+    assert [yaml.safe_load(data[f"broker-{number}.yaml"])["advertised.listeners"] for number in range(3)] == [
+        "b0.example.org:9192",
+        "b1.example.org:9192",
+        "b2.example.org:9192",
+    ]
 
 
 def test_another_external_address_restarts_brokers() -> None:
