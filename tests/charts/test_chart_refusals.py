@@ -79,6 +79,10 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
         {"config": {"controlled.shutdown.max.wait.ms": 90000}},
         "brokers would be killed while they stop; give at least 116",
     ),
+    "a setting as a variable": (
+        {"broker": {"extraEnv": [{"name": "TIDEMARK_BROKER_ID", "value": "7"}]}},
+        "broker.extraEnv names TIDEMARK_BROKER_ID: the chart writes such variables itself",
+    ),
     "an unknown setting": (
         {"config": {"log.levle": "debug"}},
         "config names log.levle, and no service has such a setting",

@@ -6,6 +6,7 @@
 {{- include "tidemark.checkExternalAccess" . -}}
 {{- include "tidemark.checkStop" . -}}
 {{- include "tidemark.checkSettings" . -}}
+{{- include "tidemark.checkEnvironment" . -}}
 {{- end -}}
 
 {{- define "tidemark.checkReplicas" -}}
@@ -97,5 +98,16 @@
 {{- $given := mul 1000 (int .Values.broker.shutdownSeconds) -}}
 {{- if gt $needed $given -}}
 {{- fail (printf "broker.shutdownSeconds is %d, but controlled.shutdown.max.wait.ms, shutdown.grace.ms, zookeeper.session.timeout.ms and 10 s for the logs are %d ms together: brokers would be killed while they stop; give at least %d" (int .Values.broker.shutdownSeconds) $needed (div (add $needed 999) 1000)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidemark.checkEnvironment" -}}
+{{- $ours := list "POD_NAME" "POD_IP" "ADMIN_ADDRESS" "WAIT_S" -}}
+{{- range $component := list "broker" "controller" "admin" -}}
+{{- range (index $.Values $component).extraEnv -}}
+{{- if or (has .name $ours) (hasPrefix "TIDEMARK_" .name) -}}
+{{- fail (printf "%s.extraEnv names %s: the chart writes such variables itself; settings belong into %s.config" $component .name $component) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
