@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--namespace", default="tidemark-test", help="made, and deleted at the end (%(default)s)")
     parser.add_argument("--no-images", action="store_true", help="the images are loaded already")
     parser.add_argument("--keep", action="store_true", help="leave namespace and cluster as they are")
+    parser.add_argument("--go-on", action="store_true", help="with the release that an earlier run with --keep left")
     given = parser.parse_args(arguments)
     unknown = set(given.scenarios) - set(names)
     if unknown:
@@ -59,7 +60,8 @@ def main(arguments: list[str]) -> int:
     if not world.cluster.own:
         chosen = [scenario for scenario in chosen if scenario not in ON_OUR_OWN]
     try:
-        prepare(world, images=not given.no_images)
+        if not given.go_on:
+            prepare(world, images=not given.no_images)
         passed, failed = run(world, chosen)
     finally:
         if not given.keep:

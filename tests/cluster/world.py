@@ -159,7 +159,11 @@ class Load:
     def end(self) -> dict[str, Any]:
         """Stop, read everything back; gives the report of load.py."""
         self._cluster.kubectl("exec", CLIENT, "--", "touch", _STOP_FILE)
-        output, said = self._process.communicate(timeout=_LOAD_TIMEOUT_S)
+        try:
+            output, said = self._process.communicate(timeout=_LOAD_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            self._process.kill()
+            raise CommandError(f"the load did not end within {_LOAD_TIMEOUT_S:g} s") from error
         if self._process.returncode:
             raise CommandError(f"the load failed: {said[-2000:]}")
         report: dict[str, Any] = json.loads(output.splitlines()[-1])
