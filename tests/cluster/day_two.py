@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from tests.cluster.basics import values_of
+from tests.cluster.basics import records_go_through, values_of
 from tests.cluster.kube import wait_for
 from tests.cluster.world import RELEASE, World, is_ready, no_record_lost
 
 _BROKER: Final = f"{RELEASE}-broker"
 _PARTITIONS: Final = 300
+_TWO: Final = ("--config", "min.insync.replicas=2")
 _PAUSE_S_MAX: Final = 2.0
 _BACK_S: Final = 180.0
 _CUT_S: Final = 30.0
@@ -23,11 +24,11 @@ def rolling_restart_loses_nothing(world: World) -> str:
         world.cli("topic", "create", "load", "--partitions", str(_PARTITIONS), "--replication-factor", "3", *_TWO)
     world.wait_until_in_sync(60)
     before = _uids(world)
-    load = world.load("load")
-    begun_s = time.monotonic()
-    world.upgrade(broker__podAnnotations__restarted=f"at{time.time():.0f}")
-    rolled_s = time.monotonic() - begun_s
-    report = load.end()
+    with world.load("load") as load:
+        begun_s = time.monotonic()
+        world.upgrade(broker__podAnnotations__restarted=f"at{time.time():.0f}")
+        rolled_s = time.monotonic() - begun_s
+        report = load.end()
     kept = no_record_lost(report)
     after = _uids(world)
     assert not set(before.values()) & set(after.values()), f"not all were restarted: {before}, {after}"
@@ -43,16 +44,10 @@ def deleted_pod_comes_back_with_its_volume(world: World) -> str:
     name = f"{_BROKER}-1"
     claims = _claims(world, name)
     before = _uids(world)[name]
-    load = world.load("load")
-    world.cluster.kubectl("delete", "pod", name, "--grace-period=0", "--force")
-    took_s = wait_for(
-        f"{name} ready again",
-        _BACK_S,
-        lambda: (
-            name in (pods := world.broker_pods()) and pods[name]["metadata"]["uid"] != before and is_ready(pods[name])
-        ),
-    )
-    report = load.end()
+    with world.load("load") as load:
+        world.cluster.kubectl("delete", "pod", name, "--grace-period=0", "--force")
+        took_s = wait_for(f"{name} ready again", _BACK_S, lambda: _is_another(world, name, before))
+        report = load.end()
     world.wait_until_in_sync(60)
     assert _claims(world, name) == claims
     return f"ready after {took_s:.0f} s; {no_record_lost(report)}; longest pause {report['longest_wait_s']:.2f} s"
@@ -60,10 +55,10 @@ def deleted_pod_comes_back_with_its_volume(world: World) -> str:
 
 def brokers_are_added(world: World) -> str:
     """Three brokers become five: `helm upgrade`, then `tidemark cluster add-brokers` gives them their share."""
-    load = world.load("load")
-    world.upgrade(broker__replicas="5")
-    world.cli("cluster", "add-brokers", "3", "4", "--yes", timeout_s=300)
-    kept = no_record_lost(load.end())
+    with world.load("load") as load:
+        world.upgrade(broker__replicas="5")
+        world.cli("cluster", "add-brokers", "3", "4", "--yes", timeout_s=300)
+        kept = no_record_lost(load.end())
     share = _replicas(world)
     assert all(share.get(broker, 0) > _PARTITIONS // 3 for broker in range(5)), share
     return f"{kept}; replicas of each broker: {share}"
@@ -71,33 +66,35 @@ def brokers_are_added(world: World) -> str:
 
 def brokers_are_removed(world: World) -> str:
     """Five become three: `tidemark cluster remove-brokers` empties them, then `helm upgrade` stops their pods."""
-    load = world.load("load")
-    world.cli("cluster", "remove-brokers", "3", "4", "--yes", timeout_s=300)
-    share = _replicas(world)
-    assert not {3, 4} & set(share), share
-    world.upgrade(broker__replicas="3")
-    kept = no_record_lost(load.end())
+    with world.load("load") as load:
+        world.cli("cluster", "remove-brokers", "3", "4", "--yes", timeout_s=300)
+        share = _replicas(world)
+        assert not {3, 4} & set(share), share
+        world.upgrade(broker__replicas="3")
+        kept = no_record_lost(load.end())
     wait_for("three pods", 60, lambda: len(world.broker_pods()) == 3)
     return f"{kept}; replicas of each broker: {share}"
 
 
 def node_is_cut_off(world: World) -> str:
     """A node that is cut off takes a broker and a ZooKeeper with it; the rest goes on, and it catches up later."""
-    load = world.load("load")
-    world.cluster.cut_off(3)
-    try:
-        wait_for("its broker out of the ISRs", 60, lambda: _under_replicated(world) > 0)
-        time.sleep(_CUT_S)  # not for a state: it shall be away so long
-    finally:
-        world.cluster.reconnect(3)
-    back_s = world.wait_until_in_sync(_BACK_S)
-    report = load.end()
+    with world.load("load") as load:
+        world.cluster.cut_off(3)
+        try:
+            wait_for("its broker out of the ISRs", _BACK_S, lambda: _under_replicated(world) > 0)
+            time.sleep(_CUT_S)  # not for a state: it shall be away so long
+        finally:
+            world.cluster.reconnect(3)
+        back_s = world.wait_until_in_sync(_BACK_S)
+        report = load.end()
     world.wait_until_ready(3, _BACK_S)
     return f"{no_record_lost(report)}; longest pause {report['longest_wait_s']:.2f} s; in sync {back_s:.0f} s after"
 
 
 def uninstall_leaves_the_volumes(world: World) -> str:
     """`helm uninstall` leaves the claims, and an install on top of them finds the cluster and its records."""
+    if "kept" not in world.cli("topic", "list").split():
+        records_go_through(world)
     claims = _claims(world)
     identity = world.cli_json("cluster", "describe")["cluster_id"]
     values = values_of(world, "kept")
@@ -128,11 +125,14 @@ def another_clusters_volume_is_refused(world: World) -> str:
     return said[f"{_BROKER}-0"][:200]
 
 
-_TWO: Final = ("--config", "min.insync.replicas=2")
-
-
 def _uids(world: World) -> dict[str, str]:
     return {name: pod["metadata"]["uid"] for name, pod in world.broker_pods().items()}
+
+
+def _is_another(world: World, name: str, before: str) -> bool:
+    """Whether a pod of that name is ready, and not the one with the uid `before`."""
+    pod = world.broker_pods().get(name)
+    return pod is not None and pod["metadata"]["uid"] != before and is_ready(pod)
 
 
 def _claims(world: World, pod: str = "") -> list[str]:

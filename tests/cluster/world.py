@@ -156,6 +156,15 @@ class Load:
             _, said = self._process.communicate(timeout=30)
             raise CommandError(f"the load did not begin: {line}{said[-2000:]}")
 
+    def __enter__(self) -> Load:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:  # something has failed in between
+            self._cluster.kubectl("exec", CLIENT, "--", "touch", _STOP_FILE)
+            self._process.kill()
+            self._process.wait()
+
     def end(self) -> dict[str, Any]:
         """Stop, read everything back; gives the report of load.py."""
         self._cluster.kubectl("exec", CLIENT, "--", "touch", _STOP_FILE)
