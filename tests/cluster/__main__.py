@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.cluster import basics, day_two
+from tests.cluster import basics, day_two, spark_job
 from tests.cluster.images import TARGETS, build_and_load
 from tests.cluster.kube import Cluster, CommandError
 from tests.cluster.world import World
@@ -27,6 +27,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     basics.records_go_through,
     basics.mistakes_are_refused,
     basics.apply_tells_differences,
+    spark_job.spark_reads_a_topic,
     day_two.rolling_restart_loses_nothing,
     day_two.deleted_pod_comes_back_with_its_volume,
     day_two.brokers_are_added,

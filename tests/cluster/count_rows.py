@@ -1,0 +1,44 @@
+"""A Spark job: reads a topic and prints, as JSON, its rows and on which pods they were read.
+
+spark-submit count_rows.py TOPIC
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def with_host(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows' values, with the name of the pod that has them."""
+    import pyarrow as pa
+
+    for batch in batches:
+        host = pa.array([socket.gethostname()] * batch.num_rows, pa.string())
+        yield pa.record_batch({"value": batch["value"], "host": host})
+
+
+def main(topic: str) -> None:
+    """Read, count, print."""
+    spark = SparkSession.builder.appName("count-rows").getOrCreate()
+    rows = spark.read.format("tidemark").option("subscribe", topic).option("valueFormat", "string").load()
+    read = rows.select("value").mapInArrow(with_host, "value string, host string").collect()
+    found = {
+        "rows": len(read),
+        "distinct": len({row.value for row in read}),
+        "hosts": sorted({row.host for row in read}),
+    }
+    sys.stdout.write(f"{json.dumps(found)}\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

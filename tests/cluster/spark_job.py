@@ -1,0 +1,64 @@
+"""A Spark job on Kubernetes: the driver is a pod, makes its executors itself, and they read a topic."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tests.cluster.basics import records_go_through
+from tests.cluster.images import reference
+from tests.cluster.kube import ROOT, wait_for
+from tests.cluster.world import World
+
+_MANIFESTS: Final = ROOT / "deploy" / "spark"
+_PROGRAM: Final = Path(__file__).with_name("count_rows.py")
+_JOB: Final = "count-rows"
+_JOB_TIMEOUT_S: Final = 300.0
+_SMALL: Final = ("--conf=spark.kubernetes.executor.request.cores=100m", "--driver-memory=512m")
+
+
+def spark_reads_a_topic(world: World) -> str:
+    """A Spark job of deploy/spark, driver and executors as pods of their own, reads every record of a topic once."""
+    if "kept" not in world.cli("topic", "list").split():
+        records_go_through(world)
+    world.cluster.kubectl("apply", "-k", str(_MANIFESTS))
+    world.cluster.kubectl("delete", "job,configmap", _JOB, "--ignore-not-found")
+    world.cluster.kubectl("create", "configmap", _JOB, f"--from-file={_PROGRAM}")
+    world.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(_job()))
+    executors: set[str] = set()
+
+    def ended() -> bool:
+        pods = world.cluster.objects("pods", "-l", "spark-role=executor")["items"]
+        executors.update(pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") == "Running")
+        status: dict[str, Any] = world.cluster.objects("job", _JOB)["status"]
+        assert not status.get("failed"), world.cluster.kubectl("logs", f"job/{_JOB}", "--tail=40")
+        return bool(status.get("succeeded"))
+
+    took_s = wait_for("the job's end", _JOB_TIMEOUT_S, ended, pause_s=1.0)
+    log = world.cluster.kubectl("logs", f"job/{_JOB}")
+    found = json.loads(next(line for line in log.splitlines() if line.startswith('{"rows"')))
+    assert found["rows"] == found["distinct"] == 1000, found
+    assert executors, "no executor was seen"
+    assert set(found["hosts"]) <= executors, (found, executors)
+    return f"{found['rows']:,} rows, read by {len(found['hosts'])} of {len(executors)} executor pods; {took_s:.0f} s"
+
+
+def _job() -> dict[str, Any]:
+    """The Job of deploy/spark/driver.yaml with our image and program, and small enough for the test's nodes."""
+    text = (_MANIFESTS / "driver.yaml").read_text(encoding="utf-8").replace("=IfNotPresent", "=Never")
+    for image in ("docker.io/tidemark/tidemark-spark:latest", "tidemark/tidemark-spark:latest"):
+        text = text.replace(image, reference("tidemark-spark"))
+    job: dict[str, Any] = yaml.safe_load(text)
+    job["metadata"] = {"name": _JOB, "labels": job["metadata"]["labels"]}
+    pod = job["spec"]["template"]["spec"]
+    (driver,) = pod["containers"]
+    driver["imagePullPolicy"] = "Never"
+    driver["resources"] = {"requests": {"cpu": "100m", "memory": "512Mi"}}
+    flags = [argument for argument in driver["args"] if argument.startswith("--") and "topic" not in argument]
+    driver["args"] = [*flags, *_SMALL, f"/job/{_PROGRAM.name}", "kept"]
+    driver["volumeMounts"].append({"name": "job", "mountPath": "/job"})
+    pod["volumes"].append({"name": "job", "configMap": {"name": _JOB}})
+    return job
