@@ -14,7 +14,7 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.local.ports import HOST, HeldPorts
 from tidemark.local.process import ServiceProcess
 
-END_S = 20.0
+END_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tidemark.local.cluster import ADMIN, LocalCluster, broker_name, controller_
 
 TOPIC = "boots"
 SETTINGS = {"broker": {"zookeeper.session.timeout.ms": "3000"}}
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def wait_until_says(cluster: LocalCluster, name: str, service: str) -> None:

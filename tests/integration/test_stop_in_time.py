@@ -10,7 +10,7 @@ import pytest
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 
-SESSION_S, CONTROLLED_S, GRACE_S, LOGS_S = 3.0, 2.0, 4.0, 3.0
+SESSION_S, CONTROLLED_S, GRACE_S, LOGS_S = 3.0, 2.0, 4.0, 10.0
 SETTINGS = {
     "broker": {
         "zookeeper.session.timeout.ms": f"{SESSION_S * 1000:.0f}",
