@@ -84,6 +84,7 @@ class Readiness:
         self._now_s = now_s
         self._pause = pause
         self._epoch = _UNREGISTERED
+        self._leaderless_since_s: dict[TopicPartition, float] = {}
         self._news = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 
@@ -120,13 +121,12 @@ class Readiness:
     async def _wait_until_back(self, epoch: BrokerEpoch) -> bool:
         """Whether they are; not when the session has expired meanwhile."""
         began_s = said_s = self._now_s()
-        told_s: float | None = None
         waiting = dict(self._replicas())
+        self._leaderless_since_s.clear()
         while waiting:
             heard = self._is_heard(epoch)
             if heard:
-                told_s = self._now_s() if told_s is None else told_s
-                waiting = await self._still_behind(waiting, epoch, patient=self._now_s() - told_s < LEADERLESS_GRACE_S)
+                waiting = await self._still_behind(waiting, epoch)
             if self._epoch != epoch:
                 return False
             if waiting:
@@ -147,14 +147,21 @@ class Readiness:
         return view.complete and me is not None and me.broker_epoch == epoch
 
     async def _still_behind(
-        self, waiting: Mapping[TopicPartition, ReplicaIdentity], epoch: BrokerEpoch, *, patient: bool
+        self, waiting: Mapping[TopicPartition, ReplicaIdentity], epoch: BrokerEpoch
     ) -> dict[TopicPartition, ReplicaIdentity]:
-        standings = {partition: self._standing(partition, identity) for partition, identity in waiting.items()}
-        told = [partition for partition, standing in standings.items() if standing is Standing.TOLD_IN_SYNC]
-        waited_for = {Standing.BEHIND, Standing.LEADERLESS} if patient else {Standing.BEHIND}
-        behind = {partition for partition, standing in standings.items() if standing in waited_for}
+        found: dict[Standing, list[TopicPartition]] = {standing: [] for standing in Standing}
+        for partition, identity in waiting.items():
+            found[self._standing(partition, identity)].append(partition)
+        told = found[Standing.TOLD_IN_SYNC]
+        behind = {*found[Standing.BEHIND], *self._lately_leaderless(found[Standing.LEADERLESS])}
         behind |= set(told) - await self._confirmed(told, epoch)
         return {partition: identity for partition, identity in waiting.items() if partition in behind}
+
+    def _lately_leaderless(self, leaderless: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those for which the controller may yet find a leader."""
+        before, now_s = self._leaderless_since_s, self._now_s()
+        self._leaderless_since_s = since_s = {partition: before.get(partition, now_s) for partition in leaderless}
+        return [partition for partition, began_s in since_s.items() if now_s - began_s < LEADERLESS_GRACE_S]
 
     def _standing(self, partition: TopicPartition, identity: ReplicaIdentity) -> Standing:
         topic = self._metadata.view.topics.get(partition.topic)

@@ -182,6 +182,24 @@ async def test_the_controller_gets_its_time_to_find_a_leader_from_when_it_has_sp
     assert not await world.looks_again()
 
 
+async def test_a_partition_that_loses_its_leader_late_is_given_its_time_too(world: World) -> None:
+    world.takes_role("follower")
+    world.controller_tells()
+    assert not await world.register()
+    world.now_s += 10 * LEADERLESS_GRACE_S
+    assert not await world.looks_again()
+    world.controller_tells(leader=NO_LEADER, isr=(), partition_epoch=1)
+    assert not await world.looks_again()
+    world.now_s += LEADERLESS_GRACE_S / 2
+    world.controller_tells(isr=(LEADER,), partition_epoch=2)
+    assert not await world.looks_again()
+    world.now_s += LEADERLESS_GRACE_S
+    world.controller_tells(leader=NO_LEADER, isr=(), partition_epoch=3)
+    assert not await world.looks_again(), "its time begins anew"
+    world.now_s += LEADERLESS_GRACE_S
+    assert await world.looks_again()
+
+
 async def test_a_log_that_is_being_recovered_is_waited_for_though_it_leads(world: World) -> None:
     world.takes_role("opening")
     world.controller_tells(leader=ME, isr=(ME,))
