@@ -24,7 +24,8 @@ from tidemark.runtime.configuration_entries import (
     check_lag,
     text_of,
 )
-from tidemark.runtime.configuration_keys import Scope, keys_of
+from tidemark.runtime.configuration_key import Scope
+from tidemark.runtime.configuration_keys import keys_of
 
 _log = logging.getLogger(__name__)
 

@@ -18,14 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.configuration_keys import (
-    KEYS,
-    UNLIMITED,
-    ConfigKey,
-    Value,
-    keys_of,
-    unknown_config,
-)
+from tidemark.runtime.configuration_key import UNLIMITED, ConfigKey, Value
+from tidemark.runtime.configuration_keys import KEYS, keys_of, unknown_config
 from tidemark.runtime.host_port import HostPort, zookeeper_hosts
 from tidemark.runtime.termination import write_termination_message
 

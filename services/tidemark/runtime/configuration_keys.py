@@ -7,207 +7,23 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.configuration_boot_keys import ADVERTISED_CHECK, ADVERTISED_CHECK_DOC, TERMINATION_DOC
 from tidemark.runtime.configuration_group_keys import ASSIGNORS_DEFAULT, ASSIGNORS_DOC, GROUP_NUMBERS
+from tidemark.runtime.configuration_key import I32_MAX, I64_MAX, UNLIMITED, ConfigKey, Kind, Scope, whole_number
 from tidemark.runtime.configuration_metrics_keys import METRICS_SWITCHES
-from tidemark.runtime.host_port import HostPort
 
-UNLIMITED: Final = -1
-"""What a limit says when it is off."""
-
-_I32_MAX: Final = (1 << 31) - 1
-_I64_MAX: Final = (1 << 63) - 1
 _DAY_MS: Final = 24 * 3600 * 1000
-
-
-class Kind(StrEnum):
-    """How the text of a value is read."""
-
-    STRING = "string"
-    INT = "int"
-    RATIO = "ratio"
-    BOOL = "bool"
-    CHOICE = "choice"
-    ADDRESS = "host:port"
-    PATHS = "paths"
-
-
-class Scope(StrEnum):
-    """When a setting can change: at start only, while a broker runs, or per topic."""
-
-    STATIC = "static"
-    BROKER_DYNAMIC = "broker-dynamic"
-    TOPIC = "topic"
-
-
-Value = str | int | float | bool | HostPort | tuple[Path, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigKey:
-    """One row of the table.
-
-    Attributes:
-        owners: who reads it: some of "broker", "controller", "admin", "topic".
-        default: as text; None when it must be given; "" when it may be left out (the value
-            is None then, "" for a string).
-        defaults: where one owner's default differs.
-        minimum: smallest value, inclusive.
-        maximum: largest value, inclusive.
-        unlimited: -1 is accepted beside the range and means no limit.
-    """
-
-    name: str
-    kind: Kind
-    owners: tuple[str, ...]
-    default: str | None
-    doc: str
-    unit: str = ""
-    minimum: int = 0
-    maximum: int = _I64_MAX
-    unlimited: bool = False
-    choices: tuple[str, ...] = ()
-    scope: Scope = Scope.STATIC
-    defaults: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def attribute(self) -> str:
-        """Its name in the settings classes."""
-        return self.name.replace(".", "_")
-
-    @property
-    def environment_name(self) -> str:
-        """Its name in the environment."""
-        return "TIDEMARK_" + self.attribute.upper()
-
-    def default_for(self, owner: str) -> str | None:
-        """Default of one owner, as text."""
-        return dict(self.defaults).get(owner, self.default)
-
-    def scope_for(self, owner: str) -> Scope:
-        """When it can change in a service: only brokers and topics have settings that change while they run."""
-        return self.scope if owner in ("broker", "topic") else Scope.STATIC
-
-    @property
-    def valid_values(self) -> str:
-        """What is accepted, in words."""
-        if self.kind is Kind.CHOICE:
-            return " | ".join(self.choices)
-        if self.kind is Kind.BOOL:
-            return "true | false"
-        if self.kind is Kind.ADDRESS:
-            return "host:port"
-        if self.kind is Kind.PATHS:
-            return "paths, separated by commas"
-        if self.kind is Kind.RATIO:
-            return "0 to 1"
-        if self.kind is Kind.INT:
-            top = "" if self.maximum in (_I64_MAX, _I32_MAX) else f" to {self.maximum}"
-            return f"{self.minimum}{top or ' and up'}" + (", -1 for no limit" if self.unlimited else "")
-        return "any text"
-
-    def parse(self, text: str) -> Value:
-        """Value of `text`; raises TidemarkError(INVALID_CONFIG) with what would be right."""
-        text = text.strip()
-        if text == "" and self.default == "":
-            return "" if self.kind is Kind.STRING else None
-        try:
-            return self._parse(text)
-        except ValueError as error:
-            why = str(error)
-        raise TidemarkError(
-            ErrorCode.INVALID_CONFIG, f"{self.name} is {text!r}: {why}", {"config": self.name, "value": text}
-        )
-
-    def _parse(self, text: str) -> Value:
-        if self.kind is Kind.INT:
-            return self._parse_int(text)
-        if self.kind is Kind.RATIO:
-            return self._parse_ratio(text)
-        if self.kind is Kind.BOOL:
-            if text.lower() not in ("true", "false"):
-                raise ValueError("want true or false")
-            return text.lower() == "true"
-        if self.kind is Kind.CHOICE:
-            if text not in self.choices:
-                raise ValueError(f"want {' or '.join(self.choices)}")
-            return text
-        if self.kind is Kind.ADDRESS:
-            return HostPort.parse(text)
-        if self.kind is Kind.PATHS:
-            paths = tuple(Path(part.strip()) for part in text.split(",") if part.strip())
-            if not paths or len(set(paths)) != len(paths):
-                raise ValueError("want one or more different paths, separated by commas")
-            return paths
-        if not text:
-            raise ValueError("it must not be empty")
-        return text
-
-    def _parse_ratio(self, text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise ValueError("want a number of 0 to 1") from None
-        if not 0 <= value <= 1:
-            raise ValueError("want a number of 0 to 1")
-        return value
-
-    def _parse_int(self, text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError(f"want a whole number{self._in_unit()}") from None
-        if self.unlimited and value == UNLIMITED:
-            return value
-        if not self.minimum <= value <= self.maximum:
-            raise ValueError(f"want {self.valid_values}{self._in_unit()}")
-        return value
-
-    def _in_unit(self) -> str:
-        return f" ({self.unit})" if self.unit else ""
-
 
 _ALL: Final = ("broker", "controller", "admin")
 
 
-def _int(
-    name: str,
-    owners: Iterable[str],
-    default: int | None,
-    unit: str,
-    doc: str,
-    *,
-    minimum: int = 0,
-    maximum: int = _I64_MAX,
-    unlimited: bool = False,
-    scope: Scope = Scope.STATIC,
-) -> ConfigKey:
-    text = None if default is None else str(default)
-    return ConfigKey(
-        name,
-        Kind.INT,
-        tuple(owners),
-        text,
-        doc,
-        unit=unit,
-        minimum=minimum,
-        maximum=maximum,
-        unlimited=unlimited,
-        scope=scope,
-    )
-
-
 def _topic_int(
-    name: str, default: int, unit: str, doc: str, *, minimum: int = 0, maximum: int = _I64_MAX, unlimited: bool = False
+    name: str, default: int, unit: str, doc: str, *, minimum: int = 0, maximum: int = I64_MAX, unlimited: bool = False
 ) -> ConfigKey:
-    return _int(
+    return whole_number(
         name, ("topic",), default, unit, doc, minimum=minimum, maximum=maximum, unlimited=unlimited, scope=Scope.TOPIC
     )
 
@@ -218,7 +34,9 @@ def _topic_choice(name: str, choices: tuple[str, ...], doc: str) -> ConfigKey:
 
 _COMMON: Final = (
     ConfigKey("zookeeper.connect", Kind.STRING, _ALL, None, "ZooKeeper's addresses: host:port[,host:port...][/chroot]"),
-    _int("zookeeper.session.timeout.ms", _ALL, 6000, "ms", "Silence after which ZooKeeper ends our session", minimum=1),
+    whole_number(
+        "zookeeper.session.timeout.ms", _ALL, 6000, "ms", "Silence after which ZooKeeper ends our session", minimum=1
+    ),
     ConfigKey(
         "listeners",
         Kind.ADDRESS,
@@ -241,13 +59,27 @@ _COMMON: Final = (
         scope=Scope.BROKER_DYNAMIC,
     ),
     ConfigKey("log.format", Kind.CHOICE, _ALL, "json", "Form of log lines", choices=("json", "text")),
-    _int("shutdown.grace.ms", _ALL, 10_000, "ms", "How long a graceful stop may take before calls are cut"),
-    ConfigKey("termination.message.path", Kind.STRING, _ALL, "", TERMINATION_DOC),
+    whole_number("shutdown.grace.ms", _ALL, 10_000, "ms", "How long a graceful stop may take before calls are cut"),
+    ConfigKey(
+        "termination.message.path",
+        Kind.STRING,
+        _ALL,
+        "",
+        "File that one line is written to when the service refuses to start or fails: why; /dev/termination-log in a pod",
+    ),
 )
 
 _BROKER: Final = (
-    _int(ADVERTISED_CHECK, ("broker",), 30_000, "ms", ADVERTISED_CHECK_DOC, maximum=_DAY_MS),
-    _int("broker.id", ("broker",), None, "", "Id of the broker, kept in its directories", maximum=_I32_MAX),
+    whole_number(
+        "advertised.check.timeout.ms",
+        ("broker",),
+        30_000,
+        "ms",
+        "How long the broker tries, before it registers, to reach itself at its advertised address, and else refuses "
+        "to start; 0: not at all, for an address that leads here from elsewhere only",
+        maximum=_DAY_MS,
+    ),
+    whole_number("broker.id", ("broker",), None, "", "Id of the broker, kept in its directories", maximum=I32_MAX),
     ConfigKey("broker.rack", Kind.STRING, ("broker",), "", "Rack; replicas of a partition are kept apart by it"),
     ConfigKey("log.dirs", Kind.PATHS, ("broker",), None, "Directories that hold the logs, one a disk"),
     ConfigKey(
@@ -266,7 +98,7 @@ _BROKER: Final = (
         "Whether the page cache is there as long as the kernel has not rebooted; false on network volumes",
     ),
     ConfigKey("admin.address", Kind.ADDRESS, ("broker",), "", "Address of the admin service, told to clients"),
-    _int(
+    whole_number(
         "replica.lag.time.max.ms",
         ("broker",),
         10_000,
@@ -275,7 +107,7 @@ _BROKER: Final = (
         minimum=100,
         scope=Scope.BROKER_DYNAMIC,
     ),
-    _int(
+    whole_number(
         "replica.fetch.max.bytes",
         ("broker",),
         1 << 20,
@@ -284,7 +116,7 @@ _BROKER: Final = (
         minimum=1024,
         scope=Scope.BROKER_DYNAMIC,
     ),
-    _int(
+    whole_number(
         "replica.heartbeat.interval.ms", ("broker",), 500, "ms", "Longest silence on a replication stream", minimum=10
     ),
     ConfigKey(
@@ -296,7 +128,7 @@ _BROKER: Final = (
         choices=("rack-aware", "leader"),
         scope=Scope.BROKER_DYNAMIC,
     ),
-    _int(
+    whole_number(
         "replica.high.watermark.checkpoint.interval.ms",
         ("broker",),
         5000,
@@ -304,7 +136,7 @@ _BROKER: Final = (
         "How often high watermarks and recovery points are written, after everything before them is on disk",
         minimum=10,
     ),
-    _int(
+    whole_number(
         "producer.id.expiration.ms",
         ("broker",),
         86_400_000,
@@ -313,8 +145,10 @@ _BROKER: Final = (
         minimum=1000,
     ),
     ConfigKey("log.cleaner.enable", Kind.BOOL, ("broker",), "true", "Whether the logs of compacted topics are cleaned"),
-    _int("log.cleaner.backoff.ms", ("broker",), 15_000, "ms", "How often it is looked for logs to clean", minimum=10),
-    _int(
+    whole_number(
+        "log.cleaner.backoff.ms", ("broker",), 15_000, "ms", "How often it is looked for logs to clean", minimum=10
+    ),
+    whole_number(
         "log.cleaner.dedupe.buffer.size",
         ("broker",),
         128 << 20,
@@ -323,7 +157,7 @@ _BROKER: Final = (
         minimum=1 << 20,
         maximum=1 << 31,
     ),
-    _int(
+    whole_number(
         "log.cleaner.io.buffer.size",
         ("broker",),
         32 << 20,
@@ -332,7 +166,7 @@ _BROKER: Final = (
         minimum=1 << 16,
         maximum=1 << 30,
     ),
-    _int(
+    whole_number(
         "log.cleaner.io.max.bytes.per.second",
         ("broker",),
         UNLIMITED,
@@ -341,7 +175,7 @@ _BROKER: Final = (
         minimum=1024,
         unlimited=True,
     ),
-    _int(
+    whole_number(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         ("broker",),
         UNLIMITED,
@@ -351,8 +185,8 @@ _BROKER: Final = (
         unlimited=True,
         scope=Scope.BROKER_DYNAMIC,
     ),
-    _int("num.read.threads", ("broker",), 2, "", "Threads that read from disk", minimum=1, maximum=256),
-    _int(
+    whole_number("num.read.threads", ("broker",), 2, "", "Threads that read from disk", minimum=1, maximum=256),
+    whole_number(
         "num.recovery.threads.per.data.dir",
         ("broker",),
         2,
@@ -361,7 +195,7 @@ _BROKER: Final = (
         minimum=1,
         maximum=64,
     ),
-    _int(
+    whole_number(
         "log.retention.check.interval.ms",
         ("broker",),
         300_000,
@@ -369,8 +203,8 @@ _BROKER: Final = (
         "How often leaders look at what retention lets go, and segments are rolled by age while nothing is appended",
         minimum=10,
     ),
-    _int("stray.grace.ms", ("broker",), 3_600_000, "ms", "How long data that is no longer ours is kept"),
-    _int(
+    whole_number("stray.grace.ms", ("broker",), 3_600_000, "ms", "How long data that is no longer ours is kept"),
+    whole_number(
         "controlled.shutdown.max.wait.ms",
         ("broker",),
         30_000,
@@ -380,9 +214,11 @@ _BROKER: Final = (
 )
 
 _CONTROLLER: Final = (
-    _int("controller.id", ("controller",), None, "", "Id of the controller", maximum=_I32_MAX),
-    _int("controller.heartbeat.interval.ms", ("controller",), 500, "ms", "How often brokers are asked", minimum=10),
-    _int(
+    whole_number("controller.id", ("controller",), None, "", "Id of the controller", maximum=I32_MAX),
+    whole_number(
+        "controller.heartbeat.interval.ms", ("controller",), 500, "ms", "How often brokers are asked", minimum=10
+    ),
+    whole_number(
         "controller.heartbeat.timeout.ms",
         ("controller",),
         2500,
@@ -390,7 +226,7 @@ _CONTROLLER: Final = (
         "Silence after which a broker is suspected",
         minimum=50,
     ),
-    _int(
+    whole_number(
         "reassignment.moves.per.broker.max",
         ("controller",),
         50,
@@ -398,14 +234,14 @@ _CONTROLLER: Final = (
         "Replicas that one broker takes in or gives out at a time while partitions are moved",
         minimum=1,
     ),
-    _int(
+    whole_number(
         "leader.imbalance.check.interval.ms",
         ("controller",),
         300_000,
         "ms",
         "How often leadership goes back to preferred replicas by itself; 0: never",
     ),
-    _int(
+    whole_number(
         "leader.imbalance.per.broker.percentage",
         ("controller",),
         10,
@@ -416,8 +252,8 @@ _CONTROLLER: Final = (
 )
 
 _ADMIN: Final = (
-    _int("admin.request.timeout.ms", ("admin",), 30_000, "ms", "How long a request is watched", minimum=1),
-    _int(
+    whole_number("admin.request.timeout.ms", ("admin",), 30_000, "ms", "How long a request is watched", minimum=1),
+    whole_number(
         "default.replication.factor",
         ("admin",),
         3,
@@ -446,10 +282,10 @@ _TOPIC: Final = (
         minimum=1024,
         maximum=256 << 20,
     ),
-    _topic_int("segment.bytes", 1 << 30, "bytes", "A segment is rolled at this size", minimum=1024, maximum=_I32_MAX),
+    _topic_int("segment.bytes", 1 << 30, "bytes", "A segment is rolled at this size", minimum=1024, maximum=I32_MAX),
     _topic_int("segment.ms", 7 * _DAY_MS, "ms", "A segment is rolled at this age", minimum=1),
     _topic_int(
-        "index.interval.bytes", 4096, "bytes", "Log bytes between two entries of an index", minimum=1, maximum=_I32_MAX
+        "index.interval.bytes", 4096, "bytes", "Log bytes between two entries of an index", minimum=1, maximum=I32_MAX
     ),
     _topic_int(
         "retention.ms",
@@ -531,7 +367,7 @@ _TOPIC: Final = (
 
 _GROUPS: Final = (
     *(
-        _int(row.name, ("broker",), row.default, row.unit, row.doc, minimum=row.minimum, maximum=row.maximum)
+        whole_number(row.name, ("broker",), row.default, row.unit, row.doc, minimum=row.minimum, maximum=row.maximum)
         for row in GROUP_NUMBERS
     ),
     *(ConfigKey(key, Kind.BOOL, ("broker",), "true", doc, scope=Scope.BROKER_DYNAMIC) for key, doc in METRICS_SWITCHES),

@@ -18,7 +18,8 @@ from tidemark.runtime.configuration_entries import (
     text_of,
     topic_entries,
 )
-from tidemark.runtime.configuration_keys import Scope, keys_of
+from tidemark.runtime.configuration_key import Scope
+from tidemark.runtime.configuration_keys import keys_of
 from tidemark.runtime.host_port import HostPort
 
 

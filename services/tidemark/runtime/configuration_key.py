@@ -1,0 +1,193 @@
+"""What a row of the table of settings is: a key with type, unit, range, default and scope, and how its text is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.host_port import HostPort
+
+UNLIMITED: Final = -1
+"""What a limit says when it is off."""
+
+I32_MAX: Final = (1 << 31) - 1
+I64_MAX: Final = (1 << 63) - 1
+
+
+class Kind(StrEnum):
+    """How the text of a value is read."""
+
+    STRING = "string"
+    INT = "int"
+    RATIO = "ratio"
+    BOOL = "bool"
+    CHOICE = "choice"
+    ADDRESS = "host:port"
+    PATHS = "paths"
+
+
+class Scope(StrEnum):
+    """When a setting can change: at start only, while a broker runs, or per topic."""
+
+    STATIC = "static"
+    BROKER_DYNAMIC = "broker-dynamic"
+    TOPIC = "topic"
+
+
+Value = str | int | float | bool | HostPort | tuple[Path, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One row of the table.
+
+    Attributes:
+        owners: who reads it: some of "broker", "controller", "admin", "topic".
+        default: as text; None when it must be given; "" when it may be left out (the value
+            is None then, "" for a string).
+        defaults: where one owner's default differs.
+        minimum: smallest value, inclusive.
+        maximum: largest value, inclusive.
+        unlimited: -1 is accepted beside the range and means no limit.
+    """
+
+    name: str
+    kind: Kind
+    owners: tuple[str, ...]
+    default: str | None
+    doc: str
+    unit: str = ""
+    minimum: int = 0
+    maximum: int = I64_MAX
+    unlimited: bool = False
+    choices: tuple[str, ...] = ()
+    scope: Scope = Scope.STATIC
+    defaults: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def attribute(self) -> str:
+        """Its name in the settings classes."""
+        return self.name.replace(".", "_")
+
+    @property
+    def environment_name(self) -> str:
+        """Its name in the environment."""
+        return "TIDEMARK_" + self.attribute.upper()
+
+    def default_for(self, owner: str) -> str | None:
+        """Default of one owner, as text."""
+        return dict(self.defaults).get(owner, self.default)
+
+    def scope_for(self, owner: str) -> Scope:
+        """When it can change in a service: only brokers and topics have settings that change while they run."""
+        return self.scope if owner in ("broker", "topic") else Scope.STATIC
+
+    @property
+    def valid_values(self) -> str:
+        """What is accepted, in words."""
+        if self.kind is Kind.CHOICE:
+            return " | ".join(self.choices)
+        if self.kind is Kind.BOOL:
+            return "true | false"
+        if self.kind is Kind.ADDRESS:
+            return "host:port"
+        if self.kind is Kind.PATHS:
+            return "paths, separated by commas"
+        if self.kind is Kind.RATIO:
+            return "0 to 1"
+        if self.kind is Kind.INT:
+            top = "" if self.maximum in (I64_MAX, I32_MAX) else f" to {self.maximum}"
+            return f"{self.minimum}{top or ' and up'}" + (", -1 for no limit" if self.unlimited else "")
+        return "any text"
+
+    def parse(self, text: str) -> Value:
+        """Value of `text`; raises TidemarkError(INVALID_CONFIG) with what would be right."""
+        text = text.strip()
+        if text == "" and self.default == "":
+            return "" if self.kind is Kind.STRING else None
+        try:
+            return self._parse(text)
+        except ValueError as error:
+            why = str(error)
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG, f"{self.name} is {text!r}: {why}", {"config": self.name, "value": text}
+        )
+
+    def _parse(self, text: str) -> Value:
+        if self.kind is Kind.INT:
+            return self._parse_int(text)
+        if self.kind is Kind.RATIO:
+            return self._parse_ratio(text)
+        if self.kind is Kind.BOOL:
+            if text.lower() not in ("true", "false"):
+                raise ValueError("want true or false")
+            return text.lower() == "true"
+        if self.kind is Kind.CHOICE:
+            if text not in self.choices:
+                raise ValueError(f"want {' or '.join(self.choices)}")
+            return text
+        if self.kind is Kind.ADDRESS:
+            return HostPort.parse(text)
+        if self.kind is Kind.PATHS:
+            paths = tuple(Path(part.strip()) for part in text.split(",") if part.strip())
+            if not paths or len(set(paths)) != len(paths):
+                raise ValueError("want one or more different paths, separated by commas")
+            return paths
+        if not text:
+            raise ValueError("it must not be empty")
+        return text
+
+    def _parse_ratio(self, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError("want a number of 0 to 1") from None
+        if not 0 <= value <= 1:
+            raise ValueError("want a number of 0 to 1")
+        return value
+
+    def _parse_int(self, text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(f"want a whole number{self._in_unit()}") from None
+        if self.unlimited and value == UNLIMITED:
+            return value
+        if not self.minimum <= value <= self.maximum:
+            raise ValueError(f"want {self.valid_values}{self._in_unit()}")
+        return value
+
+    def _in_unit(self) -> str:
+        return f" ({self.unit})" if self.unit else ""
+
+
+def whole_number(
+    name: str,
+    owners: Iterable[str],
+    default: int | None,
+    unit: str,
+    doc: str,
+    *,
+    minimum: int = 0,
+    maximum: int = I64_MAX,
+    unlimited: bool = False,
+    scope: Scope = Scope.STATIC,
+) -> ConfigKey:
+    """A row of whole numbers; both ends of the range are inclusive."""
+    text = None if default is None else str(default)
+    return ConfigKey(
+        name,
+        Kind.INT,
+        tuple(owners),
+        text,
+        doc,
+        unit=unit,
+        minimum=minimum,
+        maximum=maximum,
+        unlimited=unlimited,
+        scope=scope,
+    )
