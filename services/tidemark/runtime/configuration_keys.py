@@ -65,7 +65,8 @@ _COMMON: Final = (
         Kind.STRING,
         _ALL,
         "",
-        "File that one line is written to when the service refuses to start or fails: why; /dev/termination-log in a pod",
+        "File that one line is written to when the service refuses to start or fails: why; "
+        "/dev/termination-log in a pod",
     ),
 )
 
