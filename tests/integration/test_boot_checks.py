@@ -42,7 +42,7 @@ class Newcomer:
             "listeners": f"{HOST}:{self.port}",
             "metrics.listeners": f"{HOST}:{self.ports['newcomer metrics']}",
             "log.dirs": str(self.log_dir),
-            "advertised.check.timeout.ms": "1000",
+            "advertised.check.timeout.ms": "500",
             "termination.message.path": str(self.message),
         }
         self._log = directory / "log"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tidemark.client import AdminClient, Producer
 from tidemark.core.cluster_state import PartitionView
-from tidemark.local.cluster import ADMIN, LocalCluster, broker_name, controller_name
+from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 
 TOPIC = "boots"
 SETTINGS = {"broker": {"zookeeper.session.timeout.ms": "3000"}}
@@ -42,18 +42,25 @@ def says(cluster: LocalCluster, name: str, service: str) -> bool:
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path, controllers=1, settings=SETTINGS) as started:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("readiness"), settings=SETTINGS) as started:
         yield started
 
 
-def test_every_service_is_alive_and_ready_a_standby_too(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path, brokers=1) as cluster:
-        for name in (broker_name(0), controller_name(0), controller_name(1), ADMIN):
-            wait_until_says(cluster, name, "readiness")
-            assert says(cluster, name, "")
-            assert says(cluster, name, "liveness")
+@pytest.fixture
+def cluster(whole: LocalCluster) -> Iterator[LocalCluster]:
+    """Everything is ready before a test, and after it."""
+    yield whole
+    for name in whole.names:
+        wait_until_says(whole, name, "readiness")
+
+
+def test_every_service_is_alive_and_ready_a_standby_too(cluster: LocalCluster) -> None:
+    for name in cluster.names:
+        wait_until_says(cluster, name, "readiness")
+        assert says(cluster, name, "")
+        assert says(cluster, name, "liveness")
 
 
 def test_a_restarted_broker_is_ready_only_when_its_replicas_are_back_in_their_isrs(cluster: LocalCluster) -> None:
@@ -84,7 +91,7 @@ def test_brokers_of_a_whole_cluster_that_starts_one_after_the_other_do_not_wait_
     cluster: LocalCluster,
 ) -> None:
     with AdminClient(cluster.admin_address) as admin:
-        admin.create_topic(TOPIC, partitions=6, replication_factor=3)
+        admin.create_topic("everywhere", partitions=6, replication_factor=3)
         admin.create_topic("alone", partitions=3, replication_factor=1)
     names = [broker_name(index) for index in range(3)]
     for name in names:
@@ -110,8 +117,19 @@ def test_a_broker_without_zookeeper_is_alive_not_ready_and_says_what_it_waits_fo
     wait_until_says(cluster, name, "readiness")
 
 
-def test_a_broker_that_is_told_to_stop_is_ready_no_more(cluster: LocalCluster) -> None:
-    name = broker_name(0)
-    wait_until_says(cluster, name, "readiness")
-    cluster.terminate(name)
-    assert not says(cluster, name, "readiness")
+def test_a_broker_that_is_told_to_stop_is_not_ready_while_it_serves_on(cluster: LocalCluster) -> None:
+    name, controllers = broker_name(0), (controller_name(0), controller_name(1))
+    with AdminClient(cluster.admin_address) as admin:
+        admin.create_topic("led", partitions=3, replication_factor=1)
+    for controller in controllers:
+        cluster.pause(controller)  # nobody takes over what it leads
+    process = cluster.process(name)
+    process.signal(signal.SIGTERM)
+    wait_for(lambda: not says(cluster, name, "readiness"), "not ready")
+    assert says(cluster, name, "liveness")
+    assert says(cluster, name, "tidemark.v1.BrokerService")
+    for controller in controllers:
+        cluster.resume(controller)
+    assert process.wait(WAIT_S), process.tail()
+    assert process.exit_status == 0
+    cluster.restart(name)
