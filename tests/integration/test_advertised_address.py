@@ -80,6 +80,22 @@ async def test_an_address_where_something_else_listens_is_refused() -> None:
         assert "gives no answer of a broker" in await refusal(HostPort(HOST, port))
 
 
+async def test_an_address_that_swallows_what_it_is_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(host: str, port: int) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(advertised_address.asyncio, "open_connection", never)
+    assert f"{HOST}:9 does not answer within 0.3 s" in await refusal(HostPort(HOST, 9), timeout_ms=300)
+
+
+async def test_a_dns_that_does_not_answer_is_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*arguments: object, **named: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", never)
+    assert "DNS did not answer for slow.example" in await refusal(HostPort("slow.example", 9), timeout_ms=300)
+
+
 async def test_an_address_that_leads_here_only_later_is_waited_for(unheard_port: int) -> None:
     checking = asyncio.create_task(check_advertised(HostPort(HOST, unheard_port), ME, 60_000))
     assert not (await asyncio.wait({checking}, timeout=0.2))[0]
