@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
+from tidemark.local.cluster import LocalCluster
 from tidemark_spark.progress_metrics import MetricsListener, QueryMetrics
 
 from tests.spark.test_progress import offset
+from tests.spark.test_stream import QUERY_S, fill
+
+pytestmark = pytest.mark.timeout(300)
 
 
 def progress(*, name: str | None = "copy", lag: bool = True) -> dict[str, Any]:
@@ -93,18 +97,30 @@ def test_any_name_of_a_query_is_a_label_that_prometheus_reads_back() -> None:
     assert [sample.labels["query"] for sample in active.samples] == ['a "b" \\ c\nd', "q2"]
 
 
-def test_a_streaming_query_is_served_from_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_streaming_query_is_served_from_the_driver(
+    spark: SparkSession, cluster: LocalCluster, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    name = topic("measured", partitions=2)
+    fill(cluster, name, {0: 30, 1: 12})
     listener = MetricsListener("127.0.0.1", 0)
     spark.streams.addListener(listener)
     try:
-        rows = spark.readStream.format("rate").load()
-        query = rows.writeStream.format("noop").queryName("ticks").option("checkpointLocation", str(tmp_path)).start()
-        query.processAllAvailable()
-        query.stop()
+        read = spark.readStream.format("tidemark").options(
+            **{"tidemark.bootstrap": cluster.bootstrap, "subscribe": name}
+        )
+        write = read.option("startingOffsets", "earliest").load().writeStream.format("noop").queryName("copy")
+        query = write.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert query.awaitTermination(QUERY_S), "it hangs"
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
         with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics") as answer:
-            text = answer.read().decode()
-        assert re.search(r'^tidemark_spark_batches_total\{query="ticks"\} [1-9]', text, re.MULTILINE)
+            told = values(answer.read().decode())
+        assert told["partition_offset", name, "0"] == 30
+        assert told["partition_offset", name, "1"] == 12
+        assert told["input_rows_total",] == 42
+        assert told["batches_total",] >= 1
+        assert told["phase_seconds_total", "addBatch"] > 0
+        assert told["query_active",] == 0
+        assert told["query_failures_total",] == 0
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/other")
     finally:
