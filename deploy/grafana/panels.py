@@ -257,7 +257,7 @@ def _options(panel: Panel) -> dict[str, Any]:
             "yAxis": {"unit": panel.unit},
             "color": {"mode": "scheme", "scheme": "Blues", "steps": 64},
             "cellGap": 1,
-            "tooltip": {"mode": "single", "yHistogram": False},
+            "tooltip": {"show": True, "mode": "single", "yHistogram": False},
         }
     return {
         "legend": {"displayMode": "table", "placement": "bottom", "showLegend": True, "calcs": ["lastNotNull", "max"]},

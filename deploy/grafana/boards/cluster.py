@@ -251,10 +251,10 @@ _LATENCY: Final = Row(
         ),
         graph(
             "Flush, 99 of 100",
-            "An fdatasync of a log whose topic asks for it.",
+            "An fdatasync of a log whose topic asks for it (flush.policy): what acks=all costs there.",
             "s",
             (quantile(0.99, "tidemark_broker_flush_seconds{B}"), "{{instance}}"),
-            empty_until="a topic with flush.messages is written",
+            empty_until="a topic is written whose flush.policy asks for it",
         ),
         Panel(
             "Produce, all requests",
