@@ -1,0 +1,56 @@
+"""Every panel's query, asked of a real Prometheus that scrapes a real cluster at work, gives data."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from deploy.grafana.panels import Board, Panel
+from tests.charts.busy_cluster import BusyCluster
+from tests.charts.prometheus import Prometheus, program
+from tests.charts.test_dashboards import PANELS, name_of
+
+DEADLINE_S: Final = 25.0
+"""For all panels together, from when everything is at work."""
+BUSY: Final = {
+    "replicas move",
+    "replicas move with a throttle",
+    "a topic is written whose flush.policy asks for it",
+    "a topic of a group is written; no records, no time",
+}
+"""What a panel may wait for that this cluster has."""
+
+
+def asked_now(expr: str) -> str:
+    """The query as Grafana sends it with everything chosen, over seconds."""
+    expr = expr.replace("$__rate_interval", "5s")
+    return re.sub(r"\$(namespace|cluster|broker|topic|group|query)\b", ".*", expr)
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus, float]]:
+    """It scrapes all; and until when panels may wait for their data."""
+    program("prometheus")
+    directory = tmp_path_factory.mktemp("panels")
+    with BusyCluster(directory / "cluster") as busy, Prometheus(directory / "prometheus", busy.targets) as started:
+        yield started, time.monotonic() + DEADLINE_S
+
+
+@pytest.mark.parametrize(("board", "panel"), PANELS, ids=name_of)
+def test_a_panel_has_data(board: Board, panel: Panel, prometheus: tuple[Prometheus, float]) -> None:
+    server, deadline_s = prometheus
+    must = panel.empty_until is None or panel.empty_until in BUSY
+    for query in panel.queries:
+        while not (has_data(server, asked_now(query.selected)) or not must):
+            assert time.monotonic() < deadline_s, f"{board.title}: {panel.title}: nothing for {query.selected}"
+            time.sleep(0.5)
+
+
+def has_data(server: Prometheus, expr: str) -> bool:
+    """A query that Prometheus does not understand fails here."""
+    return any(not math.isnan(float(series["value"][1])) for series in server.query(expr))
