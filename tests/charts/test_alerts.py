@@ -84,6 +84,12 @@ def test_an_alert_asks_only_for_metrics_that_there_are(alert: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=name_of)
+def test_an_alert_does_without_the_series_of_partitions(alert: dict[str, Any]) -> None:
+    """They can be switched off."""
+    assert not re.search(r"tidemark_(?:partition|replica_follower)_", alert["expr"])
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=name_of)
 def test_an_alert_names_only_labels_that_it_has(alert: dict[str, Any]) -> None:
     """As its own test sees it fire; others would be nothing in the text."""
     has = set(

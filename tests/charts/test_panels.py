@@ -10,7 +10,8 @@ from typing import Final
 
 import pytest
 
-from deploy.grafana.panels import Board, Panel
+from deploy.grafana.build import BOARDS
+from deploy.grafana.panels import Board, Panel, Variable
 from tests.charts.busy_cluster import BusyCluster
 from tests.charts.prometheus import Prometheus, program
 from tests.charts.test_dashboards import PANELS, name_of
@@ -24,6 +25,11 @@ BUSY: Final = {
     "a topic of a group is written; no records, no time",
 }
 """What a panel may wait for that this cluster has."""
+
+VARIABLES: Final = [
+    (board, variable) for board in BOARDS for variable in board.variables if variable.label != "namespace"
+]
+"""Namespaces are Kubernetes' own."""
 
 
 def asked_now(expr: str) -> str:
@@ -49,6 +55,14 @@ def test_a_panel_has_data(board: Board, panel: Panel, prometheus: tuple[Promethe
         while not (has_data(server, asked_now(query.selected)) or not must):
             assert time.monotonic() < deadline_s, f"{board.title}: {panel.title}: nothing for {query.selected}"
             time.sleep(0.5)
+
+
+@pytest.mark.parametrize(("board", "variable"), VARIABLES, ids=lambda value: value.name)
+def test_a_variable_has_something_to_choose(
+    board: Board, variable: Variable, prometheus: tuple[Prometheus, float]
+) -> None:
+    found = prometheus[0].query(f"count by ({variable.label}) ({asked_now(variable.of)})")
+    assert any(variable.label in series["metric"] for series in found)
 
 
 def has_data(server: Prometheus, expr: str) -> bool:
