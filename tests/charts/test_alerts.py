@@ -73,7 +73,7 @@ def test_an_alert_says_what_it_is_and_what_to_do(alert: dict[str, Any]) -> None:
     assert len(notes["summary"]) < 120
     assert notes["description"].endswith(".")
     assert notes["runbook"] == f"docs/alerts.md#{name.lower()}"
-    section = PAGE.split(f"\n## {name}\n", 1)
+    section = PAGE.split(f"\n### {name}\n", 1)
     assert len(section) == 2, f"docs/alerts.md has no section {name}"
     assert section[1].lstrip().startswith(f"*{alert['labels']['severity']}")
 
@@ -100,7 +100,7 @@ def test_an_alert_names_only_labels_that_it_has(alert: dict[str, Any]) -> None:
 
 
 def test_the_page_has_no_section_of_an_alert_that_is_gone() -> None:
-    assert set(re.findall(r"^## (Tidemark\w+)$", PAGE, re.MULTILINE)) == set(map(name_of, ALERTS))
+    assert set(re.findall(r"^### (Tidemark\w+)$", PAGE, re.MULTILINE)) == set(map(name_of, ALERTS))
 
 
 def test_what_the_page_links_to_is_there() -> None:
