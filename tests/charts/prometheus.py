@@ -39,7 +39,7 @@ def program(name: str) -> str:
 
 def promtool(*arguments: str) -> str:
     """What `promtool` says; a failed test where it is not content."""
-    done = subprocess.run((program("promtool"), *arguments), capture_output=True, text=True, timeout=60)
+    done = subprocess.run((program("promtool"), *arguments), capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
