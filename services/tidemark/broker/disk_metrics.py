@@ -35,22 +35,26 @@ class Directories(Protocol):
 
 
 class DiskFigures(NamedTuple):
-    """The open logs, and the families of directories as text."""
+    """The open logs, their sizes in bytes, and the families of directories as text."""
 
     logs: dict[TopicPartition, SizedLog]
+    sizes: dict[TopicPartition, int]
     text: str
 
 
 def look_at_disks(logs: Directories) -> DiskFigures:
     """As of now. A directory that has failed tells of no free space."""
     found: dict[TopicPartition, SizedLog] = {}
+    sizes: dict[TopicPartition, int] = {}
     offline, used, free, total = {}, {}, {}, {}
     for index, state in enumerate(logs.directories()):
         label = labels(directory=str(state.path))
         inside = dict(logs.logs_in(index))
+        here = {partition: log.size_bytes() for partition, log in inside.items()}
         found.update(inside)
+        sizes.update(here)
         offline[label] = int(state.failed is not None)
-        used[label] = sum([log.size_bytes() for log in inside.values()])
+        used[label] = sum(here.values())
         space = _space(state)
         if space is not None:
             free[label], total[label] = space
@@ -60,7 +64,7 @@ def look_at_disks(logs: Directories) -> DiskFigures:
         + family("tidemark_log_directory_free_bytes", "gauge", "Free on its file system", free)
         + family("tidemark_log_directory_total_bytes", "gauge", "Size of its file system", total)
     )
-    return DiskFigures(found, text)
+    return DiskFigures(found, sizes, text)
 
 
 def _space(state: DirectoryState) -> tuple[int, int] | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Final, NamedTuple
 
-from tidemark.broker.disk_metrics import Directories, SizedLog, look_at_disks
+from tidemark.broker.disk_metrics import Directories, DiskFigures, SizedLog, look_at_disks
 from tidemark.core.broker_context import MoveTraffic
 from tidemark.core.broker_queries import BrokerQueries
 from tidemark.core.replica_figures import FollowerFigures, LeaderFigures, ReplicaFigures
@@ -98,7 +98,7 @@ class ReplicaMetrics:
         behind = _behind(led, disks.logs)
         parts = [disks.text, *_counts(rows, led), *_lags(rows, led, behind), *_moves(led, behind, traffic)]
         if self.partitions and (not names or any(name.startswith(_OF_EACH) for name in names)):
-            parts += self._each(rows, led, behind, disks.logs)
+            parts += self._each(rows, led, behind, disks)
         return "".join(parts)
 
     async def _ask(self) -> tuple[list[ReplicaFigures], MoveTraffic]:
@@ -118,17 +118,18 @@ class ReplicaMetrics:
         rows: Sequence[ReplicaFigures],
         led: Led,
         behind: Sequence[_Behind],
-        logs: dict[TopicPartition, SizedLog],
+        disks: DiskFigures,
     ) -> Iterable[str]:
         known = self._labels
         of = [known.get(row.partition) or _label(row.partition) for row in rows]
         self._labels = label_of = dict(zip([row.partition for row in rows], of, strict=True))
         yield from _each_replica(rows, of)
-        sized = [(label_of[row.partition], logs[row.partition]) for row in rows if row.partition in logs]
-        sizes = [log.size_bytes() for _, log in sized]
-        yield _many("log_size_bytes", "Size of the log", [of for of, _ in sized], sizes)
-        counts = [log.segment_count() for _, log in sized]
-        yield _many("log_segments", "Segments of the log", [of for of, _ in sized], counts)
+        sized = [row.partition for row in rows if row.partition in disks.logs]
+        sized_of = [label_of[partition] for partition in sized]
+        sizes = [disks.sizes[partition] for partition in sized]
+        yield _many("log_size_bytes", "Size of the log", sized_of, sizes)
+        counts = [disks.logs[partition].segment_count() for partition in sized]
+        yield _many("log_segments", "Segments of the log", sized_of, counts)
         led_of = [label_of[row.partition] for row, _ in led]
         yield _many("leader", "Id of the leader", led_of, [self._broker_id] * len(led))
         yield from _each_led(led, led_of)
