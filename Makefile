@@ -26,7 +26,7 @@ help: ## what there is
 	@echo "make lint types unit simulation charts contract integration chaos spark    one part of them"
 	@echo "make test-cluster       the chart and the images on a real Kubernetes cluster: KUBECONFIG=..., or one of its own from KUBE=DIRECTORY"
 	@echo "make bench NAME=produce one benchmark: produce, latency, compare, durability, failover, controller, log, record, stalls,"
-	@echo "                        many_clients, spark;"
+	@echo "                        many_clients, spark, scrape;"
 	@echo "                        ARGS=\"--partitions 1000\" is passed on to it"
 	@echo "make chaos MINUTES=10   rounds of kills, stops and cuts on real processes, every history checked"
 	@echo "make soak SEEDS=5000    so many simulated worlds, on all cores; a failing one is shrunk and told as a story;"
