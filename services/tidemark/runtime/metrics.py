@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import PackageNotFoundError, version
+from socketserver import TCPServer
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -153,6 +154,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     metrics: Metrics
+
+    def server_bind(self) -> None:
+        """As the base's, which would ask DNS for this machine's name, however long that takes."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A scraper that broke its connection is nothing to write to stderr."""
