@@ -219,6 +219,12 @@ def test_each_broker_has_a_load_balancer_of_its_own() -> None:
     ]
 
 
+def test_an_upgrade_needs_no_further_node_where_each_pod_must_have_its_own() -> None:
+    for values, surge in ((rendered("default"), 1), (rendered("production"), 0)):
+        update = one(values, "Deployment", "tide-tidemark-controller")["spec"]["strategy"]["rollingUpdate"]
+        assert update == {"maxSurge": surge, "maxUnavailable": 1 - surge}
+
+
 def test_another_external_address_restarts_brokers() -> None:
     values = values_of("external")
     moved = copy.deepcopy(values)
