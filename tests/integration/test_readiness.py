@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 import urllib.request
@@ -85,6 +86,20 @@ def test_a_restarted_broker_is_ready_only_when_its_replicas_are_back_in_their_is
             cluster.resume(broker_name(2))
             wait_until_says(cluster, broker_name(broker), "readiness")
             assert everywhere(broker)
+
+
+def test_a_broker_whose_disk_was_replaced_is_ready_when_the_others_have_filled_it(cluster: LocalCluster) -> None:
+    name = broker_name(1)
+    with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
+        admin.create_topic("refilled", partitions=6, replication_factor=3)
+        for number in range(60):
+            producer.send("refilled", str(number).encode(), partition=number % 6)
+        producer.flush(15)
+        cluster.terminate(name)
+        shutil.rmtree(cluster.directory / name)
+        cluster.process(name).start()
+        wait_until_says(cluster, name, "readiness")
+        assert all(1 in one.in_sync_replicas for one in admin.describe_topics(["refilled"])[0].partitions.values())
 
 
 def test_brokers_of_a_whole_cluster_that_starts_one_after_the_other_do_not_wait_for_one_another(

@@ -1,7 +1,8 @@
 """When a restarted broker is ready: registered, and its replicas back in their ISRs in this broker epoch (rule R8).
 
-A rolling restart waits for it between brokers, so it must come as soon as it is true, and may not wait for what nobody
-is going to bring about: a whole cluster that starts at once would wait for itself. What does not count is therefore
+What counts is what lies on the disks, and what the controller says is to lie there: a disk may have been replaced. A
+rolling restart waits for it between brokers, so it must come as soon as it is true, and may not wait for what nobody is
+going to bring about: a whole cluster that starts at once would wait for itself. What does not count is therefore
   - a replica that is no longer this broker's, or that a move is only adding (KIP-352);
   - a replica whose log has failed: it lies in a directory that is offline;
   - a partition that nobody leads, once the controller had `LEADERLESS_GRACE_S` to find it a leader.
@@ -122,14 +123,19 @@ class Readiness:
         """Whether they are; not when the session has expired meanwhile."""
         began_s = said_s = self._now_s()
         waiting = dict(self._replicas())
+        told = False
         self._leaderless_since_s.clear()
-        while waiting:
+        while waiting or not told:
             heard = self._is_heard(epoch)
+            if heard and not told:
+                waiting, told = self._assigned() | waiting, True
             if heard:
                 waiting = await self._still_behind(waiting, epoch)
+            elif not waiting and self._now_s() - began_s >= LEADERLESS_GRACE_S:
+                told = True  # there may be no controller, and nothing to tell
             if self._epoch != epoch:
                 return False
-            if waiting:
+            if waiting or not told:
                 if self._now_s() - said_s >= _SAY_S:
                     said_s = self._now_s()
                     _log.info("not ready yet", extra=_why(waiting, heard=heard))
@@ -139,6 +145,15 @@ class Readiness:
         waited_ms = round((self._now_s() - began_s) * 1000)
         _log.info("ready: the replicas are back in their ISRs", extra={"waited_ms": waited_ms, "broker_epoch": epoch})
         return True
+
+    def _assigned(self) -> dict[TopicPartition, ReplicaIdentity]:
+        """What this broker is to hold: on a disk that was replaced nothing of it lies."""
+        return {
+            TopicPartition(name, number): ReplicaIdentity(topic.topic_id, told.incarnation)
+            for name, topic in self._metadata.view.topics.items()
+            for number, told in topic.partitions.items()
+            if self._broker_id in told.assigned_replicas
+        }
 
     def _is_heard(self, epoch: BrokerEpoch) -> bool:
         """Whether a controller has told everything since this registration: it knows of it."""

@@ -134,9 +134,31 @@ async def world() -> AsyncIterator[World]:
     assert made.failures == []
 
 
-async def test_a_broker_without_replicas_is_ready_when_it_is_registered(world: World) -> None:
+async def test_a_broker_without_replicas_is_ready_when_the_controller_gives_it_none(world: World) -> None:
     world.on_disk = {}
-    assert await world.register()
+    assert not await world.register()
+    world.controller_tells(assigned=(LEADER,))
+    assert await world.looks_again()
+
+
+async def test_a_broker_without_replicas_waits_for_a_controller_for_a_while_and_no_longer(world: World) -> None:
+    world.on_disk = {}
+    assert not await world.register()
+    world.now_s += LEADERLESS_GRACE_S
+    assert await world.looks_again()
+
+
+async def test_a_broker_whose_disk_was_replaced_is_ready_when_it_has_everything_again(world: World) -> None:
+    world.on_disk = {}
+    world.controller_tells()
+    assert not await world.register(), "it has not been told its role"
+    world.takes_role("follower")
+    assert not await world.looks_again()
+    world.now_s += 10 * LEADERLESS_GRACE_S
+    assert not await world.looks_again()
+    world.controller_tells(isr=(LEADER, ME), partition_epoch=1)
+    world.node_isr = (IsrEntry(ME, EPOCH),)
+    assert await world.looks_again()
 
 
 async def test_a_restarted_broker_is_ready_when_its_replica_is_in_the_isr_of_its_node(world: World) -> None:
