@@ -17,6 +17,9 @@ _VOLUMES_PER_NODE: Final = "20"
 _UP_TIMEOUT_S: Final = 1500.0
 """Building the cluster's programs included; a minute once they are there."""
 _COMMAND_TIMEOUT_S: Final = 120.0
+_NOT_BEGUN: Final = "Unable to connect to the server"
+"""What kubectl and helm say when an API server that is short of processor did not take the connection in 10 s."""
+_CONNECT_ATTEMPTS: Final = 5
 
 
 class CommandError(Exception):
@@ -118,6 +121,12 @@ class Cluster:
         return [] if self._given else [str(self._scripts / "cluster.sh"), "exec"]
 
     def _command(self, command: Sequence[str], stdin: str | None, timeout_s: float) -> str:
+        for _ in range(_CONNECT_ATTEMPTS - 1):
+            try:
+                return _run([*self._prefix(), *command], timeout_s, env=self._environment, stdin=stdin)
+            except CommandError as error:
+                if _NOT_BEGUN not in str(error):
+                    raise
         return _run([*self._prefix(), *command], timeout_s, env=self._environment, stdin=stdin)
 
 

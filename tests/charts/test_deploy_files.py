@@ -1,0 +1,100 @@
+"""What stands in deploy/, and skaffold.yaml, fits the charts, the Dockerfile and the command line."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import typer.main
+import yaml
+from kubernetes_validate import utils
+from tidemark.cli.app import app
+from tidemark.cli.cluster_file import parse
+
+from tests.charts.rendering import ROOT, Manifest, containers, manifests, pods
+
+VALUES = ("deploy/values-dev.yaml", "deploy/values-production.yaml", "tests/cluster/values.yaml")
+TARGETS = set(re.findall(r"^FROM .* AS (tidemark[\w-]*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def schemas_read_once() -> Iterator[None]:
+    """Each check reads megabytes of definitions otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "schema_contents", functools.cache(utils.schema_contents))
+        yield
+
+
+@functools.cache
+def rendered(path: str) -> list[Manifest]:
+    return manifests(loaded(path))
+
+
+def loaded(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text())
+
+
+@pytest.mark.parametrize("path", VALUES)
+def test_values_render_to_what_kubernetes_takes(path: str) -> None:
+    found = rendered(path)
+    assert len(found) > 10
+    for each in found:
+        kubernetes_validate.validate(each, "1.34", strict=True)
+
+
+@pytest.mark.parametrize("path", VALUES)
+def test_every_container_says_what_it_asks_for_and_writes_to_no_root(path: str) -> None:
+    for name, pod in pods(rendered(path)):
+        for container in containers(pod):
+            assert container["securityContext"]["readOnlyRootFilesystem"], name
+            assert container["resources"]["requests"], name
+
+
+def test_production_survives_the_loss_of_a_node() -> None:
+    values = loaded("deploy/values-production.yaml")
+    for component in ("broker", "controller", "admin", "zookeeper"):
+        assert values[component]["replicas"] >= 2, component
+    assert values["topics"]["minInsyncReplicas"] < values["topics"]["replicationFactor"]
+
+
+def test_the_topics_under_version_control_are_what_apply_takes() -> None:
+    wanted, problems = parse((ROOT / "deploy" / "cluster.yaml").read_text())
+    assert not problems
+    assert wanted.topics
+
+
+def test_skaffold_builds_targets_of_the_dockerfile_and_installs_the_chart() -> None:
+    config = loaded("skaffold.yaml")
+    assert {artifact["docker"]["target"] for artifact in config["build"]["artifacts"]} <= TARGETS
+    (release,) = config["deploy"]["helm"]["releases"]
+    for path in (release["chartPath"], *release["valuesFiles"], *config["profiles"][0]["patches"][0]["value"]):
+        assert (ROOT / path).exists(), path
+    (forwarded,) = config["portForward"]
+    services = {
+        each["metadata"]["name"] for each in manifests({"fullnameOverride": "tidemark"}) if each["kind"] == "Service"
+    }
+    assert forwarded["resourceName"] in services
+
+
+def test_ci_calls_commands_and_flags_that_there_are() -> None:
+    text = (ROOT / "deploy" / "github-actions.yaml").read_text()
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    calls = re.findall(r"tidemark (\w+)((?: -f \S+| --[\w-]+)*)", re.sub(r"#.*", "", text))
+    assert {name for name, _ in calls} == {"apply", "cluster"}
+    flags = {flag for parameter in commands["apply"].params for flag in parameter.opts}
+    for name, given in calls:
+        assert name in commands
+        assert set(re.findall(r"--[\w-]+", given)) <= flags
+
+
+def test_the_images_take_up_what_the_dockerignore_lets_through() -> None:
+    copied = set(re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    sources = {source for line in copied for source in line.split() if "[" not in source}
+    let_through = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert any(source == kept or source.startswith(f"{kept}/") for kept in let_through), source
