@@ -48,14 +48,13 @@ def spark_reads_a_topic(world: World) -> str:
 
 def _job() -> dict[str, Any]:
     """The Job of deploy/spark/driver.yaml with our image and program, and small enough for the test's nodes."""
-    text = (_MANIFESTS / "driver.yaml").read_text(encoding="utf-8").replace("=IfNotPresent", "=Never")
+    text = (_MANIFESTS / "driver.yaml").read_text(encoding="utf-8")
     for image in ("docker.io/tidemark/tidemark-spark:latest", "tidemark/tidemark-spark:latest"):
         text = text.replace(image, reference("tidemark-spark"))
     job: dict[str, Any] = yaml.safe_load(text)
     job["metadata"] = {"name": _JOB, "labels": job["metadata"]["labels"]}
     pod = job["spec"]["template"]["spec"]
     (driver,) = pod["containers"]
-    driver["imagePullPolicy"] = "Never"
     driver["resources"] = {"requests": {"cpu": "100m", "memory": "512Mi"}}
     flags = [argument for argument in driver["args"] if argument.startswith("--") and "topic" not in argument]
     driver["args"] = [*flags, *_SMALL, f"/job/{_PROGRAM.name}", "kept"]

@@ -32,7 +32,7 @@ _CLIENT_POD: Final[dict[str, Any]] = {
             {
                 "name": "client",
                 "image": reference("tidemark"),
-                "imagePullPolicy": "Never",
+                "imagePullPolicy": "IfNotPresent",
                 "command": ["sleep", "infinity"],
                 "env": [
                     {"name": "TIDEMARK_BOOTSTRAP", "value": f"{RELEASE}-bootstrap:9192"},
