@@ -88,8 +88,13 @@ class World:
 
     def upgrade(self, **sets: str) -> None:
         """`helm upgrade --wait` with further values, which stay; a double underscore is a dot."""
-        self._sets |= {name.replace("__", "."): value for name, value in sets.items()}
-        self._helm("upgrade", "--wait")
+        before = self._sets
+        self._sets = before | {name.replace("__", "."): value for name, value in sets.items()}
+        try:
+            self._helm("upgrade", "--wait")
+        except CommandError:
+            self._sets = before  # what comes later is about the release as it was
+            raise
 
     def client(self) -> None:
         """Start the client pod; on the first node of a cluster of our own, as the others may be cut off."""
