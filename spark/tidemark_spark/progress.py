@@ -1,4 +1,4 @@
-"""How far a streaming query is in each partition, and what it is behind: from the progress that Spark reports."""
+"""How far a streaming query is in each partition, what it is behind, and its bytes: from the progress Spark reports."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -20,6 +22,8 @@ from pyspark.sql.streaming.listener import (
 from tidemark_spark.stream_offsets import CheckpointError, StreamOffset, from_json
 
 _log = logging.getLogger("tidemark.spark.progress")
+_MEASURE: Final = "tidemark_read"
+"""The observation that `measured` adds; Spark takes each name once in a query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,30 @@ class PartitionProgress:
     read_offsets: int | None
     lag_offsets: int | None
     skipped_offsets: int
+
+
+def measured(table: DataFrame) -> DataFrame:
+    """The same rows, whose bytes (keys and values) are counted on their way, for `read_bytes` and the listener.
+
+    Args:
+        table: what readStream gave; columns key and value that are neither text nor binary are not counted.
+    """
+    kinds = dict(table.dtypes)
+    sizes = [F.octet_length(name) for name in ("key", "value") if kinds.get(name) in ("string", "binary")]
+    size: Any = F.lit(0)
+    for one in sizes:
+        size = size + F.coalesce(one, F.lit(0))
+    return table.observe(_MEASURE, F.sum(size.cast("long")).alias("bytes"))
+
+
+def read_bytes(progress: Mapping[str, Any]) -> int | None:
+    """Bytes of the rows that a micro-batch has read; None where its table was not `measured`.
+
+    Args:
+        progress: of the micro-batch, as Spark's JSON has it.
+    """
+    measure = (progress.get("observedMetrics") or {}).get(_MEASURE)
+    return None if measure is None else int(measure.get("bytes") or 0)
 
 
 def partition_progress(source: Mapping[str, Any]) -> list[PartitionProgress]:
@@ -90,11 +118,17 @@ class TidemarkListener(StreamingQueryListener):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last: dict[str, list[PartitionProgress]] = {}
+        self._bytes: dict[str, int] = {}
 
     def partitions(self, query_id: str) -> list[PartitionProgress]:
         """Each partition of a query after its last micro-batch."""
         with self._lock:
             return list(self._last.get(query_id, ()))
+
+    def bytes_read(self, query_id: str) -> int:
+        """Bytes of keys and values that a query has read since this listener was added, if its table is `measured`."""
+        with self._lock:
+            return self._bytes.get(query_id, 0)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - these names are Spark's
         """Nothing is known yet."""
@@ -105,11 +139,16 @@ class TidemarkListener(StreamingQueryListener):
         found = [one for source in progress.get("sources", ()) for one in partition_progress(source)]
         if not found:
             return
+        size_bytes = read_bytes(progress)
+        query_id = str(progress["id"])
         with self._lock:
-            self._last[str(progress["id"])] = found
-        name = progress.get("name") or progress["id"]
+            self._last[query_id] = found
+            self._bytes[query_id] = self._bytes.get(query_id, 0) + (size_bytes or 0)
+        batch = f"query {progress.get('name') or query_id}, batch {progress['batchId']}"
         for topic in sorted({one.topic for one in found}):
-            _tell(f"query {name}, batch {progress['batchId']}", topic, [one for one in found if one.topic == topic])
+            _tell(batch, topic, [one for one in found if one.topic == topic])
+        if size_bytes is not None:
+            _log.info("%s: %d bytes read", batch, size_bytes)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """There was nothing new."""
@@ -118,6 +157,7 @@ class TidemarkListener(StreamingQueryListener):
         """The query has ended: it is forgotten."""
         with self._lock:
             self._last.pop(str(event.id), None)
+            self._bytes.pop(str(event.id), None)
 
 
 def _tell(query: str, topic: str, partitions: list[PartitionProgress]) -> None:

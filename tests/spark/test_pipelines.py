@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -93,7 +95,13 @@ def archived(spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path_fa
         assert time.monotonic() < until_s, "no micro-batch comes"
         query.awaitTermination(0.1)
     query.stop()
-    assert archive.run(spark, arguments_of(archive, *words)) == 0
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        assert archive.run(spark, arguments_of(archive, *words)) == 0
+    found = re.fullmatch(rf"archived (\d+) records of sales, (\d+) bytes, in {root}\n", output.getvalue())
+    assert found is not None
+    assert 0 < int(found[1]) <= COUNT - 150
+    assert int(found[2]) > 20 * int(found[1])
     return root
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tidemark_spark.progress import PartitionProgress, partition_progress
+from tidemark_spark.progress import PartitionProgress, partition_progress, read_bytes
 
 
 def offset(partitions: dict[str, dict[str, Any]]) -> str:
@@ -34,3 +34,10 @@ def test_what_spark_does_not_report_is_not_made_up() -> None:
 def test_other_sources_have_none() -> None:
     assert partition_progress({"endOffset": json.dumps({"flights": {"0": 5}})}) == []
     assert partition_progress({"endOffset": "7"}) == []
+
+
+def test_bytes_are_those_that_were_measured() -> None:
+    assert read_bytes({"observedMetrics": {"tidemark_read": {"bytes": 77}}}) == 77
+    assert read_bytes({"observedMetrics": {"tidemark_read": {"bytes": None}}}) == 0, "no rows have no sum"
+    assert read_bytes({"observedMetrics": {"mine": {"bytes": 77}}}) is None
+    assert read_bytes({}) is None

