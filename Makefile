@@ -18,13 +18,14 @@ FIND_PYTHON = found=; for python in $(CANDIDATES); do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$python"; break; fi; \
 	done
 
-.PHONY: help demo test test-cluster $(PARTS) soak explore bench stubs clean prerequisites
+.PHONY: help demo test test-alerts test-cluster $(PARTS) soak explore bench stubs clean prerequisites
 
 help: ## what there is
 	@echo "make demo               the main job: real flights, a killed leader, Spark gets every row"
 	@echo "make test               linters, types and all tests"
 	@echo "make lint types unit simulation charts contract integration chaos spark    one part of them"
 	@echo "make test-cluster       the chart and the images on a real Kubernetes cluster: KUBECONFIG=..., or one of its own from KUBE=DIRECTORY"
+	@echo "make test-alerts        incidents caused for real on a local cluster, a real Prometheus, and the alerts that fire"
 	@echo "make bench NAME=produce one benchmark: produce, latency, compare, durability, failover, controller, log, record, stalls,"
 	@echo "                        many_clients, spark, scrape;"
 	@echo "                        ARGS=\"--partitions 1000\" is passed on to it"
@@ -64,6 +65,9 @@ ifdef SCOPE
 else
 	@$(BIN)/python -m tests.exploration.stages $(if $(MINUTES),--minutes $(MINUTES))
 endif
+
+test-alerts: $(READY) ## incidents caused for real, and the alerts that they fire
+	@$(BIN)/python -m pytest -q tests/incidents
 
 bench: $(READY) ## one benchmark
 	@$(BIN)/python -m bench $(NAME) $(ARGS)
