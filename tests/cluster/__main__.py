@@ -68,6 +68,7 @@ def main(arguments: list[str]) -> int:
         if not given.keep:
             world.end()
             world.cluster.down()
+    world.numbers["load average of this machine at the end"] = f"{os.getloadavg()[1]:.1f} on {os.cpu_count()} cores"
     for name, number in world.numbers.items():
         print(f"{name}: {number}")
     print(f"{passed} passed, {failed} failed")

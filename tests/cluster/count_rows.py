@@ -6,6 +6,7 @@ spark-submit count_rows.py TOPIC
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -29,7 +30,8 @@ def with_host(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def main(topic: str) -> None:
     """Read, count, print."""
     spark = SparkSession.builder.appName("count-rows").getOrCreate()
-    rows = spark.read.format("tidemark").option("subscribe", topic).option("valueFormat", "string").load()
+    options = {"tidemark.bootstrap": os.environ["TIDEMARK_BOOTSTRAP"], "subscribe": topic, "valueFormat": "string"}
+    rows = spark.read.format("tidemark").options(**options).load()
     read = rows.select("value").mapInArrow(with_host, "value string, host string").collect()
     found = {
         "rows": len(read),
