@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 from typing import Final
 
-from tests.cluster.kube import ROOT, Cluster
+from tests.cluster.kube import ROOT, Cluster, CommandError
 
 TARGETS: Final = ("tidemark", "tidemark-zookeeper", "tidemark-spark")
 TAG: Final = "dev"
@@ -23,6 +23,8 @@ def reference(target: str) -> str:
 
 def build_and_load(cluster: Cluster, target: str) -> None:
     """Build one target of the Dockerfile on the scripts' base image, and load it on every node."""
+    if shutil.which("dockerd") is None:
+        raise CommandError("building the images takes a Docker engine: apt-get install docker.io, or --no-images")
     base = cluster.programs / "python.tar"
     if not base.exists():
         cluster.script("python-image.sh", _BASE, str(base), timeout_s=_BUILD_TIMEOUT_S)
