@@ -1,0 +1,138 @@
+"""A driver is killed with kill -9 in mid-query; its jobs are started again, from their checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tidemark.client import AdminClient, Consumer, Producer
+from tidemark.local.cluster import LocalCluster
+from tidemark_spark.archive_layout import read_archive
+from tidemark_spark.jobs import archive, rollup
+
+from tests.spark.doomed_driver import archive_words, rollup_words
+
+ROOT = Path(__file__).resolve().parents[2]
+COUNT = 3000
+AT_A_TIME = 150
+FIRST_US = 1_700_003_600_000_000
+STEP_US = 10_000_000
+HALF_HOUR_US = 1_800_000_000
+PATIENCE_S = 200.0
+
+
+@contextlib.contextmanager
+def driver(log: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver under spark-submit, its Java and its Python a group of processes; nothing of it is left."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "services"), str(ROOT / "spark")])
+    environment = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": paths, "SPARK_LOCAL_IP": "127.0.0.1"}
+    submit = str(Path(sys.executable).with_name("spark-submit"))
+    script = str(ROOT / "tests" / "spark" / "doomed_driver.py")
+    with log.open("wb") as output:
+        started = subprocess.Popen(
+            [submit, "--master", "local[2]", script, *words],
+            env={**os.environ, **environment},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield started
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
+def batches(checkpoint: Path, kind: str) -> set[int]:
+    """The micro-batches that a checkpoint knows to be planned ("offsets") or done ("commits")."""
+    return {int(path.name) for path in (checkpoint / kind).glob("[0-9]*")}
+
+
+def wait_until_in_mid_batch(process: subprocess.Popen[bytes], log: Path, checkpoints: list[Path]) -> None:
+    """Until each query has done two micro-batches at least, and each is in another, or one is."""
+    until_s = time.monotonic() + PATIENCE_S
+    while True:
+        done = [batches(checkpoint, "commits") for checkpoint in checkpoints]
+        if all(len(one) >= 2 for one in done) and any(
+            batches(checkpoint, "offsets") - one for checkpoint, one in zip(checkpoints, done, strict=True)
+        ):
+            return
+        assert process.poll() is None, log.read_text()[-2000:]
+        assert time.monotonic() < until_s, log.read_text()[-2000:]
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(420)
+def test_an_archive_and_a_rollup_are_whole_although_their_driver_was_killed_in_mid_query(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    with AdminClient(cluster.admin_address) as admin:
+        for name in ("doomed", "doomed-sums"):
+            admin.create_topic(name, partitions=3, replication_factor=3, configs={"retention.ms": "-1"})
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(COUNT):
+            value = json.dumps({"shop": f"s{number % 5}", "euros": number}).encode()
+            producer.send("doomed", value, partition=number % 3, timestamp_us=FIRST_US + number * STEP_US)
+    root, checkpoint, log = tmp_path / "archive", tmp_path / "checkpoint", tmp_path / "driver.log"
+    where = [cluster.bootstrap, "doomed", "doomed-sums", str(root), str(checkpoint)]
+    with driver(log, *where, str(AT_A_TIME)) as process:
+        wait_until_in_mid_batch(process, log, [root / "checkpoint", checkpoint])
+        os.killpg(process.pid, signal.SIGKILL)
+    assert len(batches(root / "checkpoint", "commits")) < COUNT // AT_A_TIME, "it was done before it was killed"
+
+    again = archive.parser().parse_args(archive_words(cluster.bootstrap, "doomed", str(root)))
+    assert archive.run(spark, again) == 0
+    places = [(row["partition"], row["offset"]) for row in read_archive(spark, str(root)).collect()]
+    assert sorted(places) == [(partition, offset) for partition in range(3) for offset in range(COUNT // 3)]
+
+    words = rollup_words(cluster.bootstrap, "doomed", "doomed-sums", str(checkpoint))
+    assert rollup.run(spark, rollup.parser().parse_args(words)) == 0
+    assert dict(windows(cluster)) == expected_windows()
+
+
+def windows(cluster: LocalCluster) -> dict[bytes, bytes]:
+    """What the rollup wrote, by key; what it wrote twice is twice the same."""
+    found: dict[bytes, bytes] = {}
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign("doomed-sums")
+        for _ in range(sum(consumer.end_offsets().values())):
+            record = next(consumer)
+            assert record.key is not None
+            assert record.value is not None
+            assert found.setdefault(record.key, record.value) == record.value
+    return found
+
+
+def expected_windows() -> dict[bytes, bytes]:
+    """Those that the watermark has passed, five minutes behind the last record."""
+    sums: Counter[tuple[int, str]] = Counter()
+    counts: Counter[tuple[int, str]] = Counter()
+    for number in range(COUNT):
+        place = (FIRST_US + number * STEP_US) // HALF_HOUR_US, f"s{number % 5}"
+        sums[place] += number
+        counts[place] += 1
+    closed = (FIRST_US + (COUNT - 1) * STEP_US - 300_000_000) // HALF_HOUR_US
+    return {
+        json.dumps({"start": at(window), "shop": shop}, separators=(",", ":")).encode(): json.dumps(
+            {"start": at(window), "end": at(window + 1), "shop": shop, "euros": euros, "sold": counts[window, shop]},
+            separators=(",", ":"),
+        ).encode()
+        for (window, shop), euros in sums.items()
+        if window < closed
+    }
+
+
+def at(window: int) -> str:
+    """Its start, as a rollup writes times."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(window * HALF_HOUR_US // 1_000_000))
