@@ -72,7 +72,8 @@ def test_whatever_is_under_way_while_segments_are_swapped_goes_on(directory: Pat
         found = log.offset_for_timestamp(chance.randrange(10), end_offset=end)
         assert found is None or found.offset < end
         newest = log.max_timestamp(end_offset=end)
-        assert newest is None or newest.timestamp_us == 9
+        # Of each key the latest record stays: once more has come, the newest below the old end may be gone.
+        assert newest is None or newest.timestamp_us == 9 or log.log_end_offset > end
 
     with ThreadPoolExecutor(6) as threads:
         tasks: list[Future[Any]] = [threads.submit(append), threads.submit(repeated, lambda _: clean(log), 1)]
