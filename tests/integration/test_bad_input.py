@@ -343,6 +343,7 @@ def test_groups_that_cannot_be(cluster: LocalCluster, style: Blocking, topic: st
     )
 
 
+@pytest.mark.usefixtures("impatient")
 def test_the_command_line_says_the_code_in_one_line(cluster: LocalCluster) -> None:
     for command, code in (
         (["topic", "describe", "no-such"], "UNKNOWN_TOPIC"),

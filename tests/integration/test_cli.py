@@ -202,6 +202,7 @@ def test_a_file_is_produced_and_silence_ends_consuming(cluster: LocalCluster, to
     assert succeeds(cluster, "consume", topic, "--from", "timestamp:2100-01-01", "--timeout", "0.5") == ""
 
 
+@pytest.mark.usefixtures("impatient")
 def test_producing_and_consuming_what_cannot_be_is_one_line_and_status_1(cluster: LocalCluster, topic: str) -> None:
     refused(tidemark(cluster, "produce", "not-there", stdin="x\n"), "UNKNOWN_TOPIC")
     refused(tidemark(cluster, "consume", "not-there", "--from", "earliest"), "UNKNOWN_TOPIC")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from tidemark.local.cluster import LocalCluster
 
 from tests.integration.test_cli import refused, succeeds, tidemark
@@ -51,6 +52,7 @@ def test_every_record_of_a_latency_run_arrives_and_people_get_a_table(cluster: L
     assert "200 records/s" in out
 
 
+@pytest.mark.usefixtures("impatient")
 def test_what_cannot_be_measured_is_refused(cluster: LocalCluster) -> None:
     refused(tidemark(cluster, "bench", "produce", "--topic", "not-there", *QUICK), "UNKNOWN_TOPIC")
     refused(tidemark(cluster, "bench", "latency", "-r", "9", *QUICK), "INVALID_REPLICATION_FACTOR")

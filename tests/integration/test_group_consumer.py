@@ -277,6 +277,7 @@ async def _until_members(groups: Groups, group: str, count: int) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_what_cannot_be_has_its_code(cluster: LocalCluster, topic: str, group: str) -> None:
     async with Consumer(cluster.bootstrap) as alone:
         for refused in (alone.subscribe([topic]), alone.commit(), alone.committed()):
