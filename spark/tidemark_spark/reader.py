@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,10 +53,17 @@ def read_task(options: ReadOptions, schema: StructType, partition: InputPartitio
         return
     assert isinstance(partition, TidemarkInputPartition)
     task = partition.task
-    keep_freed_memory()
+    _settle()
     shaped = rows.Rows(task.offsets, options.columns, arrow_schema(schema), timestamp_type=task.timestamp_type)
     for records in rows.merged(topics.read(options, task)):
         yield shaped.to_columns(records)
+
+
+@functools.cache
+def _settle() -> None:
+    """Once a process: memory stays with it, and the full collection after each task leaves alone what is imported."""
+    keep_freed_memory()
+    gc.freeze()
 
 
 class TidemarkReader(DataSourceReader):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -33,10 +34,10 @@ class Rows:
         self._where = f"{part.topic}-{part.partition}"
         self._columns = columns
         self._schema = schema
-        self._values: dict[str, Any] = {
-            "topic": pa.scalar(part.topic),
-            "partition": pa.scalar(part.partition, pa.int32()),
-            "timestampType": pa.scalar(timestamp_type, pa.int32()),
+        self._values: dict[str, str | int] = {
+            "topic": part.topic,
+            "partition": part.partition,
+            "timestampType": timestamp_type,
         }
         self._constants: dict[str, pa.Array[Any]] = {}
 
@@ -77,8 +78,17 @@ class Rows:
         """A column of one value: made once, and cut to length."""
         known = self._constants.get(name)
         if known is None or len(known) < count:
-            known = self._constants[name] = pa.repeat(self._values[name], count)
+            known = self._constants[name] = _repeated(self._values[name], count)
         return known.slice(0, count)
+
+
+def _repeated(value: str | int, count: int) -> pa.Array[Any]:
+    # Not by pa.repeat: it imports pandas where that is installed, in each of Spark's Python processes.
+    if isinstance(value, int):
+        return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(value.to_bytes(4, "little") * count)])
+    text = value.encode()
+    ends = array("i", range(0, (count + 1) * len(text), len(text)))
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(text * count)])
 
 
 def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

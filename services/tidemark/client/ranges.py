@@ -6,10 +6,10 @@ event loop, so it works in a worker process that an engine has forked.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -171,17 +171,20 @@ class RangeReader:
             TidemarkError: OFFSET_OUT_OF_RANGE when rows were deleted, UNKNOWN_TOPIC_ID when the topic or partition
                 was recreated, LOG_TRUNCATED after an unclean election; REQUEST_TIMED_OUT at the deadline.
         """
+
+        def fetch(offset: int, epoch: int) -> Future[bytes]:
+            return ahead.submit(self._fetch, topic, partition, offset, epoch, topic_id, incarnation, fetch_bytes)
+
         position = start
-        ahead = _Ahead(lambda at, epoch: self._fetch(topic, partition, at, epoch, topic_id, incarnation, fetch_bytes))
-        try:
+        with ThreadPoolExecutor(1, "fetch-ahead") as ahead:
             if position < end:
-                ahead.begin(position, last_epoch)
+                coming = fetch(position, last_epoch)
             while position < end:
-                data = ahead.take()
+                data = coming.result()
                 batches = split_batches(data)
                 following = batches[-1].envelope.next_offset if batches else position
                 if following < end:
-                    ahead.begin(following, batches[-1].envelope.leader_epoch if batches else last_epoch)
+                    coming = fetch(following, batches[-1].envelope.leader_epoch if batches else last_epoch)
                 for batch in batches:
                     if batch.envelope.is_control:
                         continue
@@ -189,8 +192,6 @@ class RangeReader:
                     if rows.num_rows:
                         yield rows
                 position = max(position, following)
-        finally:
-            ahead.stop()
 
     # -- one try -----------------------------------------------------------------------------------------------
 
@@ -379,37 +380,6 @@ class RangeReader:
             self._refresh(list(self._view.topics) or None)
         except TidemarkError:
             return  # the next try says the same, and the deadline ends it
-
-
-class _Ahead:
-    """One fetch under way on a thread while the caller works on the one before."""
-
-    def __init__(self, fetch: Callable[[int, int], bytes]) -> None:
-        self._fetch = fetch
-        self._thread: threading.Thread | None = None
-        self._data: bytes = b""
-        self._error: BaseException | None = None
-
-    def begin(self, offset: int, last_epoch: int) -> None:
-        self._thread = threading.Thread(target=self._run, args=(offset, last_epoch), name="fetch-ahead", daemon=True)
-        self._thread.start()
-
-    def take(self) -> bytes:
-        self.stop()
-        if self._error is not None:
-            raise self._error
-        return self._data
-
-    def stop(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
-    def _run(self, offset: int, last_epoch: int) -> None:
-        try:
-            self._data = self._fetch(offset, last_epoch)
-        except BaseException as error:  # noqa: BLE001 - raised again by take()
-            self._error = error
 
 
 def _between(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:

@@ -50,10 +50,6 @@ _WRITE_OPTIONS: Final = {
 }
 _SCHEMA_BYTES: Final = {len(schema): schema.serialize().size for schema in (SCHEMA, COMPACTED_SCHEMA)}
 """Size of the schema message, by the number of columns."""
-# Not by pa.scalar and pa.array: those import pandas where it is installed, half a second and 37 MB.
-_ONE: Final = cast(
-    "pa.Int64Scalar", pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer((1).to_bytes(8, "little"))])[0]
-)
 _NULLABLE: Final = (0, 1, 3)
 _EMPTY: Final = pa.py_buffer(b"")
 _NO_ENTRIES: Final = pa.nulls(0, pa.struct([HEADERS_TYPE.key_field, HEADERS_TYPE.item_field]))
@@ -155,7 +151,16 @@ def row_offsets(envelope: Envelope, rows: pa.RecordBatch) -> pa.Array[Any]:
     """Each row's offset in the partition (int64): of a compacted batch by its `offset_delta`, else counted."""
     if envelope.is_compacted:
         return pc.add(rows.column(4).cast(pa.int64()), envelope.base_offset)
-    return pc.cumulative_sum(pa.repeat(_ONE, rows.num_rows), start=pa.scalar(envelope.base_offset - 1, pa.int64()))
+    return pc.cumulative_sum(pa.repeat(_ONE, rows.num_rows), start=_int64(envelope.base_offset - 1))
+
+
+def _int64(value: int) -> pa.Int64Scalar:
+    # Not by pa.scalar or pa.array: those import pandas where it is installed, half a second and 37 MB.
+    one = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(value.to_bytes(8, "little", signed=True))])
+    return cast("pa.Int64Scalar", one[0])
+
+
+_ONE: Final = _int64(1)
 
 
 def from_columns(
