@@ -284,6 +284,17 @@ async def test_closing_tells_whoever_waits(cluster: FakeCluster) -> None:
     assert refusal.value.code == ErrorCode.CLIENT_CLOSED
 
 
+async def test_a_partition_that_a_member_is_given_before_it_heard_of_it_is_waited_for() -> None:
+    async with FakeCluster(partitions=2) as cluster:
+        whole = cluster.view.topics[TOPIC]
+        await cluster.change(replace(whole, partitions={0: whole.partitions[0]}))
+        async with Consumer(cluster.bootstrap) as consumer:
+            await consumer.assign(TOPIC)
+            await cluster.change(whole, tell=False)
+            cursor = await consumer.starts(TopicPartition(TOPIC, 1), "earliest")
+            assert (cursor.partition, cursor.position) == (TopicPartition(TOPIC, 1), 0)
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_what_cannot_be_assigned_is_refused(cluster: FakeCluster) -> None:
     async with Consumer(cluster.bootstrap) as consumer:

@@ -27,6 +27,7 @@ _log = logging.getLogger("tidemark.client")
 JOINING: Final = 0
 LEAVING: Final = -1
 AWAY: Final = -2
+_UNHEARD: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
 _LOST: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER})
 _CALL_TIMEOUT_S: Final = 10.0
 _LEAVE_TIMEOUT_S: Final = 3.0
@@ -352,7 +353,8 @@ class Membership:
                         self._lost(error)
                         self._poke.set()
                         continue
-                    if not error.retriable:
+                    # Who assigns it knows of it: whoever does not is behind, or will be told that it is gone.
+                    if not error.retriable and error.code not in _UNHEARD:
                         self._reader.fail(error)
                         return
                     _log.info("group %s: a hand-over is tried again: %s", self._settings.group, error)

@@ -464,9 +464,11 @@ class Consumer(Lifecycle):
             self._fetcher.look_again()
 
     async def starts(self, where: TopicPartition, start: Start) -> Cursor:
-        """A cursor at a start."""
+        """A cursor at a start; a partition that a group's coordinator has heard of before this client is waited for."""
+        timeout_s = self.settings.request_timeout_ms / 1000
+        await self.cluster.partition_count(where.topic, timeout_s=timeout_s, beyond=where.partition)
         offset = await self._offset_of(where, start)
-        view = await self.cluster.topic(where.topic, timeout_s=self.settings.request_timeout_ms / 1000)
+        view = await self.cluster.topic(where.topic, timeout_s=timeout_s)
         if where.partition not in view.partitions:
             raise unknown_partition(where, len(view.partitions))
         return self._cursor(view, where, offset)
