@@ -53,21 +53,28 @@ class Cluster:
         return not self._given
 
     @property
+    def is_up(self) -> bool:
+        """Whether there is one to talk to: a given one, or its own that runs."""
+        return self._given or (Path(self._environment["KT_STATE"]) / "init.pid").exists()
+
+    @property
     def programs(self) -> Path:
         """Where the scripts keep programs and base images."""
         return Path(self._environment["KT_BIN"])
 
     def up(self) -> None:
         """Start a cluster of its own, unless one is given or runs already."""
-        if self._given or (Path(self._environment["KT_STATE"]) / "init.pid").exists():
+        if self.is_up:
             return
         if not (self._scripts / "cluster.sh").exists():
             raise CommandError(
                 f"no cluster: set KUBECONFIG, or KUBE to scripts that start one; none in {self._scripts}"
             )
         self.programs.mkdir(parents=True, exist_ok=True)
-        for command in (["deps.sh"], ["get-helm.sh", str(self.programs)], ["build.sh", str(self.programs)]):
-            self.script(*command, timeout_s=_UP_TIMEOUT_S)
+        self.script("deps.sh", timeout_s=_UP_TIMEOUT_S)
+        if not all((self.programs / name).exists() for name in ("helm", "kubectl")):
+            self.script("get-helm.sh", str(self.programs), timeout_s=_UP_TIMEOUT_S)
+        self.script("build.sh", str(self.programs), timeout_s=_UP_TIMEOUT_S)
         self.script("cluster.sh", "up", timeout_s=_UP_TIMEOUT_S)
         self._started = True
 

@@ -73,6 +73,8 @@ class World:
 
     def end(self) -> None:
         """Delete the namespace and all that is in it, claims included; without the patience that brokers ask for."""
+        if not self.cluster.is_up:
+            return
         with contextlib.suppress(CommandError):  # there may be neither release nor namespace
             self.cluster.helm("uninstall", RELEASE)
             self.cluster.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
