@@ -13,7 +13,7 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.log_dirs import LogDirectoryContent
 
-from tests.integration.broken_disk import DEADLINE_S, cluster_with_hook, disks, led, wait_until
+from tests.integration.broken_disk import DEADLINE_S, cluster_with_hook, disks, held, led, wait_until
 
 HOOK = """
 import os
@@ -34,6 +34,7 @@ def pwritev(descriptor, buffers, position):
 os.pwritev = pwritev
 """
 PARTITIONS = 4
+ATTEMPTS = 8
 
 
 @pytest.fixture
@@ -57,9 +58,15 @@ def metric(cluster: LocalCluster, name: str) -> float:
 def two_disks(cluster: LocalCluster, admin: AdminClient, topic: str, *, replicas: int) -> list[LogDirectoryContent]:
     """Give broker 0's disks, when it leads partitions of the topic in both."""
     configs = {"min.insync.replicas": "1"}
-    admin.create_topic(topic, partitions=PARTITIONS * 2, replication_factor=replicas, configs=configs)
-    wait_until(lambda: all(led(disk) for disk in disks(cluster)), "broker 0 leads in both of its directories")
-    return disks(cluster)
+    for _ in range(ATTEMPTS):
+        admin.create_topic(topic, partitions=PARTITIONS * 2, replication_factor=replicas, configs=configs)
+        wait_until(lambda: sum(len(led(disk)) for disk in disks(cluster)) == PARTITIONS, "broker 0 leads its half")
+        found = disks(cluster)
+        if all(led(disk) for disk in found):
+            return found
+        admin.delete_topic(topic)  # replicas go where the fewest are, as they come: all that are led may be in one
+        wait_until(lambda: not any(held(disk) for disk in disks(cluster)), "the topic's replicas are gone")
+    raise AssertionError("broker 0 never leads in both of its directories")
 
 
 def refusal(producer: Producer, partition: TopicPartition) -> TidemarkError:
