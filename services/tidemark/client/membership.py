@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple, Protocol
 
+from tidemark.client.cluster import ON_ITS_WAY
 from tidemark.client.coordinator import Coordinator
 from tidemark.client.group_settings import GroupSettings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -27,7 +28,6 @@ _log = logging.getLogger("tidemark.client")
 JOINING: Final = 0
 LEAVING: Final = -1
 AWAY: Final = -2
-_UNHEARD: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
 _LOST: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER})
 _CALL_TIMEOUT_S: Final = 10.0
 _LEAVE_TIMEOUT_S: Final = 3.0
@@ -135,16 +135,18 @@ class Membership:
 
     async def stop(self, *, commit: bool) -> None:
         """Leave, after a last commit of what was processed; in any case within a few seconds."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # The heartbeats go on meanwhile: an answer on its way may have the epoch that the last commit needs.
+        beats, others = self._tasks[:1], self._tasks[1:]
         self._tasks = []
+        await _ended(others)
         until_s = time.monotonic() + _LEAVE_TIMEOUT_S
         try:
             if commit and self._settings.auto_commit_interval_ms:
                 await self._commit_processed(self.owned, _LEAVE_TIMEOUT_S - _FAREWELL_S)
         except TidemarkError as error:
             _log.warning("group %s: the last commit failed: %s", self._settings.group, error)
+        finally:
+            await _ended(beats)
         self._reader.drop(self.owned)
         self.owned = frozenset()
         await self._leave(AWAY if self._settings.instance_id else LEAVING, until_s - time.monotonic())
@@ -354,7 +356,7 @@ class Membership:
                         self._poke.set()
                         continue
                     # Who assigns it knows of it: whoever does not is behind, or will be told that it is gone.
-                    if not error.retriable and error.code not in _UNHEARD:
+                    if not error.retriable and error.code not in ON_ITS_WAY:
                         self._reader.fail(error)
                         return
                     _log.info("group %s: a hand-over is tried again: %s", self._settings.group, error)
@@ -441,6 +443,12 @@ def _slow(rebalance_timeout_ms: int) -> TidemarkError:
         ErrorCode.UNKNOWN_MEMBER,
         f"partitions were not given up within rebalance_timeout_ms, {rebalance_timeout_ms}, so others get them",
     )
+
+
+async def _ended(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _named(request: pb.GroupHeartbeatRequest) -> frozenset[TopicPartition] | None:
