@@ -39,6 +39,8 @@ BOOTSTRAP_VARIABLE: Final = "TIDEMARK_BOOTSTRAP"
 _CALL_TIMEOUT_S: Final = 2.0
 TOPIC_PATIENCE_S = 5.0
 """So long a topic that no broker knows may still be on its way from the controller to brokers short of processor."""
+ON_ITS_WAY: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
+"""What a broker answers that has not heard of it yet, and one that knows it is gone."""
 _WATCH_OPENING_S: Final = 0.2
 _WARN_S: Final = 30.0
 """How often it is said that no broker answers, while that is so."""

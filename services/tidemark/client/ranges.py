@@ -17,7 +17,7 @@ import grpc
 import pyarrow as pa
 
 from tidemark.client.backoff import Backoff
-from tidemark.client.cluster import Leader, parse_bootstrap, unknown_partition
+from tidemark.client.cluster import ON_ITS_WAY, TOPIC_PATIENCE_S, Leader, parse_bootstrap, unknown_partition
 from tidemark.client.nearest import NearestReplicas
 from tidemark.core.cluster_state import ClusterView, TopicView, apply
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition
@@ -37,9 +37,6 @@ _CALL_S: Final = 5.0
 _METADATA_S: Final = 2.0
 """Any broker answers it at once: one that does not is passed over soon."""
 _WAIT_MS: Final = 500
-_PATIENCE_S: Final = 2.0
-"""So long a topic or partition that a broker does not know may still be on its way to it from the controller."""
-_ON_ITS_WAY: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
 
 
 class Bounds(NamedTuple):
@@ -363,7 +360,9 @@ class RangeReader:
                 return ask()
             except TidemarkError as error:
                 left_s = self._until_s - time.monotonic()
-                waits = error.code in _ON_ITS_WAY and time.monotonic() < started_s + min(_PATIENCE_S, self._deadline_s)
+                waits = error.code in ON_ITS_WAY and time.monotonic() < started_s + min(
+                    TOPIC_PATIENCE_S, self._deadline_s
+                )
                 if waits:
                     self.ask_another()
                 elif not error.retriable:

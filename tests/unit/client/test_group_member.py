@@ -118,6 +118,20 @@ async def test_an_assignment_that_changes_nothing_is_confirmed_too(coordinator: 
     assert owned(await coordinator.told(1, 0, 1)) == [0, 1]
 
 
+async def test_what_no_broker_has_heard_of_yet_is_taken_up_once_one_has(
+    coordinator: ByHand, reader: SlowReader, member: Membership
+) -> None:
+    for code in (ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION):
+        reader.refusal = TidemarkError(code, "not heard of")
+        assert not member.owned
+        telling = asyncio.create_task(coordinator.told(1, 0))
+        await asyncio.wait({telling}, timeout=0.3)
+        assert not member.owned
+        reader.refusal = None
+        assert owned(await telling) == [0]
+        assert owned(await coordinator.told(1)) == []
+
+
 async def test_what_is_assigned_counts_as_owned_before_it_is_taken_up(
     coordinator: ByHand, reader: SlowReader, member: Membership
 ) -> None:
