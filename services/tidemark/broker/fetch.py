@@ -27,6 +27,7 @@ from tidemark.model import (
 )
 from tidemark.ports import Clock, Log, TimestampOffset
 from tidemark.rpc import errors
+from tidemark.rpc.fetch_codec import Fetched
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import record_pb2
 
@@ -112,8 +113,8 @@ class FetchService:
         self._metadata = metadata
         self._lease = lease
 
-    async def fetch(self, request: pb.FetchRequest) -> pb.FetchResponse:
-        """Answer as soon as `min_bytes` are there, something is refused, or `max_wait_ms` are over."""
+    async def fetch(self, request: pb.FetchRequest) -> list[Fetched]:
+        """The partitions in order, as soon as `min_bytes` are there, one is refused, or `max_wait_ms` are over."""
         partitions = [TopicPartition(part.topic, part.partition) for part in request.partitions]
         deadline_ms = self._clock.now_ms() + min(max(request.max_wait_ms, 0), _WAIT_MS_MAX)
         began_s, waited_s = time.perf_counter(), 0.0
@@ -121,52 +122,57 @@ class FetchService:
         while True:
             event = self._waiters.watch(partitions)
             try:
-                response, size_bytes, settled = await self._read_all(request)
+                results, settled = await self._read_all(request)
+                size_bytes = sum(len(result.batches) for result in results)
                 left_ms = deadline_ms - self._clock.now_ms()
                 if size_bytes >= request.min_bytes or settled or left_ms <= 0 or self._waiters.closed:
-                    self._count(request, response)
+                    self._count(request, results)
                     self._metrics.fetched(time.perf_counter() - began_s - waited_s)
-                    return response
+                    return results
                 left_s, from_s = left_ms / 1000, time.perf_counter()
                 await self._waiters.wait(event, min(left_s, _FOLLOWER_LOOKS_AGAIN_S) if as_follower else left_s)
                 waited_s += time.perf_counter() - from_s
             finally:
                 self._waiters.forget(partitions, event)
 
-    async def _read_all(self, request: pb.FetchRequest) -> tuple[pb.FetchResponse, int, bool]:
+    async def _read_all(self, request: pb.FetchRequest) -> tuple[list[Fetched], bool]:
+        """What there is of each partition, and whether waiting for more is out of place."""
         room_bytes = min(max(request.max_bytes, 1), _RESPONSE_BYTES_MAX)
-        response = pb.FetchResponse()
-        size_bytes, settled = 0, False
+        results: list[Fetched] = []
+        empty, settled = True, False
         for part in request.partitions:
-            result = response.partitions.add(topic=part.topic, partition=part.partition, high_watermark=-1)
+            facts = pb.PartitionFetchResult(topic=part.topic, partition=part.partition, high_watermark=-1)
+            data = b""
             try:
-                await self._read_one(part, result, request.rack, room_bytes, first=size_bytes == 0)
+                data = await self._read_one(part, facts, request.rack, room_bytes, first=empty)
             except TidemarkError as error:
-                result.error.CopyFrom(self._explained(error, part.topic, part.partition))
+                facts.error.CopyFrom(self._explained(error, part.topic, part.partition))
                 self._metrics.fetch_refused(error.code)
                 settled = True
-            settled |= result.HasField("preferred_read_replica")
-            size_bytes += len(result.batches)
-            room_bytes -= len(result.batches)
-        return response, size_bytes, settled
+            settled |= facts.HasField("preferred_read_replica")
+            empty &= not data
+            room_bytes -= len(data)
+            results.append(Fetched(facts, data))
+        return results, settled
 
-    def _count(self, request: pb.FetchRequest, response: pb.FetchResponse) -> None:
+    def _count(self, request: pb.FetchRequest, results: list[Fetched]) -> None:
         given_bytes = of_followers_bytes = named = 0
-        for part, result in zip(request.partitions, response.partitions, strict=True):
-            size_bytes = len(result.batches)
+        for part, (facts, batches) in zip(request.partitions, results, strict=True):
+            size_bytes = len(batches)
             if size_bytes:
                 self._metrics.topics.fetched(part.topic, size_bytes)
             given_bytes += size_bytes
             if part.read_from == pb.READ_FROM_FOLLOWER:
                 of_followers_bytes += size_bytes
-            named += result.HasField("preferred_read_replica")
+            named += facts.HasField("preferred_read_replica")
         self._metrics.fetched_bytes.inc(given_bytes)
         self._metrics.follower_fetched_bytes.inc(of_followers_bytes)
         self._metrics.preferred_read_replicas.inc(named)
 
     async def _read_one(
-        self, part: pb.PartitionFetch, result: pb.PartitionFetchResult, rack: str, room_bytes: int, *, first: bool
-    ) -> None:
+        self, part: pb.PartitionFetch, facts: pb.PartitionFetchResult, rack: str, room_bytes: int, *, first: bool
+    ) -> bytes:
+        """Its batches; what else is to be told goes into `facts`."""
         partition = TopicPartition(part.topic, part.partition)
         readable = self._readable(partition, part)
         nearest = self._nearest(partition, part, rack) if part.read_from == pb.READ_FROM_NEAREST else None
@@ -178,15 +184,15 @@ class FetchService:
             self._readable(partition, part)
         self._lease.check(partition)
         if nearest is not None:
-            result.preferred_read_replica = nearest
+            facts.preferred_read_replica = nearest
             self._submit(ReplicaNamed(partition, nearest))
         if part.read_from == pb.READ_FROM_FOLLOWER:
-            result.heard_high_watermark = readable.high_watermark
+            facts.heard_high_watermark = readable.high_watermark
         else:
-            result.high_watermark = readable.high_watermark
-        result.log_start_offset = readable.log_start_offset
-        result.log_end_offset = readable.log_end_offset
-        result.batches = data
+            facts.high_watermark = readable.high_watermark
+        facts.log_start_offset = readable.log_start_offset
+        facts.log_end_offset = readable.log_end_offset
+        return data
 
     def _nearest(self, partition: TopicPartition, part: pb.PartitionFetch, rack: str) -> BrokerId | None:
         return self._core.preferred_replica(

@@ -60,7 +60,7 @@ from tidemark.core.broker import BrokerCore
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.events import SessionExpired, SettingsChanged
 from tidemark.model import BrokerEpoch, BrokerId, ReplicaIdentity, TopicPartition
-from tidemark.rpc.raw_methods import add_replica_service
+from tidemark.rpc.raw_methods import add_broker_service, add_replica_service
 from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import BrokerSettings, HostPort
@@ -68,7 +68,6 @@ from tidemark.runtime.coordination import start_when_reachable
 from tidemark.runtime.limits import raise_open_files
 from tidemark.runtime.metrics import METRICS, MetricsServer, start_metrics_server, tell_what_runs
 from tidemark.storage.manager import LogManager, open_logs
-from tidemark.v1.broker_service_pb2_grpc import add_BrokerServiceServicer_to_server
 from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServicer_to_server
 from tidemark.v1.group_service_pb2_grpc import add_GroupServiceServicer_to_server
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
@@ -319,7 +318,7 @@ class BrokerProcess:
         self._group_lags.groups_shown = settings.metrics_groups
         METRICS.show(self._group_lags)
         add_and_servicer: tuple[tuple[Callable[[Any, grpc.aio.Server], None], object], ...] = (
-            (add_BrokerServiceServicer_to_server, clients),
+            (add_broker_service, clients),
             (add_GroupServiceServicer_to_server, groups),
             (add_replica_service, self._from_followers),
             (add_BrokerControlServiceServicer_to_server, self._control),

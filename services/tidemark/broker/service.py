@@ -19,6 +19,7 @@ from tidemark.broker.replica_reads import ReplicaReads
 from tidemark.broker.stream_metrics import OpenStreams
 from tidemark.rpc.alter_log_dirs_codec import alterations_from_proto, results_to_proto
 from tidemark.rpc.config_codec import entry_to_proto
+from tidemark.rpc.fetch_codec import Fetched
 from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
 from tidemark.rpc.metadata_codec import ViewWriter
 from tidemark.v1 import admin_configs_pb2, alter_log_dirs_pb2, delete_records_pb2, replica_reads_pb2
@@ -76,7 +77,9 @@ class BrokerService(BrokerServiceServicer):
         with self._streams.open("produce", context):
             await self._produce.serve(context)
 
-    async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:  # noqa: N802
+    async def Fetch(  # type: ignore[override]  # noqa: N802 - written by fetch_codec
+        self, request: pb.FetchRequest, context: Any
+    ) -> list[Fetched]:
         """Committed batches."""
         return await self._fetch.fetch(request)
 

@@ -93,7 +93,7 @@ class Cursor:
         self.fetch_offset = self.position
         self.last_epoch = self._position_epoch
 
-    def take(self, data: bytes) -> bool:
+    def take(self, data: bytes | memoryview) -> bool:
         """What a fetch at `fetch_offset` gave; whether that was progress.
 
         Raises:

@@ -10,6 +10,8 @@ import grpc
 from tidemark.client.cluster import Cluster
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
+from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.raw_methods import open_fetches
 from tidemark.v1 import broker_service_pb2 as pb
 
 
@@ -22,14 +24,14 @@ class FetchStream:
         self._call: Any = None
         self._asking = False
 
-    async def ask(self, request: pb.FetchRequest, *, timeout_s: float) -> pb.FetchResponse | None:
-        """The answer; None when it was broken off.
+    async def ask(self, request: pb.FetchRequest, *, timeout_s: float) -> list[Fetched] | None:
+        """The answer, in the order of the request; None when it was broken off.
 
         Raises:
             TidemarkError: why there is no answer; REQUEST_TIMED_OUT after `timeout_s`.
         """
         if self._call is None or self._call.done():
-            self._call = self._cluster.stub(self._address).FetchStream()
+            self._call = open_fetches(self._cluster.channel(self._address))
         call, self._asking, answered = self._call, True, False
         try:
             async with asyncio.timeout(timeout_s):
@@ -53,7 +55,7 @@ class FetchStream:
                 self.close()
         if not answered:
             raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{self._address} ended the stream of fetches")
-        answer: pb.FetchResponse = response
+        answer: list[Fetched] = response
         return answer
 
     def break_off(self) -> None:

@@ -21,6 +21,7 @@ from tidemark.client.nearest import NearestReplicas
 from tidemark.client.settings import ConsumerSettings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
+from tidemark.rpc.fetch_codec import Fetched
 from tidemark.v1 import broker_service_pb2 as pb
 
 _log = logging.getLogger("tidemark.client")
@@ -295,7 +296,7 @@ class Fetcher:
             return
         if response is None:
             return
-        for question, result in zip(asked, response.partitions, strict=False):
+        for question, result in zip(asked, response, strict=False):
             # Neither sought elsewhere meanwhile, nor led by another: that one was asked the same already.
             if question.cursor.generation == question.generation and question.cursor.partition in loop.partitions:
                 self._take(question, result)
@@ -316,8 +317,9 @@ class Fetcher:
             read_from=question.read_from,
         )
 
-    def _take(self, question: _Asked, result: pb.PartitionFetchResult) -> None:
+    def _take(self, question: _Asked, fetched: Fetched) -> None:
         cursor, from_follower = question.cursor, question.read_from == pb.READ_FROM_FOLLOWER
+        result, batches = fetched
         if result.HasField("error"):
             error = errors.from_proto(result.error)
             if from_follower:
@@ -339,10 +341,10 @@ class Fetcher:
         if result.HasField("preferred_read_replica") and question.read_from == pb.READ_FROM_NEAREST:
             self._to_the_nearest(question, result)
             return
-        if not result.batches:
+        if not batches:
             return
         try:
-            progress = cursor.take(result.batches)
+            progress = cursor.take(batches)
         except TidemarkError as error:
             if from_follower:
                 self._back_to_the_leader(cursor, error)
@@ -352,7 +354,7 @@ class Fetcher:
         if not progress:
             self._pause(cursor)
             return
-        self.follower_bytes += len(result.batches) if from_follower else 0
+        self.follower_bytes += len(batches) if from_follower else 0
         self.nearest.gave(cursor.partition)
         # It goes behind the others: the first of a request may take all of its bytes.
         self.cursors[cursor.partition] = self.cursors.pop(cursor.partition)

@@ -25,7 +25,9 @@ from tidemark.record.envelope import split_batches
 from tidemark.record.payload import with_offsets
 from tidemark.rpc import errors
 from tidemark.rpc.channel import CHANNEL_OPTIONS
+from tidemark.rpc.fetch_codec import Fetched
 from tidemark.rpc.metadata_codec import view_from_proto
+from tidemark.rpc.raw_methods import fetch_method
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
@@ -169,7 +171,7 @@ class RangeReader:
                 was recreated, LOG_TRUNCATED after an unclean election; REQUEST_TIMED_OUT at the deadline.
         """
 
-        def fetch(offset: int, epoch: int) -> Future[bytes]:
+        def fetch(offset: int, epoch: int) -> Future[bytes | memoryview]:
             return ahead.submit(self._fetch, topic, partition, offset, epoch, topic_id, incarnation, fetch_bytes)
 
         position = start
@@ -201,10 +203,10 @@ class RangeReader:
         topic_id: str,
         incarnation: str,
         fetch_bytes: int,
-    ) -> bytes:
+    ) -> bytes | memoryview:
         where = TopicPartition(topic, partition)
 
-        def ask() -> bytes:
+        def ask() -> bytes | memoryview:
             leader = self._leader(topic, partition)
             self._nearest.look(where, leader, time.monotonic())
             part = pb.PartitionFetch(
@@ -221,37 +223,37 @@ class RangeReader:
 
         return self._retrying(ask)
 
-    def _fetch_nearest(self, where: TopicPartition, leader: Leader, part: pb.PartitionFetch) -> bytes:
+    def _fetch_nearest(self, where: TopicPartition, leader: Leader, part: pb.PartitionFetch) -> bytes | memoryview:
         """From whom the leader names, if it names somebody; whatever that one refuses, the leader is asked again."""
         for _ in range(3):
             now_s = time.monotonic()
             meant = part.topic_id and part.incarnation  # a follower gives nothing to who does not say what it means
             part.read_from = self._nearest.read_from(where, now_s) if meant else pb.READ_FROM_LEADER
             try:
-                result = self._fetch_once(self._nearest.address(where, leader), part)
+                facts, batches = self._fetch_once(self._nearest.address(where, leader), part)
             except TidemarkError:
                 if part.read_from != pb.READ_FROM_FOLLOWER:
                     raise
                 self._nearest.leave(where, now_s)
                 continue
-            if result.HasField("preferred_read_replica"):
-                self._nearest.told(where, leader, result.preferred_read_replica, has_more=True, now_s=now_s)
-            elif result.batches:
+            if facts.HasField("preferred_read_replica"):
+                self._nearest.told(where, leader, facts.preferred_read_replica, has_more=True, now_s=now_s)
+            elif batches:
                 self._nearest.gave(where)
-                return result.batches
+                return batches
             elif part.read_from == pb.READ_FROM_FOLLOWER:
                 self._nearest.leave(where, now_s)
             else:
                 break
         raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{where}: offset {part.fetch_offset} is not committed yet")
 
-    def _fetch_once(self, address: str, part: pb.PartitionFetch) -> pb.PartitionFetchResult:
+    def _fetch_once(self, address: str, part: pb.PartitionFetch) -> Fetched:
         request = pb.FetchRequest(
             max_wait_ms=_WAIT_MS, min_bytes=1, max_bytes=part.max_bytes, partitions=[part], rack=self._nearest.rack
         )
-        result: pb.PartitionFetchResult = self._call(address, "Fetch", request).partitions[0]
-        _raise_refusal(result)
-        return result
+        fetched: Fetched = self._call(address, fetch_method, request)[0]
+        _raise_refusal(fetched.facts)
+        return fetched
 
     def _ask_leaders(
         self, positions: Mapping[TopicPartition, Position], found: dict[TopicPartition, StatedOffset]
@@ -323,7 +325,7 @@ class RangeReader:
         first = self._turn % len(addresses)
         for address in addresses[first:] + addresses[:first]:
             try:
-                update = view_from_proto(self._call(address, "GetMetadata", request, _METADATA_S).metadata)
+                update = view_from_proto(self._call(address, _metadata_method, request, _METADATA_S).metadata)
             except TidemarkError as error:
                 causes[address] = error.message
                 continue
@@ -334,10 +336,11 @@ class RangeReader:
         told = "; ".join(f"{address}: {cause}" for address, cause in causes.items())
         raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"no broker answers ({told})", causes)
 
-    def _call(self, address: str, method: str, request: Any, at_most_s: float = _CALL_S) -> Any:
-        stub = BrokerServiceStub(self._channel(address))
+    def _call(
+        self, address: str, method: Callable[[grpc.Channel], Any], request: Any, at_most_s: float = _CALL_S
+    ) -> Any:
         try:
-            return getattr(stub, method)(request, timeout=min(at_most_s, self._call_s()))
+            return method(self._channel(address))(request, timeout=min(at_most_s, self._call_s()))
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=address) from None
 
@@ -379,6 +382,10 @@ class RangeReader:
             self._refresh(list(self._view.topics) or None)
         except TidemarkError:
             return  # the next try says the same, and the deadline ends it
+
+
+def _metadata_method(channel: grpc.Channel) -> Any:
+    return BrokerServiceStub(channel).GetMetadata
 
 
 def _between(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:

@@ -153,7 +153,7 @@ def pack_envelope(envelope: Envelope) -> bytes:
     return _LAYOUT.pack(*envelope[:14], envelope.delete_horizon_s.to_bytes(_HORIZON_BYTES, "little"))
 
 
-def split_batches(data: bytes) -> tuple[Batch, ...]:
+def split_batches(data: bytes | memoryview) -> tuple[Batch, ...]:
     """Cut concatenated batches apart by their lengths; no CRC pass.
 
     Raises:
@@ -168,9 +168,9 @@ def split_batches(data: bytes) -> tuple[Batch, ...]:
     return tuple(batches)
 
 
-def cut(data: bytes, offset: int, length: int) -> bytes:
-    """The bytes [offset, offset + length), without a copy when that is all of them."""
-    return data if offset == 0 and length == len(data) else data[offset : offset + length]
+def cut(data: bytes | memoryview, offset: int, length: int) -> bytes:
+    """The bytes [offset, offset + length), without a copy when that is all of some bytes."""
+    return bytes(data if offset == 0 and length == len(data) else data[offset : offset + length])
 
 
 def header_crc(prefix: bytes, length_field: bytes) -> int:

@@ -1,6 +1,7 @@
-"""The streams that batches are written to as bytes that `wire` made; what comes back on them is read as ever.
+"""The calls whose batches are bytes put together and taken apart by `wire`; the rest of them is read as ever.
 
-The protocol is that of `proto/`: the generated stubs speak to the other end all the same.
+The protocol is that of `proto/`: the generated stubs speak to the other end all the same. Of the handlers of a service
+the first that knows a method serves it.
 """
 
 from __future__ import annotations
@@ -9,19 +10,52 @@ from typing import Any, Final
 
 import grpc
 
+from tidemark.rpc import fetch_codec
 from tidemark.v1 import broker_service_pb2 as broker_pb
 from tidemark.v1 import replica_service_pb2 as replica_pb
+from tidemark.v1.broker_service_pb2_grpc import add_BrokerServiceServicer_to_server
 from tidemark.v1.replica_service_pb2_grpc import add_ReplicaServiceServicer_to_server
 
+_BROKER: Final = "tidemark.v1.BrokerService"
 _REPLICA: Final = "tidemark.v1.ReplicaService"
 
 
 def open_produce(channel: grpc.aio.Channel) -> Any:
     """A Produce stream whose requests are bytes."""
     method: Any = channel.stream_stream(
-        "/tidemark.v1.BrokerService/Produce", response_deserializer=broker_pb.ProduceResponse.FromString
+        f"/{_BROKER}/Produce", response_deserializer=broker_pb.ProduceResponse.FromString
     )
     return method()
+
+
+def open_fetches(channel: grpc.aio.Channel) -> Any:
+    """A FetchStream whose responses are lists of `fetch_codec.Fetched`."""
+    method: Any = channel.stream_stream(
+        f"/{_BROKER}/FetchStream",
+        request_serializer=broker_pb.FetchRequest.SerializeToString,
+        response_deserializer=fetch_codec.decode,
+    )
+    return method()
+
+
+def fetch_method(channel: grpc.Channel) -> Any:
+    """Fetch, blocking, whose response is a list of `fetch_codec.Fetched`."""
+    return channel.unary_unary(
+        f"/{_BROKER}/Fetch",
+        request_serializer=broker_pb.FetchRequest.SerializeToString,
+        response_deserializer=fetch_codec.decode,
+    )
+
+
+def add_broker_service(servicer: Any, server: grpc.aio.Server) -> None:
+    """Serve a BrokerServiceServicer whose Fetch and FetchStream give lists of `fetch_codec.Fetched`."""
+    request = broker_pb.FetchRequest.FromString
+    own = {
+        "Fetch": grpc.unary_unary_rpc_method_handler(servicer.Fetch, request, fetch_codec.encode),
+        "FetchStream": grpc.stream_stream_rpc_method_handler(servicer.FetchStream, request, fetch_codec.encode),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_BROKER, own),))
+    add_BrokerServiceServicer_to_server(servicer, server)
 
 
 def add_replica_service(servicer: Any, server: grpc.aio.Server) -> None:
@@ -29,6 +63,5 @@ def add_replica_service(servicer: Any, server: grpc.aio.Server) -> None:
     replicate: Any = grpc.stream_stream_rpc_method_handler(
         servicer.Replicate, replica_pb.ReplicateRequest.FromString, response_serializer=None
     )
-    # The first handler that knows a method serves it.
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_REPLICA, {"Replicate": replicate}),))
     add_ReplicaServiceServicer_to_server(servicer, server)

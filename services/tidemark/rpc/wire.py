@@ -1,4 +1,4 @@
-"""Messages that carry batches, put together around them by one join (proto3's wire format).
+"""Messages that carry batches, put together around them by one join, and taken apart (proto3's wire format).
 
 On the wire nothing is different. protobuf's Python API copies a bytes field when it is set and again, several times,
 while it serializes: 600 us for 400 kB, where this takes 12.
@@ -6,12 +6,22 @@ while it serializes: 600 us for 400 kB, where this takes 12.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from google.protobuf.message import Message
 
-_LENGTH_DELIMITED: Final = 2
+_VARINT, _FIXED_64, _LENGTH_DELIMITED, _FIXED_32 = 0, 1, 2, 5
+_FIXED_BYTES: Final = {_FIXED_64: 8, _FIXED_32: 4}
+_VARINT_BYTES_MAX: Final = 10
+
+
+class Field(NamedTuple):
+    """One field of a message: its number, and where its content lies; that of another type is within too."""
+
+    number: int
+    start: int
+    end: int
 
 
 def nested(field: int, pieces: Iterable[bytes]) -> list[bytes]:
@@ -26,6 +36,38 @@ def message(head: Message, *fields: Sequence[bytes]) -> list[bytes]:
     for field in fields:
         pieces += field
     return pieces
+
+
+def fields(data: memoryview) -> Iterator[Field]:
+    """The fields of a message in their order; raises ValueError for what is no message."""
+    at, size_bytes = 0, len(data)
+    while at < size_bytes:
+        tag, start = _read_varint(data, at)
+        kind = tag & 7
+        if kind == _LENGTH_DELIMITED:
+            length, start = _read_varint(data, start)
+            at = start + length
+        elif kind == _VARINT:
+            _, at = _read_varint(data, start)
+        elif kind in _FIXED_BYTES:
+            at = start + _FIXED_BYTES[kind]
+        else:
+            raise ValueError(f"a field cannot be of the wire type {kind}")
+        if at > size_bytes:
+            raise ValueError(f"a field ends at byte {at} of {size_bytes}")
+        yield Field(tag >> 3, start, at)
+
+
+def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
+    number = 0
+    for index in range(_VARINT_BYTES_MAX):
+        if at + index >= len(data):
+            raise ValueError("a number is cut off")
+        octet = data[at + index]
+        number |= (octet & 0x7F) << 7 * index
+        if octet < 0x80:
+            return number, at + index + 1
+    raise ValueError(f"a number has more than {_VARINT_BYTES_MAX} bytes")
 
 
 def _varint(number: int) -> bytes:

@@ -13,6 +13,7 @@ from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.metrics import BrokerMetrics
 from tidemark.core.replica import ReadableRange, StatedOffsets
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
+from tidemark.rpc.fetch_codec import encode
 from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -67,8 +68,12 @@ def service(clock: ManualClock) -> FetchService:
 
 async def fetch(service: FetchService, offset: int) -> pb.PartitionFetchResult:
     part = pb.PartitionFetch(topic="flights", partition=0, fetch_offset=offset)
-    response = await service.fetch(pb.FetchRequest(partitions=[part], max_bytes=100))
-    return response.partitions[0]
+    return await answer(service, pb.FetchRequest(partitions=[part], max_bytes=100))
+
+
+async def answer(service: FetchService, request: pb.FetchRequest) -> pb.PartitionFetchResult:
+    """As a client that knows nothing but the protocol reads it."""
+    return pb.FetchResponse.FromString(encode(await service.fetch(request))).partitions[0]
 
 
 @pytest.mark.parametrize("offset", [0, END])
@@ -129,7 +134,7 @@ async def read(
     request = pb.FetchRequest(partitions=[part], max_bytes=100, max_wait_ms=20_000, min_bytes=100, rack=rack)
     if who != pb.READ_FROM_NEAREST or not rack:
         request.min_bytes = 1
-    result = (await service.fetch(request)).partitions[0]
+    result = await answer(service, request)
     given = counted(metrics, "broker_follower_fetched_bytes"), counted(metrics, "broker_preferred_read_replicas")
     return result, *given
 

@@ -13,6 +13,7 @@ from tidemark.client.fetcher import Fetcher
 from tidemark.client.settings import consumer_settings
 from tidemark.model import BrokerId, LeaderEpoch, TopicPartition
 from tidemark.record.payload import build_batch, from_columns
+from tidemark.rpc.fetch_codec import Fetched
 from tidemark.v1 import broker_service_pb2 as pb
 
 T0 = TopicPartition("t", 0)
@@ -24,13 +25,13 @@ class Stream:
     def __init__(self, questions: Questions, address: str) -> None:
         self._questions = questions
         self._address = address
-        self._answer: asyncio.Future[pb.FetchResponse] = asyncio.get_running_loop().create_future()
+        self._answer: asyncio.Future[list[Fetched]] = asyncio.get_running_loop().create_future()
 
     async def write(self, request: pb.FetchRequest) -> None:
         self._answer = asyncio.get_running_loop().create_future()
         self._questions.asked.append((self._address, request, self._answer))
 
-    async def read(self) -> pb.FetchResponse:
+    async def read(self) -> list[Fetched]:
         return await self._answer
 
     def done(self) -> bool:
@@ -45,7 +46,7 @@ class Questions:
 
     def __init__(self) -> None:
         self.led_by = 0
-        self.asked: list[tuple[str, pb.FetchRequest, asyncio.Future[pb.FetchResponse]]] = []
+        self.asked: list[tuple[str, pb.FetchRequest, asyncio.Future[list[Fetched]]]] = []
         self.listeners: list[Callable[[], None]] = []
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -60,19 +61,20 @@ class Questions:
     def leader(self, partition: TopicPartition) -> Leader:
         return Leader(BrokerId(self.led_by), f"host:{self.led_by}", LeaderEpoch(self.led_by), "id", "i")
 
-    def stub(self, address: str) -> Any:
+    def channel(self, address: str) -> Any:
         questions = self
 
-        class Stub:
-            def FetchStream(self) -> Stream:  # noqa: N802
-                return Stream(questions, address)
+        class Channel:
+            def stream_stream(self, path: str, **_: Any) -> Callable[[], Stream]:
+                assert path.endswith("/FetchStream")
+                return lambda: Stream(questions, address)
 
-        return Stub()
+        return Channel()
 
     def answer(self, index: int) -> None:
         rows = from_columns(None, [b"a", b"b"], [7, 7])
-        result = pb.PartitionFetchResult(topic="t", partition=0, high_watermark=2, batches=build_batch(rows))
-        self.asked[index][2].set_result(pb.FetchResponse(partitions=[result]))
+        facts = pb.PartitionFetchResult(topic="t", partition=0, high_watermark=2)
+        self.asked[index][2].set_result([Fetched(facts, build_batch(rows))])
 
 
 async def settle() -> None:

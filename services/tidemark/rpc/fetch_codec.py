@@ -1,0 +1,66 @@
+"""What a fetch gives, on the wire: batches are not copied into a message nor out of one (FetchResponse of `proto/`).
+
+protobuf copies a bytes field when it is set, at every look at it, and twice more on its way: of 1 MiB that is more than
+reading it from the page cache and sending it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from tidemark.rpc import wire
+from tidemark.v1 import broker_service_pb2 as pb
+
+SMALL_BYTES: Final = 16 << 10
+"""Up to there protobuf's copies are quicker than anything done by hand."""
+_PARTITIONS: Final = pb.FetchResponse.PARTITIONS_FIELD_NUMBER
+_BATCHES: Final = pb.PartitionFetchResult.BATCHES_FIELD_NUMBER
+
+
+class Fetched(NamedTuple):
+    """What was read of one partition.
+
+    Attributes:
+        facts: all but the batches.
+        batches: whole batches, one after the other; a view of the response that they came with.
+    """
+
+    facts: pb.PartitionFetchResult
+    batches: bytes | memoryview = b""
+
+
+def encode(results: Sequence[Fetched]) -> bytes:
+    """A FetchResponse."""
+    pieces: list[bytes] = []
+    for facts, batches in results:
+        content = wire.nested(_BATCHES, (bytes(batches),)) if batches else ()
+        pieces += wire.nested(_PARTITIONS, wire.message(facts, content))
+    return b"".join(pieces)
+
+
+def decode(data: bytes) -> list[Fetched]:
+    """The partitions of a FetchResponse, whoever has written it; raises ValueError or DecodeError for what is none."""
+    if len(data) <= SMALL_BYTES:
+        return [Fetched(result, result.batches) for result in pb.FetchResponse.FromString(data).partitions]
+    view = memoryview(data)
+    return [_fetched(view[field.start : field.end]) for field in wire.fields(view) if field.number == _PARTITIONS]
+
+
+def _fetched(view: memoryview) -> Fetched:
+    if len(view) <= SMALL_BYTES:
+        result = pb.PartitionFetchResult.FromString(bytes(view))
+        return Fetched(result, result.batches)
+    batches, others = memoryview(b""), list(_others(view))
+    for field in wire.fields(view):
+        if field.number == _BATCHES:
+            batches = view[field.start : field.end]
+    return Fetched(pb.PartitionFetchResult.FromString(b"".join(others)), batches)
+
+
+def _others(view: memoryview) -> Iterator[memoryview]:
+    begin = 0
+    for field in wire.fields(view):
+        if field.number != _BATCHES:
+            yield view[begin : field.end]
+        begin = field.end
