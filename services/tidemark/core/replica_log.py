@@ -241,7 +241,8 @@ class ReplicaLog:
         self.cutting = False
         self.log_start_offset = event.log_start_offset
         self.log_end_offset = self.next_offset = event.log_end_offset
-        self.flushed_offset = min(self.flushed_offset, event.log_end_offset)
+        flushed = max(self.flushed_offset, event.log_start_offset)  # below the start nothing is left to flush
+        self.flushed_offset = Offset(min(flushed, event.log_end_offset))
         self._note_flush_due()
         self.high_watermark = max(event.log_start_offset, min(self.high_watermark, event.log_end_offset))
         if self.damaged is None:  # then only another lineage cuts below what was committed

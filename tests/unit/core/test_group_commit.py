@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
-from tidemark.core.messages import FetchPosition, FollowerMessage, Report
+from tidemark.core.messages import FetchPosition, FollowerMessage, Refusal, Report
 from tidemark.model import ErrorCode, TidemarkError
 
 from tests.unit.core.stage import ID, P, Stage, batch, node
@@ -225,3 +225,14 @@ def test_a_follower_joins_a_new_leader_only_when_all_that_may_have_been_committe
     assert stage.got(fx.WriteIsr) == [], "the high watermark that this leader knows, 3, may be an old one"
     reports(stage, 2, 10, flushed=10)
     assert stage.one(fx.WriteIsr).state.isr_ids == (1, 2)
+
+
+def test_a_follower_that_starts_empty_past_its_end_has_nothing_left_to_flush(stage: Stage) -> None:
+    """No flush will come of it before the next batch: it would wait outside the ISR for as long."""
+    stage.follows(end=10, epochs=[(3, 0), (4, 6)])
+    stage.answered(4, 10)
+    stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 30)])
+    assert stage.one(fx.ResetLog).start_offset == 30
+    stage.truncated(30, start=30)
+    (position,) = stage.said().positions
+    assert (position.fetch_offset, position.flushed_offset) == (30, 30)
