@@ -17,7 +17,7 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.arrow_message import check_message
 from tidemark.record.compaction import CleaningRule, KeyOffsets, compact
-from tidemark.record.envelope import ENVELOPE_BYTES, Batch, Codec, cut, unpack_envelope
+from tidemark.record.envelope import DELETE_HORIZON_MAX_S, ENVELOPE_BYTES, Batch, Codec, cut, unpack_envelope
 from tidemark.record.payload import read_batch
 from tidemark.storage.cleanable import CleanableLog, CleaningView
 from tidemark.storage.files import Descriptor, read_exactly, storage_error, write_all
@@ -163,7 +163,7 @@ class _Pass:
         rule = CleaningRule(
             end_offset=reached,
             now_s=self._now_s,
-            delete_horizon_s=self._now_s + -(-self._settings.delete_retention_ms // 1000),
+            delete_horizon_s=min(self._now_s - (-self._settings.delete_retention_ms // 1000), DELETE_HORIZON_MAX_S),
             kept=self._kept(groups),
         )
         self._done.earliest_horizon_s = _NEVER_S
