@@ -19,11 +19,14 @@ from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicP
 from tidemark.ports import Clock, Log
 from tidemark.record.envelope import Batch, parse_envelope, split_batches
 from tidemark.record.payload import build_batch, from_bytes, read_batch
+from tidemark.rpc.channel import SPLIT_BYTES
 
 _log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 4 << 20
 _BATCH_BYTES: Final = 512 << 10
+BATCH_BYTES_MAX: Final = SPLIT_BYTES
+"""As the largest that `max.message.bytes` lets a producer send."""
 _LOOK_S: Final = 0.5
 
 
@@ -78,13 +81,21 @@ class GroupLog:
         return changes
 
     async def write(self, changes: list[Change], timeout_s: float) -> None:
-        """Add records; returns when they are committed. Raises what `InternalAppends.append` does."""
+        """Add records; returns when they are committed. Raises what `InternalAppends.append` does, and BATCH_TOO_LARGE
+        where nothing was added, as it could not be replicated."""
         now_us = self._logs.clock.wall_us()
         batches = (
             await asyncio.to_thread(_batches_of, changes, now_us)
             if len(changes) > 1000
             else _batches_of(changes, now_us)
         )
+        for batch in batches:
+            if len(batch.data) > BATCH_BYTES_MAX:
+                raise TidemarkError(
+                    ErrorCode.BATCH_TOO_LARGE,
+                    f"{self.partition}: a record of {len(batch.data)} bytes is not written, followers take at most "
+                    f"{BATCH_BYTES_MAX}: no replica could stay in sync",
+                )
         try:
             await self._logs.appends.append(self.partition, self.leader_epoch, batches, timeout_s)
         except TidemarkError as error:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 from tidemark.broker.group_log import GroupLog
 from tidemark.broker.group_metrics import GroupMetrics
@@ -58,7 +59,7 @@ class GroupShard:
         self._coordinator: GroupCoordinator | None = None
         self._gathering: _Write | None = None
         self._last: asyncio.Future[None] | None = None
-        self._news: dict[str, asyncio.Event] = {}
+        self._news: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         self._closed = False
         self._writing_since_s: float | None = None
         self._loader = asyncio.create_task(self._load(), name=f"load {log.partition}")
@@ -90,7 +91,7 @@ class GroupShard:
         self._wake_all()
 
     def news_of(self, group_id: str) -> asyncio.Event:
-        """Set at the next change of a group's members or of what they hold."""
+        """Set at the next change of a group's members or of what they hold; kept here while somebody has it."""
         return self._news.setdefault(group_id, asyncio.Event())
 
     async def change(self, change: Callable[[GroupCoordinator, Situation], Outcome[_T]]) -> _T:
@@ -268,6 +269,6 @@ class GroupShard:
             return
 
     def _wake_all(self) -> None:
-        news, self._news = self._news, {}
-        for event in news.values():
+        news, self._news = self._news, WeakValueDictionary()
+        for event in tuple(news.values()):
             event.set()

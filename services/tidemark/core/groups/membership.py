@@ -25,11 +25,13 @@ from tidemark.core.groups.state import (
 )
 from tidemark.core.groups.targets import Topics, is_outdated, raise_epoch
 from tidemark.core.groups.transaction import Transaction
+from tidemark.core.topic_name import check_topic_name
 from tidemark.model import ErrorCode, TidemarkError
 
 REBALANCE_TIMEOUT_MS_MAX: Final = 24 * 3600 * 1000
 _TOPICS_MAX: Final = 10_000
 _NAME_CHARACTERS_MAX: Final = 256
+"""Whatever a member may say of itself is remembered in one record, which must never be too large to be replicated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +92,9 @@ def heartbeat(transaction: Transaction, beat: Heartbeat, now: Situation) -> Hear
     """Carry out a sign of life.
 
     Raises:
-        TidemarkError: INVALID_REQUEST, INCONSISTENT_GROUP_PROTOCOL, UNSUPPORTED_ASSIGNOR, GROUP_FULL, UNKNOWN_MEMBER,
-            FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID; nothing has changed then.
+        TidemarkError: INVALID_REQUEST, INVALID_TOPIC_NAME, INCONSISTENT_GROUP_PROTOCOL, UNSUPPORTED_ASSIGNOR,
+            GROUP_FULL, UNKNOWN_MEMBER, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID; nothing has
+            changed then.
     """
     group = transaction.group
     _check_fields(beat, now.settings)
@@ -181,14 +184,25 @@ def _check_fields(beat: Heartbeat, settings: GroupSettings) -> None:
         raise _invalid("a member joins with a subscription and a rebalance timeout above 0")
     if not 0 <= beat.rebalance_timeout_ms <= REBALANCE_TIMEOUT_MS_MAX:
         raise _invalid(f"a rebalance timeout has 1 to {REBALANCE_TIMEOUT_MS_MAX} ms")
-    if beat.topics is not None and len(beat.topics) > _TOPICS_MAX:
-        raise _invalid(f"a member subscribes to {_TOPICS_MAX} topics at most, not to {len(beat.topics)}")
+    names = {"a client id": beat.client_id, "the kind of a group": beat.protocol, "an assignor": beat.assignor}
+    for what, name in names.items():
+        if len(name) > _NAME_CHARACTERS_MAX:
+            raise _invalid(f"{what} has at most {_NAME_CHARACTERS_MAX} characters, not {len(name)}: shorten it")
+    if beat.topics is not None:
+        _check_subscription(beat.topics)
     if beat.assignor and beat.assignor not in settings.assignors:
         raise TidemarkError(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"there is no assignor {beat.assignor!r} here: name one of {', '.join(settings.assignors)}, or none",
             {"assignors": ",".join(settings.assignors)},
         )
+
+
+def _check_subscription(topics: tuple[str, ...]) -> None:
+    if len(topics) > _TOPICS_MAX:
+        raise _invalid(f"a member subscribes to {_TOPICS_MAX} topics at most, not to {len(topics)}")
+    for topic in topics:
+        check_topic_name(topic)
 
 
 def _check_epoch(group: Group, beat: Heartbeat) -> bool:
