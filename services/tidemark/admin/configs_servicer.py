@@ -32,8 +32,7 @@ class ConfigsServicer(AuditedCalls):
     ) -> pb.AlterConfigsResponse:
         """Changes settings, all or none."""
         facts: dict[str, object] = {
-            "resource": f"{pb.ConfigResourceType.Name(request.resource.type).rpartition('_')[2].lower()} "
-            f"{request.resource.name}",
+            "resource": f"{_kind(request.resource.type)} {request.resource.name}",
             "set": dict(request.set),
             "delete": list(request.delete),
             "request_id": request.request_id,
@@ -72,3 +71,9 @@ class ConfigsServicer(AuditedCalls):
                 shown = [entry_to_proto(entry) for entry in entries]
                 found.append(pb.ResourceConfigs(resource=resource, entries=shown))
             return pb.DescribeConfigsResponse(resources=found)
+
+
+def _kind(number: int) -> str:
+    """For the audit log; the number of what only a later version knows."""
+    known = pb.ConfigResourceType.DESCRIPTOR.values_by_number.get(number)
+    return str(number) if known is None else str(known.name).rpartition("_")[2].lower()
