@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import grpc
 from google.protobuf import any_pb2
@@ -13,6 +13,12 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.v1 import record_pb2
 
 DOMAIN = "tidemark"
+
+_MESSAGE_ROOM_BYTES: Final = 5000
+_FACTS_ROOM_BYTES: Final = 2000
+"""gRPC takes 8 KiB of headers for certain and throws away a status whose headers are larger: nobody would know why."""
+_PLAIN_COST: Final = 1 + 4 / 3
+_ENCODED_COST: Final = 3 + 4 / 3
 
 _STATUS: dict[ErrorCode, grpc.StatusCode] = {
     ErrorCode.TOPIC_ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
@@ -92,15 +98,36 @@ def from_proto(error: record_pb2.Error) -> TidemarkError:
     return _refusal(error.code, error.message, dict(error.metadata))
 
 
+def _shortened(text: str, room_bytes: int) -> str:
+    """As much of a text as may travel in so many bytes of a header: percent-encoded, and in base64 once more."""
+    spent = 0.0
+    for index, character in enumerate(text):
+        octets = len(character.encode("utf-8", "replace"))
+        spent += octets * (_PLAIN_COST if " " <= character <= "~" and character != "%" else _ENCODED_COST)
+        if spent > room_bytes:
+            return f"{text[:index]} [...]"
+    return text
+
+
+def _in_a_header(error: TidemarkError) -> tuple[str, dict[str, str]]:
+    """Message and facts of a refusal, shortened where the caller's gRPC would throw away the whole status."""
+    message = _shortened(f"{error.code}: {error.message}", _MESSAGE_ROOM_BYTES)
+    facts: dict[str, str] = {}
+    room_bytes = _FACTS_ROOM_BYTES
+    for name, value in error.metadata.items():
+        facts[name] = _shortened(value, max(0, room_bytes))
+        room_bytes -= int(_PLAIN_COST * len(f"{name}{facts[name]}".encode("utf-8", "replace")))
+    return message, facts
+
+
 async def abort_with(context: grpc.aio.ServicerContext, error: TidemarkError) -> NoReturn:  # type: ignore[type-arg]
     """End a call with the refusal as status and google.rpc.ErrorInfo."""
-    info = error_details_pb2.ErrorInfo(reason=str(error.code), domain=DOMAIN, metadata=dict(error.metadata))
+    message, facts = _in_a_header(error)
+    info = error_details_pb2.ErrorInfo(reason=str(error.code), domain=DOMAIN, metadata=facts)
     detail = any_pb2.Any()
     detail.Pack(info)
     code = status_of(error.code)
-    status = status_pb2.Status(
-        code=code_pb2.Code.Value(code.name), message=f"{error.code}: {error.message}", details=[detail]
-    )
+    status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=message, details=[detail])
     rich = rpc_status.to_status(status)
     await context.abort(rich.code, rich.details, rich.trailing_metadata)
     raise AssertionError("abort raises")
