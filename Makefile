@@ -24,6 +24,7 @@ help: ## what there is
 	@echo "make demo               the main job: real flights, a killed leader, Spark gets every row"
 	@echo "make test               linters, types and all tests"
 	@echo "make lint types unit simulation charts contract integration chaos spark    one part of them"
+	@echo "make spark PYSPARK=4.0.5   tests/spark on that PySpark, installed beside the suite's; PYSPARK=all: the last of each series supported"
 	@echo "make test-cluster       the chart and the images on a real Kubernetes cluster: KUBECONFIG=..., or one of its own from KUBE=DIRECTORY"
 	@echo "make test-alerts        incidents caused for real on a local cluster, a real Prometheus, and the alerts that fire"
 	@echo "make bench NAME=produce one benchmark: produce, latency, compare, durability, failover, controller, log, record, stalls,"
@@ -50,7 +51,12 @@ chaos: $(READY) ## rounds of misfortune for so many minutes
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES)
 endif
 
-$(if $(MINUTES),$(filter-out chaos,$(PARTS)),$(PARTS)): $(READY)
+ifdef PYSPARK
+spark: $(READY) ## tests/spark on another PySpark: a version, or all of those that are supported
+	@$(BIN)/python -m tests.spark.versions $(PYSPARK) $(if $(ARGS),-- $(ARGS))
+endif
+
+$(filter-out $(if $(MINUTES),chaos) $(if $(PYSPARK),spark),$(PARTS)): $(READY)
 	@$(BIN)/python tests/run.py $@
 
 soak: $(READY) ## so many simulated worlds, and every crash point of so many lives of a log

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from tidemark_spark import compat
 from tidemark_spark.options import parse_schema_options
 from tidemark_spark.source import TidemarkDataSource
 
@@ -35,6 +36,12 @@ TYPES: dict[str, DataType] = {
     "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
 Place = tuple[str, int, int]
+needs_read_limits = pytest.mark.skipif(
+    not compat.HAS_READ_LIMITS, reason="this PySpark tells a stream reader neither its start nor a limit; 4.2 does"
+)
+needs_pushed_filters = pytest.mark.skipif(
+    not hasattr(DataSourceReader, "pushFilters"), reason="this PySpark pushes no filters down to a reader; 4.1 does"
+)
 
 
 def schema_of(options: dict[str, str]) -> StructType:
@@ -50,10 +57,27 @@ def stream_reader(options: dict[str, str]) -> DataSourceStreamReader:
     return TidemarkDataSource(options).streamReader(schema_of(options))
 
 
-def next_end(reader: DataSourceStreamReader, start: dict[str, Any], limit: ReadLimit | None = None) -> dict[str, Any]:
-    """The end of the next micro-batch, through the text that Spark keeps."""
-    end: dict[str, Any] = json.loads(json.dumps(reader.latestOffset(start, limit or ReadAllAvailable())))
+def at_most(count: int) -> Any:
+    """The limit of a micro-batch, as Spark gives it."""
+    return compat.read_limit(count, 0)
+
+
+def at_least(count: int) -> Any:
+    """What a micro-batch is to wait for, likewise."""
+    return compat.read_limit(None, count)
+
+
+def next_end(reader: DataSourceStreamReader, start: dict[str, Any], limit: Any = None) -> dict[str, Any]:
+    """The end of the next micro-batch, through the text that Spark keeps; where it is told no start, of the first."""
+    told = (start, limit or compat.read_all()) if compat.HAS_READ_LIMITS else ()
+    end: dict[str, Any] = json.loads(json.dumps(reader.latestOffset(*told)))
     return end
+
+
+def planned(reader: DataSourceStreamReader, start: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The tasks of the micro-batch after a start, and its end; whatever its version, PySpark knows both by then."""
+    end = next_end(reader, start)
+    return reader.partitions(start, end), end
 
 
 def batches(reader: DataSourceReader | DataSourceStreamReader, partitions: Any) -> Iterator[pa.RecordBatch]:

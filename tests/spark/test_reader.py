@@ -10,13 +10,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import LongType, StructField, StructType
 from tidemark.client import AdminClient, Producer
 from tidemark.client.ranges import RangeReader
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import TidemarkError
-from tidemark_spark import topics
+from tidemark_spark import compat, topics
 from tidemark_spark.columns import parse_columns
 from tidemark_spark.options import parse_options
 from tidemark_spark.ranges import OffsetRange
@@ -26,7 +25,18 @@ from tidemark_spark.stream_offsets import CheckpointError, DataLossError
 from tidemark_spark.stream_reader import PlainStreamReader
 from tidemark_spark.topics import Assignment
 
-from tests.spark.reading import batch_reader, batches, next_end, places, schema_of, stream_reader
+from tests.spark.reading import (
+    at_least,
+    at_most,
+    batch_reader,
+    batches,
+    needs_read_limits,
+    next_end,
+    places,
+    planned,
+    schema_of,
+    stream_reader,
+)
 
 MakeTopic = Callable[..., str]
 
@@ -52,6 +62,7 @@ def cut(cluster: LocalCluster) -> str:
     return "cut"
 
 
+@needs_read_limits
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(limits=st.lists(st.integers(1, 40), min_size=1, max_size=5), least=st.integers(1, 9))
 def test_any_cut_of_a_stream_into_micro_batches_gives_the_rows_of_a_batch_read(
@@ -64,7 +75,7 @@ def test_any_cut_of_a_stream_into_micro_batches_gives_the_rows_of_a_batch_read(
     while True:
         limit = limits[len(sizes) % len(limits)]
         bounded = stream_reader({**options, "maxOffsetsPerTrigger": str(limit)})
-        end = next_end(bounded, position, ReadMaxRows(limit))
+        end = next_end(bounded, position, at_most(limit))
         if end == position:
             break
         rows = places(bounded, bounded.partitions(position, end))
@@ -89,31 +100,33 @@ def test_a_stream_starts_at_the_end_unless_told_otherwise(cluster: LocalCluster,
     assert {index: entry["offset"] for index, entry in starts.items()} == {"0": 5, "1": 0, "2": 0}
 
 
+@needs_read_limits
 def test_an_available_now_query_ends_at_what_there_was_when_it_began(cluster: LocalCluster, topic: MakeTopic) -> None:
     name = topic("available-now", partitions=2)
     fill(cluster, name, {0: 5})
     reader = stream_reader(options_of(cluster, name, minOffsetsPerTrigger="1000"))
     start = reader.initialOffset()
-    assert isinstance(reader, SupportsTriggerAvailableNow)
+    assert isinstance(reader, compat.AvailableNow)
     reader.prepareForTriggerAvailableNow()
     fill(cluster, name, {0: 3, 1: 2})
-    end = next_end(reader, start, ReadMinRows(1000))
+    end = next_end(reader, start, at_least(1000))
     assert places(reader, reader.partitions(start, end)) == [(name, 0, offset) for offset in range(5)]
-    assert next_end(reader, end, ReadMinRows(1000)) == end
+    assert next_end(reader, end, at_least(1000)) == end
     assert reader.reportLatestOffset()["topics"][name]["partitions"]["0"]["offset"] == 8
 
 
+@needs_read_limits
 def test_a_small_micro_batch_waits_for_more_but_not_for_ever(cluster: LocalCluster, topic: MakeTopic) -> None:
     name = topic("patient", partitions=1)
     fill(cluster, name, {0: 5})
     patient = stream_reader(options_of(cluster, name, minOffsetsPerTrigger="10", maxOffsetsPerTrigger="12"))
-    assert patient.getDefaultReadLimit() == ReadMaxRows(12)
+    assert patient.getDefaultReadLimit() == at_most(12)
     start = patient.initialOffset()
-    assert next_end(patient, start, ReadMaxRows(12)) == start
+    assert next_end(patient, start, at_most(12)) == start
     hasty = stream_reader(options_of(cluster, name, minOffsetsPerTrigger="10", maxTriggerDelay="0ms"))
-    assert next_end(hasty, start, ReadMinRows(10)) != start
+    assert next_end(hasty, start, at_least(10)) != start
     fill(cluster, name, {0: 8})
-    end = next_end(patient, start, ReadMaxRows(12))
+    end = next_end(patient, start, at_most(12))
     assert end["topics"][name]["partitions"]["0"]["offset"] == 12
 
 
@@ -183,17 +196,23 @@ def test_records_that_are_gone_end_a_query_with_their_offsets(cluster: LocalClus
         places(reader, reader.partitions(start, end))
 
 
-def test_records_that_are_gone_are_skipped_and_counted_when_told_so(
+def test_records_that_are_gone_are_skipped_when_told_so_and_the_log_says_how_many(
     cluster: LocalCluster, shortened: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = stream_reader(options_of(cluster, shortened, failOnDataLoss="false"))
-    start = start_at(cluster, shortened, 2)
-    end = next_end(reader, start)
+    tasks, _ = planned(reader, start_at(cluster, shortened, 2))
+    assert [offset for _, _, offset in places(reader, tasks)] == [6, 7, 8, 9]
+    assert "4 offsets are skipped" in caplog.text
+
+
+@needs_read_limits
+def test_records_that_were_skipped_are_counted_in_the_offsets(
+    cluster: LocalCluster, shortened: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = stream_reader(options_of(cluster, shortened, failOnDataLoss="false"))
+    end = next_end(reader, start_at(cluster, shortened, 2))
     assert end["topics"][shortened]["partitions"]["0"]["skipped"] == 4
     assert "shortened-0: offsets 2 to 6 were deleted before they were read" in caplog.text
-    rows = places(reader, reader.partitions(start, end))
-    assert [offset for _, _, offset in rows] == [6, 7, 8, 9]
-    assert "4 offsets are skipped" in caplog.text
 
 
 def test_a_task_beyond_the_end_of_a_log_that_was_cut_is_an_error_or_nothing_as_told(
@@ -218,24 +237,36 @@ def test_a_recreated_topic_is_an_error_or_a_fresh_start_as_told(cluster: LocalCl
     start = next_end(stream_reader(options), stream_reader(options).initialOffset())
     with AdminClient(cluster.admin_address) as admin:
         admin.delete_topic(name)
-        with pytest.raises(DataLossError, match=r"reborn.* deleted since the query began"):
-            next_end(stream_reader(options), start)
         admin.create_topic(name, partitions=1, replication_factor=3)
     fill(cluster, name, {0: 2})
     with pytest.raises(DataLossError, match="topic reborn was deleted and created again"):
+        planned(stream_reader(options), start)
+    lenient = stream_reader({**options, "failOnDataLoss": "false"})
+    tasks, _ = planned(lenient, start)
+    assert places(lenient, tasks) == [(name, 0, 0), (name, 0, 1)]
+
+
+@needs_read_limits
+def test_a_topic_that_was_deleted_is_an_error_or_left_out_as_told(cluster: LocalCluster, topic: MakeTopic) -> None:
+    name, other = topic("departed", partitions=1), topic("remaining", partitions=1)
+    options = options_of(cluster, f"{name},{other}")
+    start = next_end(stream_reader(options), stream_reader(options).initialOffset())
+    with AdminClient(cluster.admin_address) as admin:
+        admin.delete_topic(name)
+    fill(cluster, other, {0: 2})
+    with pytest.raises(DataLossError, match=r"departed.* deleted since the query began"):
         next_end(stream_reader(options), start)
     lenient = stream_reader({**options, "failOnDataLoss": "false"})
-    end = next_end(lenient, start)
-    assert places(lenient, lenient.partitions(start, end)) == [(name, 0, 0), (name, 0, 1)]
+    tasks, _ = planned(lenient, start)
+    assert places(lenient, tasks) == [(other, 0, 0), (other, 0, 1)]
 
 
 def test_a_checkpoint_of_another_cluster_or_source_is_refused(cluster: LocalCluster, cut: str) -> None:
-    reader = stream_reader(options_of(cluster, cut))
-    start = reader.initialOffset()
+    start = stream_reader(options_of(cluster, cut)).initialOffset()
     with pytest.raises(CheckpointError, match="the checkpoint is of cluster elsewhere"):
-        next_end(reader, {**start, "cluster": "elsewhere"})
+        planned(stream_reader(options_of(cluster, cut)), {**start, "cluster": "elsewhere"})
     with pytest.raises(CheckpointError, match="no offset of the source tidemark"):
-        next_end(reader, {cut: {"0": 5}})
+        planned(stream_reader(options_of(cluster, cut)), {cut: {"0": 5}})
     restarted, moved = stream_reader(options_of(cluster, cut)), {**start, "cluster": "elsewhere"}
     with pytest.raises(CheckpointError, match="cluster elsewhere"):
         restarted.partitions(moved, moved)
