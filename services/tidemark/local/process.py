@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from tidemark.model import ErrorCode, TidemarkError
 
@@ -67,16 +67,19 @@ class ServiceProcess:
         self._release_guard()
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
-            # A session of its own: Ctrl-C reaches us alone, and we stop everything in order.
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **self._environment},
-                start_new_session=True,
-            )
+            self._process = self._spawn(output)
         self._guard = _guard(self._process.pid)
+
+    def _spawn(self, output: BinaryIO) -> subprocess.Popen[bytes]:
+        # A session of its own: Ctrl-C reaches us alone, and we stop everything in order.
+        return subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **self._environment},
+            start_new_session=True,
+        )
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; nothing when it has ended."""
