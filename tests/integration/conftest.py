@@ -11,6 +11,14 @@ from tidemark.local.cluster import LocalCluster
 from tidemark.local.zookeeper_process import ZooKeeperProcess
 
 from tests.integration.hand_controller import Brokers, HandController, controller_of
+from tests.integration.warm_service import warm_services
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm() -> Iterator[None]:
+    """Services start without the time that their imports take."""
+    with warm_services():
+        yield
 
 
 @pytest.fixture(scope="session")

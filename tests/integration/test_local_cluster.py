@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -18,6 +19,14 @@ from tidemark.local.cluster import ADMIN, LocalCluster, broker_name, controller_
 from tidemark.local.ports import HeldPorts
 from tidemark.local.process import ServiceProcess
 from tidemark.model import ErrorCode, TidemarkError
+
+from tests.integration.warm_service import fresh_services
+
+
+@pytest.fixture(autouse=True)
+def as_users_start_them() -> Iterator[None]:
+    with fresh_services():
+        yield
 
 
 def is_alive(pid: int) -> bool:
