@@ -95,6 +95,38 @@ def quantile(share: float, histogram: str, by: str = "instance") -> str:
     return f"histogram_quantile({share}, sum by (le, {by}) (rate({name}_bucket{brace}{matchers}[$__rate_interval])))"
 
 
+def rate(counter: str, by: str = "instance", legend: str = "") -> tuple[str, str]:
+    """A counter's growth in a second and its legend, one line for each value of the label `by`."""
+    return f"sum by ({by}) (rate({counter}[$__rate_interval]))", legend or f"{{{{{by}}}}}"
+
+
+def increase(counter: str, by: str = "instance", legend: str = "", over: str = "$__rate_interval") -> tuple[str, str]:
+    """A counter's growth over a time and its legend, one line for each value of the label `by`."""
+    return f"sum by ({by}) (increase({counter}[{over}]))", legend or f"{{{{{by}}}}}"
+
+
+def ten_partitions(gauge: str, prefix: str = "") -> tuple[str, str]:
+    """The ten partitions with the highest values and their legend."""
+    return f"topk(10, max by (topic, partition) ({gauge}))", prefix + "{{topic}}-{{partition}}"
+
+
+def table(title: str, about: str, keys: Sequence[tuple[str, str]], *values: tuple[str, str], **more: Any) -> Panel:
+    """One line for each combination of labels.
+
+    Args:
+        keys: a label and its heading.
+        values: a heading and its query; "": its numbers are not shown.
+    """
+    letters = ["Value"] if len(values) == 1 else [f"Value #{_letter(index)}" for index in range(len(values))]
+    headings = [(letter, heading) for letter, (heading, _) in zip(letters, values, strict=True) if heading]
+    queries = tuple(Query(query) for _, query in values)
+    return Panel(title, about, queries, kind="table", columns=(*keys, *headings), **more)
+
+
+def _letter(index: int) -> str:
+    return chr(ord("A") + index)
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """Panels under a heading; `folded` ones are loaded when somebody opens the row."""
@@ -205,7 +237,7 @@ def _target(panel: Panel, query: Query, index: int) -> dict[str, Any]:
     once = panel.kind in ("stat", "table", "bargauge")
     shape = {"table": "table", "heatmap": "heatmap"}.get(panel.kind, "time_series")
     return {
-        "refId": chr(ord("A") + index),
+        "refId": _letter(index),
         "datasource": SOURCE,
         "expr": query.selected,
         "legendFormat": query.legend or "__auto",

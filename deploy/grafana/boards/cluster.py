@@ -19,7 +19,9 @@ from deploy.grafana.panels import (
     Row,
     graph,
     quantile,
+    rate,
     stat,
+    table,
 )
 
 _HEALTH: Final = Row(
@@ -27,9 +29,8 @@ _HEALTH: Final = Row(
     (
         stat(
             "Brokers online",
-            "Brokers that Prometheus reaches. Fewer than there should be: look at their logs and pods; partitions "
-            "go on "
-            "as long as min.insync.replicas are in sync.",
+            "Brokers that Prometheus reaches. Fewer than there should be: look at their logs and pods; partitions go "
+            "on as long as min.insync.replicas are in sync.",
             'count(up{C,component="broker"} == 1) or vector(0)',
             steps=((None, RED), (1, GREEN)),
         ),
@@ -128,38 +129,35 @@ _TRAFFIC: Final = Row(
             "What producers send, by broker. One broker far above the others leads too much: "
             "`tidemark elect --preferred`.",
             "Bps",
-            ("sum by (instance) (rate(tidemark_broker_produced_bytes_total{B}[$__rate_interval]))", "{{instance}}"),
+            rate("tidemark_broker_produced_bytes_total{B}"),
             stacked=True,
         ),
         graph(
             "Bytes out",
             "What consumers are given, by broker.",
             "Bps",
-            ("sum by (instance) (rate(tidemark_broker_fetched_bytes_total{B}[$__rate_interval]))", "{{instance}}"),
+            rate("tidemark_broker_fetched_bytes_total{B}"),
             stacked=True,
         ),
         graph(
             "Records in",
             "Records that producers send, by broker.",
             "cps",
-            ("sum by (instance) (rate(tidemark_broker_produced_records_total{B}[$__rate_interval]))", "{{instance}}"),
+            rate("tidemark_broker_produced_records_total{B}"),
             stacked=True,
         ),
         graph(
             "Replication in",
             "What followers take in, by broker; moves of replicas are part of it.",
             "Bps",
-            (
-                "sum by (instance) (rate(tidemark_broker_replicated_in_bytes_total{B}[$__rate_interval]))",
-                "{{instance}}",
-            ),
+            rate("tidemark_broker_replicated_in_bytes_total{B}"),
             stacked=True,
         ),
         graph(
             "Replication out",
             "What leaders send to followers, by broker.",
             "Bps",
-            ("sum by (instance) (rate(tidemark_broker_replicated_bytes_total{B}[$__rate_interval]))", "{{instance}}"),
+            rate("tidemark_broker_replicated_bytes_total{B}"),
             stacked=True,
         ),
         graph(
@@ -183,15 +181,11 @@ _TRAFFIC: Final = Row(
         ),
         graph(
             "Refused",
-            "Partitions of requests that were refused, by error code. NOT_LEADER comes with every change of "
-            "leaders and "
-            "clients handle it; NOT_ENOUGH_REPLICAS needs replicas back in sync.",
+            "Partitions of requests that were refused, by error code. NOT_LEADER comes with every change of leaders "
+            "and clients handle it; NOT_ENOUGH_REPLICAS needs replicas back in sync.",
             "cps",
-            (
-                "sum by (code) (rate(tidemark_broker_produce_errors_total{B}[$__rate_interval]))",
-                "produce: {{code}}",
-            ),
-            ("sum by (code) (rate(tidemark_broker_fetch_errors_total{B}[$__rate_interval]))", "fetch: {{code}}"),
+            rate("tidemark_broker_produce_errors_total{B}", by="code", legend="produce: {{code}}"),
+            rate("tidemark_broker_fetch_errors_total{B}", by="code", legend="fetch: {{code}}"),
             empty_until="a request is refused",
         ),
         graph(
@@ -270,59 +264,34 @@ _LED: Final = "and on (topic, partition, instance) tidemark_partition_is_leader{
 _TOPICS: Final = Row(
     "Topics",
     (
-        Panel(
+        table(
             "Topics",
             "Partitions, replicas and how many of them are in sync, bytes of all replicas, and what is written a "
-            "second. "
-            "`tidemark topic describe` tells it by partition.",
-            (
-                Query("count by (topic) (tidemark_partition_leader{C})"),
-                Query("sum by (topic) (tidemark_partition_replicas{C})"),
-                Query("sum by (topic) (tidemark_partition_in_sync_replicas{C})"),
-                Query("sum by (topic) (tidemark_partition_under_replicated{C})"),
-                Query("sum by (topic) (tidemark_partition_log_size_bytes{C})"),
-                Query("sum by (topic) (rate(tidemark_topic_produced_records_total{C}[5m]))"),
-                Query("sum by (topic) (rate(tidemark_topic_produced_bytes_total{C}[5m]))"),
-            ),
-            kind="table",
+            "second. `tidemark topic describe` tells it by partition.",
+            (("topic", "Topic"),),
+            ("Partitions", "count by (topic) (tidemark_partition_leader{C})"),
+            ("Replicas", "sum by (topic) (tidemark_partition_replicas{C})"),
+            ("In sync", "sum by (topic) (tidemark_partition_in_sync_replicas{C})"),
+            ("Under-replicated", "sum by (topic) (tidemark_partition_under_replicated{C})"),
+            ("Size", "sum by (topic) (tidemark_partition_log_size_bytes{C})"),
+            ("Records in", "sum by (topic) (rate(tidemark_topic_produced_records_total{C}[5m]))"),
+            ("Bytes in", "sum by (topic) (rate(tidemark_topic_produced_bytes_total{C}[5m]))"),
             width=24,
             height=9,
-            columns=(
-                ("topic", "Topic"),
-                ("Value #A", "Partitions"),
-                ("Value #B", "Replicas"),
-                ("Value #C", "In sync"),
-                ("Value #D", "Under-replicated"),
-                ("Value #E", "Size"),
-                ("Value #F", "Records in"),
-                ("Value #G", "Bytes in"),
-            ),
             units={"Size": "bytes", "Records in": "cps", "Bytes in": "Bps"},
         ),
-        Panel(
+        table(
             "Partitions",
             "Leader, offsets and size of each partition, as its leader sees it.",
-            (
-                Query("max by (topic, partition) (tidemark_partition_leader{C})"),
-                Query("max by (topic, partition) (tidemark_partition_leader_epoch{C})"),
-                Query(f"max by (topic, partition) (tidemark_partition_log_start_offset{{C}} {_LED})"),
-                Query(f"max by (topic, partition) (tidemark_partition_high_watermark{{C}} {_LED})"),
-                Query(f"max by (topic, partition) (tidemark_partition_log_end_offset{{C}} {_LED})"),
-                Query(f"max by (topic, partition) (tidemark_partition_log_size_bytes{{C}} {_LED})"),
-            ),
-            kind="table",
+            (("topic", "Topic"), ("partition", "Partition")),
+            ("Leader", "max by (topic, partition) (tidemark_partition_leader{C})"),
+            ("Leader epoch", "max by (topic, partition) (tidemark_partition_leader_epoch{C})"),
+            ("First offset", f"max by (topic, partition) (tidemark_partition_log_start_offset{{C}} {_LED})"),
+            ("High watermark", f"max by (topic, partition) (tidemark_partition_high_watermark{{C}} {_LED})"),
+            ("Log end", f"max by (topic, partition) (tidemark_partition_log_end_offset{{C}} {_LED})"),
+            ("Size", f"max by (topic, partition) (tidemark_partition_log_size_bytes{{C}} {_LED})"),
             width=24,
             height=9,
-            columns=(
-                ("topic", "Topic"),
-                ("partition", "Partition"),
-                ("Value #A", "Leader"),
-                ("Value #B", "Leader epoch"),
-                ("Value #C", "First offset"),
-                ("Value #D", "High watermark"),
-                ("Value #E", "Log end"),
-                ("Value #F", "Size"),
-            ),
             units={"Size": "bytes"},
         ),
         graph(

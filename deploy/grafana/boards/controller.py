@@ -18,7 +18,9 @@ from deploy.grafana.panels import (
     Board,
     Row,
     graph,
+    increase,
     quantile,
+    rate,
     stat,
 )
 
@@ -136,10 +138,7 @@ _OFFICE: Final = Row(
             "What the controller saw",
             "Observations by kind; each is in its log with the partition.",
             "short",
-            (
-                "sum by (kind) (increase(tidemark_controller_observations_total{C}[$__rate_interval]))",
-                "{{kind}}",
-            ),
+            increase("tidemark_controller_observations_total{C}", by="kind"),
             stacked=True,
         ),
         graph(
@@ -252,10 +251,7 @@ _MOVES: Final = Row(
             "Replicas on their way, and bytes copied a second.",
             "short",
             ("sum by (instance) (tidemark_broker_log_dir_moves{B})", "{{instance}} replicas"),
-            (
-                "sum by (instance) (rate(tidemark_broker_log_dir_moves_copied_bytes_total{B}[$__rate_interval]))",
-                "{{instance}} bytes/s",
-            ),
+            rate("tidemark_broker_log_dir_moves_copied_bytes_total{B}", legend="{{instance}} bytes/s"),
         ),
     ),
 )

@@ -14,13 +14,14 @@ from deploy.grafana.panels import (
     PLAIN,
     YELLOW,
     Board,
-    Panel,
-    Query,
     Row,
     Variable,
     graph,
+    increase,
     quantile,
+    rate,
     stat,
+    table,
 )
 
 _GROUP: Final = Variable(
@@ -42,8 +43,7 @@ _NOW: Final = Row(
         stat(
             "Lag not known",
             "Partitions with a committed offset whose high watermark is not known now: nobody leads them, or the "
-            "leader "
-            "does not answer.",
+            "leader does not answer.",
             "sum(tidemark_group_lag_unknown_partitions{G})",
             width=4,
             steps=NONE_IS_BEST,
@@ -113,29 +113,19 @@ _LAG: Final = Row(
             ),
             width=12,
         ),
-        Panel(
+        table(
             "Groups and topics",
             "Lag of each. `tidemark group describe` tells it by partition and member.",
-            (
-                Query("sum by (group, topic) (tidemark_group_lag_records{G})"),
-                Query("max by (group, topic) (tidemark_group_lag_records_max{G})"),
-                Query("sum by (group, topic) (tidemark_group_lag_unknown_partitions{G})"),
-            ),
-            kind="table",
+            (("group", "Group"), ("topic", "Topic")),
+            ("Lag", "sum by (group, topic) (tidemark_group_lag_records{G})"),
+            ("Of one partition at most", "max by (group, topic) (tidemark_group_lag_records_max{G})"),
+            ("Partitions not known", "sum by (group, topic) (tidemark_group_lag_unknown_partitions{G})"),
             width=16,
-            columns=(
-                ("group", "Group"),
-                ("topic", "Topic"),
-                ("Value #A", "Lag"),
-                ("Value #B", "Of one partition at most"),
-                ("Value #C", "Partitions not known"),
-            ),
         ),
         graph(
             "Members by group",
-            "None though there is a lag: nobody consumes. Up and down again and again: members crash, or are "
-            "slower than "
-            "max_poll_interval_ms allows.",
+            "None though there is a lag: nobody consumes. Up and down again and again: members crash, or are slower "
+            "than max_poll_interval_ms allows.",
             "short",
             ("sum by (group) (tidemark_group_member_count{G})", "{{group}}"),
         ),
@@ -156,20 +146,20 @@ _COORDINATORS: Final = Row(
             "Assignments computed anew",
             "Who reads what is computed anew when members come and go, or partitions are added.",
             "short",
-            ("sum by (instance) (increase(tidemark_group_rebalances_total{C}[$__rate_interval]))", "{{instance}}"),
+            increase("tidemark_group_rebalances_total{C}"),
         ),
         graph(
             "Members taken out",
             "They were silent, or slow to give partitions up.",
             "short",
-            ("sum by (instance) (increase(tidemark_group_members_removed_total{C}[$__rate_interval]))", "{{instance}}"),
+            increase("tidemark_group_members_removed_total{C}"),
             steps=NONE_IS_BEST,
         ),
         graph(
             "Commits",
             "Offsets remembered or forgotten.",
             "cps",
-            ("sum by (instance) (rate(tidemark_group_committed_offsets_total{C}[$__rate_interval]))", "{{instance}}"),
+            rate("tidemark_group_committed_offsets_total{C}"),
         ),
         graph(
             "Commit, 99 of 100",
@@ -181,13 +171,13 @@ _COORDINATORS: Final = Row(
             "Heartbeats",
             "Answered, by coordinator.",
             "reqps",
-            ("sum by (instance) (rate(tidemark_group_heartbeats_total{C}[$__rate_interval]))", "{{instance}}"),
+            rate("tidemark_group_heartbeats_total{C}"),
         ),
         graph(
             "Refused",
             "Requests of members that were refused, by code. NOT_COORDINATOR comes with every change of leaders.",
             "cps",
-            ("sum by (code) (rate(tidemark_group_requests_refused_total{C}[$__rate_interval]))", "{{code}}"),
+            rate("tidemark_group_requests_refused_total{C}", by="code"),
             empty_until="a member is refused",
         ),
         graph(
@@ -195,7 +185,7 @@ _COORDINATORS: Final = Row(
             "Writes to __consumer_offsets: commits are refused as long as it is not writable. See whether it is under "
             "min ISR.",
             "cps",
-            ("sum by (instance) (rate(tidemark_group_failed_writes_total{C}[$__rate_interval]))", "{{instance}}"),
+            rate("tidemark_group_failed_writes_total{C}"),
             steps=NONE_IS_GOOD,
         ),
         graph(

@@ -9,44 +9,34 @@ from deploy.grafana.panels import (
     NONE_IS_BEST,
     NONE_IS_GOOD,
     RED,
-    Panel,
-    Query,
     Row,
     graph,
+    increase,
     quantile,
+    rate,
+    table,
 )
 
 MACHINES: Final = Row(
     "Processes",
     (
-        Panel(
+        table(
             "Brokers",
             "Each broker as it is now.",
-            (
-                Query('max by (instance) (time() - process_start_time_seconds{B,component="broker"})'),
-                Query("max by (instance) (tidemark_replica_count{B})"),
-                Query("max by (instance) (tidemark_replica_leader_count{B})"),
-                Query("max by (instance) (tidemark_replica_under_replicated{B})"),
-                Query("max by (instance, state) (tidemark_broker_state{B} == 1)"),
-            ),
-            kind="table",
+            (("instance", "Broker"), ("state", "State")),
+            ("Up for", 'max by (instance) (time() - process_start_time_seconds{B,component="broker"})'),
+            ("Replicas", "max by (instance) (tidemark_replica_count{B})"),
+            ("Leads", "max by (instance) (tidemark_replica_leader_count{B})"),
+            ("Under-replicated", "max by (instance) (tidemark_replica_under_replicated{B})"),
+            ("", "max by (instance, state) (tidemark_broker_state{B} == 1)"),
             width=16,
-            columns=(
-                ("instance", "Broker"),
-                ("state", "State"),
-                ("Value #A", "Up for"),
-                ("Value #B", "Replicas"),
-                ("Value #C", "Leads"),
-                ("Value #D", "Under-replicated"),
-            ),
             units={"Up for": "s"},
         ),
-        Panel(
+        table(
             "Versions",
             "What runs where; more than one version is an upgrade under way, or one that was left half done.",
-            (Query("count by (version, service) (tidemark_build_info{C})"),),
-            kind="table",
-            columns=(("service", "Service"), ("version", "Version"), ("Value", "Processes")),
+            (("service", "Service"), ("version", "Version")),
+            ("Processes", "count by (version, service) (tidemark_build_info{C})"),
         ),
         graph(
             "Memory",
@@ -72,9 +62,8 @@ MACHINES: Final = Row(
         ),
         graph(
             "Event loop: longest stall",
-            "The longest of the last minute that anything due had to wait. Above 1 s heartbeats are at risk; the "
-            "log has "
-            "a line for each with where it stood.",
+            "The longest of the last minute that anything due had to wait. Above 1 s heartbeats are at risk; the log "
+            "has a line for each with where it stood.",
             "s",
             ("tidemark_event_loop_stall_longest_seconds{C}", "{{instance}}"),
             steps=((None, GREEN), (1, RED)),
@@ -175,16 +164,13 @@ DISKS: Final = Row(
             "Cleaner",
             "Bytes that went by cleaning, of compacted topics.",
             "Bps",
-            (
-                "sum by (instance) (rate(tidemark_broker_log_cleaner_freed_bytes_total{B}[$__rate_interval]))",
-                "{{instance}}",
-            ),
+            rate("tidemark_broker_log_cleaner_freed_bytes_total{B}"),
         ),
         graph(
             "Cleaner failures",
             "Logs that could not be cleaned: they grow until their cause is gone; it is in the broker's log.",
             "short",
-            ("sum by (instance) (increase(tidemark_broker_log_cleaner_failures_total{B}[1h]))", "{{instance}}"),
+            increase("tidemark_broker_log_cleaner_failures_total{B}", over="1h"),
             steps=NONE_IS_GOOD,
         ),
     ),
@@ -213,20 +199,20 @@ ZOOKEEPER: Final = Row(
             "Within the last ten minutes. A lost connection is repaired; an expired session makes a broker register "
             "anew.",
             "short",
-            ("sum by (instance) (increase(tidemark_zookeeper_disconnects_total{C}[10m]))", "{{instance}} disconnected"),
-            ("sum by (instance) (increase(tidemark_zookeeper_session_expiries_total{C}[10m]))", "{{instance}} expired"),
+            increase("tidemark_zookeeper_disconnects_total{C}", legend="{{instance}} disconnected", over="10m"),
+            increase("tidemark_zookeeper_session_expiries_total{C}", legend="{{instance}} expired", over="10m"),
         ),
         graph(
             "Requests",
             "Requests with an answer, by process.",
             "reqps",
-            ("sum by (instance) (rate(tidemark_zookeeper_request_seconds_count{C}[$__rate_interval]))", "{{instance}}"),
+            rate("tidemark_zookeeper_request_seconds_count{C}"),
         ),
         graph(
             "Requests without an answer",
             "The connection was lost, or time was up.",
             "reqps",
-            ("sum by (instance) (rate(tidemark_zookeeper_requests_failed_total{C}[$__rate_interval]))", "{{instance}}"),
+            rate("tidemark_zookeeper_requests_failed_total{C}"),
             steps=NONE_IS_BEST,
         ),
         graph(

@@ -16,12 +16,13 @@ from deploy.grafana.panels import (
     TOPIC,
     YELLOW,
     Board,
-    Panel,
-    Query,
     Row,
     graph,
+    increase,
     quantile,
     stat,
+    table,
+    ten_partitions,
 )
 
 _WHO: Final = (("topic", "Topic"), ("partition", "Partition"))
@@ -84,10 +85,7 @@ _ISR: Final = Row(
             "disconnected: it hangs or is cut off; broker_failed: its process ended; suspected: it does not answer the "
             "controller; shutdown, reassigned: meant so.",
             "short",
-            (
-                "sum by (reason) (increase(tidemark_replica_isr_shrinks_total{C}[$__rate_interval]))",
-                "{{reason}}",
-            ),
+            increase("tidemark_replica_isr_shrinks_total{C}", by="reason"),
             stacked=True,
             width=12,
         ),
@@ -96,10 +94,7 @@ _ISR: Final = Row(
             "Replicas taken back, caught up, or new by a reassignment. As many as shrinks, again and again: the ISR "
             "flaps; find the slow follower before it takes min.insync.replicas away.",
             "short",
-            (
-                "sum by (reason) (increase(tidemark_replica_isr_expands_total{C}[$__rate_interval]))",
-                "{{reason}}",
-            ),
+            increase("tidemark_replica_isr_expands_total{C}", by="reason"),
             stacked=True,
             width=12,
         ),
@@ -131,35 +126,34 @@ _ISR: Final = Row(
             ),
             empty_until="a write of an ISR fails",
         ),
-        Panel(
+        table(
             "Not in sync now",
             "Partitions that lack a replica in sync: how many there are, and how many of them are in sync.",
+            _WHO,
             (
-                Query(
-                    "max by (topic, partition) (tidemark_partition_replicas{C} and "
-                    "tidemark_partition_under_replicated{C} == 1)"
-                ),
-                Query(
-                    "max by (topic, partition) "
-                    "(tidemark_partition_in_sync_replicas{C} and tidemark_partition_under_replicated{C} == 1)"
-                ),
-                Query(
-                    "max by (topic, partition) "
-                    "(tidemark_partition_min_in_sync_replicas{C} and tidemark_partition_under_replicated{C} == 1)"
-                ),
+                "Replicas",
+                "max by (topic, partition) (tidemark_partition_replicas{C} and "
+                "tidemark_partition_under_replicated{C} == 1)",
             ),
-            kind="table",
+            (
+                "In sync",
+                "max by (topic, partition) "
+                "(tidemark_partition_in_sync_replicas{C} and tidemark_partition_under_replicated{C} == 1)",
+            ),
+            (
+                "min.insync.replicas",
+                "max by (topic, partition) "
+                "(tidemark_partition_min_in_sync_replicas{C} and tidemark_partition_under_replicated{C} == 1)",
+            ),
             width=12,
-            columns=(*_WHO, ("Value #A", "Replicas"), ("Value #B", "In sync"), ("Value #C", "min.insync.replicas")),
             empty_until="a follower is gone",
         ),
-        Panel(
+        table(
             "Under min ISR now",
             "Partitions that refuse producers with acks=all.",
-            (Query("max by (topic, partition) (tidemark_partition_under_min_isr{C} == 1)"),),
-            kind="table",
+            _WHO,
+            ("", "max by (topic, partition) (tidemark_partition_under_min_isr{C} == 1)"),
             width=12,
-            columns=_WHO,
             empty_until="more followers are gone than min.insync.replicas allows",
         ),
     ),
@@ -275,17 +269,13 @@ _HW: Final = Row(
             "Partitions: time since the HW moved",
             "The ten that have waited longest, of the chosen topics.",
             "s",
-            (
-                "topk(10, max by (topic, partition) (tidemark_partition_high_watermark_stalled_seconds{T}))",
-                "{{topic}}-{{partition}}",
-            ),
+            ten_partitions("tidemark_partition_high_watermark_stalled_seconds{T}"),
             steps=((None, GREEN), (30, RED)),
         ),
         graph(
             "Written and committed",
             "How fast log ends and high watermarks of the chosen topics grow. They go together; where they part, "
-            "records "
-            "are written and not committed.",
+            "records are written and not committed.",
             "cps",
             (
                 "sum(rate(tidemark_partition_log_end_offset{T}[$__rate_interval]) "
@@ -303,14 +293,8 @@ _HW: Final = Row(
             "The ten with the highest log ends of the chosen topics: choose one topic to see its own. A HW that goes "
             "back would be a bug of ours.",
             "short",
-            (
-                "topk(10, max by (topic, partition) (tidemark_partition_log_end_offset{T}))",
-                "LEO {{topic}}-{{partition}}",
-            ),
-            (
-                "topk(10, max by (topic, partition) (tidemark_partition_high_watermark{T}))",
-                "HW {{topic}}-{{partition}}",
-            ),
+            ten_partitions("tidemark_partition_log_end_offset{T}", prefix="LEO "),
+            ten_partitions("tidemark_partition_high_watermark{T}", prefix="HW "),
         ),
         graph(
             "Partitions: distance from HW to LEO",

@@ -14,12 +14,12 @@ from deploy.grafana.panels import (
     PLAIN,
     RED,
     Board,
-    Panel,
-    Query,
     Row,
     Variable,
     graph,
+    rate,
     stat,
+    table,
 )
 
 _QUERY: Final = Variable("query", "Query", 'tidemark_spark_query_active{namespace=~"$namespace"}', "query")
@@ -101,13 +101,13 @@ _PROGRESS: Final = Row(
             "Rows read",
             "From all sources of the query.",
             "cps",
-            ("sum by (query) (rate(tidemark_spark_input_rows_total{S}[$__rate_interval]))", "{{query}}"),
+            rate("tidemark_spark_input_rows_total{S}", by="query"),
         ),
         graph(
             "Micro-batches",
             "Done in a second.",
             "cps",
-            ("sum by (query) (rate(tidemark_spark_batches_total{S}[$__rate_interval]))", "{{query}}"),
+            rate("tidemark_spark_batches_total{S}", by="query"),
         ),
         graph(
             "Last micro-batch",
@@ -136,24 +136,14 @@ _PROGRESS: Final = Row(
             width=12,
             steps=NONE_IS_GOOD,
         ),
-        Panel(
+        table(
             "Partitions",
             "Where each query is, and how far behind.",
-            (
-                Query("max by (query, topic, partition) (tidemark_spark_partition_offset{S})"),
-                Query(f"max by (query, topic, partition) ({_BEHIND})"),
-                Query("max by (query, topic, partition) (tidemark_spark_partition_skipped_offsets{S})"),
-            ),
-            kind="table",
+            (("query", "Query"), ("topic", "Topic"), ("partition", "Partition")),
+            ("Offset", "max by (query, topic, partition) (tidemark_spark_partition_offset{S})"),
+            ("Behind", f"max by (query, topic, partition) ({_BEHIND})"),
+            ("Skipped", "max by (query, topic, partition) (tidemark_spark_partition_skipped_offsets{S})"),
             width=24,
-            columns=(
-                ("query", "Query"),
-                ("topic", "Topic"),
-                ("partition", "Partition"),
-                ("Value #A", "Offset"),
-                ("Value #B", "Behind"),
-                ("Value #C", "Skipped"),
-            ),
         ),
     ),
 )
@@ -165,7 +155,7 @@ _CLUSTER_SIDE: Final = Row(
             "Bytes out",
             "What brokers give to all consumers, Spark among them.",
             "Bps",
-            ("sum by (instance) (rate(tidemark_broker_fetched_bytes_total{C}[$__rate_interval]))", "{{instance}}"),
+            rate("tidemark_broker_fetched_bytes_total{C}"),
             stacked=True,
             width=12,
         ),
@@ -173,7 +163,7 @@ _CLUSTER_SIDE: Final = Row(
             "Fetches",
             "Fetches of all consumers.",
             "reqps",
-            ("sum by (instance) (rate(tidemark_broker_fetch_requests_total{C}[$__rate_interval]))", "{{instance}}"),
+            rate("tidemark_broker_fetch_requests_total{C}"),
             width=12,
         ),
     ),
