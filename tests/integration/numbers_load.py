@@ -1,0 +1,62 @@
+"""A load of numbers, each written once, and what of them can be read: for tests in which brokers come and go."""
+
+from __future__ import annotations
+
+import threading
+
+from tidemark.client import Consumer, Producer
+from tidemark.client.records import records_of
+
+
+class NumbersLoad:
+    """A number to each partition, round after round, with acks=all; ends when told, or when one fails.
+
+    `acknowledged`: partition and offset of each number, from 0 on.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self.acknowledged: dict[int, tuple[int, int]] = {}
+        self.failure: Exception | None = None
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._partitions = partitions
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> NumbersLoad:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with Producer(self._bootstrap) as producer:
+                while not self._stop.wait(0.02):
+                    first = len(self.acknowledged)
+                    sent = [(number, number % self._partitions) for number in range(first, first + self._partitions)]
+                    handles = [producer.send(self._topic, str(one).encode(), partition=where) for one, where in sent]
+                    for (one, where), handle in zip(sent, handles, strict=True):
+                        self.acknowledged[one] = (where, handle.result(60).offset)
+        except Exception as error:  # noqa: BLE001 - told by the test, on its own thread
+            self.failure = error
+
+    def assert_nothing_lost_or_twice(self) -> None:
+        """Once it has ended: every number that was acknowledged is where it was said to be, and no number twice."""
+        assert self.failure is None
+        found = self._read()
+        assert [number for number, where in self.acknowledged.items() if found.get(where) != number] == [], "lost"
+        assert len(found) == len(set(found.values())), "a number is there twice"
+
+    def _read(self) -> dict[tuple[int, int], int]:
+        with Consumer(self._bootstrap) as consumer:
+            consumer.assign(self._topic)
+            total = sum(consumer.end_offsets().values())
+            found: dict[tuple[int, int], int] = {}
+            while len(found) < total:
+                batch = consumer.poll(20)
+                assert batch is not None, f"{len(found)} of {total} records came"
+                found |= {(one.partition, one.offset): int(one.value or b"") for one in records_of(*batch)}
+        return found
