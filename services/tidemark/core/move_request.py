@@ -59,9 +59,27 @@ def parse_moves(text: str | bytes) -> tuple[tuple[Move, ...], tuple[TidemarkErro
 def format_moves(moves: Iterable[Move]) -> str:
     """The same JSON, by topic and partition, one entry a line; what is not set is left out."""
     ordered = sorted(moves, key=lambda move: move.partition)
-    lines = ",\n".join(f"    {json.dumps(_fields(move), ensure_ascii=False)}" for move in ordered)
+    lines = ",\n".join(f"    {json.dumps(fields_of(move), ensure_ascii=False)}" for move in ordered)
     partitions = f"[\n{lines}\n  ]" if lines else "[]"
     return f'{{\n  "version": {VERSION},\n  "partitions": {partitions}\n}}\n'
+
+
+def fields_of(move: Move) -> dict[str, object]:
+    """A move's entry in the document and in ZooKeeper; what is not set is left out."""
+    fields: dict[str, object] = {
+        "topic": move.partition.topic,
+        "partition": move.partition.partition,
+        "replicas": list(move.replicas),
+    }
+    if move.log_dirs:
+        fields["log_dirs"] = list(move.log_dirs)
+    if move.throttle_bytes_per_s:
+        fields["throttle_bytes_per_s"] = move.throttle_bytes_per_s
+    if move.cancel:
+        fields["cancel"] = True
+    if move.request_id:
+        fields["request_id"] = move.request_id
+    return fields
 
 
 def check_moves(
@@ -147,23 +165,6 @@ def _move(entry: object) -> Move:
     if "log_dirs" in entry and not move.log_dirs and move.replicas:
         raise _log_dirs_mismatch(move)
     return move
-
-
-def _fields(move: Move) -> dict[str, object]:
-    fields: dict[str, object] = {
-        "topic": move.partition.topic,
-        "partition": move.partition.partition,
-        "replicas": list(move.replicas),
-    }
-    if move.log_dirs:
-        fields["log_dirs"] = list(move.log_dirs)
-    if move.throttle_bytes_per_s:
-        fields["throttle_bytes_per_s"] = move.throttle_bytes_per_s
-    if move.cancel:
-        fields["cancel"] = True
-    if move.request_id:
-        fields["request_id"] = move.request_id
-    return fields
 
 
 def _shape() -> str:

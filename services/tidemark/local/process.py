@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from tidemark.local.guard import Guard
 from tidemark.model import ErrorCode, TidemarkError
 
 _TAIL_LINES: Final = 12
@@ -43,7 +44,7 @@ class ServiceProcess:
         self._command = [*launcher, sys.executable, "-m", module, *arguments]
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
 
     @property
     def pid(self) -> int:
@@ -68,7 +69,7 @@ class ServiceProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
             self._process = self._spawn(output)
-        self._guard = _guard(self._process.pid)
+        self._guard = Guard(self._process.pid)
 
     def _spawn(self, output: BinaryIO) -> subprocess.Popen[bytes]:
         # A session of its own: Ctrl-C reaches us alone, and we stop everything in order.
@@ -124,19 +125,5 @@ class ServiceProcess:
 
     def _release_guard(self) -> None:
         if self._guard is not None:
-            self._guard.kill()
-            self._guard.wait()
-            assert self._guard.stdin is not None
-            self._guard.stdin.close()
+            self._guard.release()
             self._guard = None
-
-
-def _guard(pid: int) -> subprocess.Popen[bytes]:
-    """A shell that kills `pid` once the pipe that only we hold closes, that is when we end, however that happens."""
-    return subprocess.Popen(
-        ["/bin/sh", "-c", f"read -r _; kill -9 {pid}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )

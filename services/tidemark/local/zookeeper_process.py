@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from tidemark.local.guard import Guard
 from tidemark.model import ErrorCode, TidemarkError
 
 HOST: Final = "127.0.0.1"
@@ -72,7 +73,7 @@ class ZooKeeperProcess:
         self._directory = directory.absolute()
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
 
     @property
     def port(self) -> int:
@@ -139,10 +140,7 @@ class ZooKeeperProcess:
             self._process.wait()
             self._process = None
         if self._guard is not None:
-            self._guard.kill()
-            self._guard.wait()
-            assert self._guard.stdin is not None
-            self._guard.stdin.close()
+            self._guard.release()
             self._guard = None
 
     def __enter__(self) -> ZooKeeperProcess:
@@ -169,7 +167,7 @@ class ZooKeeperProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._guard = _guard_process(self._process.pid)
+        self._guard = Guard(self._process.pid)
 
     def _wait_until_serving(self, deadline_s: float) -> None:
         assert self._process is not None
@@ -235,20 +233,6 @@ def _class_path() -> str:
     if not any(path.name.startswith("zookeeper-") for path in found):
         raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, f"there is no ZooKeeper among the jars in {jars}")
     return os.pathsep.join(str(path) for path in found)
-
-
-def _guard_process(pid: int) -> subprocess.Popen[bytes]:
-    """A shell that kills `pid` when this process ends: it waits for the end of a pipe that only we hold.
-
-    PR_SET_PDEATHSIG would fire at the end of the *thread* that started the child, and needs code after fork.
-    """
-    return subprocess.Popen(
-        ["/bin/sh", "-c", f"read -r _; kill -9 {pid}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
 
 
 def _free_port() -> int:

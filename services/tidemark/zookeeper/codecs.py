@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
+from tidemark.core.move_request import fields_of
 from tidemark.model import (
     REQUEST_ID_CHARACTERS_MAX,
     BrokerEpoch,
@@ -252,24 +253,7 @@ def decode_elections(path: str, data: bytes) -> tuple[tuple[TopicPartition, ...]
 
 def encode_moves(moves: Iterable[Move]) -> bytes:
     """/admin/reassign_partitions, in the shape of seed 002; what is ours besides only where it is set."""
-    return encode({"partitions": [_move_out(move) for move in moves]})
-
-
-def _move_out(move: Move) -> dict[str, object]:
-    fields: dict[str, object] = {
-        "topic": move.partition.topic,
-        "partition": move.partition.partition,
-        "replicas": list(move.replicas),
-    }
-    if move.log_dirs:
-        fields["log_dirs"] = list(move.log_dirs)
-    if move.throttle_bytes_per_s:
-        fields["throttle_bytes_per_s"] = move.throttle_bytes_per_s
-    if move.cancel:
-        fields["cancel"] = True
-    if move.request_id:
-        fields["request_id"] = move.request_id
-    return fields
+    return encode({"partitions": [fields_of(move) for move in moves]})
 
 
 def encode_added_partition(replicas: Iterable[BrokerId]) -> bytes:

@@ -22,7 +22,7 @@ from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths, refusals
 from tidemark.zookeeper.multis import Check, Create, Delete, MultiFailed, Operation, batches, commit
 from tidemark.zookeeper.session_port import Session, Watch
-from tidemark.zookeeper.topics import not_active, term_check
+from tidemark.zookeeper.topics import commit_of, not_active, term_check
 
 ADD: Final = "partitions_add"
 REMOVE: Final = "partitions_remove"
@@ -170,16 +170,7 @@ async def delete(session: Session, term: ControllerTerm, topic: TopicDescription
         if node is not None
     ]
     for batch in batches(items, reserved=[term_check(term)]):
-        operations = [operation for _, own in batch for operation in own]
-        try:
-            await commit(session, [term_check(term), *operations])
-        except MultiFailed as failed:
-            if failed.index == 0:
-                raise not_active(term) from None
-            raise TidemarkError(
-                ErrorCode.COORDINATION_UNAVAILABLE,
-                f"{operations[failed.index - 1].path} was changed by somebody else meanwhile; run it again",
-            ) from failed
+        await commit_of(session, term, [operation for _, own in batch for operation in own])
 
 
 def _path(kind: str, one: TopicPartition) -> str:

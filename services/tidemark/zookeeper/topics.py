@@ -126,7 +126,7 @@ async def delete(session: Session, term: ControllerTerm, topic: TopicDescription
         if name.rpartition("-")[0] == topic.topic
     ]
     for batch in batches(items, reserved=[term_check(term)]):
-        await _commit_of(session, term, [operation for _, operations in batch for operation in operations])
+        await commit_of(session, term, [operation for _, operations in batch for operation in operations])
     last: list[Operation] = []
     for path in (paths.topic_config(topic.topic), paths.topic_deletion(topic.topic)):
         if await session.exists(path):
@@ -134,10 +134,15 @@ async def delete(session: Session, term: ControllerTerm, topic: TopicDescription
     if found is not None:
         last.append(Delete(paths.topic(topic.topic), found.version))
     if last:
-        await _commit_of(session, term, last)
+        await commit_of(session, term, last)
 
 
-async def _commit_of(session: Session, term: ControllerTerm, operations: Sequence[Operation]) -> None:
+async def commit_of(session: Session, term: ControllerTerm, operations: Sequence[Operation]) -> None:
+    """Commit as the controller of `term`.
+
+    Raises:
+        TidemarkError: the term is over, or COORDINATION_UNAVAILABLE: somebody else has changed one of the nodes.
+    """
     try:
         await commit(session, [term_check(term), *operations])
     except MultiFailed as failed:
