@@ -19,7 +19,8 @@ from tidemark.v1 import controller_service_pb2
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
 from tests.integration.hand_controller import Brokers, HandController, client_of
-from tests.unit.record.samples import NOON_US, patched, sample
+from tests.unit.broker.scraped import scraped
+from tests.unit.record.samples import NOON_US, patched, sample, with_fields
 
 RECORDS = 3
 """In one sample batch."""
@@ -289,6 +290,30 @@ async def test_metrics_show_what_went_through(one: Brokers, controller: HandCont
     assert float(lines["tidemark_broker_produced_batches_total"]) == 2
     assert float(lines["tidemark_broker_produced_bytes_total"]) == 2 * len(sample())
     assert float(lines["tidemark_replica_leader_count"]) == 1
+
+
+async def test_what_was_produced_counts_what_was_appended_and_not_what_was_refused_or_came_again(
+    one: Brokers, controller: HandController
+) -> None:
+    partition = await controller.create_topic("flights-appended", replicas=[0])
+    numbered = with_fields(sample(), producer_id=7, producer_epoch=0, base_sequence=0)
+    before = await produced(one)
+    async with client_of(one, 0) as client:
+        refused = await client.produce(TopicPartition("flights-appended", 7), [sample()])
+        damaged = await client.produce(partition, [patched(sample(), 90, b"\xff\xff")])
+        assert refused[0].error.code
+        assert damaged[0].error.code
+        await client.produce(partition, [numbered], [numbered], [sample()])
+    after = await produced(one)
+    assert [int(new - old) for new, old in zip(after, before, strict=True)] == [2, 2 * RECORDS, 2 * len(sample())]
+
+
+async def produced(brokers: Brokers) -> list[float]:
+    """Batches, records and bytes, as the broker counts them."""
+    url = f"http://{brokers.metrics_address(0)}/metrics"
+    text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=5).read())
+    found = scraped(text)
+    return [found[f"tidemark_broker_produced_{what}_total", ""] for what in ("batches", "records", "bytes")]
 
 
 async def test_a_broker_tells_what_lies_in_its_log_directories(three: Brokers, controller: HandController) -> None:

@@ -7,7 +7,8 @@ import time
 from typing import Final
 
 from tidemark.broker.topic_metrics import TopicMetrics
-from tidemark.core.effects import Observed
+from tidemark.core.effects import AppendToLog, Observed
+from tidemark.core.groups.partitioning import OFFSETS_TOPIC
 from tidemark.core.isr_reasons import OF_JOINING, OF_LEAVING, reasons_in
 from tidemark.model import ErrorCode
 from tidemark.runtime.metrics import Metrics
@@ -69,8 +70,8 @@ class BrokerMetrics:
     """Counters of one broker; names as in the docs, `tidemark_` before them."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._batches = metrics.counter("broker_produced_batches", "Batches that producers sent")
-        self._bytes = metrics.counter("broker_produced_bytes", "Bytes that producers sent")
+        self._batches = metrics.counter("broker_produced_batches", "Batches of producers that were appended")
+        self._bytes = metrics.counter("broker_produced_bytes", "Bytes of producers that were appended")
         self.fetched_bytes = metrics.counter("broker_fetched_bytes", "Bytes that consumers were given")
         self.follower_fetched_bytes = metrics.counter(
             "broker_follower_fetched_bytes", "Of what consumers were given, the bytes of partitions led elsewhere"
@@ -82,7 +83,7 @@ class BrokerMetrics:
         self.replicated_bytes = metrics.counter("broker_replicated_bytes", "Bytes that followers were given")
         self.produce_seconds = metrics.histogram("broker_produce_seconds", "From a produce request to its answer")
         self._requests = metrics.counter("broker_produce_requests", "Produce requests")
-        self._records = metrics.counter("broker_produced_records", "Records that producers sent")
+        self._records = metrics.counter("broker_produced_records", "Records of producers that were appended")
         self._produce_errors = metrics.counter(
             "broker_produce_errors", "Partitions of produce requests refused, by error code", ("code",)
         )
@@ -107,12 +108,21 @@ class BrokerMetrics:
         self._observed = metrics.counter("replica_observed", "What befell replicas here, by kind", ("kind",))
         self._observed.labels("isr_write_failed")
 
-    def produced(self, batch_count: int, size_bytes: int, records: int) -> None:
+    def produce_requested(self) -> None:
         """A produce request came."""
         self._requests.inc()
-        self._batches.inc(batch_count)
+
+    def appended(self, effect: AppendToLog) -> None:
+        """Count an append if it is a leader's of what a producer sent: not what was refused, nor what came again."""
+        topic = effect.partition.topic
+        if not effect.stamp or topic == OFFSETS_TOPIC:
+            return
+        records = sum([batch.envelope.record_count for batch in effect.batches])
+        size_bytes = sum([len(batch.data) for batch in effect.batches])
+        self._batches.inc(len(effect.batches))
         self._bytes.inc(size_bytes)
         self._records.inc(records)
+        self.topics.produced(topic, size_bytes, records)
 
     def produce_refused(self, code: ErrorCode) -> None:
         """A partition of a produce request was."""

@@ -357,12 +357,16 @@ class BrokerProcess:
         self._waiters.on_leadership(effect)
         self._groups.on_leadership(effect)
 
+    def _append(self, effect: ef.AppendToLog) -> None:
+        self._metrics.appended(effect)
+        self._threads.submit(effect)
+
     def _handlers(self, reads: FollowerReads) -> dict[type[ef.Effect], EffectHandler]:
         log = self._threads.submit
         return {
             ef.OpenLog: log,
             ef.CloseLog: log,
-            ef.AppendToLog: log,
+            ef.AppendToLog: self._append,
             ef.TruncateLog: log,
             ef.ResetLog: log,
             ef.TrimLog: log,

@@ -109,23 +109,17 @@ class ProduceService:
         call = _Call(stream, self._metrics, request.correlation_id, request.acks, len(parts))
         events: list[Event] = []
         waiting: list[tuple[int, TopicPartition]] = []
-        batch_count = records = 0
         for index, part in enumerate(parts):
             partition = TopicPartition(part.topic, part.partition)
             call.partitions.append(partition)
             data = list(part.batches)  # once: each look at the field copies the bytes
-            batch_count += len(data)
-            size_bytes = sum(map(len, data))
-            call.size_bytes += size_bytes
+            call.size_bytes += sum(map(len, data))
             try:
                 batches = self._checked(call, index, data)
             except Exception as error:  # noqa: BLE001 - one bad batch never kills a pipeline, whatever it sets off
                 call.results[index] = _refusal(_as_refusal(error, partition))
                 call.open_count -= 1
                 continue
-            count = sum([batch.envelope.record_count for batch in batches])
-            records += count
-            self._metrics.topics.produced(part.topic, size_bytes, count)
             self._next_id = request_id = self._next_id + 1
             self._waiting[request_id] = (call, index)
             waiting.append((request_id, partition))
@@ -134,7 +128,7 @@ class ProduceService:
                     request_id, partition, part.topic_id, LeaderEpoch(part.current_leader_epoch), call.acks, batches
                 )
             )
-        self._metrics.produced(batch_count, call.size_bytes, records)
+        self._metrics.produce_requested()
         stream.began(call)
         if call.open_count == 0:
             call.finish()

@@ -24,7 +24,7 @@ class TopicMetrics:
         self._traffic: dict[str, _Traffic] = {}
 
     def produced(self, topic: str, size_bytes: int, records: int) -> None:
-        """A producer's batches of one partition were good."""
+        """Batches of a producer were appended."""
         traffic = self._traffic.get(topic) or self._of(topic)
         traffic.produced_bytes += size_bytes
         traffic.produced_records += records
@@ -47,13 +47,13 @@ class TopicMetrics:
             family(
                 "tidemark_topic_produced_bytes_total",
                 "counter",
-                "Bytes that producers sent",
+                "Bytes of producers that were appended",
                 [(of, traffic.produced_bytes) for of, traffic in found],
             )
             + family(
                 "tidemark_topic_produced_records_total",
                 "counter",
-                "Records that producers sent",
+                "Records of producers that were appended",
                 [(of, traffic.produced_records) for of, traffic in found],
             )
             + family(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tidemark.broker.metrics import BrokerMetrics
 from tidemark.broker.state_metrics import BrokerState
 from tidemark.broker.stream_metrics import OpenStreams
 from tidemark.broker.topic_metrics import TopicMetrics
-from tidemark.core.effects import Observed
-from tidemark.model import ErrorCode, TopicPartition
+from tidemark.core.effects import AppendToLog, Observed
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
+from tidemark.record.envelope import Batch, parse_envelope
 from tidemark.runtime.metrics import Metrics
 
 from tests.unit.broker.scraped import scraped
 from tests.unit.core.stage import P
+from tests.unit.record.samples import sample
 
 
 def test_isr_changes_count_each_replica_under_its_reason() -> None:
@@ -36,18 +39,34 @@ def test_isr_changes_count_each_replica_under_its_reason() -> None:
 def test_requests_records_bytes_and_refusals_are_counted() -> None:
     shown = Metrics()
     metrics = BrokerMetrics(shown)
-    metrics.produced(2, 300, 7)
+    metrics.produce_requested()
     metrics.produce_refused(ErrorCode.NOT_LEADER)
     metrics.fetched(0.003)
     metrics.fetch_refused(ErrorCode.OFFSET_OUT_OF_RANGE)
     metrics.follower_read_seconds.observe(0.25)
     found = scraped(shown.render())
-    names = ("produce_requests", "produced_batches", "produced_bytes", "produced_records", "fetch_requests")
-    assert [found[f"tidemark_broker_{name}_total", ""] for name in names] == [1, 2, 300, 7, 1]
+    assert found["tidemark_broker_produce_requests_total", ""] == found["tidemark_broker_fetch_requests_total", ""] == 1
     assert found["tidemark_broker_produce_errors_total", "code=NOT_LEADER"] == 1
     assert found["tidemark_broker_fetch_errors_total", "code=OFFSET_OUT_OF_RANGE"] == 1
     assert found["tidemark_broker_fetch_seconds_sum", "kind=consumer"] == 0.003
     assert found["tidemark_broker_fetch_seconds_sum", "kind=follower"] == 0.25
+
+
+def test_what_a_leader_appends_of_producers_is_counted_and_what_a_follower_or_a_coordinator_does_is_not() -> None:
+    shown = Metrics()
+    metrics = BrokerMetrics(shown)
+    batch = Batch(parse_envelope(sample()), sample())
+    led = AppendToLog(P, ReplicaIdentity("id", "first"), Offset(0), LeaderEpoch(1), (batch, batch), stamp=True)
+    metrics.appended(led)
+    metrics.appended(replace(led, stamp=False))
+    metrics.appended(replace(led, partition=TopicPartition("__consumer_offsets", 0)))
+    found = scraped(shown.render())
+    names = ("produced_batches", "produced_records", "produced_bytes")
+    assert [found[f"tidemark_broker_{name}_total", ""] for name in names] == [2, 6, 2 * len(sample())]
+    of_topics = scraped(metrics.topics.render())
+    assert of_topics["tidemark_topic_produced_records_total", f"topic={P.topic}"] == 6
+    assert of_topics["tidemark_topic_produced_bytes_total", f"topic={P.topic}"] == 2 * len(sample())
+    assert {labels for _, labels in of_topics} == {f"topic={P.topic}"}
 
 
 def test_topics_beyond_the_limit_count_together_and_one_that_left_makes_room() -> None:
