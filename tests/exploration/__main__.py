@@ -39,11 +39,15 @@ def main(arguments: list[str]) -> int:
             seconds=seconds, beam=options.beam, seed=options.seed, progress=_progress, progress_every_s=every_s
         )
     else:
-        search = Walk(scope)
+        search = Walk(scope, delays=options.delays)
         report = search.run(
-            seconds=seconds, memory_bytes_max=options.memory_gb * 1e9, progress=_progress, progress_every_s=every_s
+            seconds=seconds,
+            memory_bytes_max=options.memory_gb * 1e9,
+            progress=_progress,
+            progress_every_s=every_s,
+            done=lambda report: print(_walked(report), flush=True),
         )
-    print(summary(report))
+    print(summary(report, options.delays))
     if report.violation is None:
         return 0
     for line in tell(search.cluster, report.story):
@@ -68,6 +72,9 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         "--minutes", type=float, default=10.0, help="stop then, and say how far it got (default 10; inf: at the end)"
     )
     parser.add_argument("--memory-gb", type=float, default=3.5, help="stop too when states take more (default 3.5)")
+    parser.add_argument(
+        "--delays", type=int, help="only stories in which so many deliveries are put off at most: 0 first, then 1, ..."
+    )
     parser.add_argument("--beam", type=int, help="go on from so many states of each depth only: long stories, not all")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--progress-seconds", type=float, default=10.0)
@@ -87,15 +94,29 @@ def counts(report: Report) -> str:
     )
 
 
-def summary(report: Report) -> str:
+def _walked(report: Report) -> str:
+    assert report.put_off is not None
+    return f"COMPLETE with at most {_deliveries(report.put_off)} put off: {counts(report)}"
+
+
+def _deliveries(count: int) -> str:
+    return f"{count} deliver{'y' if count == 1 else 'ies'}"
+
+
+def summary(report: Report, delays: int | None = None) -> str:
     """What the search shows, and what it does not."""
     if report.violation is not None:
         return f"VIOLATION after {counts(report)}"
+    if report.complete and report.put_off is not None:
+        return f"no violation with at most {_deliveries(report.put_off)} put off"
     if report.complete:
         return f"COMPLETE: every state of this scope is right: {counts(report)}"
     if report.dropped:
         end = "to the end of the longest" if report.waiting == 0 else "until the time was over"
         return f"SAMPLED {end}: nothing wrong found, {report.dropped:,} states not gone on from: {counts(report)}"
+    if delays is not None:
+        known = "not all" if report.put_off is None else f"all with at most {_deliveries(report.put_off)} put off"
+        return f"STOPPED at the bound: walked is {known}; {report.waiting:,} states wait: {counts(report)}"
     return (
         f"STOPPED at the bound: every story of up to {report.depth} moves is right, of longer ones only some; "
         f"{report.waiting:,} states wait: {counts(report)}"

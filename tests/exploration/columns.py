@@ -7,12 +7,14 @@ know; what may still happen; what was seen along the story. Different parts have
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.exploration.brokers import Disk, View
 from tests.exploration.cluster import Cluster
 from tests.exploration.state import DEAD, NOW, Names, State
 from tests.exploration.table import Marks, Rows, joined
@@ -80,8 +82,8 @@ class Columns:
     """Every part that was met, under a number, and what the walk must know of it at a glance.
 
     Attributes:
-        visible: of a process with its disk, what invariants look at; `node`, `now`: of control; `up`, `down`: whether
-            a stream holds messages.
+        visible: of a process with its disk, what invariants look at; `standing`: its place in a fixed order, leaders
+            first, that goes by no name; `node`, `now`: of control; `up`, `down`: whether a stream holds messages.
     """
 
     def __init__(self, cluster: Cluster, names: Names) -> None:
@@ -95,6 +97,7 @@ class Columns:
             self._which[first, second] = which
         self._addends: list[Marks] = [np.zeros((0, _ORDERS), np.uint64) for _ in range(WIDTH)]
         self.visible, self._visible = Facts(), dict[Any, int]()
+        self.standing = Facts(dtype=np.int64)
         self.node, self.now = Facts(), Facts()
         self.up, self.down = Facts(), Facts()
         self.told, self.asked = Facts(), Facts()
@@ -151,13 +154,14 @@ class Columns:
         return whole([self.part(column, int(number)) for column, number in enumerate(row)])
 
     def _of_process(self, part: Any) -> None:
-        core, disk, _ = part
+        core, disk, work = part
         view = self._cluster.brokers.views[core] if core != DEAD else None
         about = None
         if view is not None:
             about = tuple(getattr(view, name) for name in view.__slots__[:-3])
         key = (about, self._cluster.disks[disk].records)
         self.visible.append(self._visible.setdefault(key, len(self._visible)))
+        self.standing.append(_standing(view, self._cluster.disks[disk], work))
 
     def _of_commands(self, part: Any) -> None:
         self.told.append(bool(part))
@@ -278,6 +282,18 @@ class Columns:
             return part
         committed, stated, (epoch, broker, broker_epoch) = part
         return (committed, stated, (epoch, names.broker(broker, which), broker_epoch))
+
+
+def _standing(view: View | None, disk: Disk, work: Any) -> int:
+    """Leaders first, of the latest epoch, the dead last; else in an order that is fixed by what they are."""
+    if view is None:
+        first, about = 255, ()
+    else:
+        first = 254 if view.leader_epoch is None else 253 - view.leader_epoch
+        engaged = len(view.may_shrink), len(view.aged), len(view.engaged)
+        about = (*(getattr(view, name) for name in view.__slots__[:-3]), *engaged)
+    last = hashlib.blake2b(repr((about, disk, work)).encode(), digest_size=6).digest()
+    return first << 48 | int.from_bytes(last)
 
 
 def marks(sums: Marks) -> Marks:

@@ -107,13 +107,19 @@ class Outcome(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Moves that look at much the same columns; `first`: those that are looked at in any case.
+    """Moves of one kind that look at much the same columns.
 
-    Where `only` says no of the first of them there is no such move."""
+    Attributes:
+        first: columns that are looked at in any case.
+        only: where it says no of the first of them there is no such move.
+        places: whose moves they are; of streams the leader's, then the follower's.
+    """
 
+    kind: str
     moves: Callable[[State], Iterator[Move]]
     first: tuple[int, ...]
     only: Facts | None = None
+    places: tuple[int, ...] = ()
 
 
 def groups(cluster: Cluster, columns: Columns) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
@@ -122,24 +128,27 @@ def groups(cluster: Cluster, columns: Columns) -> tuple[tuple[Group, ...], tuple
     def bound(moves: Callable[[State, int], Iterator[Move]], at: int) -> Callable[[State], Iterator[Move]]:
         return lambda state: moves(state, at)
 
-    of_control = [Group(cluster.of_controller, (CONTROL, SESSIONS))]
+    of_control = [Group("decision", cluster.of_controller, (CONTROL, SESSIONS))]
     of_streams: list[Group] = []
     others: list[Group] = []
     for place in EVERYBODY:
-        process = PROCESS[place]
-        of_control.append(Group(bound(cluster.of_session, place), (SESSIONS,)))
+        process, mine = PROCESS[place], (place,)
+        of_control.append(Group("session", bound(cluster.of_session, place), (SESSIONS,), None, mine))
         if cluster.scope.suspicions:
-            of_control.append(Group(bound(cluster.of_suspicion, place), (CONTROL, LEFT)))
-        others.append(Group(bound(cluster.of_coordination, place), (ASKED[place],), columns.asked))
-        others.append(Group(bound(cluster.of_command, place), (COMMANDS[place], process), columns.told))
+            of_control.append(Group("suspicion", bound(cluster.of_suspicion, place), (CONTROL, LEFT), None, mine))
+        asked, told = (ASKED[place],), (COMMANDS[place], process)
+        others.append(Group("coordination", bound(cluster.of_coordination, place), asked, columns.asked, mine))
+        others.append(Group("command", bound(cluster.of_command, place), told, columns.told, mine))
         if cluster.scope.batches:
-            others.append(Group(bound(cluster.of_client, place), (process,)))
-        others.append(Group(bound(cluster.of_process, place), (process,)))
-    for pair, (_, leader) in enumerate(PAIRS):
-        of_streams.append(Group(bound(cluster.of_leader_end, pair), (STREAM[pair], PROCESS[leader]), columns.up))
-    for pair, (follower, _) in enumerate(PAIRS):
+            others.append(Group("client", bound(cluster.of_client, place), (process,), None, mine))
+        others.append(Group("process", bound(cluster.of_process, place), (process,), None, mine))
+    for pair, (follower, leader) in enumerate(PAIRS):
+        heard = (STREAM[pair], PROCESS[leader])
+        of_streams.append(Group("up", bound(cluster.of_leader_end, pair), heard, columns.up, (leader, follower)))
+    for pair, (follower, leader) in enumerate(PAIRS):
+        heard = (STREAM[pair], PROCESS[follower])
         only = None if cluster.scope.breaks else columns.down
-        of_streams.append(Group(bound(cluster.of_follower_end, pair), (STREAM[pair], PROCESS[follower]), only))
+        of_streams.append(Group("down", bound(cluster.of_follower_end, pair), heard, only, (leader, follower)))
     return tuple(of_control), (*of_streams, *others)
 
 

@@ -25,6 +25,8 @@ class Report:
         complete: every state of the scope was looked at.
         at_rest: states in which nothing can happen any more but misfortunes and batches.
         waiting: states that were found and not gone on from.
+        put_off: all stories are walked in which so many deliveries are put off (see `delays`); None where any may be,
+            and before all are walked in which none is.
     """
 
     scope: Scope
@@ -35,6 +37,7 @@ class Report:
     depth: int = 0
     at_rest: int = 0
     waiting: int = 0
+    put_off: int | None = None
     dropped: int = 0
     cores: int = 0
     steps: int = 0

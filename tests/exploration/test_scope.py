@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.exploration.__main__ import main, summary
-from tests.exploration.cluster import Cluster
-from tests.exploration.frozen import BROKERS
 from tests.exploration.mutants import MUTANTS, Mutant
+from tests.exploration.outline import outline
 from tests.exploration.search import Search
 from tests.exploration.stages import stages
-from tests.exploration.state import DEAD, Scope, State
+from tests.exploration.state import Scope
 from tests.exploration.story import tell
 from tests.exploration.walk import Walk
 
@@ -124,20 +123,6 @@ def constellations(scope: Scope) -> set[tuple[object, ...]]:
     report = search.run(seconds=SECONDS_MAX, visit=lambda state: seen.add(outline(search.cluster, state)))
     assert report.complete, summary(report)
     return seen
-
-
-def outline(cluster: Cluster, state: State) -> tuple[object, ...]:
-    """What the invariants look at, whatever the brokers' names."""
-    brokers, disks = cluster.brokers, cluster.disks
-    node = brokers.values[state.node].state
-    each = []
-    for place, core in enumerate(state.cores):
-        view = brokers.views[core] if core != DEAD else None
-        role = (view.high_watermark, -1 if view.leader_epoch is None else view.leader_epoch) if view else (-1, -2)
-        name = BROKERS[place]
-        stands = (name == node.leader, name in node.isr_ids, name in [entry.broker_id for entry in node.elr])
-        each.append((role, disks[state.disks[place]].records, stands))
-    return (*sorted(each), node.leader_epoch, state.committed)
 
 
 def test_a_search_that_stops_at_its_bound_says_so(capsys: pytest.CaptureFixture[str]) -> None:

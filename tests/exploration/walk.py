@@ -9,16 +9,17 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.exploration.cells import NeedError
 from tests.exploration.cluster import Cluster
-from tests.exploration.columns import CONTROL, LEFT, PROCESS, SEEN, SESSIONS, WIDTH, Columns, Facts, marks
+from tests.exploration.columns import CONTROL, LEFT, PROCESS, SEEN, SESSIONS, Columns, marks
+from tests.exploration.delays import Costs, PutOff, Schedule
 from tests.exploration.invariants import InvariantError, Seen, at_rest, look
-from tests.exploration.partial import Evaluator, Group, Outcome, groups
+from tests.exploration.moves import BrokenError, Moves, Successors
+from tests.exploration.partial import Group
 from tests.exploration.search import Report, retold
 from tests.exploration.state import Names, Scope, State
 from tests.exploration.table import Marks, Numbers, Rows, Table, joined
@@ -27,177 +28,31 @@ _AT_ONCE: Final = 100_000
 """Rows that are gone on from together: it bounds the memory that a step of the walk takes."""
 
 
-class Successors(NamedTuple):
-    """What moves lead to.
+class _BrokenRowError(Exception):
+    """The same, with the row itself."""
 
-    Attributes:
-        parents: the row of which each is; `which`: number of the outcome that leads to it (see `Moves`).
-    """
-
-    parents: Numbers
-    which: Numbers
-
-    def of(self, some: Numbers) -> Successors:
-        """Some of them."""
-        return Successors(self.parents[some], self.which[some])
-
-
-class Moves:
-    """What each group of moves leads to, by what it looks at.
-
-    Attributes, of outcomes by their number:
-        sums: what they add to the sums of a row (see `Columns.sums`).
-        left: number of what may happen after a misfortune or a batch, -1 after anything else.
-        seen: whether anything changes that an invariant looks at; `now`: whether the controller has to decide
-            at once, -1 for as before.
-        acked: number of what was acknowledged.
-    """
-
-    def __init__(self, cluster: Cluster, columns: Columns) -> None:
-        self._columns = columns
-        self._evaluator = Evaluator(cluster, columns)
-        self._table = Table()
-        self._paths: dict[tuple[int, ...], int] = {}
-        self._columns_of: list[tuple[int, ...]] = []
-        self._sets: dict[tuple[Outcome, ...], int] = {}
-        self._starts, self._counts = Facts(dtype=np.int64), Facts(dtype=np.int64)
-        self._deltas, self._were, self.acked, self._broken = Facts(WIDTH), Facts(WIDTH), Facts(), Facts()
-        self.sums: Marks = np.zeros((0, 6), np.uint64)
-        self.left, self.seen, self.now = np.zeros(0, np.int32), np.zeros(0, bool), np.zeros(0, np.int8)
-        self.broken: list[str] = []
-        self.of_control, self.others = groups(cluster, columns)
-        self._groups = (*self.of_control, *self.others)
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def acknowledged(self, number: int) -> Sequence[tuple[int, int]]:
-        """(offset, label) of what was acknowledged."""
-        return list(self._evaluator.acked)[number]
-
-    def successors(self, rows: Rows, group: Group) -> Successors | None:
-        """All that a group of moves leads to, None for nothing.
-
-        Raises:
-            BrokenError: one of the moves broke something.
-        """
-        mine = np.arange(len(rows))
-        if group.only is not None:
-            mine = np.flatnonzero(group.only.array[rows[:, group.first[0]]] == 1)
-            rows = rows[mine]
-        if not len(rows):
-            return None
-        sets = self._look_up(rows, group)
-        counts = self._counts.array[sets]
-        total = int(counts.sum())
-        if not total:
-            return None
-        before = np.repeat(np.cumsum(counts) - counts, counts)
-        which = np.repeat(self._starts.array[sets], counts) + np.arange(total) - before
-        parents = np.repeat(mine, counts)
-        broken = self._broken.array[which]
-        if broken.max() >= 0:
-            at = int(np.argmax(broken >= 0))
-            raise BrokenError(self.broken[int(broken[at])], int(parents[at]))
-        self._note()
-        return Successors(parents, which)
-
-    def rows(self, before: Rows, found: Successors) -> Rows:
-        """The states, before anybody looked at them."""
-        deltas = self._deltas.array[found.which]
-        rows: Rows = np.where(deltas < 0, before[found.parents], deltas)
-        return rows
-
-    def _note(self) -> None:
-        """Work out of new outcomes what is asked of them at a glance."""
-        start, count, columns = len(self.sums), len(self._deltas), self._columns
-        if start == count:
-            return
-        columns.learn()
-        deltas, were = self._deltas.array[start:count], self._were.array[start:count]
-        sums = np.zeros((count - start, 6), np.uint64)
-        seen, now = self.acked.array[start:count] != 0, np.full(count - start, -1, np.int8)
-        for column in range(WIDTH):
-            some = np.flatnonzero(deltas[:, column] >= 0)
-            new, old = deltas[some, column], were[some, column]
-            sums[some] += columns.added(column, new, old)
-            if column in PROCESS:
-                seen[some] |= columns.visible.array[new] != columns.visible.array[old]
-            elif column == CONTROL:
-                seen[some] |= columns.node.array[new] != columns.node.array[old]
-                now[some] = columns.now.array[new]
-            elif column == SESSIONS:
-                seen[some] = True
-        self.sums = np.concatenate((self.sums, sums))
-        self.left = np.concatenate((self.left, deltas[:, LEFT]))
-        self.seen, self.now = np.concatenate((self.seen, seen)), np.concatenate((self.now, now))
-
-    def _look_up(self, rows: Rows, group: Group) -> Numbers:
-        """The number of the set of outcomes of each row."""
-        keys = np.full(len(rows), self._groups.index(group) + 1, np.uint64)
-        for column in group.first:
-            keys = joined(keys, column, rows[:, column])
-        paths = np.full(len(rows), self._path(group.first), np.int64)
-        found = np.full(len(rows), -1, np.int64)
-        open_rows = np.arange(len(rows))
-        while len(open_rows):
-            values = self._table.find(keys[open_rows])
-            missing = open_rows[values == -1]
-            if len(missing):
-                self._learn(rows, keys, paths, missing, group)
-                values = self._table.find(keys[open_rows])
-            found[open_rows] = values
-            open_rows = open_rows[values < -1]
-            paths[open_rows] = -2 - found[open_rows]
-            for path in np.unique(paths[open_rows]):
-                column = self._columns_of[path][-1]
-                those = open_rows[paths[open_rows] == path]
-                keys[those] = joined(keys[those], column, rows[those, column])
-        return found
-
-    def _path(self, columns: tuple[int, ...]) -> int:
-        number = self._paths.setdefault(columns, len(self._paths))
-        if number == len(self._columns_of):
-            self._columns_of.append(columns)
-        return number
-
-    def _learn(self, rows: Rows, keys: Marks, paths: Numbers, missing: Numbers, group: Group) -> None:
-        """Work out what is not known yet, once for each key."""
-        new, first = np.unique(keys[missing], return_index=True)
-        values = np.empty(len(new), np.int64)
-        for number, at in enumerate(missing[first]):
-            path = self._columns_of[paths[at]]
-            row = rows[at]
-            try:
-                outcomes = self._evaluator.outcomes(group, {column: int(row[column]) for column in path})
-            except NeedError as need:
-                values[number] = -2 - self._path((*path, need.column))
-            else:
-                values[number] = self._set(tuple(outcomes))
-        self._table.add(new, values)
-
-    def _set(self, outcomes: tuple[Outcome, ...]) -> int:
-        known = self._sets.get(outcomes)
-        if known is not None:
-            return known
-        self._starts.append(len(self._deltas))
-        self._counts.append(len(outcomes))
-        for outcome in outcomes:
-            self._deltas.append(outcome.delta)
-            self._were.append(outcome.was)
-            self.acked.append(outcome.acked)
-            self._broken.append(-1 if outcome.broken is None else len(self.broken))
-            if outcome.broken is not None:
-                self.broken.append(outcome.broken)
-        return self._sets.setdefault(outcomes, len(self._sets))
-
-
-class BrokenError(Exception):
-    """An invariant that does not hold, after a move of the row with this number."""
-
-    def __init__(self, sentence: str, row: int) -> None:
+    def __init__(self, sentence: str, row: NDArray[np.int32]) -> None:
         super().__init__(sentence)
-        self.row = row
+        self.sentence, self.row = sentence, row
+
+
+class _Bounds:
+    """Where a walk stops, and how often it tells how far it is."""
+
+    def __init__(
+        self, seconds: float, memory_bytes: float, progress: Callable[[Report], None] | None, every_s: float
+    ) -> None:
+        self._seconds, self._memory_bytes = seconds, memory_bytes
+        self._progress, self._every_s, self._next_s = progress, every_s, every_s
+
+    def reached(self, report: Report, memory_bytes: int) -> bool:
+        """Whether it is to stop now; tells of it else, when it is time to."""
+        if report.seconds > self._seconds or memory_bytes > self._memory_bytes:
+            return True
+        if self._progress is not None and report.seconds > self._next_s:
+            self._next_s = report.seconds + self._every_s
+            self._progress(report)
+        return False
 
 
 class Walk:
@@ -207,9 +62,11 @@ class Walk:
         parents: remember of each state the one it was first come to from, as its story needs.
         thrifty: leave out states in which less may still happen than in one that was met and is the same otherwise:
             whatever can come of them can come of that one.
+        delays: only stories in which so many deliveries are put off at most (see `delays`); first those in which none
+            is, then those with one, so that each state is come to with as few as can be. None for all stories.
     """
 
-    def __init__(self, scope: Scope, *, parents: bool = False, thrifty: bool = True) -> None:
+    def __init__(self, scope: Scope, *, parents: bool = False, thrifty: bool = True, delays: int | None = None) -> None:
         self.cluster = Cluster(scope)
         self.report = Report(scope)
         self._names = Names(self.cluster.brokers)
@@ -219,6 +76,9 @@ class Walk:
         self._known = Table(bits=16, numbered=parents)
         self._parents = parents
         self._thrifty = thrifty
+        self._schedule = Schedule(self.columns)
+        self._put_off = None if delays is None else PutOff(delays)
+        self._spent = 0
         self._visit: Callable[[State], object] | None = None
         self._started_s = time.monotonic()
 
@@ -230,18 +90,44 @@ class Walk:
         visit: Callable[[State], object] | None = None,
         progress: Callable[[Report], None] | None = None,
         progress_every_s: float = 10.0,
+        done: Callable[[Report], None] | None = None,
     ) -> Report:
         """Walk until all is seen, an invariant breaks, or the time is over, or what it keeps would take more memory.
 
         `visit` is shown each state that is come to, those that are only passed through as well, some of them often.
+        `done` is called when all stories with no delivery put off are walked, with one, and so on.
         """
         self._visit = visit
-        report = self.report
+        report, put_off = self.report, self._put_off
+        bounds = _Bounds(seconds, memory_bytes_max, progress, progress_every_s)
         rows = self.columns.row(self.cluster.initial())[None, :]
         sums = self.columns.sums(rows)
         rows = self.columns.tidy(rows)
         self._known.add(marks(sums), np.zeros(1, np.int64))
-        level, next_progress_s = [rows], progress_every_s
+        level = [rows]
+        while True:
+            try:
+                if not self._exhaust(level, bounds):
+                    return report
+            except _BrokenRowError as found:
+                return self._broken(found.sentence, found.row)
+            if put_off is None:
+                break
+            report.put_off = self._spent
+            self._measure(0)
+            if done is not None:
+                done(report)
+            if self._spent == put_off.most:
+                break
+            self._spent += 1
+            level = _together(list(self._take_up(put_off.take(self._spent))))
+        report.complete = True
+        self._measure(0)
+        return report
+
+    def _exhaust(self, level: list[Rows], bounds: _Bounds) -> bool:
+        """Go on from all of them, and from what is come to without putting anything off; False at the bound."""
+        report, rounds = self.report, 0
         while level:
             following: list[Rows] = []
             waiting = sum(map(len, level))
@@ -252,19 +138,15 @@ class Walk:
                     try:
                         following += self._go_on(some)
                     except BrokenError as error:
-                        return self._broken(str(error), some[error.row])
+                        raise _BrokenRowError(str(error), some[error.row]) from error
                     waiting -= len(some)
                     self._measure(waiting + sum(map(len, following)))
-                    if report.seconds > seconds or self._bytes(level, following) > memory_bytes_max:
-                        return report
-                    if progress is not None and report.seconds > next_progress_s:
-                        next_progress_s = report.seconds + progress_every_s
-                        progress(report)
+                    if bounds.reached(report, self._bytes(level, following)):
+                        return False
             level = _together(following)
-            report.depth += bool(level)
-        report.complete = True
-        self._measure(0)
-        return report
+            rounds += bool(level)
+            report.depth = max(report.depth, rounds)
+        return True
 
     def _go_on(self, rows: Rows) -> Iterator[Rows]:
         """Make every move of some states; gives those that were not known."""
@@ -272,11 +154,9 @@ class Walk:
         sums = columns.sums(rows)
         origins = marks(sums)
         ends = np.ones(len(rows), bool)
-        for group in (*self._moves.of_control, *self._moves.others):
-            found = self._moves.successors(rows, group)
-            if found is not None:
-                ends[found.parents[self._moves.left[found.which] < 0]] = False
-                yield from self._arrive(rows, sums, origins, found)
+        for found in self._made(rows, (*self._moves.of_control, *self._moves.others), self._spent):
+            ends[found.parents[self._moves.left[found.which] < 0]] = False
+            yield from self._arrive(rows, sums, origins, found)
         resting = np.flatnonzero(ends)
         report.at_rest += len(resting)
         for at in resting:
@@ -285,6 +165,35 @@ class Walk:
                 at_rest(self.cluster.brokers, self._logs(state), state)
             except InvariantError as error:
                 raise BrokenError(str(error), int(at)) from error
+
+    def _made(self, rows: Rows, groups: Sequence[Group], spent: Costs | int) -> Iterator[Successors]:
+        """What moves lead to; where deliveries are counted, those that do not put off too many.
+
+        `spent`: how many were put off so far, of each row.
+        """
+        if self._put_off is None:
+            for group in groups:
+                found = self._moves.successors(rows, group)
+                if found is not None:
+                    yield found
+            return
+        by_group = [self._moves.successors(rows, group) for group in groups]
+        can: list[NDArray[np.bool_] | None] = []
+        for found in by_group:
+            can.append(None)
+            if found is not None:
+                some = can[-1] = np.zeros(len(rows), bool)
+                some[found.parents[self._moves.left[found.which] < 0]] = True
+        costs = self._schedule.costs(rows, groups, can)
+        for cost, found in zip(costs, by_group, strict=True):
+            if found is None:
+                continue
+            is_free = self._moves.left[found.which] >= 0
+            total = np.where(is_free, 0, cost[found.parents])
+            total += spent if isinstance(spent, int) else spent[found.parents]
+            affordable = np.flatnonzero(total <= self._put_off.most)
+            if len(affordable):
+                yield found._replace(costs=total).of(affordable)
 
     def _arrive(self, rows: Rows, sums: Marks, origins: Marks, found: Successors) -> Iterator[Rows]:
         """Enter what moves lead to, past states in which the controller has to decide before anything else happens.
@@ -304,10 +213,9 @@ class Walk:
         self._show(after)
         sums = self.columns.sums(after)
         try:
-            for group in self._moves.of_control:
-                more = self._moves.successors(after, group)
-                if more is not None:
-                    yield from self._arrive(after, sums, origins[passed.parents], more)
+            spent = 0 if passed.costs is None else passed.costs
+            for more in self._made(after, self._moves.of_control, spent):
+                yield from self._arrive(after, sums, origins[passed.parents], more)
         except BrokenError as error:
             raise BrokenError(str(error), int(passed.parents[error.row])) from error
 
@@ -334,16 +242,53 @@ class Walk:
         if len(new) and self._thrifty:
             left = np.where((now := moves.left[found.which[new]]) >= 0, now, rows[found.parents[new], LEFT])
             new = new[~self._is_poorer(sums[new], left)]
+        if found.costs is not None:
+            new = self._afford(new, known, found.costs)
         if len(new):
             different, first = np.unique(known[new], return_index=True)
             new = new[first]
-            came_from = origins[found.parents[new]].view(np.int64) if self._parents else None
-            self._known.add(different, came_from)
-            report.states += len(new)
             after = moves.rows(rows, found.of(new))
             after[:, SEEN] = seen[new]
-            yield columns.tidy(after)
+            after = columns.tidy(after)
+            came_from = origins[found.parents[new]].view(np.int64) if self._parents else None
+            if found.costs is None:
+                yield self._met(after, different, came_from)
+            else:
+                yield from self._met_or_put_off(after, different, came_from, found.costs[new])
         report.known += len(found.which) - len(new)
+
+    def _met(self, rows: Rows, known: Marks, came_from: Numbers | None) -> Rows:
+        self._known.add(known, came_from)
+        self.report.states += len(rows)
+        return rows
+
+    def _afford(self, new: Numbers, known: Marks, costs: Costs) -> Numbers:
+        """Those that do not wait yet, the cheapest way to each first."""
+        assert self._put_off is not None
+        new = new[self._put_off.new(known[new], costs[new], self._spent)]
+        return new[np.argsort(costs[new], kind="stable")]
+
+    def _met_or_put_off(self, rows: Rows, known: Marks, came_from: Numbers | None, costs: Costs) -> Iterator[Rows]:
+        """Gives those that are met now; keeps those with more deliveries put off until their turn comes."""
+        assert self._put_off is not None
+        for cost in np.unique(costs):
+            mine = np.flatnonzero(costs == cost)
+            some = rows[mine], known[mine], None if came_from is None else came_from[mine]
+            if cost == self._spent:
+                yield self._met(*some)
+            else:
+                self._put_off.add(int(cost), *some)
+
+    def _take_up(self, pieces: list[tuple[Rows, Numbers | None]]) -> Iterator[Rows]:
+        """Those of the states that waited that were not met meanwhile."""
+        for rows, came_from in pieces:
+            sums = self.columns.sums(rows)
+            known = marks(sums)
+            new = np.flatnonzero(self._known.places(known) < 0)
+            if len(new) and self._thrifty:
+                new = new[~self._is_poorer(sums[new], rows[new, LEFT])]
+            if len(new):
+                yield self._met(rows[new], known[new], None if came_from is None else came_from[new])
 
     def _is_poorer(self, sums: Marks, left: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether a state was met that is the same but for more that may still happen."""
@@ -400,7 +345,8 @@ class Walk:
         """Report a violation and its story; without parents, walk again with them."""
         report = self.report
         if not self._parents:
-            again = Walk(report.scope, parents=True, thrifty=self._thrifty)
+            delays = None if self._put_off is None else self._put_off.most
+            again = Walk(report.scope, parents=True, thrifty=self._thrifty, delays=delays)
             self.cluster, self.report = again.cluster, again.report
             return again.run()
         story = [marks(self.columns.sums(row[None, :]))]
@@ -416,7 +362,8 @@ class Walk:
 
     def _bytes(self, *levels: list[Rows]) -> int:
         """What grows with the number of states: marks, and the rows that wait."""
-        return self._known.bytes_with(20 * _AT_ONCE) + sum(rows.nbytes for level in levels for rows in level)
+        waiting = 0 if self._put_off is None else self._put_off.bytes()
+        return self._known.bytes_with(20 * _AT_ONCE) + waiting + sum(rows.nbytes for some in levels for rows in some)
 
     def _mark_of(self, state: State) -> int:
         return int(marks(self.columns.sums(self.columns.row(state)[None, :]))[0])

@@ -1,0 +1,21 @@
+"""What of a state can be compared between two walks, whose numbers differ."""
+
+from __future__ import annotations
+
+from tests.exploration.cluster import Cluster
+from tests.exploration.frozen import BROKERS
+from tests.exploration.state import DEAD, State
+
+
+def outline(cluster: Cluster, state: State) -> tuple[object, ...]:
+    """What the invariants look at, whatever the brokers' names."""
+    brokers, disks = cluster.brokers, cluster.disks
+    node = brokers.values[state.node].state
+    each = []
+    for place, core in enumerate(state.cores):
+        view = brokers.views[core] if core != DEAD else None
+        role = (view.high_watermark, -1 if view.leader_epoch is None else view.leader_epoch) if view else (-1, -2)
+        name = BROKERS[place]
+        stands = (name == node.leader, name in node.isr_ids, name in [entry.broker_id for entry in node.elr])
+        each.append((role, disks[state.disks[place]].records, stands))
+    return (*sorted(each), node.leader_epoch, state.committed)
