@@ -82,9 +82,16 @@ def by_target(rows: pa.RecordBatch, targets: Sequence[int]) -> Iterator[tuple[in
 
 
 def _by_target(rows: pa.RecordBatch, targets: pa.Array[Any]) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    for target in pc.unique(targets).to_pylist():
-        wanted = pc.is_null(targets) if target is None else pc.equal(targets, pa.scalar(target, pa.int32()))
-        yield target, rows.filter(wanted)
+    """One stable sort and one copy of the rows, however many partitions there are."""
+    order = pc.array_sort_indices(targets)
+    compute: Any = pc  # the stubs do not know run_end_encode
+    runs = compute.run_end_encode(targets.take(order))
+    found: list[int | None] = runs.values.to_pylist()
+    ordered = rows if len(found) == 1 else rows.take(order)
+    start = 0
+    for target, end in zip(found, runs.run_ends.to_pylist(), strict=True):
+        yield target, ordered.slice(start, end - start)
+        start = end
 
 
 def slices(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import sys
+
 import murmurhash2
 import pyarrow as pa
 import pytest
@@ -9,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidemark.client import partitioner
 from tidemark.client.partitioner import partition_of, partitions_of
+from tidemark.client.table import by_partition
+from tidemark.record.schema import SCHEMA
 
 
 @pytest.mark.parametrize(
@@ -45,3 +50,44 @@ def test_each_distinct_key_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(partitioner, "partition_of", counting)
     partitions_of(pa.array([b"a", b"b", b"a", None, b"b"] * 100, pa.binary()), 3)
     assert sorted(hashed) == [b"a", b"b"]
+
+
+def many(rows: int = 2000) -> list[bytes | None]:
+    """Keys of every length up to 70 bytes, every tenth null."""
+    chance = random.Random(7)
+    return [None if row % 10 == 9 else chance.randbytes(row % 71) for row in range(rows)]
+
+
+@pytest.mark.parametrize("first", [0, 3, 1001])
+def test_many_keys_hashed_as_a_column_go_where_they_go_one_by_one(first: int) -> None:
+    keys = many()
+    column = pa.array(keys, pa.binary()).slice(first)
+    assert partitions_of(column, 7).to_pylist() == [
+        None if key is None else partition_of(key, 7) for key in keys[first:]
+    ]
+
+
+def test_many_keys_are_hashed_without_numpy_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    column = pa.array(many(), pa.binary())
+    expected = partitions_of(column, 7)
+    monkeypatch.setitem(sys.modules, "tidemark.client.murmur2", None)
+    assert partitions_of(column, 7).equals(expected)
+
+
+@pytest.mark.parametrize("keys", [[b"k" * 1000, *many()], [b"k" * 100] * 600, [b""] * 600, [None] * 599 + [b"k"]])
+def test_long_keys_and_empty_ones_go_where_they_go_one_by_one(keys: list[bytes | None]) -> None:
+    found = partitions_of(pa.array(keys, pa.binary()), 7).to_pylist()
+    assert found == [None if key is None else partition_of(key, 7) for key in keys]
+
+
+def test_rows_of_a_partition_keep_their_order_and_rows_without_a_key_stay_together() -> None:
+    keys, count = many(), 2000
+    values = [b"%d" % row for row in range(count)]
+    columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pa.array([0] * count, SCHEMA.field(2).type)]
+    rows = pa.RecordBatch.from_arrays([*columns, pa.nulls(count, SCHEMA.field(3).type)], schema=SCHEMA)
+    found = {target: part.column(1).to_pylist() for target, part in by_partition(rows, 3)}
+    targets = [None if key is None else partition_of(key, 3) for key in keys]
+    assert found == {
+        wanted: [value for value, target in zip(values, targets, strict=True) if target == wanted]
+        for wanted in (0, 1, 2, None)
+    }
