@@ -87,9 +87,11 @@ def stream_read_per_s(spark: SparkSession, task: Task) -> float:
     return rows / seconds
 
 
-def write_per_s(spark: SparkSession, task: Task) -> float:
+def write_per_s(spark: SparkSession, task: Task, *, keyed: bool = False) -> float:
+    """All rows written and acknowledged; `keyed`: each has a key of its own, whose hash chooses the partition."""
     started_s = time.perf_counter()
-    table = spark.range(task.write_rows).selectExpr("cast(repeat('x', 100) as binary) as value")
+    columns = ["cast(repeat('x', 100) as binary) as value"] + ["concat('customer-', id) as key"] * keyed
+    table = spark.range(task.write_rows).selectExpr(*columns)
     writer = table.write.format(task.format).mode("append").options(**task.bootstrap, topic=task.sink_topic)
     writer.save()
     return task.write_rows / (time.perf_counter() - started_s)
@@ -118,6 +120,7 @@ def measure(task: Task) -> dict[str, Any]:
     if task.streams:
         found["stream_read"] = max(stream_read_per_s(spark, task) for _ in range(WARM_ROUNDS))
     found["write"] = max(write_per_s(spark, task) for _ in range(WARM_ROUNDS))
+    found["write_keyed"] = max(write_per_s(spark, task, keyed=True) for _ in range(WARM_ROUNDS))
     if task.streams and task.wide_topic:
         rate = {"rowsPerBatch": "1000", "numPartitions": "1"}
         options = {**task.bootstrap, "subscribe": task.wide_topic, "startingOffsets": "earliest"}

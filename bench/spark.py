@@ -8,6 +8,7 @@ connector of that version against Apache Kafka, where both are in .peers/ (`--fe
 - `batch_read_warm`: the same query again, best of three.
 - `stream_read`: availableNow over all records, from start to end, best of three.
 - `write`: a quarter as many rows, acks=all, best of three.
+- `write_keyed`: the same, each row with a key of its own, so that the key's hash chooses its partition.
 - `microbatch_overhead_ms`: driver time of a micro-batch on a topic of 1,000 partitions (all but running its tasks)
   beyond what it is with Spark's `rate-micro-batch` source; median of ten.
 """
@@ -117,7 +118,7 @@ def main() -> int:
     arguments = parser.parse_args()
     peer, found = theirs(arguments), ours(arguments)
     units = {"microbatch_overhead_ms": "ms"}
-    names = ("batch_read_warm", "batch_read_cold", "stream_read", "write", "microbatch_overhead_ms")
+    names = ("batch_read_warm", "batch_read_cold", "stream_read", "write", "write_keyed", "microbatch_overhead_ms")
     figures = {
         name: Figure(found[name], units.get(name, "records/s"), peer.get(name), lower_is_better=name in units)
         for name in names
