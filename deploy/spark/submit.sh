@@ -34,49 +34,61 @@ examples:
 TEXT
 }
 
+JOBS="archive, replay, rollup, audit and flights"
 wrong() { echo "submit.sh: $1; submit.sh --help says more" >&2; exit 2; }
 
 namespace= image=tidemark/tidemark-spark:latest executors=2 cores=1 memory=1g account=tidemark-spark
 master= name= wait=true only_print= settings=()
 while [ $# -gt 0 ]; do
+    case $1 in --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;; esac
     case $1 in
     -h | --help) help; exit 0 ;;
     --detach) wait=false; shift; continue ;;
     --print) only_print=yes; shift; continue ;;
-    --*) [ $# -ge 2 ] || wrong "$1 wants a value" ;;
+    --namespace | --image | --executors | --cores | --memory | --service-account | --conf | --master | --name | --volume)
+        case ${2:-} in "" | --*) wrong "$1 wants a value" ;; esac
+        ;;
+    -*) wrong "there is no option $1" ;;
     *) break ;;
     esac
     case $1 in
     --namespace) namespace=$2 ;;
     --image) image=$2 ;;
-    --executors) executors=$2 ;;
-    --cores) cores=$2 ;;
+    --executors | --cores)
+        case $2 in *[!0-9]* | 0*) wrong "$1 is $2; want a number from 1" ;; esac
+        if [ "$1" = --cores ]; then cores=$2; else executors=$2; fi
+        ;;
     --memory) memory=$2 ;;
     --service-account) account=$2 ;;
-    --conf) settings+=(--conf "$2") ;;
+    --conf)
+        case $2 in ?*=*) settings+=(--conf "$2") ;; *) wrong "--conf $2 is not KEY=VALUE" ;; esac
+        ;;
     --master) master=$2 ;;
-    --name) name=$2 ;;
+    --name)
+        [[ $2 =~ ^[a-z0-9]([-a-z0-9]*[a-z0-9])?$ ]] || wrong "--name $2 is no name of a pod: want a-z, 0-9 and -"
+        name=$2
+        ;;
     --volume)
         claim=${2%%:*} path=${2#*:}
         case $2 in *?:/?*) ;; *) wrong "--volume $2 is not CLAIM:/PATH" ;; esac
+        # Claims may have dots; in the names of volumes, and so of Spark's settings, dots part.
         for role in driver executor; do
-            key=spark.kubernetes.$role.volumes.persistentVolumeClaim.$claim
+            key=spark.kubernetes.$role.volumes.persistentVolumeClaim.${claim//./-}
             settings+=(--conf "$key.options.claimName=$claim" --conf "$key.mount.path=$path")
         done
         ;;
-    *) wrong "there is no option $1" ;;
     esac
     shift 2
 done
-[ $# -gt 0 ] || wrong "say which job: archive, replay, rollup, audit or flights"
+[ $# -gt 0 ] || wrong "say which job: ${JOBS/ and / or }"
 job=$1; shift
 case $job in
 archive | replay | rollup | audit | flights) ;;
-*) wrong "there is no job '$job', only archive, replay, rollup, audit and flights" ;;
+*) wrong "there is no job '$job', only $JOBS" ;;
 esac
 
 command -v kubectl > /dev/null || wrong "kubectl is missing"
-command -v spark-submit > /dev/null || wrong "spark-submit is missing: pip install pyspark"
+[ -n "$only_print" ] || command -v spark-submit > /dev/null || wrong "spark-submit is missing: pip install pyspark"
 : "${namespace:=$(kubectl config view --minify -o 'jsonpath={..namespace}' 2> /dev/null || true)}"
 : "${namespace:=default}"
 : "${master:=k8s://$(kubectl config view --minify -o 'jsonpath={.clusters[0].cluster.server}')}"
@@ -96,15 +108,20 @@ command=(spark-submit --master "$master" --deploy-mode cluster --name "tidemark-
     --conf spark.kubernetes.executor.podTemplateContainerName=spark
     --conf "spark.kubernetes.submission.waitAppCompletion=$wait"
     --conf spark.ui.enabled=false --conf spark.log.level=WARN
-    "${settings[@]}" "local:///opt/pipelines/$job.py" "$@")
+    ${settings[@]+"${settings[@]}"} "local:///opt/pipelines/$job.py" "$@")
 if [ -n "$only_print" ]; then printf '%q ' "${command[@]}"; echo; exit 0; fi
 
 echo "submit.sh: $job in pod $name of namespace $namespace" >&2
+trap 'echo "submit.sh: the driver goes on; kubectl delete pod -n $namespace $name ends it" >&2; exit 130' INT
 if ! log=$("${command[@]}" 2>&1); then
     printf '%s\n' "$log" >&2
     exit 1
 fi
-[ "$wait" = true ] || exit 0
+if [ "$wait" = false ]; then
+    echo "submit.sh: it goes on; kubectl logs -f -n $namespace $name shows what it says, and" \
+        "kubectl delete pod -n $namespace $name ends it" >&2
+    exit 0
+fi
 kubectl logs -n "$namespace" "$name"
 # spark-submit ends with 0 whatever became of the driver.
 code=$(kubectl get pod -n "$namespace" "$name" -o 'jsonpath={.status.containerStatuses[0].state.terminated.exitCode}')

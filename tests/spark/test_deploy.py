@@ -72,6 +72,57 @@ def test_submitting_makes_pods_of_the_template_in_the_namespace_of_the_context(p
     assert words[job + 1 :] == ["--bootstrap", "b:9192", "--topic", "orders", "--every", "1 minute"]
 
 
+def settings_of(printed: str) -> set[str]:
+    words = shlex.split(printed)
+    return {words[index + 1] for index, word in enumerate(words) if word == "--conf"}
+
+
+def test_every_flag_reaches_spark(programs: Path) -> None:
+    flags = ["--namespace=jobs", "--image", "registry/spark:1", "--executors=3", "--cores", "2", "--memory", "4g"]
+    flags += ["--service-account", "runner", "--master", "k8s://https://api:443", "--name", "nightly-1", "--detach"]
+    done = submit(programs, *flags, "--print", "audit", "--topic", "orders", "--namespace", "the job's own")
+    assert done.returncode == 0, done.stderr
+    words = shlex.split(done.stdout)
+    flags_of_spark = {words[index]: words[index + 1] for index in range(1, words.index("--conf"), 2)}
+    assert flags_of_spark == {
+        "--master": "k8s://https://api:443",
+        "--deploy-mode": "cluster",
+        "--name": "tidemark-audit",
+        "--driver-memory": "4g",
+        "--executor-memory": "4g",
+        "--executor-cores": "2",
+        "--num-executors": "3",
+    }
+    assert settings_of(done.stdout) >= {
+        "spark.kubernetes.namespace=jobs",
+        "spark.kubernetes.container.image=registry/spark:1",
+        "spark.kubernetes.authenticate.driver.serviceAccountName=runner",
+        "spark.kubernetes.driver.pod.name=nightly-1",
+        "spark.kubernetes.submission.waitAppCompletion=false",
+    }
+    assert words[-4:] == ["--topic", "orders", "--namespace", "the job's own"]
+
+
+def test_claims_with_dots_and_several_of_them_are_volumes_of_driver_and_executors(programs: Path) -> None:
+    volumes = ["--volume", "team.archives:/archives", "--volume=state:/state/of jobs"]
+    printed = submit(programs, *volumes, "--print", "archive").stdout
+    for role in ("driver", "executor"):
+        key = f"spark.kubernetes.{role}.volumes.persistentVolumeClaim"
+        assert settings_of(printed) >= {
+            f"{key}.team-archives.options.claimName=team.archives",
+            f"{key}.team-archives.mount.path=/archives",
+            f"{key}.state.options.claimName=state",
+            f"{key}.state.mount.path=/state/of jobs",
+        }
+
+
+def test_detached_it_says_how_to_follow_the_job_and_how_to_end_it(programs: Path) -> None:
+    done = submit(programs, "--detach", "--name", "tail", "archive", "--topic", "orders")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "kubectl logs -f -n data tail" in done.stderr
+    assert "kubectl delete pod -n data tail" in done.stderr
+
+
 def test_submitting_ends_as_the_driver_did_and_shows_what_it_said(programs: Path) -> None:
     done = submit(programs, "audit", "--bootstrap", "b:9192", "--topic", "orders")
     assert (done.returncode, done.stdout) == (1, "3 findings\n")
@@ -87,7 +138,15 @@ def test_submitting_ends_as_the_driver_did_and_shows_what_it_said(programs: Path
         (["compress"], "there is no job 'compress'"),
         (["--volume", "archives", "audit"], "--volume archives is not CLAIM:/PATH"),
         (["--cpus", "3", "audit"], "there is no option --cpus"),
+        (["--cpus=3", "audit"], "there is no option --cpus"),
+        (["-n", "data", "audit"], "there is no option -n"),
         (["--image"], "--image wants a value"),
+        (["--image=", "audit"], "--image wants a value"),
+        (["--cores", "--memory", "3g", "audit"], "--cores wants a value"),
+        (["--cores", "1.5", "audit"], "--cores is 1.5; want a number from 1"),
+        (["--executors", "0", "audit"], "--executors is 0; want a number from 1"),
+        (["--conf", "spark.ui.enabled", "audit"], "--conf spark.ui.enabled is not KEY=VALUE"),
+        (["--name", "My_Job", "audit"], "--name My_Job is no name of a pod"),
     ],
 )
 def test_what_cannot_be_submitted_is_told_in_a_sentence(programs: Path, words: list[str], sentence: str) -> None:
