@@ -11,6 +11,7 @@ import sys
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -22,6 +23,7 @@ except ImportError:
 HAS_READ_LIMITS: Final = _streaming is not None
 """Whether `latestOffset` is given a start and a limit (PySpark >= 4.2)."""
 
+_AVAILABLE_NOW_BY_WRAPPER: Final = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -31,6 +33,16 @@ class _NoTrigger:
 
 AvailableNow: Any = _streaming.SupportsTriggerAvailableNow if HAS_READ_LIMITS else _NoTrigger
 """The base of a stream reader that ends an availableNow query at what there was when it began."""
+
+
+def finish_available_now(spark: SparkSession) -> None:
+    """Have the session's availableNow queries read all there is, after a micro-batch that was cut short as well.
+
+    Before 4.2 such a query of a Python source is one micro-batch: that one, if there is one. Spark's own remedy is off
+    by default for sources that may double rows with it; the offsets of this one are of the log, and cannot.
+    """
+    if not HAS_READ_LIMITS:
+        spark.conf.set(_AVAILABLE_NOW_BY_WRAPPER, "true")
 
 
 def pushdown_is_on() -> bool:

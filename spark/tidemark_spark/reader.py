@@ -46,10 +46,10 @@ def check_schema(schema: StructType, columns: Columns) -> None:
         check_type(columns.value_format, arrow.field("value").type)
 
 
-def read_task(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def read_task(options: ReadOptions, schema: StructType, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in the order of their offsets, as Spark takes them."""
-    # Where nothing is planned, Spark makes up one task, with a bare partition.
-    if type(partition) is InputPartition and partition.value is None:
+    # Where nothing is planned, Spark makes up one task: of a bare partition, and before 4.1 of none.
+    if partition is None or (type(partition) is InputPartition and partition.value is None):
         return
     assert isinstance(partition, TidemarkInputPartition)
     task = partition.task

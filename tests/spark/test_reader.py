@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType, StructField, StructType
 from tidemark.client import AdminClient, Producer
 from tidemark.client.ranges import RangeReader
@@ -19,7 +20,7 @@ from tidemark_spark import compat, topics
 from tidemark_spark.columns import parse_columns
 from tidemark_spark.options import parse_options
 from tidemark_spark.ranges import OffsetRange
-from tidemark_spark.reader import check_schema
+from tidemark_spark.reader import check_schema, read_task
 from tidemark_spark.rows import CREATE_TIME
 from tidemark_spark.stream_offsets import CheckpointError, DataLossError
 from tidemark_spark.stream_reader import PlainStreamReader
@@ -298,6 +299,12 @@ def test_assigning_a_partition_that_is_not_there_says_so(cluster: LocalCluster, 
         stream_reader(options).initialOffset()
     with pytest.raises(ValueError, match=r"assign names partitions of cut that do not exist: \[9\]; it has 3"):
         batch_reader(options).partitions()
+
+
+def test_the_task_that_spark_makes_up_where_nothing_is_planned_has_no_rows() -> None:
+    options = {"tidemark.bootstrap": "127.0.0.1:1", "subscribe": "any"}
+    for made_up in (InputPartition(None), None):
+        assert list(read_task(parse_options(options), schema_of(options), made_up)) == []
 
 
 def test_a_schema_given_whole_makes_an_option_for_values_needless() -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 from tidemark.client import AdminClient, Producer
 from tidemark.client.ranges import RangeReader
 from tidemark.local.cluster import LocalCluster, broker_name
-from tidemark_spark import TidemarkListener
+from tidemark_spark import TidemarkListener, compat
 from tidemark_spark.progress import partition_progress
 
 MakeTopic = Callable[..., str]
@@ -74,9 +74,13 @@ def test_a_query_survives_restarts_and_growth_and_gives_every_record_once(
     fill(cluster, name, {0: 70, 1: 30})
     job = Job(spark, cluster, tmp_path, subscribe=name, maxOffsetsPerTrigger="40")
     progress = job.run()
-    assert [batch["numInputRows"] for batch in progress if batch["numInputRows"]] == [40, 40, 20]
-    lag = [sum(one.lag_offsets or 0 for one in partition_progress(batch["sources"][0])) for batch in progress[:3]]
-    assert lag == [60, 20, 0]
+    sizes = [batch["numInputRows"] for batch in progress if batch["numInputRows"]]
+    if compat.HAS_READ_LIMITS:
+        assert sizes == [40, 40, 20]
+        lag = [sum(one.lag_offsets or 0 for one in partition_progress(batch["sources"][0])) for batch in progress[:3]]
+        assert lag == [60, 20, 0]
+    else:
+        assert sizes == [100], "one micro-batch, whatever the options say"
     # The driver died after the last batch was planned and written, and before it was told so: it is read again.
     last = max((job.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
@@ -85,6 +89,8 @@ def test_a_query_survives_restarts_and_growth_and_gives_every_record_once(
         admin.create_partitions(name, 3)
     fill(cluster, name, {0: 5, 2: 10})
     job.run()
+    if not compat.HAS_READ_LIMITS:  # an availableNow query was the one micro-batch that was left over
+        job.run()
     assert job.places() == [(index, at) for index, count in enumerate((75, 30, 10)) for at in range(count)]
 
 
@@ -109,10 +115,13 @@ def test_a_query_goes_on_when_a_broker_is_killed_under_it(
         assert query.awaitTermination(QUERY_S), "it hangs"
     finally:
         cluster.restart(leader)
-    assert json.loads(first.json)["batchId"] < 5
+    assert json.loads(first.json)["batchId"] < (5 if compat.HAS_READ_LIMITS else 1)
     assert job.places() == [(index, at) for index in range(3) for at in range(200)]
     told = [record.message for record in caplog.records if f"topic {name}, 3 partitions" in record.message]
-    assert any("batch 1:" in line and "100 offsets read" in line for line in told)
+    if compat.HAS_READ_LIMITS:
+        assert any("batch 1:" in line and "100 offsets read" in line for line in told)
+    else:
+        assert ["batch 0:" in line for line in told] == [True]
 
 
 def test_a_recreated_topic_ends_the_query_with_what_happened_and_what_to_do(

@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
 
+from tests.spark.reading import needs_pushed_filters
+
 pytestmark = pytest.mark.timeout(300)
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 FIRST_US = 1_700_000_000_000_000
@@ -60,6 +62,7 @@ def test_a_schema_that_does_not_fit_names_the_column(spark: SparkSession, cluste
     assert fits.where("offset = 4").collect()[0]["value"]["delay"] == 4
 
 
+@needs_pushed_filters
 def test_conditions_are_pushed_down_where_asked_for_and_spark_allows_it(
     spark: SparkSession, cluster: LocalCluster, delays: str
 ) -> None:

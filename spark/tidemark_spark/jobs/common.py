@@ -24,6 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tidemark.client.cluster import BOOTSTRAP_VARIABLE
 from tidemark.model import TidemarkError
 
+from tidemark_spark.compat import finish_available_now
 from tidemark_spark.progress import measured, read_bytes
 from tidemark_spark.source import register
 
@@ -81,6 +82,7 @@ def read_stream(spark: SparkSession, arguments: argparse.Namespace, **options: s
         "startingOffsets": arguments.starting,
         **options,
     }
+    finish_available_now(spark)
     if arguments.max_offsets is not None:
         asked["maxOffsetsPerTrigger"] = str(arguments.max_offsets)
     return measured(spark.readStream.format("tidemark").options(**asked).load())
