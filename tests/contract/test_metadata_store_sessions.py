@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TypeVar
 
@@ -94,6 +95,30 @@ async def test_a_server_that_is_silent_holds_up_neither_calls_nor_the_stop(tmp_p
             os.kill(process.pid, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("takes_connections", [True, False], ids=["hung", "cut off"])
+async def test_a_session_outlives_the_silence_of_its_server_while_another_one_answers(
+    zookeeper: ZooKeeperProcess, takes_connections: bool
+) -> None:
+    async with (
+        SilencedServer(zookeeper.port, takes_connections) as one,
+        SilencedServer(zookeeper.port, takes_connections) as other,
+    ):
+        clock = SystemClock()
+        store = ZooKeeperMetadataStore(f"127.0.0.1:{one.port},127.0.0.1:{other.port}/silent", 3000, clock)
+        await store.start()
+        try:
+            for server in (one, other, one):  # it is connected to one of them
+                asked: list[asyncio.Task[object]] = []
+                async with server.silence():
+                    while not any(question.done() for question in asked):
+                        asked.append(asyncio.create_task(store.controller()))
+                        await asyncio.sleep(0.1)
+                        assert store.lease_valid_until_ms() > clock.now_ms()
+                await asyncio.gather(*asked)
+        finally:
+            await store.stop()
+
+
 async def test_a_process_that_slept_past_its_session_finds_its_lease_over_before_it_is_told(
     zookeeper: ZooKeeperProcess,
 ) -> None:
@@ -175,6 +200,76 @@ async def test_what_is_said_of_writes_is_true_while_the_server_is_killed_again_a
         assert version > 0
         assert unknown > 0
         await store.stop()
+
+
+class SilencedServer:
+    """An address of a server that can fall silent: packets vanish, connections stay, new ones are not made.
+
+    Args:
+        takes_connections: they are made, and nothing is said on them.
+    """
+
+    def __init__(self, target: int, takes_connections: bool) -> None:
+        self._target = target
+        self._takes_connections = takes_connections
+        self._speaks = asyncio.Event()
+        self._speaks.set()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> SilencedServer:
+        self._spawn(self._accept())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._listener.close()
+
+    @contextlib.asynccontextmanager
+    async def silence(self) -> AsyncIterator[None]:
+        """As long as this lasts."""
+        self._speaks.clear()
+        with contextlib.ExitStack() as waiting:
+            for _ in range(0 if self._takes_connections else 3):  # they fill the queue, and more are dropped
+                one = waiting.enter_context(socket.socket())
+                one.setblocking(False)
+                one.connect_ex(("127.0.0.1", self.port))
+            yield
+        self._speaks.set()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if not self._takes_connections:
+                await self._speaks.wait()
+            self._spawn(self._carry((await loop.sock_accept(self._listener))[0]))
+
+    async def _carry(self, near: socket.socket) -> None:
+        with near, socket.socket() as far:
+            far.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(far, ("127.0.0.1", self._target))
+            both = [asyncio.create_task(self._pump(*way)) for way in ((near, far), (far, near))]
+            try:
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in both:
+                    one.cancel()
+                await asyncio.gather(*both, return_exceptions=True)
+
+    async def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while data := await loop.sock_recv(source, 65536):
+            await self._speaks.wait()
+            await loop.sock_sendall(sink, data)
 
 
 async def once_it_answers(read: Callable[[], Awaitable[T]]) -> T:

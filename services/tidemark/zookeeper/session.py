@@ -26,13 +26,14 @@ from kazoo.exceptions import (
     SessionExpiredError,
     SessionMovedError,
 )
-from kazoo.protocol.serialization import Connect, Create
+from kazoo.protocol.serialization import Create
 from kazoo.protocol.states import KeeperState
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import Clock, StoreEvent
 from tidemark.zookeeper.multi_read import MultiRead
+from tidemark.zookeeper.servers import SILENCE_FRACTION, STEPS, Servers
 from tidemark.zookeeper.session_metrics import SessionTally
 from tidemark.zookeeper.session_port import NodeRead
 
@@ -98,7 +99,9 @@ class ZooKeeperSession:
         self._negotiated_timeout_ms = 0
         self._lease_until_ms = 0
         self._last_answered_send_ms = 0
-        self._pinging: asyncio.Task[None] | None = None
+        self._unanswered: dict[asyncio.Future[Any], None] = {}
+        """Requests in the order in which they were sent, which is that of their answers."""
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def session_id(self) -> int:
@@ -150,7 +153,7 @@ class ZooKeeperSession:
         loop = asyncio.get_running_loop()
         self._connected.clear()
         self._suspended = False
-        client = self._new_client(loop)
+        client, servers = self._new_client(loop)
         self._client = client
         try:
             client.start_async()
@@ -164,15 +167,16 @@ class ZooKeeperSession:
             raise
         self._answered(client, sent_ms)
         self._tally.connected(self._negotiated_timeout_ms)
-        self._pinging = asyncio.create_task(self._keep_alive(client), name="zookeeper keep-alive")
+        self._tasks = [
+            asyncio.create_task(self._keep_alive(client), name="zookeeper keep-alive"),
+            asyncio.create_task(self._leave_the_silent(client, servers), name="zookeeper silence"),
+        ]
 
     async def stop(self) -> None:
         """Close the session, which deletes its ephemeral nodes; again is fine."""
         self._lease_until_ms = 0
         self._tally.closed()
-        if self._pinging is not None:
-            self._pinging.cancel()
-            self._pinging = None
+        self._cancel_tasks()
         await self._discard()
 
     async def renew(self) -> None:
@@ -180,13 +184,19 @@ class ZooKeeperSession:
         await self.stop()
         await self.start()
 
-    def _new_client(self, loop: asyncio.AbstractEventLoop) -> Any:
+    def _cancel_tasks(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+
+    def _new_client(self, loop: asyncio.AbstractEventLoop) -> tuple[Any, Servers]:
         client = KazooClient(
             hosts=self._connect,
             timeout=self._session_timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_jitter": 0.1, "max_delay": 0.5},
             logger=_KAZOO_LOG,
         )
+        servers = Servers(client, self._session_timeout_ms)
 
         def on_loop(call: Callable[..., None], *arguments: object) -> None:
             try:
@@ -195,13 +205,11 @@ class ZooKeeperSession:
                 _log.debug("a ZooKeeper event came after the end of the event loop")
 
         def on_state(state: KazooState) -> None:
-            negotiated_ms = getattr(client, "negotiated_timeout_ms", 0)
             read_only = client.client_state == KeeperState.CONNECTED_RO
-            on_loop(self._on_state, client, state, negotiated_ms, read_only)
+            on_loop(self._on_state, client, state, servers.negotiated_timeout_ms, read_only)
 
-        _observe_negotiated_timeout(client)
         client.add_listener(on_state)
-        return client
+        return client, servers
 
     async def _discard(self) -> None:
         client, self._client = self._client, None
@@ -235,9 +243,7 @@ class ZooKeeperSession:
         client, self._client = self._client, None
         self._connected.clear()
         self._lease_until_ms = 0
-        if self._pinging is not None:
-            self._pinging.cancel()
-            self._pinging = None
+        self._cancel_tasks()
         _close_in_thread(client)
         self._tally.expired()
         _log.warning("the ZooKeeper session has expired", extra={"zookeeper": self._connect})
@@ -386,6 +392,7 @@ class ZooKeeperSession:
 
         sent_ms, began_s = self._clock.now_ms(), time.perf_counter()
         submit(client).rawlink(on_done)
+        self._unanswered[answer] = None
         try:
             value = await answer
         except asyncio.CancelledError:  # time is up
@@ -398,6 +405,8 @@ class ZooKeeperSession:
             self._tally.answered(time.perf_counter() - began_s)
             self._answered(client, sent_ms)
             raise
+        finally:
+            self._unanswered.pop(answer, None)
         self._tally.answered(time.perf_counter() - began_s)
         self._answered(client, sent_ms)
         return value
@@ -423,6 +432,18 @@ class ZooKeeperSession:
             else:
                 await asyncio.sleep((interval_ms - idle_ms) / 1000)
 
+    async def _leave_the_silent(self, client: Any, servers: Servers) -> None:
+        """Go to another server when this one owes an answer for long: the session can be kept there."""
+        oldest, steps = None, 0
+        while self._client is client:
+            await asyncio.sleep(max(self._negotiated_timeout_ms, 10) / 1000 / SILENCE_FRACTION / STEPS)
+            waiting = next(iter(self._unanswered), None) if self._connected.is_set() else None
+            steps = steps + 1 if waiting is not None and waiting is oldest else 0
+            oldest = waiting
+            if steps == STEPS:
+                servers.leave()
+                steps = 0
+
     def _unavailable(self, why: str, *, sent: bool = True) -> TidemarkError:
         return TidemarkError(
             ErrorCode.COORDINATION_UNAVAILABLE,
@@ -444,20 +465,6 @@ def _submitter(request: Any) -> Callable[[Any], Any]:
         return result
 
     return submit
-
-
-def _observe_negotiated_timeout(client: Any) -> None:
-    """Note what the server grants, before kazoo reports the connection: it keeps that to itself."""
-    connection = client._connection
-    invoke = connection._invoke
-
-    def observed(timeout: float, request: Any, xid: int | None = None) -> Any:
-        answer = invoke(timeout, request, xid)
-        if isinstance(request, Connect):
-            client.negotiated_timeout_ms = answer[0].time_out
-        return answer
-
-    connection._invoke = observed
 
 
 def _close_in_thread(client: Any) -> asyncio.Future[None]:

@@ -1,0 +1,77 @@
+"""How kazoo goes on to another server of the ensemble when one falls silent, while the session still lives.
+
+Left to itself kazoo takes any request that it sends for a sign of life, so that a silent server is left late or never,
+and then gives each server a whole session timeout to take a connection: one server behind a cut cable, and sessions
+end that two others would have kept. Here a silent server is left after a third of the session timeout, a connection is
+given up after a sixth of it, and the server that was tried last comes last. The lease (rule F1), five sixths, outlives
+that: a sixth until the next request is sent, a third and a little of silence, a sixth for a connection in vain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from kazoo.protocol.serialization import Connect
+
+_log = logging.getLogger(__name__)
+
+SILENCE_FRACTION: Final = 3
+_CONNECT_FRACTION: Final = 6
+_CONNECT_S_MIN: Final = 0.2
+STEPS: Final = 4
+"""A silence is counted in so many steps, so that a process that slept itself blames nobody."""
+
+
+class Servers:
+    """The way of one kazoo client to its servers. `leave` is for the event loop, the rest happens on kazoo's thread.
+
+    Attributes:
+        negotiated_timeout_ms: what the last server granted, known before kazoo reports the connection; 0 before.
+    """
+
+    def __init__(self, client: Any, session_timeout_ms: int) -> None:
+        self.negotiated_timeout_ms = 0
+        self._client = client
+        self._connection = connection = client._connection
+        self._connect_s = max(session_timeout_ms / 1000 / _CONNECT_FRACTION, _CONNECT_S_MIN)
+        self._answer_s = session_timeout_ms / 1000 / SILENCE_FRACTION
+        self._addresses: list[tuple[str, str, int]] = []
+        self._tried: tuple[str, int] | None = None
+        self._expand: Callable[[], list[tuple[str, str, int]]] = connection._expand_client_hosts
+        self._invoke: Callable[..., Any] = connection._invoke
+        self._connect: Callable[..., Any] = connection._connect
+        self._open: Callable[..., Any] = client.handler.create_connection
+        connection._expand_client_hosts = self._in_order
+        connection._invoke = self._asked
+        connection._connect = self._noted
+        client.handler.create_connection = self._opened
+
+    def leave(self) -> None:
+        """Break the connection off, if there is another server to go to; kazoo sees that and goes on."""
+        if len(self._addresses) < 2 or self._tried is None:
+            return
+        _log.warning("a ZooKeeper server is silent; trying another", extra={"server": "{}:{}".format(*self._tried)})
+        with contextlib.suppress(OSError, AttributeError):  # it has none, or not any more
+            self._connection._socket.shutdown(socket.SHUT_RDWR)
+
+    def _in_order(self) -> list[tuple[str, str, int]]:
+        self._addresses = sorted(self._expand(), key=lambda address: address[1:] == self._tried)
+        return self._addresses
+
+    def _noted(self, host: str, hostip: str, port: int) -> Any:
+        self._tried = (hostip, port)
+        return self._connect(host, hostip, port)
+
+    def _opened(self, *arguments: Any, timeout: float, **named: Any) -> Any:
+        return self._open(*arguments, timeout=min(timeout, self._connect_s), **named)
+
+    def _asked(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        if not isinstance(request, Connect):
+            return self._invoke(timeout, request, xid)
+        answer = self._invoke(min(timeout, self._answer_s) if len(self._addresses) > 1 else timeout, request, xid)
+        self.negotiated_timeout_ms = answer[0].time_out
+        return answer
