@@ -1,0 +1,1 @@
+"""A cluster over three "nodes" that are network namespaces of this machine, so that a whole node can be cut off."""
