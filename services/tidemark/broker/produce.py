@@ -30,6 +30,8 @@ from tidemark.v1 import broker_service_pb2 as pb
 
 STREAM_IN_FLIGHT_BYTES_MAX: Final = 32 << 20
 """A stream is not read on while so many bytes of it wait for their answer."""
+STREAM_UNREAD_MAX: Final = 10_000
+"""Nor while so many results wait for a client that does not read its answers."""
 _TIMEOUT_MAX_MS: Final = 5 * 60 * 1000
 _NONE: Final = Offset(-1)
 
@@ -82,6 +84,7 @@ class ProduceService:
         try:
             while (response := await stream.outbox.get()) is not None:
                 await context.write(response)
+                stream.written(response)
         finally:
             stream.closed = True
             self._streams.discard(stream)
@@ -241,13 +244,14 @@ class _Stream:
         self.closed = False
         self._open_calls = 0
         self._in_flight_bytes = 0
+        self._unread = 0
         self.reading = True
         self._has_room = asyncio.Event()
 
     @property
     def full(self) -> bool:
         """More would be too much."""
-        return self._in_flight_bytes >= STREAM_IN_FLIGHT_BYTES_MAX
+        return self._in_flight_bytes >= STREAM_IN_FLIGHT_BYTES_MAX or self._unread >= STREAM_UNREAD_MAX
 
     async def room(self) -> None:
         """Wait until more may be taken in."""
@@ -266,8 +270,14 @@ class _Stream:
         self._in_flight_bytes -= call.size_bytes
         self._has_room.set()
         if not self.closed:
+            self._unread += _results_in(response)
             self.outbox.put_nowait(response)
         self._maybe_close()
+
+    def written(self, response: pb.ProduceResponse) -> None:
+        """The client reads."""
+        self._unread -= _results_in(response)
+        self._has_room.set()
 
     def end_of_requests(self) -> None:
         """The client sends no more."""
@@ -278,6 +288,10 @@ class _Stream:
         """When everything is answered the stream ends."""
         if not self.reading and self._open_calls == 0:
             self.outbox.put_nowait(None)
+
+
+def _results_in(response: pb.ProduceResponse) -> int:
+    return 1 + len(response.partitions)
 
 
 def _as_refusal(error: Exception, partition: TopicPartition) -> TidemarkError:
