@@ -55,7 +55,7 @@ MACHINES: Final = Row(
         ),
         graph(
             "Open files",
-            "Share of the file descriptors that a process may open. Three a segment, one a connection.",
+            "Share of the file descriptors that a process may open: segments in use, and connections.",
             "percentunit",
             ('process_open_fds{C,component=~"broker|controller|admin"} / process_max_fds{C}', "{{instance}}"),
             steps=((None, GREEN), (0.8, RED)),
@@ -143,7 +143,7 @@ DISKS: Final = Row(
         ),
         graph(
             "Segments",
-            "Segments of all logs of a broker: each holds three files open.",
+            "Segments of all logs of a broker; those in use hold a file open each.",
             "short",
             ("sum by (instance) (tidemark_partition_log_segments{B})", "{{instance}}"),
         ),
