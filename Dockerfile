@@ -52,8 +52,8 @@ RUN sh /tmp/java.sh /opt/java/openjdk
 FROM requirements AS spark-requirements
 RUN if [ -f ca.crt ]; then export PIP_CERT=/src/ca.crt; fi \
  && /opt/tidemark/bin/pip install -q $(python3 requirements.py spark) -c constraints.txt
-COPY deploy/images/slim-spark.sh deploy/images/compile-zip.py ./
-RUN sh slim-spark.sh /opt/tidemark && /opt/tidemark/bin/python compile-zip.py /opt/tidemark/lib/python3*/site-packages/pyspark/python/lib/*.zip
+COPY deploy/images/slim-spark.sh spark/tidemark_spark/compile_pyspark.py ./
+RUN sh slim-spark.sh /opt/tidemark && /opt/tidemark/bin/python compile_pyspark.py
 
 # ---- tidemark-zookeeper: as the official image is used: zkServer.sh start-foreground, /conf/zoo.cfg, /data -----------
 FROM spark-requirements AS zookeeper-jars

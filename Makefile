@@ -95,6 +95,7 @@ $(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard proto/tidemar
 	fi; \
 	echo "installing pinned dependencies and generating stubs (a minute or two the first time)"; \
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]' -c constraints.txt; \
+	$(BIN)/python -m tidemark_spark.compile_pyspark >/dev/null; \
 	touch $(READY)
 
 prerequisites:
