@@ -69,7 +69,7 @@ _PARTS = (
     Part("charts", (_pytest_by_files("tests/charts"),), 120),
     Part("contract", (_pytest_by_files("tests/contract"),), 240),
     Part("integration", _INTEGRATION, 900),
-    Part("chaos", (_pytest("tests/chaos"),), 300),
+    Part("chaos", (_pytest_by_files("tests/chaos"),), 300),
     Part("spark", (_pytest("tests/spark"),), 240),
 )
 
