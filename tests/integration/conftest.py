@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tidemark.client import cluster as client_cluster
 from tidemark.local.cluster import LocalCluster
 from tidemark.local.zookeeper_process import ZooKeeperProcess
 
+from tests.integration import patience
 from tests.integration.hand_controller import Brokers, HandController, controller_of
 from tests.integration.warm_service import warm_services
 
@@ -45,8 +45,14 @@ def zookeeper(shared_zookeeper: ZooKeeperProcess) -> ZooKeeperProcess:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients believe soon that a topic is not there; for topics that never will be."""
-    monkeypatch.setattr(client_cluster, "TOPIC_PATIENCE_S", 1.0)
+    """Clients, the command among them, believe soon that a topic is not there; for topics that never will be."""
+    patience.with_topics(monkeypatch)
+
+
+@pytest.fixture
+def impatient_with_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients, the command among them, believe soon that no broker answers; for addresses where none is."""
+    patience.with_brokers(monkeypatch)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import pickle
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -37,6 +36,8 @@ from tidemark.client import (
     aio,
 )
 from tidemark.local.cluster import LocalCluster
+
+from tests.integration import warm_command
 
 IN_TIME_S = 15.0
 
@@ -185,6 +186,7 @@ def test_records_that_are_too_large(cluster: LocalCluster, style: Blocking, topi
     assert style.acknowledged(after).offset == 10
 
 
+@pytest.mark.usefixtures("impatient_with_brokers")
 def test_addresses_that_lead_nowhere_each_with_its_cause(style: Blocking) -> None:
     error = refused(
         BrokerNotAvailableError,
@@ -351,7 +353,7 @@ def test_the_command_line_says_the_code_in_one_line(cluster: LocalCluster) -> No
         (["group", "describe", "no-such-group"], "GROUP_NOT_FOUND"),
     ):
         ended = subprocess.run(
-            [sys.executable, "-m", "tidemark.cli.app", *command, "--bootstrap", cluster.bootstrap],
+            [*warm_command.command(), *command, "--bootstrap", cluster.bootstrap],
             capture_output=True,
             text=True,
             timeout=60,

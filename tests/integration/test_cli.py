@@ -143,8 +143,9 @@ def test_one_dead_broker_in_the_list_does_not_matter(cluster: LocalCluster) -> N
     assert (ended.status, ended.error) == (0, "")
 
 
+@pytest.mark.usefixtures("impatient_with_brokers")
 def test_a_cluster_that_is_not_there_is_one_line() -> None:
-    refused(tidemark(None, "topic", "list", "--bootstrap", "127.0.0.1:1", fresh=True), "BROKER_NOT_AVAILABLE")
+    refused(tidemark(None, "topic", "list", "--bootstrap", "127.0.0.1:1"), "BROKER_NOT_AVAILABLE")
     refused(tidemark(None, "topic", "list", "--admin", "127.0.0.1:1"), "BROKER_NOT_AVAILABLE")
 
 

@@ -28,6 +28,8 @@ from typing import Any, Final
 from tidemark.cli.without_pandas import keep_pandas_out
 from tidemark.local.process import ServiceProcess
 
+from tests.integration import patience
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 LAUNCHER: Final = Path(__file__).with_name("warm_launcher.py")
 READY_TIMEOUT_S: Final = 60.0
@@ -102,6 +104,7 @@ def _take_over(call: dict[str, Any], descriptors: list[int]) -> None:
     os.chdir(call["directory"])
     os.environ.clear()
     os.environ.update(call["environment"])
+    patience.as_told()
     sys.argv = ["tidemark", *call["arguments"]]
     random.seed()
 

@@ -1,0 +1,38 @@
+"""Clients that believe sooner than others that something is not there; for tests of what never will be."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import pytest
+from tidemark.client import cluster, ranges
+
+PATIENCE_S: Final = "1.0"
+_TOPICS: Final = "PATIENCE_WITH_TOPICS_S"
+_BROKERS: Final = "PATIENCE_WITH_BROKERS_S"
+
+
+def with_topics(patch: pytest.MonkeyPatch) -> None:
+    """Here, and in every warm command that is started."""
+    patch.setenv(_TOPICS, PATIENCE_S)
+    _take(patch)
+
+
+def with_brokers(patch: pytest.MonkeyPatch) -> None:
+    """The same; no broker that is there may be asked meanwhile: on a busy machine it may not answer so soon."""
+    patch.setenv(_BROKERS, PATIENCE_S)
+    _take(patch)
+
+
+def as_told() -> None:
+    """What the environment says, for good."""
+    _take(pytest.MonkeyPatch())
+
+
+def _take(patch: pytest.MonkeyPatch) -> None:
+    if _TOPICS in os.environ:
+        for module in (cluster, ranges):
+            patch.setattr(module, "TOPIC_PATIENCE_S", float(os.environ[_TOPICS]))
+    if _BROKERS in os.environ:
+        patch.setitem(cluster.Cluster.__init__.__kwdefaults__, "connect_timeout_s", float(os.environ[_BROKERS]))
