@@ -18,7 +18,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 _PYTHON = sys.executable
 _BIN = Path(_PYTHON).parent
-_WORKERS = ("--numprocesses=auto", "--maxprocesses=4")
+_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+_MOST_WORKERS = 4
 _TIMED_OUT = 124
 
 
@@ -44,12 +45,13 @@ def _pytest(*directories: str) -> tuple[str, ...]:
 
 def _pytest_on_every_core(*directories: str) -> tuple[str, ...]:
     """For tests that only compute, each by itself."""
-    return (*_pytest(*directories), *_WORKERS, "--dist=worksteal")
+    return (*_pytest(*directories), f"--numprocesses={min(_CORES, _MOST_WORKERS)}", "--dist=worksteal")
 
 
 def _pytest_by_files(directory: str) -> tuple[str, ...]:
     """For tests that mostly wait for processes: whole files go to one worker each, which has processes of its own."""
-    return (*_pytest(directory), *_WORKERS, "--dist=loadfile")
+    workers = min(_CORES + (_CORES + 1) // 2, _MOST_WORKERS)  # while one waits another computes
+    return (*_pytest(directory), f"--numprocesses={workers}", "--dist=loadfile")
 
 
 _LINT = (

@@ -9,7 +9,7 @@ from tidemark.local.cluster import LocalCluster
 
 from tests.integration.test_cli import refused, succeeds, tidemark
 
-QUICK = ("--warm-up", "0.5", "--duration", "2", "--message-size", "100")
+QUICK = ("--warm-up", "0.5", "--duration", "1", "--message-size", "100")
 
 
 def topics(cluster: LocalCluster) -> set[str]:
