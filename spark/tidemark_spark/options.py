@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tidemark_spark.addresses import ADDRESSES, parse_bootstrap
 from tidemark_spark.columns import Columns, parse_columns
 from tidemark_spark.places import EARLIEST, LATEST, Place, parse_json_object, parse_place
 
@@ -51,9 +52,9 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 """Of Spark's Kafka source: what they tune there has no counterpart here, so that a job may leave them in place."""
 _KAFKA_RACK: Final = "kafka.client.rack"
-_ADDRESSES: Final = ("tidemark.bootstrap", "kafka.bootstrap.servers")
 _DEADLINE_MS: Final = 60_000
-_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+_UNITS_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+"""As Spark's Kafka source has them: a number alone is milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Rea
     limit, least = given.get("maxoffsetspertrigger"), given.get("minoffsetspertrigger")
     most_a_task = given.get("maxrecordsperpartition")
     parsed = ReadOptions(
-        bootstrap=_bootstrap(given),
+        bootstrap=parse_bootstrap(given),
         columns=parse_columns(given),
         starting=starting,
         ending=ending,
@@ -159,7 +160,7 @@ def parse_schema_options(options: Mapping[str, str]) -> Columns:
 
 def _check_names(given: Mapping[str, str]) -> None:
     for name in given:
-        if name in _KNOWN or name in _ADDRESSES or name == _KAFKA_RACK:
+        if name in _KNOWN or name in ADDRESSES or name == _KAFKA_RACK:
             continue
         if name in _WITHOUT_EFFECT:
             _log.info("option %s of Spark's Kafka source has no effect on tidemark", name)
@@ -167,20 +168,6 @@ def _check_names(given: Mapping[str, str]) -> None:
             raise ValueError(f"tidemark has no option {name!r}: it sets up Kafka's own client; leave it out")
         else:
             raise ValueError(f"tidemark has no option {name!r}; it has {', '.join(sorted(_KNOWN.values()))}")
-
-
-def _bootstrap(given: Mapping[str, str]) -> str:
-    found = {name: given[name].strip() for name in _ADDRESSES if given.get(name, "").strip()}
-    if not found:
-        raise ValueError("option 'tidemark.bootstrap' is missing: host:port[,host:port...] of brokers")
-    if len(set(found.values())) > 1:
-        raise ValueError(f"options {' and '.join(map(repr, found))} name different brokers; leave one of them out")
-    name, text = next(iter(found.items()))
-    for address in text.split(","):
-        host, _, port = address.strip().rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ValueError(f"option {name!r}: {address.strip()!r} is not host:port")
-    return text
 
 
 def _topics(given: Mapping[str, str]) -> tuple[dict[str, frozenset[int] | None], re.Pattern[str] | None]:
@@ -252,7 +239,7 @@ def _boolean(name: str, text: str) -> bool:
 
 
 def _duration_ms(name: str, text: str) -> int:
-    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min|h)\s*", text.lower())
+    found = re.fullmatch(r"\s*(\d+)\s*(|ms|s|m|min|h|d)\s*", text.lower())
     if found is None:
-        raise ValueError(f"option {name!r} is {text!r}; want a duration, e.g. 15m, 30s or 500ms")
+        raise ValueError(f"option {name!r} is {text!r}; want a duration, e.g. 15m, 30s, 500ms, 2h or 1d")
     return int(found[1]) * _UNITS_MS[found[2]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,6 +12,8 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 """The high watermark when the query, or the micro-batch, is planned."""
 
+_TIMESTAMP_MAX_MS: Final = (2**63 - 1) // 1000
+"""Brokers count in microseconds, in 64 bits."""
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -68,7 +70,7 @@ def parse_place(given: Mapping[str, str], which: str, *, default: int, refused: 
     name = f"{which}Timestamp"
     text = given.get(name.lower())
     if text is not None:
-        if not text.strip().isdecimal():
+        if not text.strip().isdecimal() or int(text) > _TIMESTAMP_MAX_MS:
             raise ValueError(f"option {name!r} is {text!r}; want milliseconds since 1970, e.g. 1735689600000")
         return Place(name, default, timestamp_ms=int(text), young_is_latest=lenient)
     name = f"{which}OffsetsByTimestamp"
@@ -77,7 +79,7 @@ def parse_place(given: Mapping[str, str], which: str, *, default: int, refused: 
         times = _numbers(name, text, "milliseconds since 1970")
         for topic, partitions in times.items():
             for partition, time_ms in partitions.items():
-                if time_ms < 0:
+                if not 0 <= time_ms <= _TIMESTAMP_MAX_MS:
                     raise ValueError(
                         f"{name}[{topic!r}]['{partition}'] is {time_ms}; want milliseconds since 1970, from 0"
                     )
@@ -119,10 +121,19 @@ def _numbers(name: str, text: str, what: str) -> dict[str, dict[int, int]]:
     return found
 
 
+def _once(name: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, whose last entry of a name would otherwise silently count."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [one for one, _ in pairs]
+        raise ValueError(f"option {name!r} names {next(one for one in names if names.count(one) > 1)!r} twice")
+    return found
+
+
 def parse_json_object(name: str, text: str) -> dict[str, Any]:
     """The object that an option holds; raises ValueError that names the option."""
     try:
-        parsed = json.loads(text)
+        parsed = json.loads(text, object_pairs_hook=lambda pairs: _once(name, pairs))
     except json.JSONDecodeError as error:
         raise ValueError(f"option {name!r} is not JSON: {error}") from error
     if not isinstance(parsed, dict):

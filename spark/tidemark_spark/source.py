@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
 from pyspark.sql.types import StructType
@@ -22,7 +23,11 @@ NAME = "tidemark"
 
 def register(spark: SparkSession) -> None:
     """Make format("tidemark") known to a session that did not find `pyspark_tidemark` by itself."""
-    spark.dataSource.register(TidemarkDataSource)
+    try:
+        spark.dataSource.register(TidemarkDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # PySpark 4.0: it did
+            raise
 
 
 class TidemarkDataSource(DataSource):
@@ -49,10 +54,13 @@ class TidemarkDataSource(DataSource):
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A reader of micro-batches; the options are checked here, on the driver."""
-        from tidemark_spark.stream_reader import open_stream_reader
+        """A reader of micro-batches; what is wrong with the options is told when Spark first asks it for anything."""
+        from tidemark_spark.stream_reader import RefusedStreamReader, open_stream_reader
 
-        return open_stream_reader(parse_options(self.options, streaming=True), schema)
+        try:
+            return open_stream_reader(parse_options(self.options, streaming=True), schema)
+        except ValueError as error:
+            return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer; see docs/spark-writing.md for its options and columns."""

@@ -312,6 +312,28 @@ class PlainStreamReader(_Reader):
         return super().partitions(start, end)
 
 
+class RefusedStreamReader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc]
+    """Says at every call what was wrong with the options or the schema.
+
+    PySpark (4.0 to 4.3) hides what a `streamReader` raises behind an error of its own: it stops a reader that it never
+    got.
+    """
+
+    def __init__(self, error: ValueError) -> None:
+        self._error = error
+
+    def refuse(self, *_: Any) -> Any:
+        """Raise it."""
+        raise self._error
+
+    said: Any = refuse
+    initialOffset = latestOffset = partitions = read = said  # noqa: N815 - these names are Spark's
+    prepareForTriggerAvailableNow = getDefaultReadLimit = reportLatestOffset = commit = said  # noqa: N815
+
+    def stop(self) -> None:
+        """There is nothing to close."""
+
+
 def open_stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamReader:
     """That of the PySpark that is there."""
     return (LimitedStreamReader if compat.HAS_READ_LIMITS else PlainStreamReader)(options, schema)

@@ -15,8 +15,15 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from tidemark.client.settings import producer_settings
+from tidemark.model import TidemarkError
+
+from tidemark_spark.addresses import ADDRESSES, parse_bootstrap
 
 _PREFIXES: Final = ("tidemark.", "kafka.")
+
+_BESIDE: Final = frozenset({"topic", "deadlinems"})
+"""What is not the producer's."""
 
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "path", "queryname"})
 """Options of a streaming query that Spark shows to its sink too."""
@@ -81,24 +88,44 @@ class WriteOptions:
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """Options as Spark passes them, names in any case; raises ValueError with what would be right."""
     given = {name.lower(): value for name, value in options.items()}
-    settings: dict[str, Any] = {"batch_bytes": BATCH_BYTES}
-    for name, text in given.items():
-        if name in ("tidemark.bootstrap", "topic", "deadlinems") or name in _SPARKS_OWN | _OF_BOTH:
-            continue
-        setting = next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), "")
-        if setting not in _SETTINGS:
-            known = ["tidemark.bootstrap", "topic", "deadlineMs", *(f"tidemark.{known}" for known in _SETTINGS)]
-            raise ValueError(f"tidemark has no option {name!r} for writes; it has {', '.join(known)}")
-        keyword, parse = _SETTINGS[setting]
-        settings[keyword] = parse(name, text)
-    if not given.get("tidemark.bootstrap"):
-        raise ValueError("option 'tidemark.bootstrap' is missing: host:port[,host:port...] of brokers")
+    bootstrap = parse_bootstrap(given)
+    settings = _settings(given)
     topic = given.get("topic")
     if topic is not None and not topic.strip():
         raise ValueError("option 'topic' names no topic")
     deadline_ms = _number("deadlineMs", given.get("deadlinems", "120000"))
-    settings.setdefault("delivery_timeout_ms", max(1, deadline_ms))
-    return WriteOptions(given["tidemark.bootstrap"], topic and topic.strip(), settings, deadline_ms)
+    if deadline_ms < 1:
+        raise ValueError(f"option 'deadlineMs' is {given['deadlinems']!r}; want a whole number from 1")
+    settings.setdefault("delivery_timeout_ms", deadline_ms)
+    return WriteOptions(bootstrap, topic and topic.strip(), settings, deadline_ms)
+
+
+def _settings(given: Mapping[str, str]) -> dict[str, Any]:
+    """Keyword arguments of the producer; raises ValueError that names the option."""
+    settings: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for name, text in given.items():
+        if name in ADDRESSES or name in _BESIDE | _SPARKS_OWN | _OF_BOTH:
+            continue
+        setting = next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), "")
+        if setting not in _SETTINGS:
+            if name.startswith("kafka."):
+                raise ValueError(f"tidemark has no option {name!r} for writes: it sets up Kafka's client; leave it out")
+            known = ["tidemark.bootstrap", "topic", "deadlineMs", *(f"tidemark.{known}" for known in _SETTINGS)]
+            raise ValueError(f"tidemark has no option {name!r} for writes; it has {', '.join(known)}")
+        keyword, parse = _SETTINGS[setting]
+        value = parse(name, text)
+        if settings.setdefault(keyword, value) != value:
+            raise ValueError(f"options {names[keyword]!r} and {name!r} say different things; leave one of them out")
+        names[keyword] = name
+    settings.setdefault("batch_bytes", BATCH_BYTES)
+    try:
+        producer_settings(**settings)
+    except TidemarkError as error:
+        word, _, rest = error.message.partition(" ")
+        told = f"option {names[word]!r} {rest}" if word in names else error.message
+        raise ValueError(told) from error
+    return settings
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:

@@ -94,6 +94,20 @@ def test_a_wrong_place_is_told_with_its_option_and_partition(
         batch(spark, cluster, **{"subscribe": held, **options}).collect()
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"endingOffsets": "latest"}, "option 'endingOffsets' is for batch reads; this is a stream"),
+        ({"startingOffset": "earliest"}, "tidemark has no option 'startingoffset'"),
+    ],
+)
+def test_a_wrong_option_of_a_stream_is_told_by_the_query(
+    spark: SparkSession, cluster: LocalCluster, held: str, tmp_path: Path, options: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(PySparkException, match=sentence):
+        run_stream(spark, tmp_path, **{**of_held(cluster), **options})
+
+
 @pytest.fixture(scope="module")
 def held(cluster: LocalCluster) -> str:
     """Topic `held`, whose one partition holds offsets 0 to 10."""

@@ -21,6 +21,7 @@ from tidemark_spark.archive_layout import read_archive
 from tidemark_spark.jobs import archive, rollup
 
 from tests.spark.doomed_driver import archive_words, rollup_words
+from tests.spark.reading import needs_read_limits
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = 3000
@@ -73,6 +74,7 @@ def wait_until_in_mid_batch(process: subprocess.Popen[bytes], log: Path, checkpo
         time.sleep(0.05)
 
 
+@needs_read_limits
 @pytest.mark.timeout(420)
 def test_an_archive_and_a_rollup_are_whole_although_their_driver_was_killed_in_mid_query(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path

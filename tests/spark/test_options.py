@@ -69,6 +69,14 @@ def test_a_kafka_job_moves_with_its_options() -> None:
     assert (options.max_offsets, options.min_offsets, options.max_delay_ms) == (1000, 10, 120_000)
 
 
+@pytest.mark.parametrize(
+    ("text", "delay_ms"),
+    [("250", 250), ("250ms", 250), ("3s", 3000), ("2min", 120_000), ("1H", 3_600_000), ("1d", 86_400_000)],
+)
+def test_a_delay_is_written_as_for_sparks_kafka_source(text: str, delay_ms: int) -> None:
+    assert parse_options({**FLIGHTS, "maxTriggerDelay": text}, streaming=True).max_delay_ms == delay_ms
+
+
 def test_a_time_is_the_first_offset_at_or_after_it_and_the_end_where_nothing_is_so_young() -> None:
     times = {"startingOffsetsByTimestamp": '{"flights": {"0": 5}}', "endingTimestamp": "9"}
     options = parse_options({**FLIGHTS, **times})
@@ -153,6 +161,9 @@ def test_splitting_covers_every_offset_once_in_order(least: int, lengths: list[i
         ({**FLIGHTS, "startingOffsets": '{"flights": {"0": 1}'}, "is not JSON"),
         ({**FLIGHTS, "startingOffsets": '{"trains": {"0": 1}}'}, "trains"),
         ({**BOOTSTRAP, "assign": '{"flights": [true]}'}, "want a list of partitions"),
+        ({**FLIGHTS, "startingOffsets": '{"flights": {"0": 1, "0": 2}}'}, "'startingOffsets' names '0' twice"),
+        ({**BOOTSTRAP, "assign": '{"flights": [0], "flights": [1]}'}, "'assign' names 'flights' twice"),
+        ({**FLIGHTS, "startingTimestamp": "9" * 17}, "'startingTimestamp' is '99999999999999999'; want milliseconds"),
         ({**FLIGHTS, "minPartitions": "0"}, "want a whole number from 1"),
         ({**FLIGHTS, "includeHeaders": "yes"}, "want true or false"),
         ({**FLIGHTS, "failOnDataLoss": "maybe"}, "want true or false"),
@@ -185,6 +196,10 @@ def test_offsets_that_the_topic_does_not_hold_are_refused(options: dict[str, str
         ({"maxOffsetsPerTrigger": "0"}, "want a whole number from 1"),
         ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "minOffsetsPerTrigger 6 is above"),
         ({"maxTriggerDelay": "soon"}, "want a duration"),
+        (
+            {"startingOffsetsByTimestamp": '{"flights": {"0": 99999999999999999}}'},
+            "want milliseconds since 1970, from 0",
+        ),
     ],
 )
 def test_a_wrong_option_of_a_stream_is_refused_with_what_would_be_right(options: dict[str, str], sentence: str) -> None:

@@ -19,6 +19,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from tidemark.client import AdminClient, Consumer, ConsumerRecord, Producer
 from tidemark.local.cluster import LocalCluster, broker_name
+from tidemark_spark import compat
 from tidemark_spark.archive_layout import Files, landed_files, read_archive, read_manifests
 from tidemark_spark.jobs import archive, audit, replay, rollup
 
@@ -100,8 +101,9 @@ def archived(spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path_fa
         assert archive.run(spark, arguments_of(archive, *words)) == 0
     found = re.fullmatch(rf"archived (\d+) records of sales, (\d+) bytes, in {root}\n", output.getvalue())
     assert found is not None
-    assert 0 < int(found[1]) <= COUNT - 150
-    assert int(found[2]) > 20 * int(found[1])
+    if compat.HAS_READ_LIMITS:  # else a run's first micro-batch takes all there is
+        assert 0 < int(found[1]) <= COUNT - 150
+        assert int(found[2]) > 20 * int(found[1])
     return root
 
 
@@ -270,7 +272,8 @@ def test_a_rollup_with_updates_has_every_window_and_its_last_record_has_all(
     told = [(record.key, json.loads(record.value or b"")["sold"]) for record in records(cluster, "rolled-up-live")]
     expected = Counter((FIRST_US + n * STEP_US) // 1_800_000_000 for n in range(COUNT) if n % 100 != 7)
     assert sorted(dict(told).values()) == sorted(expected.values())
-    assert len(told) > len(expected), "a window that two micro-batches added to is told twice"
+    if compat.HAS_READ_LIMITS:
+        assert len(told) > len(expected), "a window that two micro-batches added to is told twice"
 
 
 @pytest.mark.parametrize("name", NAMES)

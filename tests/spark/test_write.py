@@ -96,7 +96,7 @@ def test_rows_go_to_the_topic_and_partition_they_name_in_their_order(
             {"topic": "written"},
             "UNKNOWN_PARTITION: topic written has no",
         ),
-        (["'x' as value"], {"topic": "written", "tidemark.acks": "most"}, "acks is 'most'"),
+        (["'x' as value"], {"topic": "written", "tidemark.acks": "most"}, "option 'tidemark.acks' is 'most'"),
         (
             ["'x' as value"],
             {"topic": "written", "tidemark.bootstrap": "127.0.0.1:1", "deadlineMs": "500"},

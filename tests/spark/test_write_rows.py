@@ -43,6 +43,11 @@ def test_options_are_kafkas_and_are_read_in_any_case_and_with_either_prefix() ->
     assert options.settings == {"acks": "all", "batch_bytes": 65536, "delivery_timeout_ms": 120_000}
 
 
+def test_the_address_may_have_the_name_that_it_has_for_sparks_kafka_sink() -> None:
+    options = parse_write_options({"kafka.bootstrap.servers": "127.0.0.1:9192", "kafka.acks": "all", "topic": "rows"})
+    assert (options.bootstrap, options.topic) == ("127.0.0.1:9192", "rows")
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -51,7 +56,20 @@ def test_options_are_kafkas_and_are_read_in_any_case_and_with_either_prefix() ->
         ({**BOOTSTRAP, "topic": " "}, "'topic' names no topic"),
         ({**BOOTSTRAP, "tidemark.batch.size": "64k"}, "'tidemark.batch.size' is '64k'; want a whole number"),
         ({**BOOTSTRAP, "kafka.transactional.id": "t"}, "no option 'kafka.transactional.id'"),
+        ({**BOOTSTRAP, "kafka.linger.ms": "5"}, "no option 'kafka.linger.ms' for writes: it sets up Kafka's client"),
         ({**BOOTSTRAP, "tidemark.enable.idempotence": "yes"}, "want true or false"),
+        ({"tidemark.bootstrap": "localhost"}, "option 'tidemark.bootstrap': 'localhost' is not host:port"),
+        ({**BOOTSTRAP, "kafka.bootstrap.servers": "other:9092"}, "name different brokers"),
+        ({**BOOTSTRAP, "deadlineMs": "0"}, "'deadlineMs' is '0'; want a whole number from 1"),
+        ({**BOOTSTRAP, "kafka.compression.type": "gzip"}, "option 'kafka.compression.type' is 'gzip': want none, lz4"),
+        ({**BOOTSTRAP, "kafka.acks": "2"}, "option 'kafka.acks' is '2': want 0, 1 or 'all'"),
+        ({**BOOTSTRAP, "tidemark.max.in.flight.requests.per.connection": "9"}, "per.connection' is 9: want 1 to 5"),
+        ({**BOOTSTRAP, "tidemark.batch.size": "0"}, "option 'tidemark.batch.size' is 0: want 1 to"),
+        ({**BOOTSTRAP, "kafka.acks": "1", "kafka.enable.idempotence": "true"}, "idempotence needs acks='all', not '1'"),
+        (
+            {**BOOTSTRAP, "tidemark.acks": "all", "kafka.acks": "0"},
+            "options 'tidemark.acks' and 'kafka.acks' say different things",
+        ),
     ],
 )
 def test_a_wrong_option_is_refused_with_what_would_be_right(options: dict[str, str], sentence: str) -> None:
