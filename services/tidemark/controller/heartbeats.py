@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 _RECONNECT_S: Final = 0.2
 _REPEATED_S: Final = 0.05
 """Before the one reconnect, if the stream broke as soon as it was up."""
+_SILENCE_S: Final = 0.8
+"""An attempt to connect that fails only now was not refused: nobody answers there."""
 
 Submit = Callable[[ControllerEvent], None]
 
@@ -89,16 +91,22 @@ class Heartbeats:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _watch(self, broker: BrokerRegistration) -> None:
-        """A missed deadline is a suspicion; a stream that was up and broke gets one reconnect at once first."""
+        """A missed deadline is a suspicion; a stream that was up and broke gets one reconnect at once first.
+
+        So a controller that has just come to office waits no longer for a broker that was cut off with its predecessor.
+        """
         failures = 0
         while True:
             began_s = time.monotonic()
             ending = await self._one_stream(broker)
+            took_s = time.monotonic() - began_s
+            if ending is _Ending.REFUSED and took_s > _SILENCE_S:
+                ending = _Ending.MISSED_DEADLINE
             failures = 1 if ending is _Ending.BROKE else failures + 1
             if failures >= 2 or ending is _Ending.MISSED_DEADLINE:
                 self._submit(BrokerSuspected(broker.broker_id, broker.broker_epoch))
                 await asyncio.sleep(_RECONNECT_S)
-            elif time.monotonic() - began_s < _RECONNECT_S:
+            elif took_s < _RECONNECT_S:
                 await asyncio.sleep(_REPEATED_S)
 
     async def _one_stream(self, broker: BrokerRegistration) -> _Ending:
