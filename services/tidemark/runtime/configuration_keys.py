@@ -34,8 +34,15 @@ def _topic_choice(name: str, choices: tuple[str, ...], doc: str) -> ConfigKey:
 
 _COMMON: Final = (
     ConfigKey("zookeeper.connect", Kind.STRING, _ALL, None, "ZooKeeper's addresses: host:port[,host:port...][/chroot]"),
-    whole_number(
-        "zookeeper.session.timeout.ms", _ALL, 6000, "ms", "Silence after which ZooKeeper ends our session", minimum=1
+    ConfigKey(
+        "zookeeper.session.timeout.ms",
+        Kind.INT,
+        _ALL,
+        "6000",
+        "Silence after which ZooKeeper ends our session",
+        unit="ms",
+        minimum=1,
+        defaults=(("controller", "4000"),),  # another one takes over then, which is cheap
     ),
     ConfigKey(
         "listeners",
