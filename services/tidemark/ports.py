@@ -327,7 +327,7 @@ class MetadataStore(Protocol):
     ) -> Mapping[TopicPartition, VersionedState]:
         """Those that exist, pipelined; `sync` first where asked.
 
-        One whose node cannot be understood is left out, and added to `unreadable`.
+        One whose node cannot be understood, or was deleted by hand, is left out, and added to `unreadable`.
         """
 
     async def write_states(self, term: ControllerTerm, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:

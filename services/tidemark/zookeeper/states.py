@@ -10,7 +10,7 @@ from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicParti
 from tidemark.ports import ControllerTerm, StateWrite, WriteOutcome, WriteResult
 from tidemark.zookeeper import codecs, paths, requested_elections
 from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, batches, commit
-from tidemark.zookeeper.session_port import Session
+from tidemark.zookeeper.session_port import NodeRead, Session
 from tidemark.zookeeper.topics import not_active, term_check
 
 _LEADER_READS_MAX: Final = 100
@@ -25,22 +25,58 @@ _UNKNOWN = WriteResult(WriteOutcome.UNKNOWN)
 async def read(
     session: Session, partitions: Sequence[TopicPartition], unreadable: set[TopicPartition] | None
 ) -> Mapping[TopicPartition, VersionedState]:
-    """Those that exist; what cannot be understood is logged, left out and added to `unreadable`."""
+    """Those that exist; what cannot be understood, or is gone, is logged, left out and added to `unreadable`."""
     nodes = await session.read_many([paths.state(partition) for partition in partitions])
     found = {}
+    missing = []
     for number, (partition, node) in enumerate(zip(partitions, nodes, strict=True)):
         if number % _SLICE == _SLICE - 1:
             await session.give_way()
         if node is None:
+            missing.append(partition)
             continue
-        try:
-            state = codecs.decode_state(paths.state(partition), node[0])
-        except TidemarkError as error:
-            _log.error("state skipped: its node cannot be read", extra={"why": error.message})
-            if unreadable is not None:
+        state = _understood(partition, node, unreadable)
+        if state is not None:
+            found[partition] = state
+    if missing and unreadable is not None:
+        found |= await _read_missing(session, missing, unreadable)
+    return found
+
+
+def _understood(
+    partition: TopicPartition, node: NodeRead, unreadable: set[TopicPartition] | None
+) -> VersionedState | None:
+    try:
+        state = codecs.decode_state(paths.state(partition), node[0])
+    except TidemarkError as error:
+        _log.error("state skipped: its node cannot be read", extra={"why": error.message})
+        if unreadable is not None:
+            unreadable.add(partition)
+        return None
+    return VersionedState(state, node[1].version)
+
+
+async def _read_missing(
+    session: Session, partitions: Sequence[TopicPartition], unreadable: set[TopicPartition]
+) -> dict[TopicPartition, VersionedState]:
+    """A new partition has no nodes at all: its state and the node above it are made in one multi. Where only the state
+    is missing somebody has deleted it, and the replicas are as much somebody's as before."""
+    found: dict[TopicPartition, VersionedState] = {}
+    for start in range(0, len(partitions), _LEADER_READS_MAX):
+        some = partitions[start : start + _LEADER_READS_MAX]
+        both = await session.read_many(
+            [path for partition in some for path in (paths.partition(partition), paths.state(partition))]
+        )
+        for partition, above, node in zip(some, both[::2], both[1::2], strict=True):
+            state = None if node is None else _understood(partition, node, unreadable)
+            if state is not None:
+                found[partition] = state
+            elif above is not None and node is None:
                 unreadable.add(partition)
-            continue
-        found[partition] = VersionedState(state, node[1].version)
+                _log.error(
+                    "state skipped: its node is gone; put it back as it was, or delete the topic",
+                    extra={"partition": str(partition), "path": paths.state(partition)},
+                )
     return found
 
 

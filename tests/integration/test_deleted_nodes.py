@@ -1,0 +1,72 @@
+"""Nodes that somebody has deleted by hand: no replica is set aside for it, and what is put back is led again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from tidemark.client import AdminClient, Consumer, Producer
+from tidemark.local.cluster import LocalCluster, controller_name
+from tidemark.model import TidemarkError
+
+STATE = "/brokers/topics/hurt/0/leaderAndISR"
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path, brokers=2, controllers=2) as started:
+        yield started
+
+
+@pytest.fixture
+def zookeeper(mine: LocalCluster) -> Iterator[KazooClient]:
+    client = KazooClient(mine.zookeeper.connect)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+def wait_for(done: Callable[[], bool], what: str) -> None:
+    until_s = time.monotonic() + WAIT_S
+    while True:
+        try:
+            if done():
+                return
+        except TidemarkError:
+            pass
+        assert time.monotonic() < until_s, what
+        time.sleep(0.1)
+
+
+def test_a_partition_whose_state_is_deleted_keeps_its_records_under_the_next_controller(
+    mine: LocalCluster, zookeeper: KazooClient
+) -> None:
+    with AdminClient(mine.admin_address) as admin:
+        for name in ("hurt", "well"):
+            admin.create_topic(name, partitions=1, replication_factor=2, configs={"min.insync.replicas": "1"})
+        with Producer(mine.bootstrap) as producer:
+            for name in ("hurt", "well"):
+                producer.send(name, b"kept").result()
+        state, _ = zookeeper.get(STATE)
+        zookeeper.delete(STATE)
+
+        active = controller_name(admin.describe_cluster().view.controller_id - 100)
+        mine.kill(active)
+        admin.create_topic("by-the-next-one", partitions=2, replication_factor=2)
+        mine.restart("broker-0")
+        wait_for(
+            lambda: len(admin.describe_topics(["well"])[0].partitions[0].in_sync_replicas) == 2, "the other is well"
+        )
+        for broker in range(2):
+            assert (mine.directory / f"broker-{broker}" / "hurt-0").is_dir(), f"broker {broker} has set nothing aside"
+
+        zookeeper.create(STATE, state)
+        wait_for(lambda: len(admin.describe_topics(["hurt"])[0].partitions[0].in_sync_replicas) == 2, "in sync again")
+    with Consumer(mine.bootstrap) as consumer:
+        consumer.assign("hurt", start="earliest")
+        assert next(iter(consumer)).value == b"kept"
