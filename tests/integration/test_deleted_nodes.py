@@ -70,3 +70,24 @@ def test_a_partition_whose_state_is_deleted_keeps_its_records_under_the_next_con
     with Consumer(mine.bootstrap) as consumer:
         consumer.assign("hurt", start="earliest")
         assert next(iter(consumer)).value == b"kept"
+
+
+def test_a_broker_whose_registration_is_deleted_takes_part_again(mine: LocalCluster, zookeeper: KazooClient) -> None:
+    with AdminClient(mine.admin_address) as admin, Producer(mine.bootstrap) as producer:
+        admin.create_topic("led", partitions=4, replication_factor=2, configs={"min.insync.replicas": "1"})
+        for partition in range(4):
+            producer.send("led", b"before", partition=partition).result()
+        zookeeper.delete("/brokers/ids/0")
+        for partition in range(4):
+            producer.send("led", b"after", partition=partition).result()
+
+        def whole() -> bool:
+            partitions = admin.describe_topics(["led"])[0].partitions
+            return all(set(one.in_sync_replicas) == {0, 1} for one in partitions.values())
+
+        wait_for(lambda: zookeeper.exists("/brokers/ids/0") is not None, "registered again")
+        wait_for(whole, "in sync again")
+    with Consumer(mine.bootstrap) as consumer:
+        consumer.assign("led", start="earliest")
+        records = iter(consumer)
+        assert sorted(next(records).value for _ in range(8)) == [b"after"] * 4 + [b"before"] * 4

@@ -1,4 +1,5 @@
-"""This broker in ZooKeeper: registered at the start, and anew when its session has expired (rules T1, Z3, E5, F2)."""
+"""This broker in ZooKeeper: registered at the start, and anew when its session has expired or somebody has deleted its
+node (rules T1, Z3, E5, F2)."""
 
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ from tidemark.storage.manager import LogManager
 
 UNREGISTERED: Final = BrokerEpoch(-1)
 _RETRY_S: Final = 0.3
+_LOOK_S: Final = 5.0
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 _log = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class Registration:
     Args:
         on_epoch: told of every new broker epoch before the core is, and of -1 as soon as a session has expired.
         trust_boot_id: `log.dirs.trust.boot.id`.
+        look_s: how often it is looked whether the node is still there.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Registration:
         on_epoch: Callable[[BrokerEpoch], None],
         *,
         trust_boot_id: bool,
+        look_s: float = _LOOK_S,
     ) -> None:
         self.broker_epoch = UNREGISTERED
         """Of the last confirmed registration, also after its session has expired."""
@@ -67,34 +71,62 @@ class Registration:
         self._driver = driver
         self._on_epoch = on_epoch
         self._trust_boot_id = trust_boot_id
+        self._look_s = look_s
         self._expired = asyncio.Event()
+        self._lost = asyncio.Event()
         self._judged: tuple[RegistrationVerdict, frozenset[str]] | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         store.listen(self._on_store_event)
 
     async def start(self) -> None:
         """Register, waiting for ZooKeeper as long as it takes; raises BROKER_ID_TAKEN or STORAGE_ERROR."""
         await self._register()
-        self._keeper = asyncio.create_task(self._keep(), name="registration")
-        self._keeper.add_done_callback(self._on_end)
+        for name, work in (("registration", self._keep()), ("look at the registration", self._look())):
+            task = asyncio.create_task(work, name=name)
+            task.add_done_callback(self._on_end)
+            self._tasks.append(task)
 
     async def stop(self) -> None:
         """Register no more."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     def _on_store_event(self, event: StoreEvent) -> None:
         if event is StoreEvent.SESSION_EXPIRED:
-            # At once: whatever was led is led no more before anything else happens (rule F2).
             self._expired.set()
-            self._on_epoch(UNREGISTERED)
-            self._driver.submit(SessionExpired())
+            self._lead_nothing()
+
+    def _lead_nothing(self) -> None:
+        """At once: whatever was led is led no more before anything else happens (rule F2)."""
+        self._lost.set()
+        self._on_epoch(UNREGISTERED)
+        self._driver.submit(SessionExpired())
 
     async def _keep(self) -> None:
         while True:
-            await self._expired.wait()
+            await self._lost.wait()
             await self._register()
+            self._lost.clear()
+
+    async def _look(self) -> None:
+        """A node that was deleted by hand ends no session: to everybody else this broker has failed, and it would never
+        take part again."""
+        while True:
+            await asyncio.sleep(self._look_s)
+            if self._lost.is_set():
+                continue
+            broker_epoch = self.broker_epoch
+            try:
+                live = await self._store.live_brokers()
+            except TidemarkError as error:
+                _log.debug("not looked for the registration", extra={"why": error.message})
+                continue
+            known = live.get(self._identity.broker_id)
+            if known is None and not self._lost.is_set() and self.broker_epoch == broker_epoch:
+                _log.error("the registration is gone from ZooKeeper while the session lives: registering anew")
+                self._lead_nothing()
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

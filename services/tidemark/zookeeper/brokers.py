@@ -43,14 +43,14 @@ async def register(
         found = await session.get(paths.broker(broker_id))
         delete_old = False
         if found is not None:
-            old = codecs.decode_registration(paths.broker(broker_id), found[0], broker_id)
+            old = _understood(found[0], broker_id)
             if found[1].ephemeralOwner == session.session_id:
-                if replace(old, broker_epoch=registration.broker_epoch) == registration:
+                if old is not None and replace(old, broker_epoch=registration.broker_epoch) == registration:
                     return old.broker_epoch  # an earlier attempt whose answer was lost
                 delete_old = True
-            elif _must_wait(old, registration, locked_directory_ids):
+            elif old is None or _must_wait(old, registration, locked_directory_ids):
                 if session.now_ms() >= deadline_ms:
-                    raise _taken(old, "its directories are in use under another boot of a machine")
+                    raise _taken(broker_id, old, "its directories are in use under another boot of a machine")
                 await session.pause()
                 continue
             else:
@@ -74,11 +74,27 @@ async def register(
 def _must_wait(old: BrokerRegistration, registration: BrokerRegistration, locked_directory_ids: frozenset[str]) -> bool:
     """Whether the old session must end by itself; raises BROKER_ID_TAKEN where waiting would not help."""
     if not locked_directory_ids & set(old.directory_ids):
-        raise _taken(old, "it shares no log directory with us")
+        raise _taken(old.broker_id, old, "it shares no log directory with us")
     return old.boot_id != registration.boot_id
 
 
-def _taken(old: BrokerRegistration, why: str) -> TidemarkError:
+def _understood(data: bytes, broker_id: BrokerId) -> BrokerRegistration | None:
+    """None: what lies there says nothing of whose it is, and only the end of its session takes it away."""
+    try:
+        return codecs.decode_registration(paths.broker(broker_id), data, broker_id)
+    except TidemarkError as error:
+        _log.error("a registration cannot be read", extra={"broker": broker_id, "why": error.message})
+        return None
+
+
+def _taken(broker_id: BrokerId, old: BrokerRegistration | None, why: str) -> TidemarkError:
+    if old is None:
+        return TidemarkError(
+            ErrorCode.BROKER_ID_TAKEN,
+            f"{paths.broker(broker_id)} cannot be read, and the session that it belongs to goes on: stop the broker "
+            f"that has it, or delete the node",
+            {"broker_id": str(broker_id)},
+        )
     return TidemarkError(
         ErrorCode.BROKER_ID_TAKEN,
         f"broker.id {old.broker_id} is registered by {old.host}:{old.port}, and {why}; "

@@ -39,7 +39,9 @@ class RecordingCore(BrokerCore):
 class Process:
     """One start of a broker, as far as registration goes."""
 
-    def __init__(self, store: FakeMetadataStore, directory: Path, *, trust_boot_id: bool = True) -> None:
+    def __init__(
+        self, store: FakeMetadataStore, directory: Path, *, trust_boot_id: bool = True, look_s: float = 5.0
+    ) -> None:
         self.store = store
         self.core = RecordingCore()
         self.epochs: list[BrokerEpoch] = []
@@ -52,6 +54,7 @@ class Process:
             self.driver,
             self.epochs.append,
             trust_boot_id=trust_boot_id,
+            look_s=look_s,
         )
 
     async def kill(self) -> None:
@@ -73,10 +76,10 @@ class Machine:
         self.directory = directory
         self._processes: list[Process] = []
 
-    async def start(self, *, trust_boot_id: bool = True) -> Process:
+    async def start(self, *, trust_boot_id: bool = True, look_s: float = 5.0) -> Process:
         store = self.zookeeper.store()
         await store.start()
-        process = Process(store, self.directory, trust_boot_id=trust_boot_id)
+        process = Process(store, self.directory, trust_boot_id=trust_boot_id, look_s=look_s)
         self._processes.append(process)
         await process.registration.start()
         return process
