@@ -90,7 +90,7 @@ def dev(
     # Only here: it needs the server's packages and PySpark's jars, which other commands do without.
     from tidemark.local import dev as local_dev
 
-    raise typer.Exit(local_dev.run(directory, brokers=brokers, controllers=controllers, free_ports=free_ports))
+    local_dev.run(directory, brokers=brokers, controllers=controllers, free_ports=free_ports)
 
 
 def main() -> None:

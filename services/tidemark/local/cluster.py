@@ -13,6 +13,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tidemark.local.directory import HeldDirectory
 from tidemark.local.ports import HOST, HeldPorts
 from tidemark.local.process import ServiceProcess
 from tidemark.local.zookeeper_process import ZooKeeperProcess
@@ -87,6 +88,7 @@ class LocalCluster:
         self._environment = dict(environment or {})
         self._launchers = dict(launchers or {})
         self._ports = HeldPorts()
+        self._held = HeldDirectory(self.directory)
         self._zookeeper: ZooKeeperProcess | None = None
         self._services: dict[str, ServiceProcess] = {}
 
@@ -127,9 +129,11 @@ class LocalCluster:
         """Start everything and wait until every service says SERVING; gives nothing half-started.
 
         Raises:
-            TidemarkError: with the tail of the log of the service that ended or did not serve in time.
+            TidemarkError: the directory or a port cannot be used; or with the tail of the log of the service that
+                ended or did not serve in time.
         """
         assert self._zookeeper is None, "started already"
+        self._held.take()
         try:
             self._take_ports()
             self._zookeeper = ZooKeeperProcess(self.directory / ZOOKEEPER, self._fixed.get(ZOOKEEPER))
@@ -165,6 +169,7 @@ class LocalCluster:
             self._zookeeper.kill()
             self._zookeeper = None
         self._ports.release()
+        self._held.release()
 
     def kill(self, name: str) -> None:
         """kill -9 one service."""

@@ -15,7 +15,6 @@ from rich.live import Live
 from rich.table import Table
 
 from tidemark.local.cluster import LocalCluster, fixed_ports
-from tidemark.model import TidemarkError
 
 DEFAULT_DIRECTORY: Final = Path(".tidemark-dev")
 
@@ -29,7 +28,7 @@ def run(
     controllers: int = 2,
     free_ports: bool = False,
     console: Console | None = None,
-) -> int:
+) -> None:
     """Start a cluster, show it until SIGINT or SIGTERM, stop it in order.
 
     Args:
@@ -39,29 +38,23 @@ def run(
         free_ports: whatever ports are free, instead of 9192, 9202, ... for brokers and 9194 for admin.
         console: where to write; default: stdout.
 
-    Returns:
-        exit status: 0 after a clean stop, 1 when the cluster did not start or did not stop cleanly.
+    Raises:
+        TidemarkError: the cluster did not start, or did not stop cleanly.
     """
     out = console or Console()
     ports = None if free_ports else fixed_ports(brokers, controllers)
     cluster = LocalCluster(directory, brokers=brokers, controllers=controllers, ports=ports)
-    try:
-        with _sigterm_as_interrupt():
-            started_s = time.monotonic()
-            try:
-                with out.status(f"starting {brokers} brokers, {controllers} controllers, admin and ZooKeeper"):
-                    cluster.start()
-                out.print(f"ready in {time.monotonic() - started_s:.1f} s; data in {cluster.directory}")
-                _show_next_steps(out, cluster)
-                _watch(out, cluster)
-            except KeyboardInterrupt:
-                out.print("stopping")
-                _stop(cluster)
-    except TidemarkError as error:
-        out.print(f"[red]{error.code}[/red]: ", end="")
-        out.print(error.message, markup=False, highlight=False)
-        return 1
-    return 0
+    with _sigterm_as_interrupt():
+        started_s = time.monotonic()
+        try:
+            with out.status(f"starting {brokers} brokers, {controllers} controllers, admin and ZooKeeper"):
+                cluster.start()
+            out.print(f"ready in {time.monotonic() - started_s:.1f} s; data in {cluster.directory}")
+            _show_next_steps(out, cluster)
+            _watch(out, cluster)
+        except KeyboardInterrupt:
+            out.print("stopping")
+            _stop(cluster)
 
 
 def _show_next_steps(out: Console, cluster: LocalCluster) -> None:

@@ -31,7 +31,8 @@ class HeldPorts:
             return self._ports[name]
         if port and _answers(port):
             raise TidemarkError(
-                ErrorCode.INVALID_CONFIG, f"port {port} for {name} is taken; is another cluster running?"
+                ErrorCode.INVALID_CONFIG,
+                f"port {port} for {name} is taken; stop what listens there, or take --free-ports",
             )
         holder = socket.socket()
         try:
