@@ -277,7 +277,7 @@ async def test_a_name_is_given_once_and_the_loser_changes_nothing(cluster: Clust
 
 
 async def test_a_topic_too_large_for_a_node_is_refused_with_the_number_that_fits(cluster: Cluster) -> None:
-    store = await cluster.store()
+    store = await cluster.store(session_timeout_ms=30_000)  # 40,000 partitions take a busy machine a while
     with pytest.raises(TidemarkError) as refusal:
         await store.create_topic(topic_of(partitions=40_000))
     assert code_of(refusal) is ErrorCode.INVALID_PARTITIONS
