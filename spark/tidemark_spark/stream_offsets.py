@@ -266,7 +266,7 @@ def losses(start: StreamOffset, available: Available) -> list[str]:
 
 def _loss(where: str, known: Position, now: Position | None, available: Available, topic: str, index: int) -> str:
     if now is None:
-        return f"{where} was removed"
+        return f"{where} was removed, or is not read any more"
     if now.incarnation != known.incarnation:
         return f"{where} was removed and added again: it holds other records now"
     if now.offset < known.offset:

@@ -167,6 +167,19 @@ class StreamPlanner:
     # -- what there is -------------------------------------------------------------------------------------------------
 
     def _available(self, start: StreamOffset | None) -> Available:
+        until_s = time.monotonic() + self._options.deadline_ms / 1000
+        while True:
+            try:
+                return self._asked(start)
+            except TidemarkError as error:  # deleted after its name was found: the names are looked for again
+                self._check_may_go_on(error, start)
+                if time.monotonic() >= until_s:
+                    raise
+                _log.info("%s; what there is is asked for again", error)
+                time.sleep(_AGAIN_S)
+                self._client().ask_another()
+
+    def _asked(self, start: StreamOffset | None) -> Available:
         client = self._client()
         self._topics = self._find_topics(start)
         wanted = [where for topic in self._topics.values() for where in topics.partitions_of(self._options, topic)]
@@ -193,12 +206,16 @@ class StreamPlanner:
         try:
             return topics.find_topics(self._client(), self._options)
         except TidemarkError as error:
-            if error.code not in topics.GONE or start is None:
-                raise
-            if self._options.fail_on_data_loss:
-                raise DataLossError(f"{error}: it was deleted since the query began; {ADVICE}") from error
+            self._check_may_go_on(error, start)
             _log.warning("%s; the query goes on without it", error)
             return topics.find_existing(self._client(), self._options)
+
+    def _check_may_go_on(self, error: TidemarkError, start: StreamOffset | None) -> None:
+        """Whether a query that goes on at `start` is to do so without what is gone; else raises what is wrong."""
+        if error.code not in topics.GONE or start is None:
+            raise error
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{error}: it was deleted since the query began; {ADVICE}") from error
 
     def _should_wait(self, start: StreamOffset, available: Available) -> bool:
         if not self._options.min_offsets:

@@ -42,7 +42,6 @@ def spark(spark_home: Path) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").appName("tests")
     for name, value in {
         "spark.ui.enabled": "false",
-        "spark.python.authenticate.socketTimeout": "60s",  # on a machine that is busy Python may start slowly
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.execution.arrow.pyspark.enabled": "true",

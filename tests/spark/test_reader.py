@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType, StructField, StructType
 from tidemark.client import AdminClient, Producer
-from tidemark.client.ranges import RangeReader
+from tidemark.client.ranges import RangeReader, StatedOffset
 from tidemark.local.cluster import LocalCluster, broker_name
-from tidemark.model import TidemarkError
+from tidemark.model import TidemarkError, TopicPartition
 from tidemark_spark import compat, topics
 from tidemark_spark.columns import parse_columns
 from tidemark_spark.options import parse_options
@@ -260,6 +260,33 @@ def test_a_topic_that_was_deleted_is_an_error_or_left_out_as_told(cluster: Local
     lenient = stream_reader({**options, "failOnDataLoss": "false"})
     tasks, _ = planned(lenient, start)
     assert places(lenient, tasks) == [(other, 0, 0), (other, 0, 1)]
+
+
+@needs_read_limits
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_topic_that_is_deleted_while_a_micro_batch_is_planned_is_an_error_or_left_out_as_told(
+    cluster: LocalCluster, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, lenient: bool
+) -> None:
+    name, other = topic(f"vanishing-{lenient}", partitions=1), topic(f"lasting-{lenient}", partitions=1)
+    options = options_of(cluster, f"{name},{other}", failOnDataLoss=str(not lenient))
+    start = next_end(stream_reader(options), stream_reader(options).initialOffset())
+    fill(cluster, other, {0: 2})
+    ask, deleted = topics.find_latest, []
+
+    def deleting_before(client: RangeReader, wanted: list[TopicPartition]) -> dict[TopicPartition, StatedOffset]:
+        if not deleted:
+            with AdminClient(cluster.admin_address) as admin:
+                deleted.append(admin.delete_topic(name))
+        return ask(client, wanted)
+
+    monkeypatch.setattr(topics, "find_latest", deleting_before)
+    reader = stream_reader(options)
+    if lenient:
+        tasks, _ = planned(reader, start)
+        assert places(reader, tasks) == [(other, 0, 0), (other, 0, 1)]
+    else:
+        with pytest.raises(DataLossError, match=rf"{name}.* deleted since the query began"):
+            next_end(reader, start)
 
 
 def test_a_checkpoint_of_another_cluster_or_source_is_refused(cluster: LocalCluster, cut: str) -> None:
