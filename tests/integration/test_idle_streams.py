@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tidemark.rpc import server
+from tidemark.rpc import channel, server
+
+from tests.chaos.proxy import ANYBODY, Network, Trouble
 
 _PING_MS = 100
 _TOO_MANY = 6
@@ -26,6 +30,37 @@ async def test_a_client_that_pings_an_idle_stream_more_often_than_the_server_wan
     assert not await _is_ended(_PING_MS * _TOO_MANY)
     monkeypatch.setattr(server, "_OPTIONS", options(3600_000))
     assert await _is_ended(_PING_MS * 10 * _TOO_MANY)
+
+
+async def test_a_stream_of_news_ends_when_the_other_machine_is_cut_off_however_long_nothing_was_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sooner(options: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+        scaled = re.compile(r"keepalive_time|ping_interval|ping_timeout")
+        return tuple((name, value // 40 if scaled.search(name) else value) for name, value in options)
+
+    monkeypatch.setattr(server, "_OPTIONS", sooner(server._OPTIONS))
+    monkeypatch.setattr(channel, "CHANNEL_OPTIONS", sooner(channel.CHANNEL_OPTIONS))
+    serving = server.GrpcServer("127.0.0.1", 0, [])
+    await serving.start()
+    with Network(dict) as network:
+        port = await asyncio.to_thread(network.add, "server", lambda: serving.port)
+        async with channel.open_channel(f"127.0.0.1:{port}") as open_channel:
+            stub: Any = health_pb2_grpc.HealthStub(open_channel)
+            call = stub.Watch(health_pb2.HealthCheckRequest())
+            await call.read()
+            reading = asyncio.ensure_future(call.read())
+            await asyncio.wait(
+                {reading}, timeout=dict(channel.CHANNEL_OPTIONS)["grpc.keepalive_time_ms"] / 1000 * _TOO_MANY
+            )
+            assert not reading.done(), "it is only silent"
+            for way in ((ANYBODY, "server"), ("server", ANYBODY)):
+                await asyncio.to_thread(network.disturb, *way, Trouble(silent=True))
+            async with asyncio.timeout(10):
+                with pytest.raises(grpc.aio.AioRpcError) as lost:
+                    await reading
+            assert lost.value.code() is grpc.StatusCode.UNAVAILABLE
+    await serving.stop(0.1)
 
 
 async def _is_ended(within_ms: int) -> bool:

@@ -29,12 +29,20 @@ round trip of the network, or a busy machine's moment, every first call to a ser
 _RESOLVE_AGAIN_MS: int = 1_000
 """A name may lead elsewhere when its server comes back, as a pod's does. gRPC asks for it again no sooner than after
 30 s by itself: so long nobody would reach a broker that was restarted."""
+KEEPALIVE_MS: int = 5_500
+"""A stream that only waits for news finds out by these pings alone that the other machine is cut off; gRPC itself stops
+after two of them where nothing else is said. Servers bear with one in `server.PING_ACCEPTED_MS`."""
+_SILENCE_MS: int = 2_500
+"""Without an answer to a ping, and without TCP's to anything, the connection is given up. gRPC waits a minute for the
+former if only the keepalive's timeout is set."""
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *LIMITS,
     *WINDOW,
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", _SILENCE_MS),
+    ("grpc.http2.ping_timeout_ms", _SILENCE_MS),
     ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", _CONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", 500),

@@ -28,8 +28,9 @@ _log = logging.getLogger(__name__)
 LIVENESS: Final = "liveness"
 READINESS: Final = "readiness"
 
-PING_ACCEPTED_MS = 5_000
-"""A client that pings an idle connection more often than that is cut off; ours do every 10 s."""
+PING_ACCEPTED_MS = 2_000
+"""A client that pings an idle connection more often than that is cut off; ours do as `channel.KEEPALIVE_MS` says, and
+those of later versions may more often, though not than every 5 s while there are servers that want no more."""
 _OPTIONS: tuple[tuple[str, int], ...] = (
     *LIMITS,
     *WINDOW,

@@ -18,7 +18,7 @@ from tests.chaos.nodes.network import NodeNetwork, node_address
 CLIENT_PORT: Final = 2181
 _MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _CHART: Final = Path(__file__).parents[3] / "charts" / "zookeeper"
-_START_S: Final = 30.0
+_START_S: Final = 60.0
 
 
 def chart_settings() -> dict[str, str]:
