@@ -330,3 +330,12 @@ class ClientClosedError(TidemarkError, codes=(ErrorCode.CLIENT_CLOSED,)):
 
 class InternalError(TidemarkError, codes=(ErrorCode.INTERNAL,)):
     """A mistake of Tidemark's own, or a code of a later version."""
+
+
+def unknown_topic(topic: str, metadata: Mapping[str, str] | None = None) -> TidemarkError:
+    """The refusal of a topic that does not exist; `metadata` holds more than its name where there is more to tell."""
+    return TidemarkError(
+        ErrorCode.UNKNOWN_TOPIC,
+        f"there is no topic {topic!r}; `tidemark topic list` shows those there are, `tidemark topic create` makes one",
+        metadata or {"topic": topic},
+    )

@@ -10,6 +10,7 @@ from typing import NamedTuple, NewType
 from tidemark.errors import RETRIABLE as RETRIABLE
 from tidemark.errors import ErrorCode as ErrorCode
 from tidemark.errors import TidemarkError as TidemarkError
+from tidemark.errors import unknown_topic as unknown_topic
 
 BrokerId = NewType("BrokerId", int)
 """Id of a broker, >= 0; also the id of its replicas (seed 001: at most one replica a broker)."""

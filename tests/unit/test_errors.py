@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
+from pathlib import Path
 
 import grpc
 import pytest
@@ -64,3 +66,16 @@ def test_no_builtin_is_hidden_by_a_name() -> None:
     names = {one.__name__ for one in OWN}
     assert not names & set(vars(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
     assert not names & set(vars(grpc))
+
+
+def test_a_topic_that_is_not_there_is_refused_with_what_to_do_next() -> None:
+    refusal = errors.unknown_topic("")
+    assert refusal.code is ErrorCode.UNKNOWN_TOPIC
+    assert refusal.message.startswith("there is no topic ''; `tidemark topic list` shows those there are")
+    assert refusal.metadata == {"topic": ""}
+
+
+def test_nobody_writes_that_sentence_anew() -> None:
+    home = Path(errors.__file__)
+    others = [path for path in home.parent.rglob("*.py") if path != home and "v1" not in path.parts]
+    assert [path.name for path in others if re.search(r"there is no topic \{(?!_shown)", path.read_text())] == []

@@ -28,6 +28,7 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
     TopicPartition,
+    unknown_topic,
 )
 from tidemark.ports import MetadataStore
 
@@ -307,7 +308,7 @@ def _destination(move: Move, topic: TopicDescription) -> tuple[BrokerId, ...]:
 def _spread(query: PlanQuery, scene: _Scene, sizes: Mapping[TopicPartition, int]) -> Plan:
     for name in query.topics:
         if name not in scene.topics:
-            raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {name}", {"topic": name})
+            raise unknown_topic(name)
     chosen = set(query.topics or scene.topics)
     racks = scene.racks(but=query.spread)
     return generate(

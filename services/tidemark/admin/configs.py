@@ -15,7 +15,7 @@ import grpc
 from tidemark.admin.planning import check_configs
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource, VersionedConfigs
 from tidemark.core.topic_name import check_topic_name
-from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription, unknown_topic
 from tidemark.ports import AdminRequest, MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
@@ -116,7 +116,7 @@ class ConfigAdministration:
     async def _topic(self, name: str) -> TopicDescription:
         topic = (await self._store.topics([name])).get(name)
         if topic is None:
-            raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {name}", {"topic": name})
+            raise unknown_topic(name)
         return topic
 
     async def _check_lag(self, resource: ConfigResource, lag_max_ms: int) -> None:

@@ -28,6 +28,7 @@ from tidemark.model import (
     TopicDescription,
     TopicPartition,
     UncleanElection,
+    unknown_topic,
 )
 from tidemark.ports import MetadataStore
 
@@ -103,7 +104,7 @@ class ElectionAdministration:
             found = await self._store.topics(topics)
             for name in topics:
                 if name not in found:
-                    raise _unknown_topic(name)
+                    raise unknown_topic(name)
             partitions = [TopicPartition(name, index) for name in sorted(found) for index in found[name].partitions]
         kept = await self._store.unclean_elections(partitions)
         return [report for partition in sorted(kept) for report in kept[partition]]
@@ -244,7 +245,7 @@ class ElectionAdministration:
             if partition in done:
                 outcomes[partition] = done[partition]
             elif state is None:
-                outcomes[partition] = replace(before, error=_unknown_topic(partition.topic))
+                outcomes[partition] = replace(before, error=unknown_topic(partition.topic))
             elif state.leader == first or (kind is ElectionKind.LAST_KNOWN and state.leader != NO_LEADER):
                 outcomes[partition] = replace(
                     before, leader=state.leader, leader_epoch=state.leader_epoch, changed=True
@@ -363,10 +364,6 @@ def _elected_uncleanly(report: UncleanElection) -> ElectionOutcome:
     )
 
 
-def _unknown_topic(name: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {name}", {"topic": name})
-
-
 def _misnamed(name: str) -> TidemarkError | None:
     try:
         check_topic_name(name)
@@ -377,7 +374,7 @@ def _misnamed(name: str) -> TidemarkError | None:
 
 def _unknown(partition: TopicPartition, topic: TopicDescription | None) -> TidemarkError:
     if topic is None:
-        return _unknown_topic(partition.topic)
+        return unknown_topic(partition.topic)
     return TidemarkError(
         ErrorCode.UNKNOWN_PARTITION,
         f"{topic.topic} has no partition {partition.partition}: it has {len(topic.partitions)}, from 0 on",

@@ -24,6 +24,7 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
     TopicPartition,
+    unknown_topic,
 )
 from tidemark.ports import MetadataStore
 from tidemark.rpc import errors
@@ -114,7 +115,7 @@ class LogDirAdministration:
         live, known = await asyncio.gather(self._store.live_brokers(), self._store.topics(named))
         for topic in named:
             if topic not in known:
-                raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {topic}", {"topic": topic})
+                raise unknown_topic(topic)
         asked = sorted(set(brokers) or live)
         return list(await asyncio.gather(*(self._describe(one, live, topics, partitions) for one in asked)))
 
@@ -228,7 +229,7 @@ def _obstacle(place: ReplicaPlace, topics: Mapping[str, TopicDescription]) -> Ti
     where = {"topic": partition.topic, "partition": str(partition.partition)}
     topic = topics.get(partition.topic)
     if topic is None:
-        return TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {partition.topic}", where)
+        return unknown_topic(partition.topic, where)
     replicas = topic.partitions.get(partition.partition)
     if replicas is None:
         sentence = f"{partition.topic} has no partition {partition.partition}: it has {len(topic.partitions)}, from 0"

@@ -15,7 +15,7 @@ from tidemark.admin.polling import poll
 from tidemark.admin.views import partitions_of, partitions_without_leader, topic_view
 from tidemark.core.cluster_state import TopicView
 from tidemark.core.topic_name import check_topic_name
-from tidemark.model import BrokerId, ErrorCode, Refusal, TidemarkError, TopicDescription, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, Refusal, TidemarkError, TopicDescription, TopicPartition, unknown_topic
 from tidemark.ports import MetadataStore
 
 _SHOWN_MAX: Final = 10
@@ -143,7 +143,7 @@ class PartitionAdministration:
         )
         topic = topics.get(name)
         if topic is None:
-            raise _unknown_topic(name)
+            raise unknown_topic(name)
         planned = plan_partitions(topic, total_count, assignments, live, topics.values(), draining=draining)
         added = {
             TopicPartition(name, index): replicas
@@ -156,7 +156,7 @@ class PartitionAdministration:
         check_topic_name(name)
         topic = (await self._store.topics([name])).get(name)
         if topic is None:
-            raise _unknown_topic(name)
+            raise unknown_topic(name)
         return topic
 
     async def _raise_refusal(
@@ -224,7 +224,3 @@ def _listed(indexes: Sequence[int]) -> str:
 
 def _identity(refusal: Refusal) -> tuple[object, ...]:
     return refusal.kind, refusal.partition, refusal.request_id, refusal.at_ms, refusal.error.code
-
-
-def _unknown_topic(name: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {name}", {"topic": name})

@@ -31,6 +31,7 @@ from tidemark.model import (
     TopicDescription,
     TopicPartition,
     VersionedState,
+    unknown_topic,
 )
 from tidemark.ports import MetadataStore
 
@@ -389,7 +390,7 @@ def _name(refusal: Refusal) -> tuple[object, ...]:
 
 def _unknown(partition: TopicPartition, topic: TopicDescription | None) -> TidemarkError:
     if topic is None:
-        return TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {partition.topic}", _where(partition))
+        return unknown_topic(partition.topic, _where(partition))
     return TidemarkError(
         ErrorCode.UNKNOWN_PARTITION,
         f"{topic.topic} has no partition {partition.partition}: it has {len(topic.partitions)}, from 0 on",

@@ -13,7 +13,7 @@ from tidemark.admin.polling import poll
 from tidemark.admin.views import Counts, count, partitions_of, partitions_without_leader, topic_view
 from tidemark.core.cluster_state import ClusterView, TopicView
 from tidemark.core.topic_name import check_topic_name
-from tidemark.model import NO_LEADER, BrokerId, ErrorCode, TidemarkError, TopicDescription
+from tidemark.model import NO_LEADER, BrokerId, ErrorCode, TidemarkError, TopicDescription, unknown_topic
 from tidemark.ports import MetadataStore
 
 _SHOWN_PARTITIONS_MAX = 10
@@ -132,7 +132,7 @@ class TopicAdministration:
         check_topic_name(name)
         topic = (await self._store.topics([name])).get(name)
         if topic is None:
-            raise _unknown_topic(name)
+            raise unknown_topic(name)
         return topic.topic_id
 
     async def delete_topic(self, name: str, topic_id: str, *, timeout_s: float) -> None:
@@ -187,7 +187,7 @@ class TopicAdministration:
             if name in topics:
                 views.append(topic_view(topics[name], states))
             else:
-                views.append(TopicView(topic=name, topic_id="", error=refused.get(name, _unknown_topic(name))))
+                views.append(TopicView(topic=name, topic_id="", error=refused.get(name, unknown_topic(name))))
         return views
 
     async def describe_cluster(self) -> tuple[ClusterView, Counts]:
@@ -203,10 +203,6 @@ class TopicAdministration:
             brokers={broker_id: brokers[broker_id] for broker_id in sorted(brokers)},
         )
         return view, count(topics.values(), states)
-
-
-def _unknown_topic(name: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {name}", {"topic": name})
 
 
 def _shortened(partitions: Sequence[int]) -> str:

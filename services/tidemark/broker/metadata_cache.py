@@ -8,7 +8,15 @@ from dataclasses import replace
 from typing import Final
 
 from tidemark.core.cluster_state import ClusterView, TopicView, apply
-from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import (
+    BrokerId,
+    ErrorCode,
+    LeaderEpoch,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+    unknown_topic,
+)
 
 _BEHIND_MAX: Final = 64
 """Changes that a slow watcher may be behind; then it is given the whole view instead."""
@@ -79,7 +87,7 @@ class MetadataCache:
             return TidemarkError(
                 ErrorCode.LEADER_NOT_AVAILABLE, "this broker was told of no topic yet: no controller has spoken to it"
             )
-        return TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {topic!r}; create it first")
+        return unknown_topic(topic)
 
     def explain(self, error: TidemarkError, partition: TopicPartition) -> TidemarkError:
         """The refusal of a broker that holds no such replica, with what the cluster knows of the partition."""

@@ -23,7 +23,16 @@ import grpc
 from tidemark.client.backoff import Backoff
 from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView, apply
 from tidemark.core.topic_name import check_topic_name
-from tidemark.model import NO_EPOCH, NO_LEADER, BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
+from tidemark.model import (
+    NO_EPOCH,
+    NO_LEADER,
+    BrokerId,
+    ErrorCode,
+    LeaderEpoch,
+    TidemarkError,
+    TopicPartition,
+    unknown_topic,
+)
 from tidemark.rpc.channel import close_channels, open_channel
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.metadata_codec import view_from_proto
@@ -395,13 +404,6 @@ def unknown_partition(partition: TopicPartition, count: int) -> TidemarkError:
         ErrorCode.UNKNOWN_PARTITION,
         f"topic {partition.topic} has no partition {partition.partition}; it has {count}, from 0",
         {"partitions": str(count)},
-    )
-
-
-def unknown_topic(topic: str) -> TidemarkError:
-    """The refusal of a topic that does not exist."""
-    return TidemarkError(
-        ErrorCode.UNKNOWN_TOPIC, f"there is no topic {topic!r}; create it with `tidemark topic create {topic}`"
     )
 
 

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tidemark.client.cluster import Cluster, Leader, unknown_topic
+from tidemark.client.cluster import Cluster, Leader
 from tidemark.client.cursor import Cursor
 from tidemark.client.fetch_stream import FetchStream
 from tidemark.client.nearest import NearestReplicas
 from tidemark.client.settings import ConsumerSettings
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition, unknown_topic
 from tidemark.rpc import errors
 from tidemark.rpc.fetch_codec import Fetched
 from tidemark.v1 import broker_service_pb2 as pb

@@ -20,7 +20,7 @@ from tidemark.client.backoff import Backoff
 from tidemark.client.cluster import ON_ITS_WAY, TOPIC_PATIENCE_S, Leader, parse_bootstrap, unknown_partition
 from tidemark.client.nearest import NearestReplicas
 from tidemark.core.cluster_state import ClusterView, TopicView, apply
-from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition, unknown_topic
 from tidemark.record.envelope import split_batches
 from tidemark.record.payload import with_offsets
 from tidemark.rpc import errors
@@ -312,7 +312,7 @@ class RangeReader:
     def _known(self, topic: str) -> TopicView:
         found = self._view.topics.get(topic)
         if found is None:
-            raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {topic!r}", {"topic": topic})
+            raise unknown_topic(topic)
         if found.error is not None:
             raise found.error
         return found

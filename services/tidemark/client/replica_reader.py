@@ -13,7 +13,7 @@ from tidemark.client.backoff import Backoff
 from tidemark.client.cluster import parse_bootstrap
 from tidemark.client.replica_comparison import Piece, pieces_of
 from tidemark.core.cluster_state import ClusterView
-from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition, unknown_topic
 from tidemark.rpc import errors
 from tidemark.rpc.channel import CHANNEL_OPTIONS
 from tidemark.rpc.metadata_codec import view_from_proto
@@ -154,5 +154,5 @@ def _with(view: ClusterView, topics: Sequence[str]) -> ClusterView:
         found = view.topics.get(topic)
         if found is None or not found.partitions:
             error = found.error if found is not None else None
-            raise error or TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {topic!r}", {"topic": topic})
+            raise error or unknown_topic(topic)
     return view

@@ -30,6 +30,7 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
     TopicPartition,
+    unknown_topic,
 )
 
 ADD: Final = "partitions_add"
@@ -124,7 +125,7 @@ class PartitionChanges:
         self, name: str, topic: TopicDescription | None, index: int, replicas: tuple[BrokerId, ...], following: int
     ) -> TidemarkError | None:
         if topic is None:
-            return TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {name}")
+            return unknown_topic(name)
         if name in self._removals:
             return TidemarkError(ErrorCode.INVALID_REQUEST, f"partitions of {name} are being removed; wait for that")
         if index != following:
@@ -164,7 +165,7 @@ class PartitionChanges:
         self, name: str, topic: TopicDescription | None, forced: Mapping[int, bool]
     ) -> TidemarkError | None:
         if topic is None:
-            return TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {name}")
+            return unknown_topic(name)
         unknown = sorted(set(forced) - set(topic.partitions))
         if unknown:
             return TidemarkError(ErrorCode.UNKNOWN_PARTITION, f"topic {name} has no partition {unknown[0]}")

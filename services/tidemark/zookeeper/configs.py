@@ -8,7 +8,7 @@ from typing import Any
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from tidemark.core.config_resource import ConfigKind, ConfigResource, VersionedConfigs
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, unknown_topic
 from tidemark.ports import AdminRequest
 from tidemark.zookeeper import codecs, paths, requests
 from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, commit
@@ -58,9 +58,7 @@ async def write(
         await commit(session, operations)
     except MultiFailed as failed:
         if resource.kind is ConfigKind.TOPIC and failed.index == 0 and isinstance(failed.cause, NoNodeError):
-            raise TidemarkError(
-                ErrorCode.UNKNOWN_TOPIC, f"there is no topic {resource.name}", {"topic": resource.name}
-            ) from None
+            raise unknown_topic(resource.name) from None
         if isinstance(failed.cause, _LOST_RACES):
             return False
         raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed

@@ -17,6 +17,7 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
     TopicPartition,
+    unknown_topic,
 )
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths, refusals
@@ -68,7 +69,7 @@ async def _request(session: Session, kind: str, nodes: Mapping[TopicPartition, b
         except MultiFailed as failed:
             if failed.index < len(topics) and isinstance(failed.cause, NoNodeError):
                 topic = topics[failed.index]
-                raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {topic}", {"topic": topic}) from None
+                raise unknown_topic(topic) from None
             if not isinstance(failed.cause, NodeExistsError | NoNodeError):
                 raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
             continue  # somebody made or removed one of these meanwhile

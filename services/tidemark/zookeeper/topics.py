@@ -8,7 +8,7 @@ from typing import Any
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
-from tidemark.model import ControllerEpoch, ErrorCode, TidemarkError, TopicDescription
+from tidemark.model import ControllerEpoch, ErrorCode, TidemarkError, TopicDescription, unknown_topic
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths
 from tidemark.zookeeper.multis import (
@@ -103,7 +103,7 @@ async def request_deletion(session: Session, topic: str) -> None:
         if isinstance(failed.cause, NodeExistsError):
             return
         if failed.index == 0 and isinstance(failed.cause, NoNodeError):
-            raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, f"there is no topic {topic}", {"topic": topic}) from None
+            raise unknown_topic(topic) from None
         raise _unexpected(failed) from failed
 
 

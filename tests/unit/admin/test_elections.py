@@ -191,7 +191,7 @@ async def test_unknown_topics_and_partitions_have_a_code_and_a_sentence_each(
         ErrorCode.UNKNOWN_PARTITION,
     ]
     assert sentences(outcomes) == [
-        "there is no topic nowhere",
+        "there is no topic 'nowhere'; `tidemark topic list` shows those there are, `tidemark topic create` makes one",
         "t has no partition -1: it has 3, from 0 on",
         "t has no partition 3: it has 3, from 0 on",
     ]

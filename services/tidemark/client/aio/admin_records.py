@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import grpc
 
 from tidemark.client.backoff import Backoff
-from tidemark.client.cluster import Leader, unknown_partition, unknown_topic
+from tidemark.client.cluster import Leader, unknown_partition
 from tidemark.core.cluster_state import ClusterView, TopicView
-from tidemark.model import NO_LEADER, BrokerId, ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.model import NO_LEADER, BrokerId, ErrorCode, Offset, TidemarkError, TopicPartition, unknown_topic
 from tidemark.rpc import errors
 from tidemark.rpc.channel import close_channels, open_channel
 from tidemark.v1 import delete_records_pb2 as pb
