@@ -14,7 +14,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
@@ -46,6 +46,7 @@ _log = logging.getLogger("tidemark.client")
 
 BOOTSTRAP_VARIABLE: Final = "TIDEMARK_BOOTSTRAP"
 _CALL_TIMEOUT_S: Final = 2.0
+CONNECT_TIMEOUT_S: Final = 10.0
 TOPIC_PATIENCE_S = 5.0
 """So long a topic that no broker knows may still be on its way from the controller to brokers short of processor."""
 ON_ITS_WAY: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
@@ -92,7 +93,7 @@ class Cluster:
         connect_timeout_s: how long `start` looks for a broker that answers.
     """
 
-    def __init__(self, bootstrap: str | None, *, connect_timeout_s: float = 10.0) -> None:
+    def __init__(self, bootstrap: str | None, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._connect_timeout_s = connect_timeout_s
         self._view = ClusterView()
@@ -411,9 +412,15 @@ def _joined(causes: dict[str, TidemarkError]) -> str:
     return "; ".join(sorted({cause.message for cause in causes.values()}))
 
 
-def _none_answers(causes: dict[str, TidemarkError]) -> TidemarkError:
+def none_answers(causes: Mapping[str, str]) -> TidemarkError:
+    """The refusal when every broker that was asked failed; `causes` by address."""
+    told = "; ".join(cause if cause.startswith(address) else f"{address}: {cause}" for address, cause in causes.items())
     return TidemarkError(
         ErrorCode.BROKER_NOT_AVAILABLE,
-        f"none of {len(causes)} brokers answers: {_joined(causes)}",
-        {address: cause.message for address, cause in causes.items()},
+        f"no broker answers ({told}): start one, or mind the address and the network",
+        causes,
     )
+
+
+def _none_answers(causes: Mapping[str, TidemarkError]) -> TidemarkError:
+    return none_answers({address: cause.message for address, cause in causes.items()})

@@ -17,7 +17,14 @@ import grpc
 import pyarrow as pa
 
 from tidemark.client.backoff import Backoff
-from tidemark.client.cluster import ON_ITS_WAY, TOPIC_PATIENCE_S, Leader, parse_bootstrap, unknown_partition
+from tidemark.client.cluster import (
+    ON_ITS_WAY,
+    TOPIC_PATIENCE_S,
+    Leader,
+    none_answers,
+    parse_bootstrap,
+    unknown_partition,
+)
 from tidemark.client.nearest import NearestReplicas
 from tidemark.core.cluster_state import ClusterView, TopicView, apply
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition, unknown_topic
@@ -333,8 +340,7 @@ class RangeReader:
                 self._view = apply(self._view, update)
                 return
             causes[address] = "it has just started and knows no brokers yet"
-        told = "; ".join(f"{address}: {cause}" for address, cause in causes.items())
-        raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"no broker answers ({told})", causes)
+        raise none_answers(causes)
 
     def _call(
         self, address: str, method: Callable[[grpc.Channel], Any], request: Any, at_most_s: float = _CALL_S

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Self
 import grpc
 
 from tidemark.client.backoff import Backoff
-from tidemark.client.cluster import parse_bootstrap
+from tidemark.client.cluster import none_answers, parse_bootstrap
 from tidemark.client.replica_comparison import Piece, pieces_of
 from tidemark.core.cluster_state import ClusterView
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition, unknown_topic
@@ -82,8 +82,7 @@ class ReplicaReader:
                     return _with(view, topics)
                 causes[address] = "it has just started and knows no brokers yet"
             if time.monotonic() >= until_s:
-                told = "; ".join(f"{address}: {cause}" for address, cause in causes.items())
-                raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"no broker answers ({told})", causes)
+                raise none_answers(causes)
             time.sleep(backoff.next_s())
 
     def read(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NoReturn
 
 import grpc
@@ -19,6 +20,9 @@ _FACTS_ROOM_BYTES: Final = 2000
 """gRPC takes 8 KiB of headers for certain and throws away a status whose headers are larger: nobody would know why."""
 _PLAIN_COST: Final = 1 + 4 / 3
 _ENCODED_COST: Final = 3 + 4 / 3
+_CAUSE: Final = re.compile(
+    r"last error: \w+: ip\S+: (?:Failed to connect to remote host: )?(.+)|address lookup failed for \S+: ([^]]+)"
+)
 
 _STATUS: dict[ErrorCode, grpc.StatusCode] = {
     ErrorCode.TOPIC_ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
@@ -142,7 +146,14 @@ def from_rpc_error(error: grpc.RpcError, *, address: str) -> TidemarkError:
         message = (error.details() or "").removeprefix(f"{info.reason}: ")
         return _refusal(info.reason, message, dict(info.metadata))
     code = _GRPC_TO_CODE.get(error.code(), ErrorCode.INTERNAL)
-    return TidemarkError(code, f"{address}: {error.code().name.lower()}: {error.details()}", {"address": address})
+    name, why = error.code().name.lower(), _plain(error.details() or "")
+    return TidemarkError(code, f"{address}: {name}: {why}", {"address": address})
+
+
+def _plain(details: str) -> str:
+    """Of what gRPC says of a connection only what was wrong with it: refused, no such name."""
+    found = _CAUSE.search(details)
+    return next(filter(None, found.groups())) if found else details
 
 
 def _error_info(error: grpc.aio.AioRpcError | grpc.Call) -> error_details_pb2.ErrorInfo | None:

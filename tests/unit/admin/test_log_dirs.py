@@ -114,7 +114,7 @@ async def test_a_broker_that_is_away_says_so(admin: LogDirAdministration) -> Non
 
 async def test_a_topic_that_is_not_there_is_refused(admin: LogDirAdministration) -> None:
     for topics, partitions in ((["none"], []), ([], [TopicPartition("none", 0)])):
-        with pytest.raises(TidemarkError, match="no topic .none.;") as refusal:
+        with pytest.raises(TidemarkError, match=r"no topic .none.;") as refusal:
             await admin.describe((), topics, partitions)
         assert refusal.value.code is ErrorCode.UNKNOWN_TOPIC
 
