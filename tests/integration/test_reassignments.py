@@ -260,7 +260,7 @@ def test_a_move_to_a_broker_that_dies_says_what_it_waits_for(
     ((before,),) = assigned(admin, "stuck")
     target = (before + 1) % 4
     file = file_of(tmp_path, document("stuck", [target]))
-    begin_by_hand(zookeeper, "stuck", [target], throttle_bytes_per_s=100_000)
+    begin_by_hand(zookeeper, "stuck", [target], throttle_bytes_per_s=10_000)
     wait_for(lambda: [one["state"] for one in listing(four)["moves"]] == ["copying"], "it has begun")
     four.kill(broker_name(target))
     try:
@@ -286,24 +286,21 @@ def test_an_interruption_leaves_the_move_going_and_says_so(
     admin.create_topic("going", partitions=1, replication_factor=1)
     fill(four, "going", 200)
     ((before,),) = assigned(admin, "going")
-    begin_by_hand(zookeeper, "going", [(before + 1) % 4], throttle_bytes_per_s=100_000)
+    begin_by_hand(zookeeper, "going", [(before + 1) % 4], throttle_bytes_per_s=10_000)
     wait_for(lambda: [one["state"] for one in listing(four)["moves"]] == ["copying"], "it has begun")
     environment = {**os.environ, "TIDEMARK_ADMIN": four.admin_address, "PYTHONUNBUFFERED": "1"}
-    removing = subprocess.Popen(
-        [sys.executable, "-m", "tidemark.cli.app", "cluster", "remove-brokers", str(before), "--yes"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    try:
-        assert removing.stdout is not None
-        told = next(line for line in removing.stdout if "going:0" in line and "copying" in line)
-        assert "->" in told
-        removing.send_signal(signal.SIGINT)
-        _, error = removing.communicate(timeout=30)
-    finally:
-        removing.kill()
+    command = [sys.executable, "-m", "tidemark.cli.app", "cluster", "remove-brokers", str(before), "--yes"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as removing:
+        try:
+            assert removing.stdout is not None
+            told = next(line for line in removing.stdout if "going:0" in line and "copying" in line)
+            assert "->" in told
+            removing.send_signal(signal.SIGINT)
+            _, error = removing.communicate(timeout=30)
+        finally:
+            removing.kill()
     assert removing.returncode == 130, error
     assert error.startswith("what is moving goes on in the cluster; tidemark reassign list shows how far it is")
     assert len(error.splitlines()) == 1, "no traceback"
