@@ -44,7 +44,7 @@ def _pytest(*directories: str) -> tuple[str, ...]:
 
 
 def _pytest_on_every_core(*directories: str) -> tuple[str, ...]:
-    """For tests that only compute, each by itself."""
+    """For tests that only compute, or have all that they need each for itself."""
     return (*_pytest(*directories), f"--numprocesses={min(_CORES, _MOST_WORKERS)}", "--dist=worksteal")
 
 
@@ -71,7 +71,7 @@ _PARTS = (
     Part("charts", (_pytest_by_files("tests/charts"),), 120),
     Part("contract", (_pytest_by_files("tests/contract"),), 240),
     Part("integration", _INTEGRATION, 900),
-    Part("chaos", (_pytest_by_files("tests/chaos"),), 300),
+    Part("chaos", (_pytest_on_every_core("tests/chaos"),), 300),
     Part("spark", (_pytest("tests/spark"),), 240),
 )
 
