@@ -1,8 +1,9 @@
 """Service processes without the time that their imports take.
 
-One process per test worker has imported everything; for each service that a test starts it forks one that becomes
-`python -m <module> <arguments>`, with the environment and the output of that. The fork becomes a child of the worker,
-so that it is waited for, stopped and killed as any other; a broker starts in a tenth of the CPU time. What the worker's
+For each kind of service one process per test worker has imported what that imports, and nothing else; for each service
+that a test starts it forks one that becomes `python -m <module> <arguments>`, with the environment and the output of
+that. The fork becomes a child of the worker, so that it is waited for, stopped and killed as any other; a broker starts
+in a tenth of the CPU time. What the worker's
 own interpreter would not have given it, a launcher or variables that an interpreter reads when it starts, gets a fresh
 process, and so do the tests of tests/integration/test_local_cluster.py. Linux only; elsewhere all are fresh.
 """
@@ -14,10 +15,9 @@ import contextlib
 import ctypes
 import functools
 import gc
-import importlib
+import importlib.util
 import json
 import os
-import pkgutil
 import random
 import runpy
 import select
@@ -104,7 +104,7 @@ def _spawn(process: ServiceProcess, output: BinaryIO) -> subprocess.Popen[bytes]
     command, environment = process._command, {**os.environ, **process._environment}
     if command[:2] != [sys.executable, "-m"] or command[2] not in MODULES:
         return _fresh_spawn(process, output)
-    place, born_with = _server()
+    place, born_with = _server(command[2])
     hook = _hook(born_with, environment)
     if hook is None:
         return _fresh_spawn(process, output)
@@ -114,10 +114,11 @@ def _spawn(process: ServiceProcess, output: BinaryIO) -> subprocess.Popen[bytes]
         _adopt_orphans(yes=True)
         try:
             socket.send_fds(connection, [json.dumps(call).encode() + b"\n"], [output.fileno()])
-            pid = int(connection.makefile("rb").readline())
+            told = connection.makefile("rb").readline()
         finally:
             _adopt_orphans(yes=False)
-    return Adopted(pid, command)
+    assert told, f"{process.name} ended before it began: {process.tail()}"
+    return Adopted(int(told), command)
 
 
 def _hook(born_with: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
@@ -143,15 +144,15 @@ def _adopt_orphans(*, yes: bool) -> None:
 
 
 @functools.cache
-def _server() -> tuple[Path, dict[str, str]]:
-    """The socket of this process's own server, which dies with it, and the environment that it was started in."""
+def _server(module: str) -> tuple[Path, dict[str, str]]:
+    """The socket of our own server of a module, which dies with us, and the environment that it was started in."""
     directory = Path(tempfile.mkdtemp(prefix="tidemark-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     path = directory / "services"
     places = os.pathsep.join([str(SERVICES), str(ROOT), *_places(os.environ)])
     environment = {"PYTHONPATH": places, "OPENBLAS_NUM_THREADS": "1"}  # what has threads is not to be forked
-    module = "tests.integration.warm_service"
-    server = ServiceProcess("the services' server", module, [str(path)], log=directory / "log", environment=environment)
+    own, arguments, log = "tests.integration.warm_service", [str(path), module], directory / "log"
+    server = ServiceProcess(f"the server of {module}", own, arguments, log=log, environment=environment)
     server.start()
     atexit.register(server.kill)
     deadline_s = time.monotonic() + READY_TIMEOUT_S
@@ -204,17 +205,16 @@ def _become_the_service(connection: socket.socket) -> dict[str, Any]:
     return call
 
 
-def _import_everything() -> None:
-    for package in ("tidemark.broker", "tidemark.controller", "tidemark.admin"):
-        for module in pkgutil.iter_modules(importlib.import_module(package).__path__, package + "."):
-            importlib.import_module(module.name)
-        del sys.modules[f"{package}.__main__"]  # it is to be run
-    importlib.import_module("tests.chaos.group_member")
-    del sys.modules["tests.chaos.group_member"]
+def _import_all_of(module: str) -> None:
+    package = importlib.util.find_spec(module)
+    assert package is not None, module
+    run = f"{module}.__main__" if package.submodule_search_locations else module
+    importlib.import_module(run)
+    del sys.modules[run]  # it is to be run
 
 
 if __name__ == "__main__":
-    _import_everything()
+    _import_all_of(sys.argv[2])
     gc.freeze()
     asked = serve(sys.argv[1])
     runpy.run_module(asked["command"][2], run_name="__main__", alter_sys=True)
