@@ -21,15 +21,19 @@ SCRIPT = CHARTS / "tidemark" / "files" / "before-stop.sh"
         ("silent safe", 2),
         ("silent silent safe", 2),
         ("silent unsafe silent safe", 4),
+        ("unsafe never safe", 2),
     ],
 )
-def test_it_asks_until_the_answer_is_yes_or_nobody_answers(answers: str, asked: int, tmp_path: Path) -> None:
+def test_it_asks_until_the_answer_is_yes_or_nobody_answers_or_waiting_does_not_help(
+    answers: str, asked: int, tmp_path: Path
+) -> None:
     (tmp_path / "tidemark").write_text(
         "#!/bin/sh\n"
         f'echo "$*" >>{tmp_path}/asked\n'
         f"set -- {answers}\n"
         f"shift $(($(wc -l <{tmp_path}/asked) - 1))\n"
-        '[ "$1" = silent ] || echo "{}"\n'
+        '[ "$1" = silent ] || [ "$1" = never ] || echo "{}"\n'
+        """[ "$1" != never ] || echo '{"waiting_helps": false}'\n"""
         '[ "$1" = safe ]\n'
     )
     (tmp_path / "tidemark").chmod(0o755)
@@ -39,8 +43,10 @@ def test_it_asks_until_the_answer_is_yes_or_nobody_answers(answers: str, asked: 
         "ADMIN_ADDRESS": "admin:9194",
         "WAIT_S": "30",
         "PAUSE_S": "0",
+        "LOG": str(tmp_path / "log"),
     }
     done = subprocess.run(["/bin/sh", str(SCRIPT)], env=environment, timeout=30, check=False)
     assert done.returncode == 0
     questions = (tmp_path / "asked").read_text().splitlines()
     assert questions == ["cluster safe-to-restart 2 --admin admin:9194 -o json"] * asked
+    assert (tmp_path / "log").exists() == ("never" in answers)

@@ -12,6 +12,8 @@ from typing import Final
 
 _UNHEARD_S: Final = 2.0
 """A broker that leads nothing waits no longer for a controller that does not ping it any more."""
+_NO_CONTROLLER_S: Final = 10.0
+"""Twice what it takes until another controller is elected: there is none, and nobody takes leaderships over."""
 _LOOK_S: Final = 0.1
 _SAY_S: Final = 5.0
 
@@ -57,8 +59,11 @@ class ControlledShutdown:
             return "the controller says that nobody needs this broker any more"
         if now_s - began_s >= self._max_wait_s:
             return "controlled.shutdown.max.wait.ms is over"
-        if now_s - max(self._pinged_s, began_s) >= _UNHEARD_S and self._leader_count() == 0:
+        unheard_s = now_s - max(self._pinged_s, began_s)
+        if unheard_s >= _UNHEARD_S and self._leader_count() == 0:
             return "this broker leads nothing and no controller asks for it any more"
+        if unheard_s >= _NO_CONTROLLER_S:
+            return f"no controller has been heard for {_NO_CONTROLLER_S:.0f} s: nobody takes leaderships over"
         return None
 
     async def run(self, *, given_up: asyncio.Future[object]) -> None:

@@ -54,6 +54,11 @@ def print_error(error: TidemarkError) -> None:
     sys.stderr.write(f"error {error.code}: {' '.join(error.message.split())}\n")
 
 
+def print_warning(sentence: str) -> None:
+    """`warning: sentence` on stderr: it was done all the same."""
+    sys.stderr.write(f"warning: {sentence}\n")
+
+
 def describe_topic(topic: TopicView) -> list[str]:
     """A topic in the lines that seed 002 shows."""
     configs = ",".join(f"{name}={value}" for name, value in sorted(topic.configs.items()))

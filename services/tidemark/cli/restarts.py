@@ -38,7 +38,9 @@ def safe_to_restart(
     \b
     Not while a partition would have nobody in sync to lead it, or fewer than min.insync.replicas; nor while another
     broker is away, or a replica on this one is being moved or has not caught up. With --wait what is in the way is
-    told whenever it changes, and brokers or an admin service that do not answer are asked again too.
+    told whenever it changes, and brokers or an admin service that do not answer are asked again too. What waiting
+    cannot mend ends it: topics with as many replicas as min.insync.replicas (NO_REPLICA_TO_SPARE, and in JSON
+    "waiting_helps": false).
 
     \b
     Examples, the second to restart one broker after another, the third in a pod's preStop hook:
@@ -52,7 +54,7 @@ def safe_to_restart(
     while True:
         obstacles, problem = _look(broker_id, bootstrap, admin, deadline_s if wait_s else None)
         over = time.monotonic() + _PAUSE_S > deadline_s
-        if problem is None and (over or not obstacles):
+        if problem is None and (over or not any(one.may_pass for one in obstacles)):
             break
         if problem is not None and over:
             raise problem
@@ -87,6 +89,7 @@ def _tell(broker: int, obstacles: Sequence[RestartObstacle], output: Output) -> 
             {
                 "broker_id": broker,
                 "safe": not obstacles,
+                "waiting_helps": any(one.may_pass for one in obstacles),
                 "obstacles": [
                     {
                         "reason": str(one.reason),
@@ -100,7 +103,9 @@ def _tell(broker: int, obstacles: Sequence[RestartObstacle], output: Output) -> 
     elif not obstacles:
         print_line(f"yes: broker {broker} can be restarted")
     else:
-        print_line(f"no: broker {broker} must not be restarted now")
+        passing = any(one.may_pass for one in obstacles)
+        verdict = "must not be restarted now" if passing else "cannot be restarted unnoticed"
+        print_line(f"no: broker {broker} {verdict}")
         for one in obstacles:
             some = ", ".join(name_of(partition) for partition in one.partitions[:_NAMED_MAX])
             more = ", ..." if len(one.partitions) > _NAMED_MAX else ""

@@ -16,10 +16,13 @@ from tidemark.cli.output import (
     print_error,
     print_json,
     print_line,
+    print_warning,
     replication_factor,
     topic_json,
 )
 from tidemark.cli.topic_partitions import add_partitions, remove_partitions
+from tidemark.core.cluster_state import TopicView
+from tidemark.runtime.configuration import topic_settings
 
 topic_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, list, describe and delete topics.")
 topic_app.command("add-partitions")(add_partitions)
@@ -72,6 +75,7 @@ def create(
             configs=configs,
             validate_only=validate_only,
         )
+    _warn_of_restarts(made)
     if output is Output.JSON:
         print_json({**topic_json(made), "created": not validate_only})
         return
@@ -80,6 +84,20 @@ def create(
     if validate_only:
         for line in describe_topic(made):
             print_line(line)
+
+
+def _warn_of_restarts(made: TopicView) -> None:
+    """On stderr, if a restart of any broker that has a replica will be noticed (`safe-to-restart` says so, too)."""
+    configured = {name: value for name, value in made.configs.items() if name == "min.insync.replicas"}
+    replicas, wanted = replication_factor(made), topic_settings(configured).min_insync_replicas
+    if replicas == 1:
+        print_warning(f"{made.topic} has one replica of each partition: nobody reads or writes it while that restarts")
+    elif wanted >= replicas:
+        print_warning(
+            f"{made.topic} has no replica to spare: with {replicas} replicas and min.insync.replicas={wanted} each "
+            "restart of a broker stops acks=all for a moment; give it one replica more, or min.insync.replicas="
+            f"{replicas - 1}"
+        )
 
 
 @topic_app.command("list")

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from tidemark.model import BrokerEpoch, BrokerId, TopicDescription, TopicPartition, VersionedState
+
+_NAMED_MAX: Final = 5
 
 
 class Obstacle(StrEnum):
@@ -19,6 +22,7 @@ class Obstacle(StrEnum):
     BROKER_NOT_LIVE = "BROKER_NOT_LIVE"
     NO_IN_SYNC_HEIR = "NO_IN_SYNC_HEIR"
     BELOW_MIN_ISR = "BELOW_MIN_ISR"
+    NO_REPLICA_TO_SPARE = "NO_REPLICA_TO_SPARE"
     OTHER_BROKER_AWAY = "OTHER_BROKER_AWAY"
     MOVE_UNDER_WAY = "MOVE_UNDER_WAY"
     NOT_IN_SYNC = "NOT_IN_SYNC"
@@ -32,6 +36,11 @@ class RestartObstacle:
     reason: Obstacle
     message: str
     partitions: tuple[TopicPartition, ...] = ()
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it can go away while one waits; topics made with no replica to spare stay so."""
+        return self.reason is not Obstacle.NO_REPLICA_TO_SPARE
 
 
 def obstacles_to_restart(
@@ -71,7 +80,7 @@ def obstacles_to_restart(
         concerned = tuple(sorted(found[kind]))
         grave = kind is Obstacle.BROKER_NOT_LIVE and broker not in live
         if concerned or grave or (kind is Obstacle.OTHER_BROKER_AWAY and away):
-            obstacles.append(RestartObstacle(kind, _sentence(kind, broker, away, len(concerned)), concerned))
+            obstacles.append(RestartObstacle(kind, _sentence(kind, broker, away, concerned), concerned))
     return obstacles
 
 
@@ -86,7 +95,9 @@ def _of_partition(
     state = versioned.state
     left = [entry for entry in state.isr if entry.broker_id != broker and live.get(entry.broker_id) is not None]
     kinds = []
-    if state.leader in (broker, -1) and not left:
+    if len(left) == len(assigned) - 1 and len(left) < max(1, state.min_isr) and broker in state.isr_ids:
+        kinds.append(Obstacle.NO_REPLICA_TO_SPARE)
+    elif state.leader in (broker, -1) and not left:
         kinds.append(Obstacle.NO_IN_SYNC_HEIR)
     elif len(left) < state.min_isr:
         kinds.append(Obstacle.BELOW_MIN_ISR)
@@ -95,8 +106,10 @@ def _of_partition(
     return kinds
 
 
-def _sentence(kind: Obstacle, broker: BrokerId, away: Iterable[BrokerId], count: int) -> str:
-    partitions = f"{count} partition{'' if count == 1 else 's'}"
+def _sentence(kind: Obstacle, broker: BrokerId, away: Iterable[BrokerId], concerned: tuple[TopicPartition, ...]) -> str:
+    partitions = f"{len(concerned)} partition{'' if len(concerned) == 1 else 's'}"
+    topics = sorted({partition.topic for partition in concerned})
+    named = ", ".join(topics[:_NAMED_MAX]) + (f" and {len(topics) - _NAMED_MAX} more" if topics[_NAMED_MAX:] else "")
     others = ", ".join(str(one) for one in sorted(away))
     return {
         Obstacle.BROKER_NOT_LIVE: f"broker {broker} is not live: start it, and wait until it is in sync",
@@ -104,6 +117,9 @@ def _sentence(kind: Obstacle, broker: BrokerId, away: Iterable[BrokerId], count:
         "in sync; wait until one is, or give them more replicas",
         Obstacle.BELOW_MIN_ISR: f"{partitions} would have fewer than min.insync.replicas in sync, and refuse acks=all; "
         "wait until more replicas are in sync, or give them more",
+        Obstacle.NO_REPLICA_TO_SPARE: f"{partitions} have no replica to spare, though all are in sync: their topics' "
+        f"min.insync.replicas are as many as their replicas, so each restart stops acks=all for a moment, and waiting "
+        f"does not help; give them more replicas, or a smaller min.insync.replicas: {named}",
         Obstacle.OTHER_BROKER_AWAY: f"not live, and assigned replicas: broker {others}; start it first",
         Obstacle.MOVE_UNDER_WAY: f"{partitions} on broker {broker} are being moved; wait until tidemark reassign list "
         "is empty",

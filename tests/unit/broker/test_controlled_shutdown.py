@@ -87,3 +87,17 @@ async def test_a_broker_that_has_failed_waits_for_nothing() -> None:
     world.given_up.set_exception(RuntimeError("a mistake of ours"))
     await running
     assert world.shutdown.why_now() is None
+
+
+async def test_where_there_is_no_controller_at_all_it_does_not_wait_in_vain_for_one() -> None:
+    world = World()
+    running = world.run()
+    await world.announced.wait()
+    world.now_s += 9.9
+    assert world.shutdown.why_now() is None, "another one may just be elected"
+    world.shutdown.on_ping(False)
+    world.now_s += 9.9
+    assert world.shutdown.why_now() is None
+    world.now_s += 0.2
+    await running
+    assert "no controller" in (world.shutdown.why_now() or "")

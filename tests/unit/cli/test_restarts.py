@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 AWAY = RestartObstacle(Obstacle.OTHER_BROKER_AWAY, "not live: broker 2", (TopicPartition("t", 0),))
 BEHIND = RestartObstacle(Obstacle.NOT_IN_SYNC, "broker 1 has not caught up")
+FOREVER = RestartObstacle(Obstacle.NO_REPLICA_TO_SPARE, "no replica to spare: t", (TopicPartition("t", 0),))
 SILENT = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "nobody answers")
 
 
@@ -94,6 +95,19 @@ def test_it_waits_no_longer_than_it_is_told(cluster: Cluster) -> None:
     assert json.loads(result.stdout)["safe"] is False
     assert cluster.asked[0] == (1, 20.0), "a call takes no longer either"
     assert cluster.asked[-1] == (1, 2.0)
+
+
+def test_it_does_not_wait_for_what_waiting_does_not_mend(cluster: Cluster) -> None:
+    cluster.answers = [[FOREVER, BEHIND], [FOREVER]]
+    result = run("1", "--wait", "60")
+    assert (result.exit_code, cluster.now_s) == (1, 1001.0)
+    assert result.stdout.splitlines()[-2:] == [
+        "no: broker 1 cannot be restarted unnoticed",
+        "  NO_REPLICA_TO_SPARE: no replica to spare: t (t:0)",
+    ]
+    assert json.loads(run("1", "-o", "json").stdout)["waiting_helps"] is False
+    cluster.answers = [[FOREVER, BEHIND]]
+    assert json.loads(run("1", "-o", "json").stdout)["waiting_helps"] is True
 
 
 def test_who_never_answers_is_the_reason_in_the_end(cluster: Cluster) -> None:

@@ -45,7 +45,6 @@ def test_a_broker_whose_partitions_have_enough_others_in_sync_is_safe() -> None:
 
 def test_a_leader_with_no_heir_in_sync_is_not_safe() -> None:
     assert reasons(1, [topic(1, 2)], state(1, 1)) == [Obstacle.NO_IN_SYNC_HEIR]
-    assert reasons(1, [topic(1)], state(1, 1)) == [Obstacle.NO_IN_SYNC_HEIR], "one replica is never safe"
 
 
 def test_an_heir_that_is_not_live_is_none() -> None:
@@ -55,8 +54,23 @@ def test_an_heir_that_is_not_live_is_none() -> None:
 
 
 def test_too_few_left_for_acks_all_is_not_safe() -> None:
-    assert reasons(1, [topic(1, 2)], state(1, 1, 2, min_isr=2)) == [Obstacle.BELOW_MIN_ISR]
-    assert reasons(2, [topic(1, 2)], state(1, 1, 2, min_isr=2)) == [Obstacle.BELOW_MIN_ISR], "a follower counts too"
+    assert reasons(1, [topic(1, 2, 0)], state(1, 1, 2, min_isr=2)) == [Obstacle.BELOW_MIN_ISR]
+    assert reasons(2, [topic(1, 2, 0)], state(1, 1, 2, min_isr=2)) == [Obstacle.BELOW_MIN_ISR], "a follower counts too"
+
+
+def test_a_topic_made_with_no_replica_to_spare_is_told_apart_since_waiting_does_not_help() -> None:
+    assert reasons(1, [topic(1)], state(1, 1)) == [Obstacle.NO_REPLICA_TO_SPARE]
+    for broker in (1, 2):
+        (found,) = obstacles_to_restart(BrokerId(broker), ALL, [topic(1, 2)], state(1, 1, 2, min_isr=2))
+        assert (found.reason, found.may_pass) == (Obstacle.NO_REPLICA_TO_SPARE, False)
+        assert found.message.endswith("smaller min.insync.replicas: t")
+
+
+def test_it_is_worth_waiting_for_until_all_that_there_are_is_in_sync() -> None:
+    found = reasons(1, [topic(1, 2)], state(1, 1, min_isr=2))
+    assert found == [Obstacle.NO_IN_SYNC_HEIR]
+    assert reasons(1, [topic(1, 2, 0)], state(1, 1, 2, min_isr=3)) == [Obstacle.BELOW_MIN_ISR]
+    assert reasons(1, [topic(1, 2)], state(2, 2, min_isr=2)) == [Obstacle.BELOW_MIN_ISR, Obstacle.NOT_IN_SYNC]
 
 
 def test_a_follower_that_has_not_caught_up_waits() -> None:

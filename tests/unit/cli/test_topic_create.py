@@ -1,0 +1,61 @@
+"""`tidemark topic create`: what it warns of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tidemark.cli import topics
+from tidemark.cli.app import app
+from tidemark.core.cluster_state import PartitionView, TopicView
+from tidemark.model import BrokerId, LeaderEpoch
+from typer.testing import CliRunner
+
+
+class Cluster:
+    """Makes a topic of one partition, with 3 replicas where none are named."""
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def create_topic(
+        self, name: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str], validate_only: bool
+    ) -> TopicView:
+        replicas = tuple(BrokerId(broker) for broker in range(replication_factor or 3))
+        made = PartitionView(0, BrokerId(0), LeaderEpoch(0), replicas, replicas)
+        return TopicView(name, "id", partitions={0: made}, configs=dict(configs))
+
+
+@pytest.fixture(autouse=True)
+def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "connect_admin", lambda bootstrap, admin: Cluster())
+
+
+def run(*arguments: str) -> Any:
+    result = CliRunner().invoke(app, ["topic", "create", "t", *arguments])
+    assert result.exit_code == 0
+    return result
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("-r", "3", "-c", "min.insync.replicas=2"), ("-r", "2", "-c", "min.insync.replicas=1")]
+)
+def test_a_topic_that_outlives_a_restart_is_made_without_a_word(more: tuple[str, ...]) -> None:
+    assert run(*more).stderr == ""
+
+
+@pytest.mark.parametrize("more", [("-r", "2"), ("-r", "3", "-c", "min.insync.replicas=3")])
+def test_one_with_no_replica_to_spare_is_warned_of_when_it_is_made(more: tuple[str, ...]) -> None:
+    result = run(*more)
+    assert result.stderr.startswith("warning: t has no replica to spare")
+    assert "created topic t" in result.stdout
+    assert json.loads(run(*more, "-o", "json").stdout)["created"] is True
+
+
+def test_of_one_replica_it_is_said_what_a_restart_does() -> None:
+    assert "one replica" in run("-r", "1").stderr
