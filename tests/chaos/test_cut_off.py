@@ -1,0 +1,107 @@
+"""A machine falls silent, with a broker or the active controller, too: how long producers wait, and what stays.
+
+Proxies swallow what goes to it and comes from it; nothing is reset. A whole machine, with a server of ZooKeeper's
+ensemble, is cut off by `python -m tests.chaos.nodes`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tidemark.client import AdminClient, Producer
+from tidemark.client.ranges import RangeReader
+from tidemark.local.cluster import ADMIN
+
+from tests.chaos.arena import Arena
+from tests.chaos.arena_names import BROKERS, CONTROLLERS
+from tests.chaos.disks import Disks
+from tests.chaos.proxy import ANYBODY, Trouble
+
+TOPIC = "cut"
+PARTITIONS = 3
+PAUSE_S_MAX = 8.0
+"""The session of a broker, and 2 s."""
+DELIVERY_MS = 60_000
+
+
+class Account(threading.Thread):
+    """A producer of one partition that waits for each record."""
+
+    def __init__(self, bootstrap: str, partition: int) -> None:
+        super().__init__(name=f"producer of {partition}", daemon=True)
+        self.partition = partition
+        self.offsets: list[int] = []
+        self.longest_s = 0.0
+        self.failure: Exception | None = None
+        self._servers = bootstrap
+        self._enough = threading.Event()
+
+    def run(self) -> None:
+        """Until `end`."""
+        try:
+            with Producer(self._servers, delivery_timeout_ms=DELIVERY_MS) as producer:
+                while not self._enough.wait(0.01):
+                    began_s = time.monotonic()
+                    where = producer.send(TOPIC, b"%d" % len(self.offsets), partition=self.partition).result()
+                    if self.offsets:  # the first waits for a connection, too
+                        self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+                    self.offsets.append(where.offset)
+        except Exception as failure:  # noqa: BLE001 - told by who waits
+            self.failure = failure
+
+    def wait_for_more(self, count: int) -> None:
+        """Until so many more are acknowledged; it fails first if one is not."""
+        wanted = len(self.offsets) + count
+        while len(self.offsets) < wanted:
+            assert self.failure is None, self.failure
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        """No more."""
+        self._enough.set()
+        self.join()
+        assert self.failure is None, self.failure
+
+
+@contextmanager
+def silent(arena: Arena, names: Sequence[str]) -> Iterator[None]:
+    """Nothing reaches these processes or comes from them."""
+    for name in names:
+        arena.network.disturb(ANYBODY, name, Trouble(silent=True))
+        arena.network.disturb(name, ANYBODY, Trouble(silent=True))
+    yield
+    arena.network.heal()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("with_controller", [False, True], ids=["a broker", "a broker and the active controller"])
+def test_producers_wait_no_longer_than_a_session_and_two_seconds_for_what_was_cut_off(
+    tmp_path: Path, with_controller: bool
+) -> None:
+    with Disks(tmp_path) as disks, Arena(tmp_path, disks) as arena:
+        with AdminClient(arena.cluster.address(ADMIN)) as admin:
+            admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, configs={"min.insync.replicas": "2"})
+            active = f"controller-{admin.describe_cluster().view.controller_id}"
+        assert active in CONTROLLERS
+        accounts = [Account(arena.bootstrap, partition) for partition in range(PARTITIONS)]
+        for account in accounts:
+            account.start()
+        for account in accounts:
+            account.wait_for_more(50)
+        with silent(arena, (BROKERS[0], active) if with_controller else (BROKERS[0],)):
+            for account in accounts:
+                account.wait_for_more(50)
+        for account in accounts:
+            account.end()
+        with RangeReader(arena.bootstrap, deadline_s=60) as reader:
+            kept = {partition: bounds.latest for partition, bounds in reader.bounds(TOPIC, range(PARTITIONS)).items()}
+    assert max(account.longest_s for account in accounts) > 1, "somebody noticed"
+    assert max(account.longest_s for account in accounts) <= PAUSE_S_MAX
+    for account in accounts:
+        assert account.offsets == sorted(set(account.offsets))
+        assert kept[account.partition] > account.offsets[-1]
