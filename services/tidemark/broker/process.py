@@ -65,14 +65,13 @@ from tidemark.rpc.server import Service, make_server
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import BrokerSettings, HostPort
 from tidemark.runtime.coordination import start_when_reachable
-from tidemark.runtime.limits import raise_open_files
+from tidemark.runtime.limits import log_files_max
 from tidemark.runtime.metrics import METRICS, MetricsServer, start_metrics_server, tell_what_runs
 from tidemark.storage.manager import LogManager, open_logs
 from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServicer_to_server
 from tidemark.v1.group_service_pb2_grpc import add_GroupServiceServicer_to_server
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
-_LOG_FILES_MAX: Final = 4096
 _SERVICES: Final = tuple(
     f"tidemark.v1.{name}" for name in ("BrokerService", "GroupService", "ReplicaService", "BrokerControlService")
 )
@@ -236,7 +235,7 @@ class BrokerProcess:
             broker_id=BrokerId(settings.broker_id),
             stray_grace_ms=settings.stray_grace_ms,
             producer_id_expiration_ms=settings.producer_id_expiration_ms,
-            open_files_max=min(_LOG_FILES_MAX, raise_open_files() // 2),
+            open_files_max=log_files_max(),
             directory_choice=settings.log_dir_choice,
         )
         self._logs = logs

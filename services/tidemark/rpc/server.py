@@ -22,6 +22,7 @@ from grpc_reflection.v1alpha import reflection
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import LIMITS, WINDOW
 from tidemark.rpc.errors import abort_with
+from tidemark.runtime.limits import connections_max
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +69,8 @@ class GrpcServer:
     def __init__(self, host: str, port: int, services: Sequence[Service], later: Sequence[str] = ()) -> None:
         self._names = (*(service.full_name for service in services), *later)
         self._services = _Services()
-        self._server = grpc.aio.server(interceptors=[_Refusals()], options=list(_OPTIONS))
+        options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections_max())]
+        self._server = grpc.aio.server(interceptors=[_Refusals()], options=options)
         self._health = health_aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*self._names, reflection.SERVICE_NAME), self._server)

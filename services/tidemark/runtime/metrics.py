@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import PackageNotFoundError, version
 from socketserver import TCPServer
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from prometheus_client import (
@@ -47,6 +47,7 @@ _WAKE_S: Final = 0.05
 _ZIP_LEVEL: Final = 1
 """Of megabytes of lines that are much alike the higher levels make little less, in many times the time."""
 _IDLE_S: Final = 30.0
+_CONNECTIONS_MAX: Final = 16
 """A scraper that keeps its connection is forgotten after so long."""
 
 _log = logging.getLogger(__name__)
@@ -154,6 +155,24 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     metrics: Metrics
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._room = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """On a thread of its own, of which there are only so many."""
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Until the connection ends."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
 
     def server_bind(self) -> None:
         """As the base's, which would ask DNS for this machine's name, however long that takes."""

@@ -40,6 +40,7 @@ from tidemark.storage.files import (
     BadFile,
     Descriptor,
     is_full,
+    is_unopened,
     pack_json,
     pack_lines,
     read_json,
@@ -247,7 +248,8 @@ class LogDirectory:
         try:
             sync_file_system(self.path)
         except OSError as error:
-            self.fail(f"syncfs: {error.strerror}")
+            if not is_unopened(error):
+                self.fail(f"syncfs: {error.strerror}")
             raise storage_error(f"sync the log directory {self.path}", error) from error
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
@@ -299,7 +301,8 @@ class LogDirectory:
                 temporary.replace(place)
             sync_directory(self.path)
         except OSError as error:  # for want of space too: what could not be written back is lost
-            self.fail(f"checkpoint: {error.strerror}")
+            if not is_unopened(error):
+                self.fail(f"checkpoint: {error.strerror}")
             raise
         for log, capture in captured:
             log.checkpointed(capture)

@@ -95,9 +95,15 @@ def storage_error(doing: str, error: OSError) -> TidemarkError:
 
 def is_full(error: BaseException) -> bool:
     """Whether there was no space, or no more than a quota allows: of a write, not of a sync, that is no broken disk."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, *_TOO_MANY_FILES)
 
 
+def is_unopened(error: BaseException) -> bool:
+    """Whether the process, or the machine, has too many files open: nothing was done, and it is not the disk."""
+    return isinstance(error, OSError) and error.errno in _TOO_MANY_FILES
+
+
+_TOO_MANY_FILES: Final = (errno.EMFILE, errno.ENFILE)
 _BROKEN: Final = frozenset(
     {errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN, errno.ENOTCONN, errno.ESHUTDOWN}
 )

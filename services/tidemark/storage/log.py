@@ -25,6 +25,7 @@ from tidemark.storage.epoch_file import EPOCH_FILE, write_epochs
 from tidemark.storage.files import (
     PARTITION_FILE,
     is_full,
+    is_unopened,
     monotonic_ms,
     raise_storage_error,
     storage_error,
@@ -79,7 +80,8 @@ class PartitionLog(CleanableLog, MovableLog):
             while start < len(batches):
                 start = self._append_group(batches, start, leader_epoch, stamp)
         except (OSError, Damage) as error:
-            self._undo_append(end)
+            if self._end != end or not is_unopened(error):  # what could not be opened was not written to
+                self._undo_append(end)
             if isinstance(error, OSError) and is_full(error) and self._broken is None:
                 raise storage_error(f"append to {self._path.name} in {self._path.parent}", error) from error
             self._suspect_disk(error)
