@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -27,6 +27,10 @@ ReplicationOption = Annotated[
 ConfigOption = Annotated[
     list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="Of the topic that is made; repeatable.")
 ]
+_BATCH_BYTES_MAX: Final = 8 << 20
+"""Of a producer, and of every topic."""
+_LINGER_MS_MAX: Final = 60_000
+
 SizeOption = Annotated[
     str, typer.Option("--message-size", metavar="SIZE", help="Bytes of each value: 100, 1kB, 64KiB. Random bytes.")
 ]
@@ -42,7 +46,9 @@ BulkOption = Annotated[
 ]
 WarmUpOption = Annotated[float, typer.Option("--warm-up", min=0, help="Seconds before it is measured.")]
 DurationOption = Annotated[float, typer.Option("--duration", min=0.1, help="Seconds that are measured.")]
-LingerOption = Annotated[float, typer.Option("--linger-ms", min=0, help="How long a batch waits for more records.")]
+LingerOption = Annotated[
+    float, typer.Option("--linger-ms", min=0, max=_LINGER_MS_MAX, help="How long a batch waits for more records.")
+]
 BatchOption = Annotated[str, typer.Option("--batch-size", metavar="SIZE", help="Of a producer's batches.")]
 
 
@@ -51,7 +57,7 @@ def _producer_settings(acks: Acks, codec: Compression, linger_ms: float, batch_s
         "acks": acks.value,
         "codec": codec.value,
         "linger_ms": linger_ms,
-        "batch_bytes": parse_size(batch_size),
+        "batch_bytes": parse_size(batch_size, bytes_max=_BATCH_BYTES_MAX),
     }
 
 
@@ -111,7 +117,7 @@ def produce(
         kind="produce",
         producers=producers,
         rate=rate,
-        message_bytes=parse_size(size),
+        message_bytes=parse_size(size, bytes_max=_BATCH_BYTES_MAX),
         keys=keys,
         bulk=bulk,
         warm_up_s=warm_up_s,
@@ -156,10 +162,10 @@ def consume(
         kind="consume",
         consumers=consumers,
         backlog_bytes=parse_size(backlog),
-        message_bytes=parse_size(size),
+        message_bytes=parse_size(size, bytes_max=_BATCH_BYTES_MAX),
         warm_up_s=warm_up_s,
         duration_s=duration_s,
-        settings={"codec": codec.value, "batch_bytes": parse_size(batch_size)},
+        settings={"codec": codec.value, "batch_bytes": parse_size(batch_size, bytes_max=_BATCH_BYTES_MAX)},
     )
     target = _target(bootstrap, admin, topic, partitions, replication_factor, configs)
     run(workload, target, Output.JSON if as_json else output)
@@ -206,7 +212,7 @@ def latency(
         producers=producers,
         consumers=consumers,
         rate=rate,
-        message_bytes=parse_size(size),
+        message_bytes=parse_size(size, bytes_max=_BATCH_BYTES_MAX),
         keys=keys,
         warm_up_s=warm_up_s,
         duration_s=duration_s,

@@ -25,14 +25,14 @@ class Shape(StrEnum):
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
     start: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--from",
             metavar="WHERE",
             help="earliest, latest, offset:N or timestamp:ISO (UTC if it names no zone).",
             show_default="latest; earliest with --until-end",
         ),
-    ] = "",
+    ] = None,
     count: Annotated[
         int | None, typer.Option("--count", "--max-records", "--max-messages", "-n", min=1, help="End after so many.")
     ] = None,
@@ -76,7 +76,7 @@ def consume(
     """
     addresses = need_bootstrap(bootstrap)
     try:
-        where = parse_start(start or ("earliest" if until_end else "latest"))
+        where = parse_start(start if start is not None else "earliest" if until_end else "latest")
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--from") from None
     if len(delimiter.encode()) != 1:

@@ -89,7 +89,9 @@ def run(
     try:
         with contextlib.ExitStack() as stack:
             stack.callback(reading.progress.clear)
-            source = stack.enter_context(TopicReader(bootstrap, topic, start, until_end=ends.until_end, rack=rack))
+            source = stack.enter_context(
+                TopicReader(bootstrap, topic, start, until_end=ends.until_end, rack=rack, timeout_s=ends.timeout_s)
+            )
             target = sys.stdout.buffer if file is None else stack.enter_context(file.open("wb"))
             sink = open_sink(shape, target, **layout)
             stack.callback(sink.close)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemark.cli.elect import parse_places
 from tidemark.cli.options import BootstrapOption, OutputOption, need_bootstrap
 from tidemark.cli.output import Output, counted, print_json, print_line, print_table
 from tidemark.cli.records import parse_start
@@ -111,10 +112,12 @@ def reset_offsets(
         raise typer.BadParameter(str(error), param_hint="--to") from None
     if output is Output.JSON and not (yes or dry_run):
         raise typer.BadParameter("scripts are not asked: add --yes or --dry-run", param_hint="--output")
+    places = parse_places(topics)
+    addresses = need_bootstrap(bootstrap)
     from tidemark.cli.group_offsets import current_offsets, wanted_offsets
 
-    with _connect(bootstrap) as client:
-        wanted = wanted_offsets(need_bootstrap(bootstrap), topics, where)
+    with _connect(addresses) as client:
+        wanted = wanted_offsets(addresses, places, where)
         before = current_offsets(client, group)
         refused = client.set_offsets(group, wanted, validate_only=True)
         _raise_first(refused)

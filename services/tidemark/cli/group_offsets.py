@@ -21,11 +21,11 @@ def current_offsets(client: Groups, group: str) -> dict[TopicPartition, int]:
     return {one.partition: one.committed for one in found.partitions if one.committed >= 0}
 
 
-def wanted_offsets(bootstrap: str, names: Sequence[str], where: Start) -> dict[TopicPartition, int]:
-    """The offset of `where` in each partition of TOPIC or TOPIC:PARTITION, within its log.
+def wanted_offsets(bootstrap: str, places: Sequence[tuple[str, int | None]], where: Start) -> dict[TopicPartition, int]:
+    """The offset of `where` in each of these partitions (None: all of the topic), within its log.
 
     Raises:
-        TidemarkError: INVALID_REQUEST, UNKNOWN_TOPIC, UNKNOWN_PARTITION.
+        TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION.
     """
     start: str | int | Timestamp = where.position or "earliest"
     if where.offset is not None:
@@ -34,19 +34,10 @@ def wanted_offsets(bootstrap: str, names: Sequence[str], where: Start) -> dict[T
         start = Timestamp(where.timestamp_us)
     found: dict[TopicPartition, int] = {}
     with Consumer(bootstrap) as consumer:
-        for name in names:
-            topic, indexes = _parse(name)
+        for topic, index in places:
+            indexes = None if index is None else [index]
             starts = {one: consumer.position(one) for one in consumer.assign(topic, indexes, start="earliest")}
             ends = consumer.end_offsets(starts)
             positions = {one: consumer.position(one) for one in consumer.assign(topic, indexes, start=start)}
             found.update((one, max(starts[one], min(ends[one], positions[one]))) for one in positions)
     return found
-
-
-def _parse(name: str) -> tuple[str, list[int] | None]:
-    topic, colon, index = name.rpartition(":")
-    if not colon:
-        return name, None
-    if not index.isdecimal():
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{name!r}: want TOPIC or TOPIC:PARTITION")
-    return topic, [int(index)]

@@ -47,6 +47,8 @@ def dump(
       tidemark log dump data/flights-0/00000000000000000000.index
       tidemark log dump data/replication-offset-checkpoint
     """
+    if end < start:
+        raise typer.BadParameter(f"--to {end} is below --from {start}", param_hint="--to")
     # Only here: bad usage and help do without the libraries that read batches.
     from tidemark.cli import log_dump
 

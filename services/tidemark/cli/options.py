@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemark.cli.output import Output
+from tidemark.runtime.host_port import HostPort
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -40,25 +41,40 @@ def fits_int32(value: int) -> int:
 
 def need_bootstrap(bootstrap: str) -> str:
     """The brokers' addresses; bad usage when none is given."""
+    bootstrap = bootstrap.strip(" ,")
     if not bootstrap:
         raise typer.BadParameter(
             "say where the cluster is: HOST:PORT of any broker, or TIDEMARK_BOOTSTRAP", param_hint="--bootstrap"
         )
-    return bootstrap
+    return _checked(bootstrap, "--bootstrap")
 
 
 def connect_admin(bootstrap: str, admin: str, *, timeout_s: float = 30.0) -> AdminClient:
     """A client of the admin service at `admin`, else of the one that the brokers know; bad usage without either."""
+    bootstrap = bootstrap.strip(" ,")
     if not bootstrap and not admin:
         raise typer.BadParameter(
             "say where the cluster is: HOST:PORT of any broker, or of the admin service; "
             "TIDEMARK_BOOTSTRAP and TIDEMARK_ADMIN do too",
             param_hint=["--bootstrap", "--admin"],
         )
+    _checked(bootstrap, "--bootstrap")
+    _checked(admin, "--admin")
     # Only here: the client's libraries take longer to import than bad usage and help need.
     from tidemark.client import AdminClient
 
     return AdminClient(admin or None, bootstrap=bootstrap or None, timeout_s=timeout_s)
+
+
+def _checked(addresses: str, option: str) -> str:
+    for address in filter(None, (part.strip() for part in addresses.split(","))):
+        try:
+            port = HostPort.parse(address).port
+        except ValueError:
+            port = 0
+        if port == 0:
+            raise typer.BadParameter(f"{address!r}: want HOST:PORT", param_hint=option)
+    return addresses
 
 
 def parse_configs(settings: Sequence[str]) -> dict[str, str]:

@@ -19,33 +19,39 @@ _UNITS: Final = {
     "GIB": 1 << 30,
     "TIB": 1 << 40,
 }
-_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*?)(?:/s)?", re.ASCII)
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", re.ASCII)
 _INT64_MAX: Final = 2**63 - 1
 _KILO: Final = 1000
 
 
 def parse_rate(text: str) -> int:
     """Bytes in a second of "50MB", "50MB/s", "1.5GiB" or "1000000"; bad usage for what is none, or 0."""
-    found = _RATE.fullmatch(text.strip())
-    factor = _UNITS.get(found[2].upper()) if found is not None else None
-    if found is None or factor is None:
+    rate = _bytes(text.strip().removesuffix("/s"))
+    if rate is None:
         raise typer.BadParameter(f"{text!r}: want bytes a second, such as 50MB, 512KiB or 1000000")
-    rate = round(float(found[1]) * factor)
-    if not 1 <= rate <= _INT64_MAX:
+    if rate < 1:
         raise typer.BadParameter(f"{text!r}: want 1 byte a second or more; leave it out for no limit")
+    if rate > _INT64_MAX:
+        raise typer.BadParameter(f"{text!r}: want at most {_INT64_MAX} bytes a second; leave it out for no limit")
     return rate
 
 
-def parse_size(text: str) -> int:
-    """Bytes of "100", "1kB" or "64KiB"; bad usage for what is none, or 0."""
-    found = _RATE.fullmatch(text.strip())
-    factor = _UNITS.get(found[2].upper()) if found is not None and not text.strip().endswith("/s") else None
-    if found is None or factor is None:
+def parse_size(text: str, *, bytes_max: int = _INT64_MAX) -> int:
+    """Bytes of "100", "1kB" or "64KiB"; bad usage for what is none, or 0, or more than `bytes_max`."""
+    size = _bytes(text.strip())
+    if size is None:
         raise typer.BadParameter(f"{text!r}: want bytes, such as 100, 1kB or 64KiB")
-    size = round(float(found[1]) * factor)
-    if not 1 <= size <= _INT64_MAX:
+    if size < 1:
         raise typer.BadParameter(f"{text!r}: want 1 byte or more")
+    if size > bytes_max:
+        raise typer.BadParameter(f"{text!r}: want at most {bytes_max} bytes")
     return size
+
+
+def _bytes(text: str) -> int | None:
+    found = _SIZE.fullmatch(text)
+    factor = _UNITS.get(found[2].upper()) if found is not None else None
+    return None if found is None or factor is None else round(float(found[1]) * factor)
 
 
 def shown_bytes(count: float | None) -> str:

@@ -12,7 +12,8 @@ from tidemark.client.ranges import RangeReader
 from tidemark.client.records import PartitionBatch
 
 _DEADLINE_S: Final = 30.0
-"""So long a partition may be without a leader before that is an error."""
+"""So long a partition may be without a leader before that is an error, or brokers without an answer."""
+_DEADLINE_S_MIN: Final = 5.0
 
 _LOOK_AGAIN_S: Final = 0.1
 
@@ -27,10 +28,21 @@ class TopicReader:
             next record where none is as young as a timestamp.
         until_end: read nothing that is committed later than now.
         rack: where this reader is; "": nowhere that brokers know of.
+        timeout_s: so long whoever reads waits for records; None: for ever.
     """
 
-    def __init__(self, bootstrap: str, topic: str, start: Start, *, until_end: bool = False, rack: str = "") -> None:
-        self._reader = RangeReader(bootstrap, deadline_s=_DEADLINE_S, rack=rack)
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        start: Start,
+        *,
+        until_end: bool = False,
+        rack: str = "",
+        timeout_s: float | None = None,
+    ) -> None:
+        patience_s = _DEADLINE_S if timeout_s is None else min(_DEADLINE_S, max(_DEADLINE_S_MIN, timeout_s))
+        self._reader = RangeReader(bootstrap, deadline_s=patience_s, rack=rack)
         self._topic = topic
         try:
             self._view = self._reader.topics([topic])[topic]

@@ -1,0 +1,44 @@
+"""What cannot be meant is bad usage: status 2 and a sentence on stderr, before anybody is asked."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.cli.app import app
+from typer.testing import CliRunner
+
+BROKER = ("--bootstrap", "127.0.0.1:1")
+"""Nobody is there: whoever asked would say so, with status 1."""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("topic", "list", "--bootstrap", "somewhere"), "'somewhere': want HOST:PORT"),
+        (("topic", "list", "--bootstrap", "a:1,b:port"), "'b:port': want HOST:PORT"),
+        (("topic", "list", "--bootstrap", "a:0"), "'a:0': want HOST:PORT"),
+        (("topic", "list", "--bootstrap", " , "), "say where the cluster is"),
+        (("topic", "list", "--admin", "somewhere"), "'somewhere': want HOST:PORT"),
+        (("consume", "flights", "--bootstrap", "somewhere"), "'somewhere': want HOST:PORT"),
+        (("produce", "flights", "--bootstrap", "somewhere"), "'somewhere': want HOST:PORT"),
+        (("group", "list", "--bootstrap", "somewhere"), "'somewhere': want HOST:PORT"),
+        (("replicas", "verify", "--bootstrap", "somewhere"), "'somewhere': want HOST:PORT"),
+        (("bench", "produce", "--bootstrap", "somewhere"), "'somewhere': want HOST:PORT"),
+        (("consume", "flights", "--from", "", *BROKER), "'': want earliest, latest, offset:N or timestamp:"),
+        (
+            ("group", "reset-offsets", "g", "-t", "t:x", "--to", "latest", *BROKER),
+            "'t:x': want TOPIC or TOPIC:PARTITION",
+        ),
+        (("bench", "produce", "--message-size", "1TB", *BROKER), "'1TB': want at most 8388608 bytes"),
+        (("bench", "produce", "--batch-size", "1GB", *BROKER), "'1GB': want at most 8388608 bytes"),
+        (("bench", "produce", "--linger-ms", "99999999", *BROKER), "less than or equal to 60000"),
+        (("cluster", "add-brokers", "3", "--throttle", "9" * 20 + "GB", *BROKER), "want at most 9223372036854775807"),
+        (("log", "dump", "data", "t-0", "--from", "5", "--to", "2"), "--to 2 is below --from 5"),
+        (("topic", "create", "t", "--partitions", "many", *BROKER), "--partitions"),
+        (("topic", "nothing"), "No such command 'nothing'"),
+    ],
+)
+def test_bad_usage_is_told_before_anybody_is_asked(words: tuple[str, ...], told: str) -> None:
+    result = CliRunner().invoke(app, words, env={"TIDEMARK_BOOTSTRAP": "", "TIDEMARK_ADMIN": "", "COLUMNS": "400"})
+    assert result.exit_code == 2, result.output
+    assert told in result.stderr
+    assert result.stdout == ""
