@@ -28,6 +28,7 @@ from tidemark.runtime.configuration_entries import (
     absent_broker_entries,
     changes_between,
     check_alterable,
+    check_deletable,
     check_lag,
     cluster_entries,
     topic_entries,
@@ -85,6 +86,7 @@ class ConfigAdministration:
         if resource.kind is ConfigKind.BROKER and LAG_KEY in alteration.set_:
             await self._check_lag(resource, int(alteration.set_[LAG_KEY]))
         found = (await self._store.configs([resource]))[resource]
+        check_deletable(resource.kind, alteration.deleted, found.configs)
         wanted = {key: value for key, value in found.configs.items() if key not in alteration.deleted}
         wanted |= alteration.set_
         if topic is not None:

@@ -173,6 +173,17 @@ def check_count_may_change(topic: str) -> None:
         )
 
 
+def check_may_go(topic: str) -> None:
+    """Refuse it for `__consumer_offsets` (INVALID_REQUEST): all groups would forget how far they have read."""
+    if topic == OFFSETS_TOPIC:
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST,
+            f"{topic} is the cluster's own: it remembers how far every consumer group has read, and is not deleted; "
+            "to forget a group: `tidemark group delete`",
+            {"topic": topic},
+        )
+
+
 def _replication_factor(topic: TopicDescription) -> int:
     """Of the first partition; while it is moved, what it had before."""
     first = min(topic.partitions)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tidemark.admin.planning import TopicRequest, already_exists, new_topic_id, plan_topic
+from tidemark.admin.planning import TopicRequest, already_exists, check_may_go, new_topic_id, plan_topic
 from tidemark.admin.polling import poll
 from tidemark.admin.views import Counts, count, partitions_of, partitions_without_leader, topic_view
 from tidemark.core.cluster_state import ClusterView, TopicView
@@ -128,8 +128,10 @@ class TopicAdministration:
         return "no controller is active" if controller is None else "the controller goes on with it"
 
     async def topic_id(self, name: str) -> str:
-        """Of the topic that has this name now; raises INVALID_TOPIC_NAME or UNKNOWN_TOPIC."""
+        """Of the topic that has this name now, to delete it; raises INVALID_TOPIC_NAME, UNKNOWN_TOPIC, or
+        INVALID_REQUEST for `__consumer_offsets`."""
         check_topic_name(name)
+        check_may_go(name)
         topic = (await self._store.topics([name])).get(name)
         if topic is None:
             raise unknown_topic(name)

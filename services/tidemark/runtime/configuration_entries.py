@@ -61,10 +61,7 @@ class ConfigChange(NamedTuple):
 
 
 def check_alterable(kind: ConfigKind, set_: Mapping[str, str], deleted: Collection[str]) -> None:
-    """Refuse what the table does not allow to change in this way: UNKNOWN_CONFIG or INVALID_CONFIG.
-
-    A key that is not in the table may be deleted: another version may have set it.
-    """
+    """Refuse what the table does not allow to change in this way: UNKNOWN_CONFIG or INVALID_CONFIG."""
     known = keys_of(OWNERS[kind])
     for name in set_:
         if name in deleted:
@@ -81,6 +78,14 @@ def check_alterable(kind: ConfigKind, set_: Mapping[str, str], deleted: Collecti
                 {"config": name, "scope": str(Scope.STATIC)},
             )
         known[name].parse(set_[name])
+
+
+def check_deletable(kind: ConfigKind, deleted: Collection[str], present: Collection[str]) -> None:
+    """Refuse what is neither in the table nor set (UNKNOWN_CONFIG); another version may have set what is not there."""
+    known = keys_of(OWNERS[kind])
+    for name in sorted(deleted):
+        if name not in known and name not in present:
+            raise unknown_config(name, known, f"a {OWNERS[kind]}")
 
 
 def check_lag(lag_max_ms: int, heartbeat_interval_ms: int) -> None:

@@ -61,6 +61,12 @@ async def test_a_key_that_this_version_does_not_know_can_be_deleted(store: FakeM
     assert plan.changes == [ConfigChange("from.the.future", "1", None)]
 
 
+async def test_a_key_that_nobody_knows_and_nobody_has_set_cannot_be_deleted(store: FakeMetadataStore) -> None:
+    with pytest.raises(TidemarkError, match=r"did you mean retention.ms") as refused:
+        await ConfigAdministration(store).plan(Alteration(FLIGHTS, deleted=frozenset({"retention.msec"})))
+    assert refused.value.code is ErrorCode.UNKNOWN_CONFIG
+
+
 async def test_of_two_changes_at_once_none_is_lost(store: FakeMetadataStore) -> None:
     calls = Calls(store)
 

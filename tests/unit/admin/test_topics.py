@@ -78,6 +78,16 @@ async def test_without_brokers_no_topic_can_be_created() -> None:
     assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
+async def test_the_topic_of_consumer_groups_is_not_deleted() -> None:
+    """All groups would forget how far they have read."""
+    store = await store_with_a_broker()
+    name = "__consumer_offsets"
+    await store.create_topic(TopicDescription(name, "id", {0: (BrokerId(0),)}, {0: "i"}))
+    with pytest.raises(TidemarkError, match="tidemark group delete") as refused:
+        await administration(store).topic_id(name)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
 async def test_an_expired_session_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     store = FakeZooKeeper().store()
     keeper = SessionKeeper(store)
