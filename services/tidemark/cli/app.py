@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -44,19 +45,29 @@ app.add_typer(topic_app, name="topic")
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(config_app, name="config")
 app.add_typer(reassign_app, name="reassign")
-app.add_typer(log_dirs_app, name="log-dirs")
-app.add_typer(group_app, name="group")
-app.add_typer(log_app, name="log")
+app.add_typer(log_dirs_app, name="log-dirs", short_help="The log directories of brokers.")
+app.add_typer(group_app, name="group", short_help="Consumer groups: how far they are, and from where on.")
+app.add_typer(log_app, name="log", short_help="Look into log directories: print them, check them.")
 app.add_typer(bench_app, name="bench")
 app.add_typer(replicas_app, name="replicas")
-app.command()(produce)
-app.command()(consume)
+app.command(short_help="Send lines or rows as records.")(produce)
+app.command(short_help="Print records, or write them to a file.")(consume)
 app.command()(elect)
 app.command()(apply)
 
 
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tidemark {version('tidemark')}")
+        raise typer.Exit
+
+
 @app.callback()
-def tidemark() -> None:
+def tidemark(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Tidemark, a replicated commit log.
 
     \b

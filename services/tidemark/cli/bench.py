@@ -69,7 +69,7 @@ def _target(
     return Target(need_bootstrap(bootstrap), admin, topic, partitions, replication_factor, parse_configs(configs or []))
 
 
-@bench_app.command()
+@bench_app.command(short_help="How many records are acknowledged in a second.")
 def produce(
     rate: Annotated[
         float, typer.Option("--rate", min=0, help="Records a second of all producers; 0: as many as they can.")
@@ -128,7 +128,7 @@ def produce(
     run(workload, target, Output.JSON if as_json else output)
 
 
-@bench_app.command()
+@bench_app.command(short_help="How many records are read in a second.")
 def consume(
     consumers: ConsumersOption = 1,
     backlog: Annotated[
@@ -171,7 +171,7 @@ def consume(
     run(workload, target, Output.JSON if as_json else output)
 
 
-@bench_app.command()
+@bench_app.command(short_help="How long a record takes at a fixed rate.")
 def latency(
     rate: Annotated[float, typer.Option("--rate", min=0.1, help="Records a second of all producers.")] = 1000.0,
     producers: ProducersOption = 1,

@@ -12,10 +12,10 @@ from tidemark.cli.restarts import safe_to_restart
 cluster_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at the cluster and change its brokers."
 )
-cluster_app.command("create")(create)
-cluster_app.command("add-brokers")(add_brokers)
-cluster_app.command("remove-brokers")(remove_brokers)
-cluster_app.command("safe-to-restart")(safe_to_restart)
+cluster_app.command("create", short_help="Wait until just these brokers are live.")(create)
+cluster_app.command("add-brokers", short_help="Give new brokers their share of the replicas.")(add_brokers)
+cluster_app.command("remove-brokers", short_help="Move everything off brokers and deregister them.")(remove_brokers)
+cluster_app.command("safe-to-restart", short_help="Whether a broker can be restarted now.")(safe_to_restart)
 
 
 @cluster_app.callback()
@@ -23,7 +23,7 @@ def cluster() -> None:
     """Look at the cluster and change its brokers."""
 
 
-@cluster_app.command("describe")
+@cluster_app.command("describe", short_help="Brokers, controller, partitions in trouble.")
 def describe(bootstrap: BootstrapOption = "", admin: AdminOption = "", output: OutputOption = Output.TEXT) -> None:
     """Brokers, the active controller, and partitions in trouble.
 

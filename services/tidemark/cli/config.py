@@ -34,7 +34,7 @@ WhoseArgument = Annotated[Whose, typer.Argument(help="topic or broker.")]
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The topic's name; the broker's id, or 'default' for every broker.")
 ]
-KeysArgument = Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="Which; all if none is named.")]
+KeysArgument = Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Which; all if none is named.")]
 RequestIdOption = Annotated[
     str,
     typer.Option("--request-id", metavar="ID", help="Repeated with the same id, a change is made once; else made up."),
@@ -46,7 +46,7 @@ def config() -> None:
     """Look at and change settings of topics and brokers."""
 
 
-@config_app.command("get")
+@config_app.command("get", short_help="The values that hold.")
 def get(
     whose: WhoseArgument,
     name: NameArgument,
@@ -72,7 +72,7 @@ def get(
         print_line(value if keys and len(keys) == 1 else f"{entry.key}={value}")
 
 
-@config_app.command("describe")
+@config_app.command("describe", short_help="Each setting: value, source, range and meaning.")
 def describe(
     whose: WhoseArgument,
     name: NameArgument,
@@ -119,7 +119,7 @@ def set_(
     whose: WhoseArgument,
     name: NameArgument,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings; all are changed, or none.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings; all are changed, or none.")
     ] = None,
     delete: Annotated[
         list[str] | None,

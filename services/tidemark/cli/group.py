@@ -22,7 +22,7 @@ group_app = typer.Typer(
     no_args_is_help=True, help="Consumer groups: who reads what, how far, and from where they shall go on."
 )
 
-GroupsArgument = Annotated[list[str], typer.Argument(metavar="GROUP...", help="Ids of groups.")]
+GroupsArgument = Annotated[list[str], typer.Argument(metavar="GROUP", help="Ids of groups.")]
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Its id.")]
 
 
@@ -38,14 +38,16 @@ def list_groups(bootstrap: BootstrapOption = "", output: OutputOption = Output.T
         found, missing = groups.list_groups()
     if output is Output.JSON:
         print_json({"groups": [one._asdict() for one in found], "missing": [error.message for error in missing]})
-    else:
+    elif found:
         rows = [(one.group, one.state, one.members, one.coordinator_id) for one in found]
         print_table(("group", "state", "members", "coordinator"), rows)
+    else:
+        print_line("there is no consumer group")
     for error in missing:
         sys.stderr.write(f"some groups may be missing: {error.message}\n")
 
 
-@group_app.command()
+@group_app.command(short_help="How far groups have read, and who reads what.")
 def describe(
     groups: GroupsArgument,
     members: Annotated[bool, typer.Option("--members", help="Show the members, not the offsets.")] = False,
@@ -81,7 +83,7 @@ def describe(
             _print_offsets(one)
 
 
-@group_app.command("reset-offsets")
+@group_app.command("reset-offsets", short_help="Have a group without members go on elsewhere.")
 def reset_offsets(
     group: GroupArgument,
     topics: Annotated[
@@ -138,7 +140,7 @@ def reset_offsets(
         print_line(f"group {group} goes on there")
 
 
-@group_app.command()
+@group_app.command(short_help="Forget groups without members.")
 def delete(
     groups: GroupsArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,

@@ -15,11 +15,11 @@ _I64_MAX = (1 << 63) - 1
 log_app = typer.Typer(help="Look into log directories: what is in them, and whether it is whole.", no_args_is_help=True)
 
 
-@log_app.command()
+@log_app.command(short_help="Print batches or records of a log's files.")
 def dump(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A segment or another file of a log, or a directory.")],
     replica: Annotated[
-        str, typer.Argument(metavar="[REPLICA]", help="Which one, as TOPIC-PARTITION, where PATH is a log directory.")
+        str, typer.Argument(metavar="REPLICA", help="Which one, as TOPIC-PARTITION, where PATH is a log directory.")
     ] = "",
     records: Annotated[bool, typer.Option("--records", "-r", help="The records instead of the batches.")] = False,
     start: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="First offset.")] = 0,
@@ -56,10 +56,10 @@ def dump(
     log_dump.run(path, replica, log_dump.Wanted(start, end, records, verify), shape)
 
 
-@log_app.command()
+@log_app.command(short_help="Check everything in log directories.")
 def verify(
     directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Log directories, or the directories of single replicas.")
+        list[Path], typer.Argument(metavar="DIR", help="Log directories, or the directories of single replicas.")
     ],
     deep: Annotated[bool, typer.Option("--deep", help="Decode every payload too; several times slower.")] = False,
     compacted: Annotated[

@@ -46,7 +46,7 @@ def log_dirs() -> None:
     """Look at the log directories of brokers, and move replicas between those of one broker."""
 
 
-@log_dirs_app.command("describe")
+@log_dirs_app.command("describe", short_help="How full log directories are, and what lies where.")
 def describe(
     brokers: Annotated[
         list[int] | None, typer.Option("--broker", metavar="N", help="Which broker; may be repeated; else all.")
@@ -97,7 +97,7 @@ def describe(
         raise_all(silent)
 
 
-@log_dirs_app.command("move")
+@log_dirs_app.command("move", short_help="Move a replica to another directory of its broker.")
 def move(
     target: Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", help="Whose replica.")],
     broker: Annotated[

@@ -27,7 +27,7 @@ _PAUSE_S: Final = 0.5
 _PATIENCE_S: Final = 60.0
 _NAMED_MAX: Final = 5
 
-BrokersArgument = Annotated[list[str], typer.Argument(metavar="BROKER...", help="Ids, such as 3 4.")]
+BrokersArgument = Annotated[list[str], typer.Argument(metavar="BROKER", help="Ids, such as 3 4.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the plan and its cost, change nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 

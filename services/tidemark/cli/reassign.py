@@ -90,11 +90,9 @@ def reassign() -> None:
     """Move replicas between brokers."""
 
 
-@reassign_app.command("generate")
+@reassign_app.command("generate", short_help="Propose moves that spread topics over brokers.")
 def generate(
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Which; all if none is named.")
-    ] = None,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Which; all if none is named.")] = None,
     brokers: Annotated[
         str, typer.Option("--brokers", metavar="0,1,2", help="Where they shall be; all live brokers if left out.")
     ] = "",
@@ -129,7 +127,7 @@ def generate(
     typer.echo(f"{cost_of(planned)}; execute it with tidemark reassign execute, which prints the way back", err=True)
 
 
-@reassign_app.command("execute")
+@reassign_app.command("execute", short_help="Begin the moves of a file, wait until they are done.")
 def execute(
     file: FileArgument,
     throttle: ThrottleOption = "",
@@ -233,7 +231,7 @@ def _carry_out(feed: MoveFeed, count: int, output: Output, *, no_wait: bool) -> 
         raise interrupted("what was begun") from None
 
 
-@reassign_app.command("verify")
+@reassign_app.command("verify", short_help="Whether all is as a file of moves says.")
 def verify(
     file: FileArgument, bootstrap: BootstrapOption = "", admin: AdminOption = "", output: OutputOption = Output.TEXT
 ) -> None:
@@ -291,10 +289,10 @@ def verify(
         raise typer.Exit(1)
 
 
-@reassign_app.command("list")
+@reassign_app.command("list", short_help="Moves under way: how far, and what each waits for.")
 def list_moves(
     targets: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC[:PARTITION]]...", help="Which; all if none is named.")
+        list[str] | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="Which; all if none is named.")
     ] = None,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
@@ -347,10 +345,10 @@ def list_moves(
         )
 
 
-@reassign_app.command("cancel")
+@reassign_app.command("cancel", short_help="Give moves up: the original replicas again.")
 def cancel_moves(
     targets: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC[:PARTITION]]...", help="Whose move is given up.")
+        list[str] | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="Whose move is given up.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All moves there are.")] = False,
     no_wait: NoWaitOption = False,

@@ -20,7 +20,7 @@ def replicas() -> None:
     """Hold the replicas of partitions against one another."""
 
 
-@replicas_app.command()
+@replicas_app.command(short_help="Compare all replicas while the cluster runs.")
 def verify(
     topics: Annotated[
         list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this one; repeatable.")

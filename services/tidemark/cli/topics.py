@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -22,17 +23,18 @@ from tidemark.cli.output import (
 )
 from tidemark.cli.topic_partitions import add_partitions, remove_partitions
 from tidemark.core.cluster_state import TopicView
+from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration import topic_settings
 
 topic_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, list, describe and delete topics.")
-topic_app.command("add-partitions")(add_partitions)
-topic_app.command("remove-partitions")(remove_partitions)
-topic_app.command("delete-records")(delete_records)
+topic_app.command("add-partitions", short_help="Add partitions until there are TOTAL.")(add_partitions)
+topic_app.command("remove-partitions", short_help="Remove the highest-numbered ones.")(remove_partitions)
+topic_app.command("delete-records", short_help="Delete the oldest records of a partition.")(delete_records)
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="1 to 249 letters, digits, '.', '_' or '-'.")]
 
 
-@topic_app.command("create")
+@topic_app.command("create", short_help="Create a topic.")
 def create(
     topic: TopicArgument,
     partitions: Annotated[
@@ -118,11 +120,9 @@ def list_topics(bootstrap: BootstrapOption = "", admin: AdminOption = "", output
         print_line(name)
 
 
-@topic_app.command("describe")
+@topic_app.command("describe", short_help="Partitions, leaders and replicas of topics.")
 def describe(
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Which; all if none is named.")
-    ] = None,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Which; all if none is named.")] = None,
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
@@ -155,16 +155,23 @@ def describe(
         raise typer.Exit(1)
 
 
-@topic_app.command("delete")
+@topic_app.command("delete", short_help="Delete a topic with all its records.")
 def delete(
-    topic: TopicArgument, bootstrap: BootstrapOption = "", admin: AdminOption = "", output: OutputOption = Output.TEXT
+    topic: TopicArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; without a terminal nobody is asked.")] = False,
+    bootstrap: BootstrapOption = "",
+    admin: AdminOption = "",
+    output: OutputOption = Output.TEXT,
 ) -> None:
     """Delete a topic with all its records, and wait until it is gone.
 
     \b
-    Example:
+    Examples:
       tidemark topic delete greetings
+      tidemark topic delete greetings --yes
     """
+    if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete topic {topic} with all its records?", err=True):
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed, as it was not confirmed")
     with connect_admin(bootstrap, admin) as client:
         client.delete_topic(topic)
     if output is Output.JSON:

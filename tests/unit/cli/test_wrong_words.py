@@ -42,3 +42,19 @@ def test_bad_usage_is_told_before_anybody_is_asked(words: tuple[str, ...], told:
     assert result.exit_code == 2, result.output
     assert told in result.stderr
     assert result.stdout == ""
+
+
+def test_without_consumer_groups_a_sentence_says_so_and_no_empty_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoGroups:
+        def __enter__(self) -> NoGroups:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def list_groups(self) -> tuple[list[object], list[object]]:
+            return [], []
+
+    monkeypatch.setattr("tidemark.cli.group._connect", lambda bootstrap: NoGroups())
+    shown = CliRunner().invoke(app, ["group", "list"])
+    assert (shown.exit_code, shown.stdout) == (0, "there is no consumer group\n")
