@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 
 from tests.exploration.search import Report, Search
 from tests.exploration.state import Scope
@@ -38,22 +39,35 @@ def main(arguments: list[str]) -> int:
         report = search.run(
             seconds=seconds, beam=options.beam, seed=options.seed, progress=_progress, progress_every_s=every_s
         )
+        print(summary(report))
     else:
-        search = Walk(scope, delays=options.delays)
-        report = search.run(
-            seconds=seconds,
-            memory_bytes_max=options.memory_gb * 1e9,
-            progress=_progress,
-            progress_every_s=every_s,
-            done=lambda report: print(_walked(report), flush=True),
-        )
-    print(summary(report, options.delays))
+        search = _walked(scope, options)
+        report = search.report
     if report.violation is None:
         return 0
     for line in tell(search.cluster, report.story):
         print(line)
     print(f"    which breaks {report.violation}")
     return 1
+
+
+def _walked(scope: Scope, options: argparse.Namespace) -> Walk:
+    """The last of the walks that were made: one of everything, or one for each number of deliveries put off."""
+    ends_s = time.monotonic() + options.minutes * 60
+    walk: Walk | None = None
+    for delays in [None] if options.delays is None else range(options.delays + 1):
+        walk = Walk(scope, delays=delays, surprises_count=options.surprises_count, after=walk)
+        report = walk.run(
+            seconds=ends_s - time.monotonic(),
+            memory_bytes_max=options.memory_gb * 1e9,
+            progress=_progress,
+            progress_every_s=options.progress_seconds,
+        )
+        print(summary(report), flush=True)
+        if not report.complete:
+            break
+    assert walk is not None, "at least one walk is asked for"
+    return walk
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
@@ -75,6 +89,11 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--delays", type=int, help="only stories in which so many deliveries are put off at most: 0 first, then 1, ..."
     )
+    parser.add_argument(
+        "--surprises-count",
+        action="store_true",
+        help="with --delays: a misfortune or batch that comes while anything is on its way counts as one put off",
+    )
     parser.add_argument("--beam", type=int, help="go on from so many states of each depth only: long stories, not all")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--progress-seconds", type=float, default=10.0)
@@ -94,29 +113,25 @@ def counts(report: Report) -> str:
     )
 
 
-def _walked(report: Report) -> str:
-    assert report.put_off is not None
-    return f"COMPLETE with at most {_deliveries(report.put_off)} put off: {counts(report)}"
+def _bound(report: Report) -> str:
+    """How many deliveries may be put off, in words."""
+    count = f"{report.delays} deliver{'y' if report.delays == 1 else 'ies'} put off"
+    return f"{count}, misfortunes and batches in their midst counted too" if report.surprises_count else count
 
 
-def _deliveries(count: int) -> str:
-    return f"{count} deliver{'y' if count == 1 else 'ies'}"
-
-
-def summary(report: Report, delays: int | None = None) -> str:
+def summary(report: Report) -> str:
     """What the search shows, and what it does not."""
     if report.violation is not None:
         return f"VIOLATION after {counts(report)}"
-    if report.complete and report.put_off is not None:
-        return f"no violation with at most {_deliveries(report.put_off)} put off"
+    if report.complete and report.delays is not None:
+        return f"COMPLETE with at most {_bound(report)}: {counts(report)}"
     if report.complete:
         return f"COMPLETE: every state of this scope is right: {counts(report)}"
     if report.dropped:
         end = "to the end of the longest" if report.waiting == 0 else "until the time was over"
         return f"SAMPLED {end}: nothing wrong found, {report.dropped:,} states not gone on from: {counts(report)}"
-    if delays is not None:
-        known = "not all" if report.put_off is None else f"all with at most {_deliveries(report.put_off)} put off"
-        return f"STOPPED at the bound: walked is {known}; {report.waiting:,} states wait: {counts(report)}"
+    if report.delays is not None:
+        return f"STOPPED before the end of {_bound(report)}: {report.waiting:,} states wait: {counts(report)}"
     return (
         f"STOPPED at the bound: every story of up to {report.depth} moves is right, of longer ones only some; "
         f"{report.waiting:,} states wait: {counts(report)}"

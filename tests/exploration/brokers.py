@@ -148,6 +148,7 @@ class Brokers:
         self._numbers: dict[bytes, int] = {}
         self._steps: dict[tuple[int, Event], Step] = {}
         self._renamed: dict[tuple[int, int], int] = {}
+        self._fresh: dict[BrokerId, int] = {}
         self.empty_message = self.values.number(FollowerMessage())
 
     def __len__(self) -> int:
@@ -164,7 +165,10 @@ class Brokers:
 
     def fresh(self, broker_id: BrokerId) -> int:
         """A process that was just started."""
-        return self._number(BrokerCore(broker_id, CONFIG))
+        number = self._fresh.get(broker_id)
+        if number is None:
+            number = self._fresh[broker_id] = self._number(BrokerCore(broker_id, CONFIG))
+        return number
 
     def _number(self, core: BrokerCore) -> int:
         frozen = freeze(core)

@@ -19,48 +19,86 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.exploration.columns import PROCESS, Columns
+from tests.exploration.moves import Moves, Successors
 from tests.exploration.partial import Group
 from tests.exploration.state import EVERYBODY
-from tests.exploration.table import Marks, Numbers, Rows, Table
-
-Costs = NDArray[np.int32]
+from tests.exploration.table import Costs, Marks, Numbers, Rows, Table
 
 TURNS: Final = ("decision", "coordination", "command", "up", "down", "process", "session", "suspicion", "client")
 """Kinds of moves, in the order of their turns."""
+SURPRISING: Final = ("coordination", "down", "process", "session", "suspicion", "client")
+"""Those with misfortunes or batches among them."""
 
 
 class Schedule:
-    """What moves cost."""
+    """Which moves are made, and what they cost."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, moves: Moves, *, surprises_count: bool) -> None:
         self._columns = columns
+        self._moves = moves
+        self._surprises_count = surprises_count
 
-    def costs(self, rows: Rows, groups: Sequence[Group], can: Sequence[NDArray[np.bool_] | None]) -> list[Costs]:
-        """Of each group in each row, how many groups have their turn before it.
+    def made(self, rows: Rows, groups: Sequence[Group], spent: Costs, most: int) -> list[Successors]:
+        """What moves lead to that put off no more than that altogether, with what was put off.
 
         Args:
-            can: of each group and row, whether it has a move that is neither a misfortune nor a batch; None for no.
+            spent: of each row, what was put off so far.
+
+        Raises:
+            BrokenError: one of the moves broke something; it may be one that puts off more.
         """
-        standing = self._columns.standing.array[rows[:, : len(PROCESS)]]
-        places = [(standing < standing[:, [place]]).sum(axis=1, dtype=np.int32) for place in EVERYBODY]
-        before = np.zeros(len(rows), np.int32)
-        costs = [before] * len(groups)
+        places = self._places(rows)
+        least, busy = spent, np.zeros(len(rows), bool)
+        deliveries: list[Successors] = []
+        surprises: list[Successors] = []
         for kind in TURNS:
-            mine = [at for at, group in enumerate(groups) if group.kind == kind]
-            turns = {at: self._turn(places, groups[at].places) for at in mine}
-            waiting = before
-            for at in mine:
-                some = can[at]
-                if some is None:
-                    continue
-                waiting = waiting + some
-                for other in mine:
-                    if other != at:
-                        costs[other] = costs[other] + (some & (turns[at] < turns[other]))
-            for at in mine:
-                costs[at] = costs[at] + before
-            before = waiting
+            mine = [group for group in groups if group.kind == kind]
+            may = least <= most
+            if kind in SURPRISING:
+                may |= spent + (busy & self._surprises_count) <= most
+            by_group, can = self._successors(rows, mine, np.flatnonzero(may))
+            costs = self._costs(places, mine, can)
+            for found, cost in zip(by_group, costs, strict=True):
+                if found is not None:
+                    is_surprise = self._moves.left[found.which] >= 0
+                    surprises.append(found.of(np.flatnonzero(is_surprise)))
+                    found = found.of(np.flatnonzero(~is_surprise))
+                    deliveries.append(found._replace(costs=(least + cost)[found.parents]))
+            for some in can:
+                least, busy = least + some, busy | some
+        for number, found in enumerate(surprises):
+            counted = busy[found.parents] & self._surprises_count
+            surprises[number] = found._replace(costs=spent[found.parents] + counted.astype(np.int32))
+        every = (*deliveries, *surprises)
+        affordable = [one.of(np.flatnonzero(one.costs <= most)) for one in every if one.costs is not None]
+        return [one for one in affordable if len(one.which)]
+
+    def _successors(
+        self, rows: Rows, groups: Sequence[Group], among: Numbers
+    ) -> tuple[list[Successors | None], list[NDArray[np.bool_]]]:
+        """What each group leads to, and where it has a move that is neither a misfortune nor a batch."""
+        found = [self._moves.successors(rows, group, among) for group in groups]
+        can = [np.zeros(len(rows), bool) for _ in groups]
+        for one, some in zip(found, can, strict=True):
+            if one is not None:
+                some[one.parents[self._moves.left[one.which] < 0]] = True
+        return found, can
+
+    def _costs(self, places: Sequence[Costs], groups: Sequence[Group], can: Sequence[NDArray[np.bool_]]) -> list[Costs]:
+        """How many groups of one kind have their turn before each of them."""
+        turns = [self._turn(places, group.places) for group in groups]
+        costs = []
+        for turn in turns:
+            cost = np.zeros(len(turn), np.int32)
+            for other, some in zip(turns, can, strict=True):
+                cost += some & (other < turn)
+            costs.append(cost)
         return costs
+
+    def _places(self, rows: Rows) -> list[Costs]:
+        """Of each broker in each row, how many stand before it."""
+        standing = self._columns.standing.array[rows[:, : len(PROCESS)]]
+        return [(standing < standing[:, [place]]).sum(axis=1, dtype=np.int32) for place in EVERYBODY]
 
     @staticmethod
     def _turn(places: Sequence[Costs], whose: tuple[int, ...]) -> Costs:

@@ -10,9 +10,8 @@ import numpy as np
 from tests.exploration.cells import NeedError
 from tests.exploration.cluster import Cluster
 from tests.exploration.columns import CONTROL, LEFT, PROCESS, SESSIONS, WIDTH, Columns, Facts
-from tests.exploration.delays import Costs
 from tests.exploration.partial import Evaluator, Group, Outcome, groups
-from tests.exploration.table import Marks, Numbers, Rows, Table, joined
+from tests.exploration.table import Costs, Marks, Numbers, Rows, Table, joined
 
 
 class Successors(NamedTuple):
@@ -65,18 +64,18 @@ class Moves:
         """(offset, label) of what was acknowledged."""
         return list(self._evaluator.acked)[number]
 
-    def successors(self, rows: Rows, group: Group) -> Successors | None:
-        """All that a group of moves leads to, None for nothing.
+    def successors(self, rows: Rows, group: Group, among: Numbers | None = None) -> Successors | None:
+        """All that a group of moves leads to, of some rows or of all; None for nothing.
 
         Raises:
             BrokenError: one of the moves broke something.
         """
-        mine = np.arange(len(rows))
+        mine = np.arange(len(rows)) if among is None else among
         if group.only is not None:
-            mine = np.flatnonzero(group.only.array[rows[:, group.first[0]]] == 1)
-            rows = rows[mine]
-        if not len(rows):
+            mine = mine[group.only.array[rows[mine, group.first[0]]] == 1]
+        if not len(mine):
             return None
+        rows = rows[mine]
         sets = self._look_up(rows, group)
         counts = self._counts.array[sets]
         total = int(counts.sum())

@@ -25,8 +25,7 @@ class Report:
         complete: every state of the scope was looked at.
         at_rest: states in which nothing can happen any more but misfortunes and batches.
         waiting: states that were found and not gone on from.
-        put_off: all stories are walked in which so many deliveries are put off (see `delays`); None where any may be,
-            and before all are walked in which none is.
+        delays, surprises_count: which stories are walked (see `Walk`).
     """
 
     scope: Scope
@@ -37,7 +36,8 @@ class Report:
     depth: int = 0
     at_rest: int = 0
     waiting: int = 0
-    put_off: int | None = None
+    delays: int | None = None
+    surprises_count: bool = False
     dropped: int = 0
     cores: int = 0
     steps: int = 0

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 Marks = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
 Rows = NDArray[np.int32]
+Costs = NDArray[np.int32]
 
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 _STIR: Final = np.uint64(0xD6E8FEB86659FD93)

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from tests.exploration.cluster import Cluster
 from tests.exploration.columns import CONTROL, LEFT, PROCESS, SEEN, SESSIONS, Columns, marks
-from tests.exploration.delays import Costs, PutOff, Schedule
+from tests.exploration.delays import PutOff, Schedule
 from tests.exploration.invariants import InvariantError, Seen, at_rest, look
 from tests.exploration.moves import BrokenError, Moves, Successors
 from tests.exploration.partial import Group
 from tests.exploration.search import Report, retold
 from tests.exploration.state import Names, Scope, State
-from tests.exploration.table import Marks, Numbers, Rows, Table, joined
+from tests.exploration.table import Costs, Marks, Numbers, Rows, Table, joined
 
 _AT_ONCE: Final = 100_000
 """Rows that are gone on from together: it bounds the memory that a step of the walk takes."""
@@ -64,19 +64,29 @@ class Walk:
             whatever can come of them can come of that one.
         delays: only stories in which so many deliveries are put off at most (see `delays`); first those in which none
             is, then those with one, so that each state is come to with as few as can be. None for all stories.
+        surprises_count: a misfortune or a batch that comes while anything is on its way counts as one put off.
+        after: a walk of the same scope whose moves need not be worked out again.
     """
 
-    def __init__(self, scope: Scope, *, parents: bool = False, thrifty: bool = True, delays: int | None = None) -> None:
-        self.cluster = Cluster(scope)
-        self.report = Report(scope)
-        self._names = Names(self.cluster.brokers)
-        self.columns = Columns(self.cluster, self._names)
-        self._moves = Moves(self.cluster, self.columns)
-        self._looks = Table()
+    def __init__(
+        self,
+        scope: Scope,
+        *,
+        parents: bool = False,
+        thrifty: bool = True,
+        delays: int | None = None,
+        surprises_count: bool = False,
+        after: Walk | None = None,
+    ) -> None:
+        self.cluster: Cluster = Cluster(scope) if after is None else after.cluster
+        self.report = Report(scope, delays=delays, surprises_count=surprises_count)
+        self.columns: Columns = Columns(self.cluster, Names(self.cluster.brokers)) if after is None else after.columns
+        self._moves: Moves = Moves(self.cluster, self.columns) if after is None else after._moves
+        self._looks: Table = Table() if after is None else after._looks
         self._known = Table(bits=16, numbered=parents)
         self._parents = parents
         self._thrifty = thrifty
-        self._schedule = Schedule(self.columns)
+        self._schedule = Schedule(self.columns, self._moves, surprises_count=surprises_count)
         self._put_off = None if delays is None else PutOff(delays)
         self._spent = 0
         self._visit: Callable[[State], object] | None = None
@@ -90,12 +100,10 @@ class Walk:
         visit: Callable[[State], object] | None = None,
         progress: Callable[[Report], None] | None = None,
         progress_every_s: float = 10.0,
-        done: Callable[[Report], None] | None = None,
     ) -> Report:
         """Walk until all is seen, an invariant breaks, or the time is over, or what it keeps would take more memory.
 
         `visit` is shown each state that is come to, those that are only passed through as well, some of them often.
-        `done` is called when all stories with no delivery put off are walked, with one, and so on.
         """
         self._visit = visit
         report, put_off = self.report, self._put_off
@@ -105,22 +113,15 @@ class Walk:
         rows = self.columns.tidy(rows)
         self._known.add(marks(sums), np.zeros(1, np.int64))
         level = [rows]
-        while True:
+        for spent in range(1 if put_off is None else put_off.most + 1):
+            if put_off is not None and spent:
+                self._spent = spent
+                level = _together(list(self._take_up(put_off.take(spent))))
             try:
                 if not self._exhaust(level, bounds):
                     return report
             except _BrokenRowError as found:
                 return self._broken(found.sentence, found.row)
-            if put_off is None:
-                break
-            report.put_off = self._spent
-            self._measure(0)
-            if done is not None:
-                done(report)
-            if self._spent == put_off.most:
-                break
-            self._spent += 1
-            level = _together(list(self._take_up(put_off.take(self._spent))))
         report.complete = True
         self._measure(0)
         return report
@@ -171,29 +172,14 @@ class Walk:
 
         `spent`: how many were put off so far, of each row.
         """
-        if self._put_off is None:
-            for group in groups:
-                found = self._moves.successors(rows, group)
-                if found is not None:
-                    yield found
+        if self._put_off is not None:
+            so_far = np.broadcast_to(np.int32(spent), len(rows)) if isinstance(spent, int) else spent
+            yield from self._schedule.made(rows, groups, so_far, self._put_off.most)
             return
-        by_group = [self._moves.successors(rows, group) for group in groups]
-        can: list[NDArray[np.bool_] | None] = []
-        for found in by_group:
-            can.append(None)
+        for group in groups:
+            found = self._moves.successors(rows, group)
             if found is not None:
-                some = can[-1] = np.zeros(len(rows), bool)
-                some[found.parents[self._moves.left[found.which] < 0]] = True
-        costs = self._schedule.costs(rows, groups, can)
-        for cost, found in zip(costs, by_group, strict=True):
-            if found is None:
-                continue
-            is_free = self._moves.left[found.which] >= 0
-            total = np.where(is_free, 0, cost[found.parents])
-            total += spent if isinstance(spent, int) else spent[found.parents]
-            affordable = np.flatnonzero(total <= self._put_off.most)
-            if len(affordable):
-                yield found._replace(costs=total).of(affordable)
+                yield found
 
     def _arrive(self, rows: Rows, sums: Marks, origins: Marks, found: Successors) -> Iterator[Rows]:
         """Enter what moves lead to, past states in which the controller has to decide before anything else happens.
@@ -345,8 +331,8 @@ class Walk:
         """Report a violation and its story; without parents, walk again with them."""
         report = self.report
         if not self._parents:
-            delays = None if self._put_off is None else self._put_off.most
-            again = Walk(report.scope, parents=True, thrifty=self._thrifty, delays=delays)
+            bounded, counts = report.delays, report.surprises_count
+            again = Walk(report.scope, parents=True, thrifty=self._thrifty, delays=bounded, surprises_count=counts)
             self.cluster, self.report = again.cluster, again.report
             return again.run()
         story = [marks(self.columns.sums(row[None, :]))]
