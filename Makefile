@@ -33,7 +33,7 @@ help: ## what there is
 	@echo "make chaos MINUTES=10   rounds of kills, stops and cuts on real processes, every history checked"
 	@echo "make soak SEEDS=5000    so many simulated worlds, on all cores; a failing one is shrunk and told as a story;"
 	@echo "                        and LIVES=20 lives of a log on disk, each cut short after every one of its file operations"
-	@echo "make explore            every interleaving of small scopes, about an hour; MINUTES=5 for each at most; SCOPE=\"--batches 2 --crashes 1 ...\" one"
+	@echo "make explore            every interleaving of small scopes, about two hours; MINUTES=5 for each at most; SCOPE=\"--batches 2 --crashes 1 ...\" one"
 	@echo "make stubs              the gRPC stubs again, from proto/"
 	@echo "make clean              remove what was made"
 
@@ -63,8 +63,9 @@ soak: $(READY) ## so many simulated worlds, and every crash point of so many liv
 	@$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS)
 	@$(BIN)/python -m tests.crash --lives $(LIVES)
 
-# Without SCOPE: two batches with each misfortune and each pair of them, one scope on each core, then the whole scope as
-# far as it goes; MINUTES bounds each (50), and 7 GB. SCOPE="--batches 1 --crashes 2 --minutes inf" walks that one.
+# Without SCOPE: two batches with each misfortune and each pair of them, one scope on each core, and the whole scope with
+# nothing out of turn, with one delivery put off, with two, as far as it goes; MINUTES bounds each (50), and 7 GB.
+# SCOPE="--batches 1 --crashes 2 --minutes inf" walks that one.
 explore: $(READY) ## every interleaving of a small scope
 ifdef SCOPE
 	@$(BIN)/python -m tests.exploration $(SCOPE)

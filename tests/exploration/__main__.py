@@ -85,7 +85,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=10.0, help="stop then, and say how far it got (default 10; inf: at the end)"
     )
-    parser.add_argument("--memory-gb", type=float, default=3.5, help="stop too when states take more (default 3.5)")
+    parser.add_argument("--memory-gb", type=float, default=3.5, help="stop too when it takes more (default 3.5)")
     parser.add_argument(
         "--delays", type=int, help="only stories in which so many deliveries are put off at most: 0 first, then 1, ..."
     )

@@ -347,9 +347,11 @@ class Walk:
         return report
 
     def _bytes(self, *levels: list[Rows]) -> int:
-        """What grows with the number of states: marks, and the rows that wait."""
+        """What is taken, and will be by the marks of the next rows; of the process as a whole where that is more."""
         waiting = 0 if self._put_off is None else self._put_off.bytes()
-        return self._known.bytes_with(20 * _AT_ONCE) + waiting + sum(rows.nbytes for some in levels for rows in some)
+        marks_bytes = self._known.bytes_with(20 * _AT_ONCE)
+        of_states = marks_bytes + waiting + sum(rows.nbytes for some in levels for rows in some)
+        return max(of_states, self.report.memory_mb * 1_000_000 + marks_bytes - self._known.bytes_with(0))
 
     def _mark_of(self, state: State) -> int:
         return int(marks(self.columns.sums(self.columns.row(state)[None, :]))[0])
