@@ -183,7 +183,7 @@ class FakeCluster:
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Wait for something of this cluster."""
-        async with asyncio.timeout(20), self._changed:
+        async with asyncio.timeout(60), self._changed:
             await self._changed.wait_for(condition)
 
     async def release(self, *, backwards: bool = False) -> None:

@@ -79,17 +79,17 @@ async def test_a_topic_is_created_described_listed_counted_and_deleted(admin: Ad
     assert list(created.partitions[3].assigned_replicas) == list(created.partitions[3].in_sync_replicas) == [0, 2, 1]
     assert dict(created.configs) == {"min.insync.replicas": "2"}
     assert created.created_zxid > 0
-    described = await admin.stub.DescribeTopics(pb.DescribeTopicsRequest(topics=["flights", "gone", "a/b"]), timeout=5)
+    described = await admin.stub.DescribeTopics(pb.DescribeTopicsRequest(topics=["flights", "gone", "a/b"]), timeout=30)
     assert described.topics[0] == created
     assert [topic.error.code for topic in described.topics] == ["", "UNKNOWN_TOPIC", "INVALID_TOPIC_NAME"]
-    assert list((await admin.stub.ListTopics(pb.ListTopicsRequest(), timeout=5)).topics) == ["flights"]
-    cluster = await admin.stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=5)
+    assert list((await admin.stub.ListTopics(pb.ListTopicsRequest(), timeout=30)).topics) == ["flights"]
+    cluster = await admin.stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=30)
     assert (cluster.topic_count, cluster.partition_count, cluster.offline_count) == (1, 6, 0)
     assert [broker.broker_id for broker in cluster.metadata.brokers] == [0, 1, 2]
     assert (cluster.metadata.controller_id, cluster.metadata.admin_address) == (100, admin.address)
     await admin.stub.DeleteTopic(pb.DeleteTopicRequest(topic="flights"), timeout=TIMEOUT_S)
     assert await admin.store.topics() == {}
-    assert (await refusal(admin.stub.DeleteTopic(pb.DeleteTopicRequest(topic="flights"), timeout=5))).code is (
+    assert (await refusal(admin.stub.DeleteTopic(pb.DeleteTopicRequest(topic="flights"), timeout=30))).code is (
         ErrorCode.UNKNOWN_TOPIC
     )
 
@@ -210,5 +210,5 @@ async def test_without_zookeeper_it_says_not_serving_goes_on_trying_and_stops_cl
 
 
 def _metrics_of(address: str) -> str:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
         return str(answer.read().decode())

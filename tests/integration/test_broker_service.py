@@ -135,8 +135,8 @@ async def test_a_retry_of_an_idempotent_producer_gets_the_offset_of_the_original
 ) -> None:
     partition = await controller.create_topic("flights-retry", replicas=[0])
     async with client_of(one, 0) as client:
-        given = await client.stub.InitProducerId(pb.InitProducerIdRequest(), timeout=5)
-        other = await client.stub.InitProducerId(pb.InitProducerIdRequest(), timeout=5)
+        given = await client.stub.InitProducerId(pb.InitProducerIdRequest(), timeout=30)
+        other = await client.stub.InitProducerId(pb.InitProducerIdRequest(), timeout=30)
         assert other.producer_id != given.producer_id
         first, second = (
             reseal(sample(), producer_id=given.producer_id, producer_epoch=0, base_sequence=sequence)
@@ -159,7 +159,7 @@ async def test_a_waiting_fetch_is_answered_by_the_next_commit_and_not_before(
         waiting = asyncio.create_task(client.fetch(partition, 0, max_wait_ms=15_000))
         await client.fetch(partition, 0)  # the server has seen the first one by now, or sees it after the commit
         await client.produce(partition, [sample()])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(12):
             found = await waiting
         assert [batch.envelope.next_offset for batch in split_batches(found.batches)] == [RECORDS]
 
@@ -191,7 +191,7 @@ async def test_offsets_are_found_by_position_and_by_time(one: Brokers, controlle
             pb.PartitionListOffsets(topic=partition.topic, partition=0, current_leader_epoch=-1, **position)
             for position in asked
         ]
-        answer = await client.stub.ListOffsets(pb.ListOffsetsRequest(partitions=parts), timeout=5)
+        answer = await client.stub.ListOffsets(pb.ListOffsetsRequest(partitions=parts), timeout=30)
         assert [(found.offset, found.error.code) for found in answer.partitions] == [
             (0, ""),
             (5, ""),
@@ -200,7 +200,7 @@ async def test_offsets_are_found_by_position_and_by_time(one: Brokers, controlle
             (4, ""),
         ]
         epoch = pb.PartitionEpoch(topic=partition.topic, partition=0, current_leader_epoch=-1, leader_epoch=0)
-        ends = await client.stub.OffsetsForLeaderEpoch(pb.OffsetsForLeaderEpochRequest(partitions=[epoch]), timeout=5)
+        ends = await client.stub.OffsetsForLeaderEpoch(pb.OffsetsForLeaderEpochRequest(partitions=[epoch]), timeout=30)
         assert (ends.partitions[0].leader_epoch, ends.partitions[0].end_offset) == (0, 5)
 
 
@@ -222,13 +222,13 @@ async def test_metadata_is_what_the_controller_told_and_watchers_hear_of_changes
         watch = stub.WatchMetadata(pb.WatchMetadataRequest(), timeout=20)
         assert await watch.read() is not grpc.aio.EOF
         partition = await controller.create_topic("flights-metadata", replicas=[0])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(12):
             while not (topics := (await watch.read()).metadata.topics):
                 pass
         assert [topic.topic for topic in topics] == [partition.topic]
         watch.cancel()
         request = pb.GetMetadataRequest(topics=[partition.topic, "nowhere"])
-        metadata = (await stub.GetMetadata(request, timeout=5)).metadata
+        metadata = (await stub.GetMetadata(request, timeout=30)).metadata
         assert [(topic.topic, topic.error.code) for topic in metadata.topics] == [
             (partition.topic, ""),
             ("nowhere", ErrorCode.UNKNOWN_TOPIC),
@@ -285,7 +285,7 @@ async def test_metrics_show_what_went_through(one: Brokers, controller: HandCont
     async with client_of(one, 0) as client:
         await client.produce(partition, [sample()], [sample()])
     url = f"http://{one.metrics_address(0)}/metrics"
-    text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=5).read().decode())
+    text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read().decode())
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("tidemark_"))
     assert float(lines["tidemark_broker_produced_batches_total"]) == 2
     assert float(lines["tidemark_broker_produced_bytes_total"]) == 2 * len(sample())
@@ -311,7 +311,7 @@ async def test_what_was_produced_counts_what_was_appended_and_not_what_was_refus
 async def produced(brokers: Brokers) -> list[float]:
     """Batches, records and bytes, as the broker counts them."""
     url = f"http://{brokers.metrics_address(0)}/metrics"
-    text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=5).read())
+    text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read())
     found = scraped(text)
     return [found[f"tidemark_broker_produced_{what}_total", ""] for what in ("batches", "records", "bytes")]
 

@@ -34,7 +34,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 def metric(cluster: LocalCluster, broker: int, name: str) -> float:
     url = f"http://{cluster.metrics_address(broker_name(broker))}/metrics"
-    text = urllib.request.urlopen(url, timeout=5).read().decode()
+    text = urllib.request.urlopen(url, timeout=30).read().decode()
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("tidemark_"))
     return float(lines[f"tidemark_broker_log_cleaner_{name}"])
 

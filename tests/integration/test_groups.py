@@ -201,11 +201,11 @@ async def test_what_is_wrong_is_refused_with_its_own_code(groups: Groups, topic:
     other = next(address for address in groups.addresses if address != f"{found.host}:{found.port}")
     request = pb.FetchOffsetsRequest(group_id=group, member_epoch=-1)
     with pytest.raises(TidemarkError) as elsewhere:
-        await call(lambda: groups.stub(other).FetchOffsets(request, timeout=5))
+        await call(lambda: groups.stub(other).FetchOffsets(request, timeout=30))
     assert elsewhere.value.code is ErrorCode.NOT_COORDINATOR
     assert elsewhere.value.metadata["coordinator"] == str(found.broker_id)
     with pytest.raises(TidemarkError) as invalid:
-        await call(lambda: groups.stub(other).DeleteGroup(pb.DeleteGroupRequest(group_id=""), timeout=5))
+        await call(lambda: groups.stub(other).DeleteGroup(pb.DeleteGroupRequest(group_id=""), timeout=30))
     assert invalid.value.code is ErrorCode.INVALID_GROUP_ID
 
 
@@ -373,7 +373,7 @@ def _cleaned_least(cluster: LocalCluster) -> float:
 
 
 def _cleaned(cluster: LocalCluster, broker_id: int) -> float:
-    with urlopen(f"http://{cluster.metrics_address(broker_name(broker_id))}/metrics", timeout=5) as answer:
+    with urlopen(f"http://{cluster.metrics_address(broker_name(broker_id))}/metrics", timeout=30) as answer:
         lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
     return float(lines["tidemark_broker_log_cleaner_runs_total"])
 

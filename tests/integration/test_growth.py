@@ -166,7 +166,7 @@ def test_a_restart_is_safe_until_another_broker_is_away(four: LocalCluster, admi
 
 def test_what_is_asked_for_by_hand_and_malformed_is_told(four: LocalCluster, admin: AdminClient) -> None:
     admin.create_topic("hands", partitions=1, replication_factor=1)
-    client = KazooClient(four.zookeeper.connect, timeout=4)
+    client = KazooClient(four.zookeeper.connect, timeout=20)
     client.start()
     try:
         client.create("/admin/partitions_add/hands/5", b'{"version":1,"replicas":[0]}', makepath=True)

@@ -49,9 +49,9 @@ def test_every_service_says_serving_and_has_metrics(cluster: LocalCluster) -> No
     for name in cluster.names:
         with grpc.insecure_channel(cluster.address(name)) as channel:
             health = health_pb2_grpc.HealthStub(channel)
-            answer = health.Check(health_pb2.HealthCheckRequest(), timeout=5)
+            answer = health.Check(health_pb2.HealthCheckRequest(), timeout=30)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        with urllib.request.urlopen(f"http://{cluster.metrics_address(name)}/metrics", timeout=5) as page:
+        with urllib.request.urlopen(f"http://{cluster.metrics_address(name)}/metrics", timeout=30) as page:
             assert b"tidemark_" in page.read()
 
 

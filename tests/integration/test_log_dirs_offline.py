@@ -49,7 +49,7 @@ def test_nothing_is_moved_into_or_out_of_a_directory_that_is_offline(
         told = json.loads(tidemark(cluster, "reassign", "verify", file, "-o", "json").out)
         assert [one["why"]["code"] for one in told[0]["log_dirs"]] == ["LOG_DIR_OFFLINE"]
 
-        zookeeper = KazooClient(cluster.zookeeper.connect, timeout=4)
+        zookeeper = KazooClient(cluster.zookeeper.connect, timeout=20)
         zookeeper.start()
         try:
             entry = moved("safe", outside.partition, replicas, placed)

@@ -28,7 +28,7 @@ def racks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 def counted(cluster: LocalCluster, broker: int, name: str) -> float:
     """A counter of a broker, from its /metrics."""
-    with urllib.request.urlopen(f"http://{cluster.metrics_address(broker_name(broker))}/metrics", timeout=5) as page:
+    with urllib.request.urlopen(f"http://{cluster.metrics_address(broker_name(broker))}/metrics", timeout=30) as page:
         lines = page.read().decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith(f"tidemark_broker_{name}_total "))
 

@@ -126,7 +126,7 @@ def test_a_broker_without_zookeeper_is_alive_not_ready_and_says_what_it_waits_fo
     wait_for(lambda: "waiting for ZooKeeper" in process.tail(), "it says so")
     assert not says(cluster, name, "readiness")
     assert not says(cluster, name, "tidemark.v1.BrokerService")
-    with urllib.request.urlopen(f"http://{cluster.metrics_address(name)}/metrics", timeout=5) as page:
+    with urllib.request.urlopen(f"http://{cluster.metrics_address(name)}/metrics", timeout=30) as page:
         assert b"tidemark_" in page.read(), "what it is scraped for"
     cluster.zookeeper.start()
     wait_until_says(cluster, name, "readiness")

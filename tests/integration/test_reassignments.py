@@ -64,7 +64,7 @@ def admin(four: LocalCluster) -> Iterator[AdminClient]:
 @contextmanager
 def kazoo_of(cluster: LocalCluster) -> Iterator[KazooClient]:
     """A session of the test's own, for what is written by hand."""
-    client = KazooClient(cluster.zookeeper.connect, timeout=4)
+    client = KazooClient(cluster.zookeeper.connect, timeout=20)
     client.start()
     yield client
     client.stop()

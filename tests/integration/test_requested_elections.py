@@ -51,7 +51,7 @@ def produce(cluster: LocalCluster, topic: str, first: int, end: int) -> None:
 
 
 def metric(cluster: LocalCluster, kind: str) -> float:
-    with urllib.request.urlopen(f"http://{cluster.metrics_address(controller_name(0))}/metrics", timeout=5) as page:
+    with urllib.request.urlopen(f"http://{cluster.metrics_address(controller_name(0))}/metrics", timeout=30) as page:
         lines = page.read().decode().splitlines()
     name = f'tidemark_controller_observations_total{{kind="{kind}"}}'
     return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0.0)
@@ -168,7 +168,7 @@ def test_bad_input_has_a_code_and_one_line_and_changes_nothing(hurt: LocalCluste
 
 def test_nodes_written_by_hand_are_carried_out_or_told_and_removed(hurt: LocalCluster, admin: AdminClient) -> None:
     admin.create_topic("hands", partitions=1, replication_factor=1)
-    client = KazooClient(hurt.zookeeper.connect, timeout=4)
+    client = KazooClient(hurt.zookeeper.connect, timeout=20)
     client.start()
     try:
         for path in ("/admin/preferred_replica_election", "/admin/last_known_election"):

@@ -43,7 +43,7 @@ def submit(cluster: LocalCluster, move: Move) -> None:
 
 def metric(cluster: LocalCluster, broker: int, name: str) -> float:
     url = f"http://{cluster.metrics_address(broker_name(broker))}/metrics"
-    text = urllib.request.urlopen(url, timeout=5).read().decode()
+    text = urllib.request.urlopen(url, timeout=30).read().decode()
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("tidemark_"))
     return float(lines[f"tidemark_replica_{name}"])
 

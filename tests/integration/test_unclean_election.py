@@ -31,7 +31,7 @@ def produce(cluster: LocalCluster, records: int) -> int:
 
 
 def metric(cluster: LocalCluster, name: str) -> float:
-    with urllib.request.urlopen(f"http://{cluster.metrics_address(controller_name(0))}/metrics", timeout=5) as page:
+    with urllib.request.urlopen(f"http://{cluster.metrics_address(controller_name(0))}/metrics", timeout=30) as page:
         lines = page.read().decode().splitlines()
     return next(float(line.split()[-1]) for line in lines if line.startswith(name + " "))
 
