@@ -97,6 +97,9 @@ def _by_target(rows: pa.RecordBatch, targets: pa.Array[Any]) -> Iterator[tuple[i
 def slices(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
     """Slices that make batches of about `batch_bytes` at most, at least one row each, no copy."""
     room_bytes = max(1, batch_bytes - BATCH_OVERHEAD_BYTES)
+    if rows.nbytes <= room_bytes:  # as the many small parts of a table with keys are: not worth a look at each row
+        yield rows
+        return
     columns: tuple[Any, Any] = (rows.column(0), rows.column(1))
     keys, values = (pc.fill_null(pc.binary_length(column), 0) for column in columns)
     content_bytes = pc.add(keys, values)
