@@ -3,7 +3,8 @@
 Left to itself kazoo takes any request that it sends for a sign of life, so that a silent server is left late or never,
 and then gives each server a whole session timeout to take a connection: one server behind a cut cable, and sessions
 end that two others would have kept. Here a silent server is left after a third of the session timeout, a connection is
-given up after a sixth of it, and the server that was tried last comes last. The lease (rule F1), five sixths, outlives
+given up after a sixth of it, so is a question to a name server whose answer was known before, and the server that was
+tried last comes last. The lease (rule F1), five sixths, outlives
 that: a sixth until the next request is sent, a third and a little of silence, a sixth for a connection in vain.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -59,8 +61,19 @@ class Servers:
             self._connection._socket.shutdown(socket.SHUT_RDWR)
 
     def _in_order(self) -> list[tuple[str, str, int]]:
-        self._addresses = sorted(self._expand(), key=lambda address: address[1:] == self._tried)
-        return self._addresses
+        found = self._resolved()
+        hosts = {address[0] for address in found}
+        found += [known for known in self._addresses if known[0] not in hosts]
+        self._addresses = sorted(found, key=lambda address: address[1:] == self._tried)
+        return list(self._addresses)
+
+    def _resolved(self) -> list[tuple[str, str, int]]:
+        """Addresses now; of a name server that is silent nothing, if there are those of before."""
+        found: list[tuple[str, str, int]] = []
+        asking = threading.Thread(target=lambda: found.extend(self._expand()), name="zookeeper names", daemon=True)
+        asking.start()
+        asking.join(self._connect_s if self._addresses else None)
+        return [] if asking.is_alive() else found
 
     def _noted(self, host: str, hostip: str, port: int) -> Any:
         self._tried = (hostip, port)
