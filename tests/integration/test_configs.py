@@ -124,13 +124,14 @@ def test_a_deletion_repeated_spares_the_next_topic_of_that_name(admin: AdminClie
 
 
 TOPIC, BROKER = ConfigKind.TOPIC, ConfigKind.BROKER
+DELETED = {TOPIC: "segment.ms", BROKER: "replica.alter.log.dirs.io.max.bytes.per.second"}
 BAD_INPUT: list[tuple[ConfigKind, str, dict[str, str], ErrorCode, str]] = [
     (TOPIC, "TOPIC", {"no.such.setting": "1"}, ErrorCode.UNKNOWN_CONFIG, "no.such.setting"),
     (TOPIC, "TOPIC", {"broker.id": "1"}, ErrorCode.UNKNOWN_CONFIG, "broker"),
     (TOPIC, "TOPIC", {"max.message.bytes": "ten"}, ErrorCode.INVALID_CONFIG, "whole number"),
     (TOPIC, "TOPIC", {"retention.ms": "5", "max.message.bytes": "1"}, ErrorCode.INVALID_CONFIG, "1024"),
     (TOPIC, "TOPIC", {"min.insync.replicas": "4"}, ErrorCode.INVALID_CONFIG, "replication factor"),
-    (TOPIC, "TOPIC", {"deleted.too": "5"}, ErrorCode.INVALID_CONFIG, "both"),
+    (TOPIC, "TOPIC", {"segment.ms": "5"}, ErrorCode.INVALID_CONFIG, "both"),
     (TOPIC, "a/b", {"retention.ms": "5"}, ErrorCode.INVALID_TOPIC_NAME, "a/b"),
     (TOPIC, "not-there", {"retention.ms": "5"}, ErrorCode.UNKNOWN_TOPIC, "not-there"),
     (BROKER, "1", {"num.read.threads": "3"}, ErrorCode.INVALID_CONFIG, "restart"),
@@ -147,9 +148,12 @@ def test_bad_input_has_a_code_and_a_sentence_each_and_changes_nothing(admin: Adm
         resource = ConfigResource(kind, topic if name == "TOPIC" else name)
         for validate_only in (False, True):
             with pytest.raises(TidemarkError) as wrong:
-                admin.alter_configs(resource, set_, delete=["deleted.too"], validate_only=validate_only)
+                admin.alter_configs(resource, set_, delete=[DELETED[kind]], validate_only=validate_only)
             assert wrong.value.code is code, wrong.value
             assert what in wrong.value.message
+    with pytest.raises(TidemarkError, match=r"did you mean retention\.ms") as wrong:
+        admin.alter_configs(ConfigResource(TOPIC, topic), {"segment.ms": "5"}, delete=["retention.msec"])
+    assert wrong.value.code is ErrorCode.UNKNOWN_CONFIG
     assert admin.describe_topics([topic])[0].configs == {}
     assert admin.describe_configs([BROKER_1, EVERY_BROKER]) == before
 
