@@ -28,6 +28,7 @@ from tidemark.model import (
 from tidemark.ports import Clock, Log, TimestampOffset
 from tidemark.rpc import errors
 from tidemark.rpc.fetch_codec import Fetched
+from tidemark.runtime.slices import Pace
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import record_pb2
 
@@ -140,7 +141,10 @@ class FetchService:
         room_bytes = min(max(request.max_bytes, 1), _RESPONSE_BYTES_MAX)
         results: list[Fetched] = []
         empty, settled = True, False
+        pace = Pace()
         for part in request.partitions:
+            if pace.is_due:
+                await pace.give_way()
             facts = pb.PartitionFetchResult(topic=part.topic, partition=part.partition, high_watermark=-1)
             data = b""
             try:
@@ -249,7 +253,10 @@ class FetchService:
     async def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
         """Offsets by position or time."""
         response = pb.ListOffsetsResponse()
+        pace = Pace()
         for part in request.partitions:
+            if pace.is_due:
+                await pace.give_way()
             result = response.partitions.add(topic=part.topic, partition=part.partition, offset=-1, timestamp_us=-1)
             try:
                 await self._list_one(part, result)
@@ -290,10 +297,13 @@ class FetchService:
         if found is not None:
             result.offset, result.timestamp_us = found.offset, found.timestamp_us
 
-    def epoch_ends(self, request: pb.OffsetsForLeaderEpochRequest) -> pb.OffsetsForLeaderEpochResponse:
+    async def epoch_ends(self, request: pb.OffsetsForLeaderEpochRequest) -> pb.OffsetsForLeaderEpochResponse:
         """End offsets of leader epochs (rule E2, KIP-320)."""
         response = pb.OffsetsForLeaderEpochResponse()
+        pace = Pace()
         for part in request.partitions:
+            if pace.is_due:
+                await pace.give_way()
             result = response.partitions.add(topic=part.topic, partition=part.partition, leader_epoch=-1, end_offset=-1)
             partition = TopicPartition(part.topic, part.partition)
             try:

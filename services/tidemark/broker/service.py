@@ -98,7 +98,7 @@ class BrokerService(BrokerServiceServicer):
         self, request: pb.OffsetsForLeaderEpochRequest, context: Any
     ) -> pb.OffsetsForLeaderEpochResponse:
         """End offsets of leader epochs."""
-        return self._fetch.epoch_ends(request)
+        return await self._fetch.epoch_ends(request)
 
     async def InitProducerId(  # noqa: N802
         self, request: pb.InitProducerIdRequest, context: Any

@@ -33,10 +33,20 @@ class Fetched(NamedTuple):
 def encode(results: Sequence[Fetched]) -> bytes:
     """A FetchResponse."""
     pieces: list[bytes] = []
+    small = pb.FetchResponse()
     for facts, batches in results:
-        content = wire.nested(_BATCHES, (bytes(batches),)) if batches else ()
-        pieces += wire.nested(_PARTITIONS, wire.message(facts, content))
-    return b"".join(pieces)
+        if len(batches) <= SMALL_BYTES:
+            small.partitions.append(facts)
+            if batches:
+                small.partitions[-1].batches = bytes(batches)
+            continue
+        pieces += (small.SerializeToString(), *wire.nested(_PARTITIONS, _partition(facts, bytes(batches))))
+        small.Clear()
+    return b"".join((*pieces, small.SerializeToString()))
+
+
+def _partition(facts: pb.PartitionFetchResult, batches: bytes) -> list[bytes]:
+    return wire.message(facts, wire.nested(_BATCHES, (batches,)))
 
 
 def decode(data: bytes) -> list[Fetched]:

@@ -93,11 +93,11 @@ async def test_past_the_lease_no_offset_is_listed_and_no_epoch_answered_for(
     listing = pb.ListOffsetsRequest(partitions=[pb.PartitionListOffsets(topic="flights", latest=True)])
     asking = pb.OffsetsForLeaderEpochRequest(partitions=[pb.PartitionEpoch(topic="flights", leader_epoch=1)])
     assert (await service.list_offsets(listing)).partitions[0].offset == END
-    assert service.epoch_ends(asking).partitions[0].end_offset == END
+    assert (await service.epoch_ends(asking)).partitions[0].end_offset == END
     clock.advance(1_000)
     listed = (await service.list_offsets(listing)).partitions[0]
     assert (listed.error.code, listed.offset) == (ErrorCode.NOT_LEADER, -1)
-    answered = service.epoch_ends(asking).partitions[0]
+    answered = (await service.epoch_ends(asking)).partitions[0]
     assert (answered.error.code, answered.end_offset) == (ErrorCode.NOT_LEADER, -1)
 
 
