@@ -116,7 +116,7 @@ class Groups(Lifecycle):
             GroupListing(
                 one.group_id,
                 one.protocol,
-                _short(pb.GroupState.Name(one.state), "GROUP_STATE_"),
+                _short(pb.GroupState, one.state, "GROUP_STATE_"),
                 one.member_count,
                 broker_id,
             )
@@ -208,7 +208,7 @@ def _description(found: pb.GroupDescription) -> GroupDescription:
     return GroupDescription(
         group=found.group_id,
         protocol=found.protocol,
-        state=_short(pb.GroupState.Name(found.state), "GROUP_STATE_"),
+        state=_short(pb.GroupState, found.state, "GROUP_STATE_"),
         group_epoch=found.group_epoch,
         assignor=found.assignor,
         coordinator_id=found.coordinator_id,
@@ -224,7 +224,7 @@ def _member(found: pb.GroupMember) -> GroupMember:
         client_id=found.client_id,
         host=found.client_host,
         member_epoch=found.member_epoch,
-        state=_short(pb.GroupMemberState.Name(found.state), "GROUP_MEMBER_STATE_"),
+        state=_short(pb.GroupMemberState, found.state, "GROUP_MEMBER_STATE_"),
         topics=tuple(found.subscribed_topics),
         assigned=tuple(
             TopicPartition(part.topic, index) for part in found.assignment.topics for index in part.partitions
@@ -247,5 +247,7 @@ def _partition(found: pb.GroupPartition) -> GroupPartition:
     )
 
 
-def _short(name: str, prefix: str) -> str:
-    return name.removeprefix(prefix)
+def _short(states: Any, number: int, prefix: str) -> str:
+    """The name of a state; of one that only a later version knows its number."""
+    known = states.DESCRIPTOR.values_by_number.get(number)
+    return str(number) if known is None else str(known.name).removeprefix(prefix)
