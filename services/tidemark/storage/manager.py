@@ -100,13 +100,12 @@ class LogManager:
         """Called by whoever opens a log as it scans what lies past the recovery point: so many bytes more."""
         self._directories = tuple(directories)
         self._producer_id_expiration_ms = producer_id_expiration_ms
-        self._stray_grace_s = stray_grace_ms / 1000
         self._pool = DescriptorPool(open_files_max)
         self._lock = threading.RLock()
         self._deleter = ThreadPoolExecutor(1, thread_name_prefix="log-deleter")
         self._found: dict[TopicPartition, list[tuple[LogDirectory, FoundReplica]]] = {}
-        self._strays: list[Path] = []
-        self._take_aside = partial(_take_aside, self._deleter, self._strays)
+        self._strays: dict[Path, float] = {}
+        self._take_aside = partial(_take_aside, self._deleter, self._strays, stray_grace_ms / 1000)
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         for directory in self._directories:
             for found in directory.found:
@@ -397,24 +396,28 @@ class LogManager:
                 self._deleter.submit(delete_files, paths)
 
     def _sweep_strays(self) -> None:
-        now_s = time.time()  # against the file system's own clock, which renamed them
+        now_s = time.monotonic()
         with self._lock:
-            due = [path for path in self._strays if now_s - _changed_s(path) >= self._stray_grace_s]
-            self._strays[:] = [path for path in self._strays if path not in due]
+            due = [path for path, due_s in list(self._strays.items()) if due_s <= now_s]
+            for path in due:
+                del self._strays[path]
         for path in due:
             self._deleter.submit(_delete, path)
 
 
-def _take_aside(deleter: ThreadPoolExecutor, strays: list[Path], path: Path, suffix: str) -> None:
+def _take_aside(
+    deleter: ThreadPoolExecutor, strays: dict[Path, float], grace_s: float, path: Path, suffix: str
+) -> None:
     if suffix == "delete":
         deleter.submit(_delete, path)
     else:
-        strays.append(path)
+        strays[path] = time.monotonic() + max(0.0, grace_s - _age_s(path))
 
 
-def _changed_s(path: Path) -> float:
+def _age_s(path: Path) -> float:
+    """Since it was renamed, by the file system's clock: asked once, as the machine's may be set at any time."""
     try:
-        return path.stat().st_ctime
+        return max(0.0, time.time() - path.stat().st_ctime)
     except OSError:
         return 0.0
 

@@ -35,11 +35,11 @@ def test_a_stray_goes_after_its_grace_without_a_restart(path: Path, monkeypatch:
     logs.set_aside(PARTITION, "stray")
     logs.checkpoint({})
     assert len(strays(path)) == 1
-    now_s = manager_module.time.time()
-    monkeypatch.setattr(manager_module.time, "time", lambda: now_s + HOUR_MS / 1000 - 60)
+    now_s = manager_module.time.monotonic()
+    monkeypatch.setattr(manager_module.time, "monotonic", lambda: now_s + HOUR_MS / 1000 - 60)
     logs.checkpoint({})
     assert len(strays(path)) == 1
-    monkeypatch.setattr(manager_module.time, "time", lambda: now_s + HOUR_MS / 1000 + 60)
+    monkeypatch.setattr(manager_module.time, "monotonic", lambda: now_s + HOUR_MS / 1000 + 60)
     logs.checkpoint({})
     logs.close()  # waits for the deleter
     assert strays(path) == []
@@ -91,3 +91,37 @@ def test_what_retention_lets_go_makes_the_room_that_its_checkpoint_needs(
     _, found = again.open(PARTITION, IDENTITY, {})
     assert (found.log_start_offset, found.log_end_offset, found.damaged) == (15, 20, None)
     assert again.directories()[0].failed is None
+
+
+@pytest.mark.parametrize("set_by_s", [365 * 86_400, -365 * 86_400])
+def test_a_clock_that_is_set_takes_no_stray_before_its_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch, set_by_s: int
+) -> None:
+    logs = open_one(path, stray_grace_ms=HOUR_MS)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, make_batch(["ours no more"]))
+    logs.set_aside(PARTITION, "stray")
+    wall_s, now_s = manager_module.time.time(), manager_module.time.monotonic()
+    monkeypatch.setattr(manager_module.time, "time", lambda: wall_s + set_by_s)
+    logs.checkpoint({})
+    monkeypatch.setattr(manager_module.time, "monotonic", lambda: now_s + HOUR_MS / 1000 + 60)
+    assert len(strays(path)) == 1
+    logs.checkpoint({})
+    logs.close()
+    assert strays(path) == []
+
+
+def test_a_stray_that_an_earlier_start_set_aside_goes_when_its_time_is_over(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = open_one(path, stray_grace_ms=HOUR_MS)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, make_batch(["ours no more"]))
+    logs.set_aside(PARTITION, "stray")
+    logs.close()
+    wall_s = manager_module.time.time()
+    monkeypatch.setattr(manager_module.time, "time", lambda: wall_s + HOUR_MS / 1000 + 60)
+    logs = open_one(path, stray_grace_ms=HOUR_MS)
+    logs.checkpoint({})
+    logs.close()
+    assert strays(path) == []
