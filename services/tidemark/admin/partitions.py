@@ -77,6 +77,12 @@ class PartitionAdministration:
         async def all_lead() -> TopicView | None:
             await self._raise_refusal("partitions_add", added, known)
             topic = await self._topic(name)
+            if topic.topic_id != planned.topic_id:
+                raise TidemarkError(
+                    ErrorCode.UNKNOWN_TOPIC,
+                    f"{name} was deleted and made anew meanwhile: look at the new one, and ask again if it wants more",
+                    {"topic": name},
+                )
             if len(topic.partitions) < total_count:
                 return None
             states = await self._store.states(partitions_of([topic]))
