@@ -56,7 +56,12 @@ ValueColumnOption = Annotated[
     str, typer.Option("--value-column", metavar="NAME", help="With the value; else the whole row as JSON.")
 ]
 TimestampColumnOption = Annotated[
-    str, typer.Option("--timestamp-column", metavar="NAME", help="With ISO times or numbers; else the time of sending.")
+    str,
+    typer.Option(
+        "--timestamp-column",
+        metavar="NAME",
+        help="With ISO times or numbers; else the time of sending. What is older than retention.ms goes soon.",
+    ),
 ]
 TimestampUnitOption = Annotated[
     TimestampUnit, typer.Option("--timestamp-unit", help="Of numbers in the timestamp column, since 1970.")
