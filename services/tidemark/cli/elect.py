@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin, fits_int32
+from tidemark.cli.named_places import parse_targets
+from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
 from tidemark.cli.output import Output, error_json, print_error, print_json, print_line, print_table
 from tidemark.model import (
     ElectionKind,
@@ -102,24 +103,6 @@ def elect(
             _show_preferred(outcomes, output, validate_only=validate_only)
         else:
             _elect_last_known(client, partitions, output, yes=yes, validate_only=validate_only)
-
-
-def parse_targets(targets: Iterable[str]) -> tuple[list[str], list[TopicPartition]]:
-    """Topics, and partitions of topics; bad usage for what is neither."""
-    places = parse_places(targets)
-    topics = [topic for topic, index in places if index is None]
-    return topics, [TopicPartition(topic, index) for topic, index in places if index is not None]
-
-
-def parse_places(targets: Iterable[str]) -> list[tuple[str, int | None]]:
-    """Each topic with its partition, None: all of them; bad usage for what is neither."""
-    places: list[tuple[str, int | None]] = []
-    for target in targets:
-        topic, colon, index = target.partition(":")
-        if not topic or (colon and not (index.isascii() and index.isdecimal())):
-            raise typer.BadParameter(f"{target!r}: want TOPIC or TOPIC:PARTITION, such as flights:0")
-        places.append((topic, fits_int32(int(index)) if colon else None))
-    return places
 
 
 def _elect_last_known(

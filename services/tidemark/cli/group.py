@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark.cli.elect import parse_places
+from tidemark.cli.named_places import parse_places
 from tidemark.cli.options import BootstrapOption, OutputOption, need_bootstrap
 from tidemark.cli.output import Output, counted, print_json, print_line, print_table
 from tidemark.cli.records import parse_start

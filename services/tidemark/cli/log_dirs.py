@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.elect import parse_targets
 from tidemark.cli.move_directories import copying_goes_on, found_json
 from tidemark.cli.move_feed import raise_all
 from tidemark.cli.move_view import MoveView, name_of
+from tidemark.cli.named_places import parse_targets
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin, fits_int32
 from tidemark.cli.output import Output, error_json, print_json, print_line, print_table
 from tidemark.cli.rates import parse_rate, shown_bytes

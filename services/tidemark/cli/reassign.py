@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.elect import parse_targets
 from tidemark.cli.move_directories import (
     Present,
     back,
@@ -38,6 +37,7 @@ from tidemark.cli.move_view import (
     replica_rows,
     row_of,
 )
+from tidemark.cli.named_places import parse_targets
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
 from tidemark.cli.output import Output, counted, error_json, print_json, print_line, print_table
 from tidemark.cli.plan_view import cost_of, parse_brokers, plan_json

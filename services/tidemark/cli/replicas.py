@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 import typer
 
 from tidemark.cli.options import BootstrapOption, JsonOption, OutputOption, fits_int32, need_bootstrap
 from tidemark.cli.output import Output
-from tidemark.cli.progress import Progress, bar
-from tidemark.cli.rates import parse_rate, shown_bytes
+from tidemark.cli.rates import parse_rate
+from tidemark.cli.reading_pace import Pace
 
 replicas_app = typer.Typer(help="Hold the replicas of partitions against one another.", no_args_is_help=True)
 
@@ -64,42 +63,3 @@ def verify(
     pace = Pace(rate)
     shape = Output.JSON if as_json else output
     replicas_verify.run(addresses, topics or [], partitions or [], pace, shape, whole=whole)
-
-
-class Pace:
-    """How fast logs are read, and how far it has come."""
-
-    def __init__(self, bytes_per_s: int) -> None:
-        self.progress = Progress()
-        self.read_bytes = 0
-        self.done = 0
-        self.count = 0
-        self._bytes_per_s = bytes_per_s
-        self._what = ""
-
-    def begin(self, what: str) -> None:
-        """A partition is being compared."""
-        self._what = what
-        self.progress.tell(self._line)
-
-    def end(self) -> None:
-        """It is."""
-        self.done += 1
-
-    def on_read(self, count: int) -> None:
-        """A broker has read so much; waits where that was too fast."""
-        self.read_bytes += count
-        self.progress.tell(self._line)
-        if self._bytes_per_s:
-            early_s = self.read_bytes / self._bytes_per_s - self.progress.elapsed_s
-            if early_s > 0:
-                time.sleep(early_s)
-
-    @property
-    def rate(self) -> float:
-        """Bytes of log a second, of all brokers together."""
-        return self.read_bytes / self.progress.elapsed_s
-
-    def _line(self) -> str:
-        part = self.done / self.count if self.count else 0.0
-        return f"{bar(part)}  {self.done} of {self.count} partitions  {shown_bytes(self.rate)}/s  {self._what}"

@@ -5,17 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from tidemark.cli.output import Output, counted, print_json, print_line
 from tidemark.cli.rates import shown_bytes
+from tidemark.cli.reading_pace import Pace
 from tidemark.client.replica_reader import ReplicaReader, addresses
 from tidemark.client.replica_verifier import Difference, PartitionVerifier, Verified, partitions_of
 from tidemark.core.cluster_state import ClusterView
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-
-if TYPE_CHECKING:
-    from tidemark.cli.replicas import Pace
 
 _NEXT = (
     "find out which broker is wrong (`tidemark log verify` on its log directory, or the one that differs from all "
