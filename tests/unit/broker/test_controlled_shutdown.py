@@ -87,6 +87,7 @@ async def test_a_broker_that_has_failed_waits_for_nothing() -> None:
     world.given_up.set_exception(RuntimeError("a mistake of ours"))
     await running
     assert world.shutdown.why_now() is None
+    assert str(world.given_up.exception()) == "a mistake of ours", "asked for, or a later test's log has it"
 
 
 async def test_where_there_is_no_controller_at_all_it_does_not_wait_in_vain_for_one() -> None:
