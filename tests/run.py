@@ -63,6 +63,10 @@ _INTEGRATION = (
     (*_pytest_by_files("tests/integration"), "-m", "not alone"),
     (*_pytest("tests/integration"), "-m", "alone"),
 )
+_CHAOS = (
+    (*_pytest_on_every_core("tests/chaos"), "-m", "not alone"),
+    (*_pytest("tests/chaos"), "-m", "alone"),
+)
 _PARTS = (
     Part("lint", _LINT, 60),
     Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), 180),
@@ -71,7 +75,7 @@ _PARTS = (
     Part("charts", (_pytest_by_files("tests/charts"),), 120),
     Part("contract", (_pytest_by_files("tests/contract"),), 240),
     Part("integration", _INTEGRATION, 900),
-    Part("chaos", (_pytest_on_every_core("tests/chaos"),), 300),
+    Part("chaos", _CHAOS, 300),
     Part("spark", (_pytest("tests/spark"),), 240),
 )
 

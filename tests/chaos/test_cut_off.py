@@ -78,6 +78,7 @@ def silent(arena: Arena, names: Sequence[str]) -> Iterator[None]:
     arena.network.heal()
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("with_controller", [False, True], ids=["a broker", "a broker and the active controller"])
 def test_producers_wait_no_longer_than_a_session_and_two_seconds_for_what_was_cut_off(
