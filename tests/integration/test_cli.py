@@ -84,8 +84,8 @@ def test_scripts_get_json_everywhere(cluster: LocalCluster, topic: str) -> None:
     planned = json.loads(succeeds(cluster, "topic", "create", topic, "--validate-only", "-o", "json"))
     assert (planned["created"], planned["partition_count"]) == (False, 1)
     assert topic not in json.loads(succeeds(cluster, "topic", "list", "-o", "json"))
-    made = json.loads(succeeds(cluster, "topic", "create", topic, "-p", "2", "-r", "2", "-o", "json"))
-    assert (made["created"], made["partition_count"], made["replication_factor"]) == (True, 2, 2)
+    made = json.loads(succeeds(cluster, "topic", "create", topic, "-p", "2", "-r", "3", "-o", "json"))
+    assert (made["created"], made["partition_count"], made["replication_factor"]) == (True, 2, 3)
     assert topic in json.loads(succeeds(cluster, "topic", "list", "-o", "json"))
     (described,) = json.loads(succeeds(cluster, "topic", "describe", topic, "-o", "json"))
     assert described["topic_id"] == made["topic_id"]
