@@ -42,6 +42,7 @@ MODULES: Final = ("tidemark.broker", "tidemark.controller", "tidemark.admin", "t
 READ_AT_THE_START: Final = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "GRPC_", "ARROW_", "OMP_", "OPENBLAS_")
 """Of variables whose names begin so, a process that runs already has taken its own."""
 READY_TIMEOUT_S: Final = 60.0
+ADOPTED_TIMEOUT_S: Final = 60.0
 _PR_SET_CHILD_SUBREAPER: Final = 36  # <linux/prctl.h>
 
 _fresh_spawn = ServiceProcess._spawn
@@ -110,9 +111,9 @@ def _spawn(process: ServiceProcess, output: BinaryIO) -> subprocess.Popen[bytes]
         return _fresh_spawn(process, output)
     call = {"command": command, "environment": environment, "hook": hook, "directory": os.getcwd(), "for": os.getpid()}
     with _adopting, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.connect(str(place))
-        _adopt_orphans(yes=True)
+        _adopt_orphans(yes=True)  # before it can fork
         try:
+            connection.connect(str(place))
             socket.send_fds(connection, [json.dumps(call).encode() + b"\n"], [output.fileno()])
             told = connection.makefile("rb").readline()
         finally:
@@ -185,7 +186,9 @@ def _become_the_service(connection: socket.socket) -> dict[str, Any]:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     beginning, (output,), _, _ = socket.recv_fds(connection, 1, 1)
     call: dict[str, Any] = json.loads(beginning + connection.makefile("rb").readline())
+    deadline_s = time.monotonic() + ADOPTED_TIMEOUT_S
     while os.getppid() != call["for"]:
+        assert time.monotonic() < deadline_s, "somebody else's child"
         time.sleep(0.0005)  # the one between is just ending
     os.setsid()
     for target in (1, 2):
