@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -18,6 +16,7 @@ from tidemark.ports import StoreEvent, WriteOutcome
 from tidemark.runtime.clock import SystemClock
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
+from tests.children import resume, suspend
 from tests.contract.conftest import Ear
 from tests.contract.test_metadata_store import elected, topic_of, write_of
 from tests.fakes.metadata_store import ManualClock
@@ -82,7 +81,7 @@ async def test_a_server_that_is_silent_holds_up_neither_calls_nor_the_stop(tmp_p
         store = ZooKeeperMetadataStore(process.connect, 1000, SystemClock())
         ear = Ear(store)
         await store.start()
-        os.kill(process.pid, signal.SIGSTOP)
+        suspend(process.pid)
         try:
             async with asyncio.timeout(5):
                 with pytest.raises(TidemarkError) as refusal:
@@ -92,7 +91,7 @@ async def test_a_server_that_is_silent_holds_up_neither_calls_nor_the_stop(tmp_p
             async with asyncio.timeout(5):
                 await store.stop()
         finally:
-            os.kill(process.pid, signal.SIGCONT)
+            resume(process.pid)
 
 
 @pytest.mark.parametrize("takes_connections", [True, False], ids=["hung", "cut off"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from tidemark.ports import StoreEvent
 from tidemark.runtime.clock import SystemClock
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
+from tests.children import resume, suspend
 from tests.contract.conftest import Ear
 from tests.unit.broker.scraped import scraped
 
@@ -42,7 +41,7 @@ async def test_a_session_that_is_cut_off_expires_and_is_replaced_says_so(tmp_pat
         assert 0 < found["lease_seconds"] <= found["session_timeout_seconds"]
         assert found["request_seconds_count"] > 0
         assert found["requests_failed_total"] == found["disconnects_total"] == found["session_expiries_total"] == 0
-        os.kill(process.pid, signal.SIGSTOP)
+        suspend(process.pid)
         try:
             async with asyncio.timeout(10):
                 with pytest.raises(TidemarkError):
@@ -54,7 +53,7 @@ async def test_a_session_that_is_cut_off_expires_and_is_replaced_says_so(tmp_pat
             assert found["requests_failed_total"] >= 1
             assert found["lease_seconds"] == 0
         finally:
-            os.kill(process.pid, signal.SIGCONT)
+            resume(process.pid)
         process.kill()  # what it knew of the session may be in memory alone: it comes back to life, or is gone
         process.start()
         await store.new_session()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
 import uuid
@@ -36,6 +35,8 @@ from tidemark.v1.controller_service_pb2_grpc import (
     add_BrokerControlServiceServicer_to_server,
 )
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
+
+from tests.children import resume, suspend
 
 SESSION_TIMEOUT_MS = 6000
 DEADLINE_S = 30.0
@@ -253,12 +254,12 @@ async def test_a_controller_that_starts_before_zookeeper_answers_waits_for_it(
 ) -> None:
     cluster = Cluster(tmp_path, zookeeper)
     process = cluster.controllers[100]
-    os.kill(zookeeper.pid, signal.SIGSTOP)
+    suspend(zookeeper.pid)
     try:
         process.start()
         await until(lambda: process.log.exists() and "waiting for ZooKeeper" in process.log.read_text())
     finally:
-        os.kill(zookeeper.pid, signal.SIGCONT)
+        resume(zookeeper.pid)
     try:
         await until(lambda: '"elected"' in process.log.read_text() or " elected" in process.log.read_text())
         assert process.running

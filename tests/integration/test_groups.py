@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -18,6 +16,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.v1 import group_service_pb2 as pb
 from tidemark.v1.record_pb2 import PartitionRef
 
+from tests.children import resume, suspend
 from tests.integration.group_member import Groups, Member, call, until
 
 SESSION_S = 3.0
@@ -338,7 +337,7 @@ async def test_groups_go_on_while_zookeeper_is_away(tmp_path_factory: pytest.Tem
     async with LocalCluster(tmp_path_factory.mktemp("away"), settings=settings) as cluster:
         groups = Groups(cluster.bootstrap.split(","))
         topic = await make_topic(cluster, 2)
-        os.kill(cluster.zookeeper.pid, signal.SIGSTOP)
+        suspend(cluster.zookeeper.pid)
         began_s = time.monotonic()
         request = pb.FindCoordinatorRequest(group_ids=["g"])
         first_use = (
@@ -346,10 +345,10 @@ async def test_groups_go_on_while_zookeeper_is_away(tmp_path_factory: pytest.Tem
         ).coordinators
         assert first_use[0].error.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert time.monotonic() - began_s < 5
-        os.kill(cluster.zookeeper.pid, signal.SIGCONT)
+        resume(cluster.zookeeper.pid)
         member = Member(groups, "g", topic).start()
         await member.until(of(topic, 0, 1))
-        os.kill(cluster.zookeeper.pid, signal.SIGSTOP)
+        suspend(cluster.zookeeper.pid)
         until_s, offset = time.monotonic() + 1.5 * SESSION_S, 0
         while time.monotonic() < until_s:
             offset += 1
@@ -359,7 +358,7 @@ async def test_groups_go_on_while_zookeeper_is_away(tmp_path_factory: pytest.Tem
             await asyncio.sleep(0.1)
         second = Member(groups, "g", topic).start()
         await until(lambda: len(second.reading) == 1, lambda: "the second member gets nothing")
-        os.kill(cluster.zookeeper.pid, signal.SIGCONT)
+        resume(cluster.zookeeper.pid)
         assert (await groups.committed("g"))[topic, 0] == offset
         for one in (member, second):
             await one.stop()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
+
+from tests.children import resume, suspend
 
 SESSION_S, CONTROLLED_S, GRACE_S, LOGS_S = 3.0, 2.0, 4.0, 10.0
 SETTINGS = {
@@ -29,12 +29,12 @@ def test_a_broker_that_nobody_relieves_stops_within_the_sum_of_its_bounds(tmp_pa
             producer.send("t", b"x").result(15)
             cluster.kill(controller_name(0))
             if zookeeper == "is silent":
-                os.kill(cluster.zookeeper.pid, signal.SIGSTOP)
+                suspend(cluster.zookeeper.pid)
             elif zookeeper == "is gone":
                 cluster.zookeeper.kill()
             cluster.terminate(broker_name(0), timeout_s=SESSION_S + CONTROLLED_S + GRACE_S + LOGS_S)
         if zookeeper == "is silent":
-            os.kill(cluster.zookeeper.pid, signal.SIGCONT)
+            resume(cluster.zookeeper.pid)
         elif zookeeper == "is gone":
             cluster.zookeeper.start()
         cluster.restart(broker_name(0))

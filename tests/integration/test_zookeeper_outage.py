@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -11,6 +9,8 @@ import pytest
 from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import TidemarkError
+
+from tests.children import resume, suspend
 
 SESSION_S = 3.0
 SETTINGS = {kind: {"zookeeper.session.timeout.ms": str(int(SESSION_S * 1000))} for kind in ("broker", "controller")}
@@ -29,7 +29,7 @@ def test_while_zookeeper_is_away_replicated_partitions_take_and_give_records_and
                 producer.send(topic, b"before").result(30)
             consumer.assign("safe")
             assert next(consumer).value == b"before"
-            os.kill(cluster.zookeeper.pid, signal.SIGSTOP)
+            suspend(cluster.zookeeper.pid)
             until_s = time.monotonic() + 1.5 * SESSION_S
             during = 0
             while time.monotonic() < until_s:
@@ -38,7 +38,7 @@ def test_while_zookeeper_is_away_replicated_partitions_take_and_give_records_and
                 during += 1
             with Producer(cluster.bootstrap, delivery_timeout_ms=2000) as other, pytest.raises(TidemarkError):
                 other.send("alone", b"during").result(30)
-            os.kill(cluster.zookeeper.pid, signal.SIGCONT)
+            resume(cluster.zookeeper.pid)
             deadline_s = time.monotonic() + 30
             while True:
                 assert time.monotonic() < deadline_s, "nobody leads again"
