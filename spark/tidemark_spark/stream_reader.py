@@ -67,6 +67,7 @@ class StreamPlanner:
         self._latest: StreamOffset | None = None
         self._target: StreamOffset | None = None
         self._waiting_since_s: float | None = None
+        self._some_are_gone = False
 
     def __getstate__(self) -> dict[str, Any]:
         """What tasks are sent: connections stay here."""
@@ -203,12 +204,16 @@ class StreamPlanner:
         return not self._options.fail_on_data_loss or start.position(where.topic, where.partition) is None
 
     def _find_topics(self, start: StreamOffset | None) -> Mapping[str, TopicView]:
-        try:
-            return topics.find_topics(self._client(), self._options)
-        except TidemarkError as error:
-            self._check_may_go_on(error, start)
-            _log.warning("%s; the query goes on without it", error)
-            return topics.find_existing(self._client(), self._options)
+        """What is gone is asked for patiently once, not in every micro-batch that does without it."""
+        if not self._some_are_gone:
+            try:
+                return topics.find_topics(self._client(), self._options)
+            except TidemarkError as error:
+                self._check_may_go_on(error, start)
+                _log.warning("%s; the query goes on without it", error)
+        found = topics.find_existing(self._client(), self._options)
+        self._some_are_gone = len(found) < len(self._options.topics)
+        return found
 
     def _check_may_go_on(self, error: TidemarkError, start: StreamOffset | None) -> None:
         """Whether a query that goes on at `start` is to do so without what is gone; else raises what is wrong."""

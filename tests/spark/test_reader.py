@@ -248,7 +248,10 @@ def test_a_recreated_topic_is_an_error_or_a_fresh_start_as_told(cluster: LocalCl
 
 
 @needs_read_limits
-def test_a_topic_that_was_deleted_is_an_error_or_left_out_as_told(cluster: LocalCluster, topic: MakeTopic) -> None:
+@pytest.mark.usefixtures("impatient")
+def test_a_topic_that_was_deleted_is_an_error_or_left_out_as_told(
+    cluster: LocalCluster, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, other = topic("departed", partitions=1), topic("remaining", partitions=1)
     options = options_of(cluster, f"{name},{other}")
     start = next_end(stream_reader(options), stream_reader(options).initialOffset())
@@ -258,11 +261,16 @@ def test_a_topic_that_was_deleted_is_an_error_or_left_out_as_told(cluster: Local
     with pytest.raises(DataLossError, match=r"departed.* deleted since the query began"):
         next_end(stream_reader(options), start)
     lenient = stream_reader({**options, "failOnDataLoss": "false"})
-    tasks, _ = planned(lenient, start)
+    tasks, end = planned(lenient, start)
     assert places(lenient, tasks) == [(other, 0, 0), (other, 0, 1)]
+    monkeypatch.setattr(topics, "find_topics", lambda *_: pytest.fail("what is gone is waited for once"))
+    fill(cluster, other, {0: 1})
+    tasks, _ = planned(lenient, end)
+    assert places(lenient, tasks) == [(other, 0, 2)]
 
 
 @needs_read_limits
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("lenient", [False, True])
 def test_a_topic_that_is_deleted_while_a_micro_batch_is_planned_is_an_error_or_left_out_as_told(
     cluster: LocalCluster, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, lenient: bool
@@ -300,6 +308,7 @@ def test_a_checkpoint_of_another_cluster_or_source_is_refused(cluster: LocalClus
         restarted.partitions(moved, moved)
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
