@@ -8,6 +8,7 @@ Layers are kept beside that environment's packages. Exit status: that of the fir
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -55,7 +56,9 @@ def run(version: str, words: list[str]) -> int:
     ).stdout.strip()
     assert found == version, f"the layer of {version} imports PySpark {found}"
     command = [str(python), "-m", "pytest", "-q", "--color=no", *_WARNINGS, *(words or ["tests/spark"])]
-    with subprocess.Popen(command, cwd=ROOT) as process:
+    commands = sysconfig.get_path("scripts")  # `tidemark` is there, and not in the layer
+    environment = {**os.environ, "PATH": os.pathsep.join([commands, os.environ.get("PATH", os.defpath)])}
+    with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
         try:
             return process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
