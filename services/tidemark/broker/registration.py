@@ -108,7 +108,6 @@ class Registration:
         while True:
             await self._lost.wait()
             await self._register()
-            self._lost.clear()
 
     async def _look(self) -> None:
         """A node that was deleted by hand ends no session: to everybody else this broker has failed, and it would never
@@ -147,6 +146,7 @@ class Registration:
                 await asyncio.sleep(_RETRY_S)
                 continue
             if not self._expired.is_set():
+                self._lost.clear()
                 return
 
     async def _attempt(self) -> None:

@@ -57,6 +57,11 @@ class Process:
             look_s=look_s,
         )
 
+    async def would_have_registered_again(self) -> None:
+        """Long enough for what it does first in a registration, many times over."""
+        for _ in range(50):
+            await asyncio.to_thread(self.logs.sync)
+
     async def kill(self) -> None:
         await self.registration.stop()
         await self.store.stop()
@@ -79,9 +84,14 @@ class Machine:
     async def start(self, *, trust_boot_id: bool = True, look_s: float = 5.0) -> Process:
         store = self.zookeeper.store()
         await store.start()
+        process = self.process(store, trust_boot_id=trust_boot_id, look_s=look_s)
+        await process.registration.start()
+        return process
+
+    def process(self, store: FakeMetadataStore, *, trust_boot_id: bool = True, look_s: float = 5.0) -> Process:
+        """One that has not registered yet."""
         process = Process(store, self.directory, trust_boot_id=trust_boot_id, look_s=look_s)
         self._processes.append(process)
-        await process.registration.start()
         return process
 
     async def unclean_at(self) -> int:
@@ -156,16 +166,32 @@ async def test_after_an_expired_session_every_leadership_ends_before_it_register
     assert await machine.unclean_at() == -1
 
 
+async def test_a_session_that_expires_while_it_registers_at_the_start_is_followed_by_one_registration(
+    machine: Machine,
+) -> None:
+    store = machine.zookeeper.store()
+    await store.start()
+    process = machine.process(store)
+
+    async def expire() -> None:
+        store.session.expire()
+
+    store.session.before_commit(expire)
+    await process.registration.start()
+    await process.would_have_registered_again()
+    assert process.epochs == [UNREGISTERED, 0]
+    assert process.core.seen == [SessionExpired(), BrokerRegistered(BrokerEpoch(0), {})]
+
+
 async def test_a_registration_whose_answer_was_lost_is_tried_again_and_no_less_trusted(machine: Machine) -> None:
     await (await machine.start(trust_boot_id=False)).stop()
     store = machine.zookeeper.store()
     await store.start()
     store.session.lose_answers(1, applied=True)
-    process = Process(store, machine.directory, trust_boot_id=False)
+    process = machine.process(store, trust_boot_id=False)
     await process.registration.start()
     assert (await store.live_brokers())[ID].broker_epoch == process.registration.broker_epoch
     assert await machine.unclean_at() == -1
-    await process.kill()
 
 
 async def test_an_id_that_another_machine_uses_ends_the_start_and_leaves_the_marks(

@@ -60,6 +60,5 @@ async def test_a_broken_node_of_a_session_that_ends_is_waited_for(machine: Machi
 
 async def test_a_broker_that_is_registered_registers_no_more(machine: Machine) -> None:
     process = await machine.start(look_s=0.0)
-    for _ in range(200):
-        await asyncio.sleep(0)
+    await process.would_have_registered_again()
     assert process.epochs == [0]
