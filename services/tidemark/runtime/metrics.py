@@ -47,8 +47,9 @@ _WAKE_S: Final = 0.05
 _ZIP_LEVEL: Final = 1
 """Of megabytes of lines that are much alike the higher levels make little less, in many times the time."""
 _IDLE_S: Final = 30.0
-_CONNECTIONS_MAX: Final = 16
 """A scraper that keeps its connection is forgotten after so long."""
+_CONNECTIONS_MAX: Final = 16
+"""At a time; each has a thread and a descriptor, which the process needs for its work."""
 
 _log = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from tidemark.storage.files import (
     PARTITION_FILE,
     BadFile,
     Descriptor,
-    is_full,
+    has_no_room,
     is_unopened,
     pack_json,
     pack_lines,
@@ -264,13 +264,13 @@ class LogDirectory:
                 try:
                     self._checkpoint(high_watermarks)
                 except OSError as error:
-                    if not (is_full(error) and self.failed is None and self._make_room()):
+                    if not (has_no_room(error) and self.failed is None and self._make_room()):
                         raise
                     self.checkpoints.changed = True
                     self._checkpoint(high_watermarks)
             except OSError as error:
                 self.checkpoints.changed = True
-                if not is_full(error):
+                if not has_no_room(error):
                     self.fail(f"checkpoint: {error.strerror}")
                 raise storage_error(f"checkpoint the log directory {self.path}", error) from error
 

@@ -28,6 +28,11 @@ DELETED_SUFFIX: Final = ".deleted"
 PARTITION_FILE: Final = "partition.json"
 """In each replica's directory: whose it is."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+_TOO_MANY_FILES: Final = (errno.EMFILE, errno.ENFILE)
+_BROKEN: Final = frozenset(
+    {errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN, errno.ENOTCONN, errno.ESHUTDOWN}
+)
 
 
 class Descriptor:
@@ -89,24 +94,19 @@ class DescriptorPool:
 def storage_error(doing: str, error: OSError) -> TidemarkError:
     """What the operating system refused, as the refusal the callers know."""
     reason = os.strerror(error.errno) if error.errno else str(error)
-    code = ErrorCode.DISK_FULL if is_full(error) else ErrorCode.STORAGE_ERROR
+    code = ErrorCode.DISK_FULL if has_no_room(error) else ErrorCode.STORAGE_ERROR
     return TidemarkError(code, f"{doing}: {reason}")
 
 
-def is_full(error: BaseException) -> bool:
-    """Whether there was no space, or no more than a quota allows: of a write, not of a sync, that is no broken disk."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, *_TOO_MANY_FILES)
+def has_no_room(error: BaseException) -> bool:
+    """Whether space, a quota or the open files that are allowed were used up: of a write, not of a sync, that is no
+    broken disk, and it may go better later."""
+    return isinstance(error, OSError) and error.errno in (*_NO_SPACE, *_TOO_MANY_FILES)
 
 
 def is_unopened(error: BaseException) -> bool:
     """Whether the process, or the machine, has too many files open: nothing was done, and it is not the disk."""
     return isinstance(error, OSError) and error.errno in _TOO_MANY_FILES
-
-
-_TOO_MANY_FILES: Final = (errno.EMFILE, errno.ENFILE)
-_BROKEN: Final = frozenset(
-    {errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EUCLEAN, errno.ENOTCONN, errno.ESHUTDOWN}
-)
 
 
 def is_broken(error: BaseException) -> bool:

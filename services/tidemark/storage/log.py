@@ -24,7 +24,7 @@ from tidemark.storage.damage import CUT_FILE, CutPoint, forget_damage, read_cut_
 from tidemark.storage.epoch_file import EPOCH_FILE, write_epochs
 from tidemark.storage.files import (
     PARTITION_FILE,
-    is_full,
+    has_no_room,
     is_unopened,
     monotonic_ms,
     raise_storage_error,
@@ -82,7 +82,7 @@ class PartitionLog(CleanableLog, MovableLog):
         except (OSError, Damage) as error:
             if self._end != end or not is_unopened(error):  # what could not be opened was not written to
                 self._undo_append(end)
-            if isinstance(error, OSError) and is_full(error) and self._broken is None:
+            if isinstance(error, OSError) and has_no_room(error) and self._broken is None:
                 raise storage_error(f"append to {self._path.name} in {self._path.parent}", error) from error
             self._suspect_disk(error)
             reason = error.strerror if isinstance(error, OSError) else error
@@ -331,7 +331,7 @@ class PartitionLog(CleanableLog, MovableLog):
         try:
             write_epochs(self._path, self._epochs.entries)
         except OSError as error:
-            if not is_full(error):
+            if not has_no_room(error):
                 raise
             self._epochs_behind = True  # the next checkpoint tries again
 
@@ -373,7 +373,7 @@ class PartitionLog(CleanableLog, MovableLog):
         try:
             write_cut_point(self._path, cut)
         except OSError as error:
-            if is_full(error):  # nothing is cut yet: it can be tried again
+            if has_no_room(error):  # nothing is cut yet: it can be tried again
                 raise storage_error(f"cut {self._path.name}", error) from error
             raise
         self._cut_pending = True
@@ -399,7 +399,7 @@ class PartitionLog(CleanableLog, MovableLog):
                 else:
                     write_epochs(self._path, entries)
             except OSError as error:
-                if is_full(error):
+                if has_no_room(error):
                     self._epochs_behind = self._unmade is None  # the next checkpoint tries again
                     return
                 raise_storage_error(f"write {EPOCH_FILE} of {self._path.name}", error)

@@ -34,8 +34,8 @@ from tidemark.storage.directory import (
 from tidemark.storage.files import (
     PARTITION_FILE,
     DescriptorPool,
+    has_no_room,
     is_broken,
-    is_full,
     replace_file,
     storage_error,
     sync_directory,
@@ -250,7 +250,7 @@ class ReplicaMover:
         try:
             temporary = write_temporary(path / PARTITION_FILE, document, durable=True)
         except OSError as error:
-            if not is_full(error):
+            if not has_no_room(error):
                 target.fail(f"{doing}: {error.strerror}")
             raise storage_error(doing, error) from error
         try:

@@ -13,7 +13,7 @@ from typing import Final
 
 from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.ports import RetentionLimits
-from tidemark.storage.files import DELETED_SUFFIX, is_full
+from tidemark.storage.files import DELETED_SUFFIX, has_no_room
 from tidemark.storage.index import INDEX_SUFFIX, NO_TIMESTAMP_US, TIME_INDEX_SUFFIX
 from tidemark.storage.reader import LogReader
 from tidemark.storage.recovery import segment_offsets
@@ -92,7 +92,7 @@ class FrontOfLog(LogReader):
         try:
             self._roll()
         except OSError as error:
-            if not is_full(error):
+            if not has_no_room(error):
                 raise
 
     def trim(self, start_offset: Offset) -> None:
