@@ -63,8 +63,8 @@ soak: $(READY) ## so many simulated worlds, and every crash point of so many liv
 	@$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS)
 	@$(BIN)/python -m tests.crash --lives $(LIVES)
 
-# Without SCOPE: two batches with each misfortune and each pair of them, one scope on each core, and the whole scope with
-# nothing out of turn, with one delivery put off, with two, as far as it goes; MINUTES bounds each (50), and 7 GB.
+# Without SCOPE: two batches with each misfortune and each pair of them, one scope on each core (the large ones also with
+# streams that have no delay), and the whole scope with nothing out of turn, with one delivery put off, with two, as far as it goes; MINUTES bounds each (50), and 7 GB.
 # SCOPE="--batches 1 --crashes 2 --minutes inf" walks that one.
 explore: $(READY) ## every interleaving of a small scope
 ifdef SCOPE

@@ -56,7 +56,13 @@ def _walked(scope: Scope, options: argparse.Namespace) -> Walk:
     ends_s = time.monotonic() + options.minutes * 60
     walk: Walk | None = None
     for delays in [None] if options.delays is None else range(options.delays + 1):
-        walk = Walk(scope, delays=delays, surprises_count=options.surprises_count, after=walk)
+        walk = Walk(
+            scope,
+            delays=delays,
+            surprises_count=options.surprises_count,
+            streams_at_once=options.streams_at_once,
+            after=walk,
+        )
         report = walk.run(
             seconds=ends_s - time.monotonic(),
             memory_bytes_max=options.memory_gb * 1e9,
@@ -94,10 +100,18 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         action="store_true",
         help="with --delays: a misfortune or batch that comes while anything is on its way counts as one put off",
     )
+    parser.add_argument(
+        "--streams-at-once",
+        action="store_true",
+        help="only stories in which what is sent on a stream is heard before anything else happens; without --delays",
+    )
     parser.add_argument("--beam", type=int, help="go on from so many states of each depth only: long stories, not all")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--progress-seconds", type=float, default=10.0)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.streams_at_once and (options.delays is not None or options.beam is not None):
+        parser.error("--streams-at-once goes with neither --delays nor --beam")
+    return options
 
 
 def _progress(report: Report) -> None:
@@ -125,6 +139,8 @@ def summary(report: Report) -> str:
         return f"VIOLATION after {counts(report)}"
     if report.complete and report.delays is not None:
         return f"COMPLETE with at most {_bound(report)}: {counts(report)}"
+    if report.complete and report.streams_at_once:
+        return f"COMPLETE with streams at once: {counts(report)}"
     if report.complete:
         return f"COMPLETE: every state of this scope is right: {counts(report)}"
     if report.dropped:
