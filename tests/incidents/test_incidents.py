@@ -18,7 +18,7 @@ from tests.charts.busy_cluster import BROKERS, CONTROLLERS, targets
 from tests.charts.prometheus import Prometheus, impatient, program
 from tests.charts.test_dashboards import PANELS
 from tests.charts.test_panels import asked_now, has_data
-from tests.integration.broken_disk import wait_until
+from tests.integration.waiting import wait_for
 
 TOPIC: Final = "flights"
 HOOK: Final = """
@@ -94,16 +94,16 @@ def filled(world: World, title: str) -> bool:
 def test_in_health_no_alert_fires(world: World) -> None:
     world.produce(TOPIC, 100)
     prometheus = world.prometheus
-    wait_until(lambda: len(prometheus.query("up == 1")) == BROKERS + CONTROLLERS + 1, "all are scraped")
-    wait_until(lambda: bool(prometheus.query("sum(tidemark_replica_count) == 18")), "all replicas are told of")
-    wait_until(lambda: set(prometheus.alerts()) <= OF_THE_MACHINE, "nothing is wrong")
+    wait_for(lambda: len(prometheus.query("up == 1")) == BROKERS + CONTROLLERS + 1, "all are scraped")
+    wait_for(lambda: bool(prometheus.query("sum(tidemark_replica_count) == 18")), "all replicas are told of")
+    wait_for(lambda: set(prometheus.alerts()) <= OF_THE_MACHINE, "nothing is wrong")
 
 
 def test_a_killed_broker(world: World) -> None:
     world.cluster.kill(broker_name(2))
     alerts = world.prometheus.wait_for_alerts("TidemarkServiceDown", "TidemarkUnderReplicated")
     assert alerts["TidemarkServiceDown"]["annotations"]["summary"] == "broker broker-2 does not answer"
-    wait_until(lambda: filled(world, "Not in sync now"), "the panel names the partitions")
+    wait_for(lambda: filled(world, "Not in sync now"), "the panel names the partitions")
     world.cluster.restart(broker_name(2))
     world.prometheus.wait_for_peace("TidemarkServiceDown", "TidemarkUnderReplicated")
 
@@ -139,7 +139,7 @@ def test_followers_that_hang(world: World) -> None:
             producer.send(TOPIC, str(number).encode(), partition=partition)
         alerts = world.prometheus.wait_for_alerts("TidemarkHighWatermarkStalled", "TidemarkUnderMinIsr")
         assert alerts["TidemarkHighWatermarkStalled"]["labels"]["instance"] == broker_name(leader)
-        wait_until(lambda: filled(world, "Under min ISR now"), "the panel names the partitions")
+        wait_for(lambda: filled(world, "Under min ISR now"), "the panel names the partitions")
         refused = careful.send(TOPIC, b"to all", partition=partition)
         world.prometheus.wait_for_alerts("TidemarkProduceRefused")
         assert not refused.done()
@@ -205,7 +205,7 @@ def test_zookeeper_is_away(world: World) -> None:
     world.cluster.zookeeper.stop()
     world.prometheus.wait_for_alerts("TidemarkZooKeeperSessionLost")
     everyone = 'count(max by (instance) (tidemark_zookeeper_session_state{state="connected"}) == 0)'
-    wait_until(
+    wait_for(
         lambda: bool(world.prometheus.query(f"{everyone} == {BROKERS + CONTROLLERS + 1}")), "all services tell of it"
     )
     world.cluster.zookeeper.start()

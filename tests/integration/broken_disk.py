@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -43,10 +42,3 @@ def held(disk: LogDirectoryContent) -> set[TopicPartition]:
 
 def led(disk: LogDirectoryContent) -> list[TopicPartition]:
     return sorted(replica.partition for replica in disk.replicas if replica.leader)
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.1)

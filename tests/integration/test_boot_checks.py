@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.local.ports import HOST, HeldPorts
 from tidemark.local.process import ServiceProcess
+
+from tests.integration.waiting import wait_for
 
 END_S = 60.0
 
@@ -89,7 +90,7 @@ def meta_of(log_dir: Path) -> dict[str, object]:
 def test_a_volume_of_another_cluster_is_refused(two: LocalCluster, newcomer: Newcomer) -> None:
     newcomer.flags["zookeeper.connect"] += "/other"
     process = newcomer.start()
-    wait_until(lambda: (newcomer.log_dir / "meta.json").exists(), "the volume belongs to the other cluster")
+    wait_for(lambda: (newcomer.log_dir / "meta.json").exists(), "the volume belongs to the other cluster")
     process.kill()
     before = (newcomer.log_dir / "meta.json").read_bytes()
     newcomer.flags["zookeeper.connect"] = two.zookeeper.connect
@@ -161,16 +162,9 @@ def test_wrong_settings_are_the_termination_message_too(newcomer: Newcomer) -> N
 def test_a_zookeeper_that_dns_does_not_know_is_waited_for_and_said_and_a_stop_is_obeyed(newcomer: Newcomer) -> None:
     newcomer.flags["zookeeper.connect"] = "zookeeper-0.no-such-service.invalid:2181"
     process = newcomer.start()
-    wait_until(lambda: "zookeeper-0.no-such-service.invalid cannot be resolved" in process.tail(), "it is said")
+    wait_for(lambda: "zookeeper-0.no-such-service.invalid cannot be resolved" in process.tail(), "it is said")
     assert process.running
     process.signal(signal.SIGTERM)
     assert process.wait(END_S), process.tail()
     assert process.exit_status == 0
     assert newcomer.message.read_text() == ""
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + END_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not in time: {what}"
-        time.sleep(0.05)

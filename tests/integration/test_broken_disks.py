@@ -13,7 +13,8 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.log_dirs import LogDirectoryContent
 
-from tests.integration.broken_disk import DEADLINE_S, cluster_with_hook, disks, held, led, wait_until
+from tests.integration.broken_disk import DEADLINE_S, cluster_with_hook, disks, held, led
+from tests.integration.waiting import wait_for
 
 HOOK = """
 import os
@@ -60,12 +61,12 @@ def two_disks(cluster: LocalCluster, admin: AdminClient, topic: str, *, replicas
     configs = {"min.insync.replicas": "1"}
     for _ in range(ATTEMPTS):
         admin.create_topic(topic, partitions=PARTITIONS * 2, replication_factor=replicas, configs=configs)
-        wait_until(lambda: sum(len(led(disk)) for disk in disks(cluster)) == PARTITIONS, "broker 0 leads its half")
+        wait_for(lambda: sum(len(led(disk)) for disk in disks(cluster)) == PARTITIONS, "broker 0 leads its half")
         found = disks(cluster)
         if all(led(disk) for disk in found):
             return found
         admin.delete_topic(topic)  # replicas go where the fewest are, as they come: all that are led may be in one
-        wait_until(lambda: not any(held(disk) for disk in disks(cluster)), "the topic's replicas are gone")
+        wait_for(lambda: not any(held(disk) for disk in disks(cluster)), "the topic's replicas are gone")
     raise AssertionError("broker 0 never leads in both of its directories")
 
 
@@ -95,7 +96,7 @@ def test_a_full_directory_refuses_the_other_goes_on_and_space_is_enough_to_go_on
             for one in led(bad):
                 told = producer.send("alone", b"after", partition=one.partition).result(DEADLINE_S)
                 assert told.offset == 1, "nothing of what was refused is in the log"
-        wait_until(lambda: metric(cluster, "full_log_directories") == 0, "the gauge goes back")
+        wait_for(lambda: metric(cluster, "full_log_directories") == 0, "the gauge goes back")
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
@@ -113,14 +114,14 @@ def test_a_directory_that_cannot_be_written_goes_offline_with_its_leaders_and_th
         def leaders() -> dict[int, int]:
             return {index: one.leader for index, one in admin.describe_topics(["safe"])[0].partitions.items()}
 
-        wait_until(lambda: all(leaders()[one.partition] == 1 for one in led(bad)), "its leaders are elsewhere")
+        wait_for(lambda: all(leaders()[one.partition] == 1 for one in led(bad)), "its leaders are elsewhere")
         assert all(leaders()[one.partition] == 0 for one in led(good)), "the other directory's stay"
-        wait_until(lambda: metric(cluster, "offline_log_directories") == 1, "the directory is known to be offline")
+        wait_for(lambda: metric(cluster, "offline_log_directories") == 1, "the directory is known to be offline")
         states = {disk.path: disk.error for disk in disks(cluster)}
         assert states[good.path] is None
         assert (states[bad.path] or TidemarkError(ErrorCode.INTERNAL, "")).code is ErrorCode.STORAGE_ERROR
         broken.write_text(f"{number} {bad.path}\n{number} {good.path}\n")
         for one in everything:
             producer.send("safe", b"record", partition=one.partition).result(DEADLINE_S)
-        wait_until(lambda: not cluster.process(broker_name(0)).running, "a broker without a directory leaves")
-        wait_until(lambda: set(leaders().values()) == {1}, "and the other one leads everything")
+        wait_for(lambda: not cluster.process(broker_name(0)).running, "a broker without a directory leaves")
+        wait_for(lambda: set(leaders().values()) == {1}, "and the other one leads everything")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError
+
+from tests.integration.waiting import wait_for
 
 DEADLINE_S = 60.0
 TOPIC = "prices"
@@ -37,13 +39,6 @@ def metric(cluster: LocalCluster, broker: int, name: str) -> float:
     text = urllib.request.urlopen(url, timeout=30).read().decode()
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("tidemark_"))
     return float(lines[f"tidemark_broker_log_cleaner_{name}"])
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    ends_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < ends_s, what
-        time.sleep(0.05)
 
 
 def produce(producer: Producer, latest: Latest, rng: random.Random, count: int) -> None:
@@ -93,9 +88,9 @@ def test_each_replica_is_cleaned_and_serves_the_latest_record_of_each_key(cluste
         assert refused.value.code is ErrorCode.NULL_KEY
         for _ in range(5):
             produce(producer, latest, rng, 1000)
-        until(lambda: all(metric(cluster, one, "runs_total") > 0 for one in range(3)), "a broker cleaned nothing")
+        wait_for(lambda: all(metric(cluster, one, "runs_total") > 0 for one in range(3)), "every broker has cleaned")
         dirtiest = 'dirty_ratio_max{directory="0"}'
-        until(lambda: all(metric(cluster, one, dirtiest) < 0.1 for one in range(3)), "still dirty")
+        wait_for(lambda: all(metric(cluster, one, dirtiest) < 0.1 for one in range(3)), "nothing is dirty")
         found = consume(cluster, producer)
         check(found, latest)
         assert len(found) < 2500
@@ -121,13 +116,13 @@ def test_brokers_that_are_killed_while_they_clean_come_back_and_follow_across_ho
             for _ in range(3):
                 produce(producer, latest, rng, 1000)
             cluster.restart(broker_name(broker))
-            until(in_sync, "the broker that was killed does not catch up")
+            wait_for(in_sync, "the broker that was killed catches up")
         for _ in range(3):
             gone = leader()
             check(consume(cluster, producer), latest)
             cluster.kill(broker_name(gone))
-            until(lambda gone=gone: leader() not in (gone, -1), "nobody leads")  # type: ignore[misc]
+            wait_for(lambda gone=gone: leader() not in (gone, -1), "another leads")  # type: ignore[misc]
             check(consume(cluster, producer), latest)
             cluster.restart(broker_name(gone))
-            until(in_sync, "the broker that was killed does not catch up")
+            wait_for(in_sync, "the broker that was killed catches up")
         assert sum(metric(cluster, one, "failures_total") for one in range(3)) == 0

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from tidemark.client import AdminClient, Producer
@@ -15,6 +14,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigSource
 
 from tests.integration.test_cli import refused, succeeds, tidemark
+from tests.integration.waiting import wait_for
 
 BROKER_1 = ConfigResource(ConfigKind.BROKER, "1")
 EVERY_BROKER = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
@@ -22,13 +22,6 @@ EVERY_BROKER = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
 
 def topic_resource(name: str) -> ConfigResource:
     return ConfigResource(ConfigKind.TOPIC, name)
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 20) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not in time: {what}"
-        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,9 @@ from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, controller_name
 from tidemark.model import TidemarkError
 
+from tests.integration.waiting import wait_for
+
 STATE = "/brokers/topics/hurt/0/leaderAndISR"
-WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -29,18 +29,6 @@ def zookeeper(mine: LocalCluster) -> Iterator[KazooClient]:
     yield client
     client.stop()
     client.close()
-
-
-def wait_for(done: Callable[[], bool], what: str) -> None:
-    until_s = time.monotonic() + WAIT_S
-    while True:
-        try:
-            if done():
-                return
-        except TidemarkError:
-            pass
-        assert time.monotonic() < until_s, what
-        time.sleep(0.1)
 
 
 def test_a_partition_whose_state_is_deleted_keeps_its_records_under_the_next_controller(
@@ -60,13 +48,19 @@ def test_a_partition_whose_state_is_deleted_keeps_its_records_under_the_next_con
         admin.create_topic("by-the-next-one", partitions=2, replication_factor=2)
         mine.restart("broker-0")
         wait_for(
-            lambda: len(admin.describe_topics(["well"])[0].partitions[0].in_sync_replicas) == 2, "the other is well"
+            lambda: len(admin.describe_topics(["well"])[0].partitions[0].in_sync_replicas) == 2,
+            "the other is well",
+            refused=TidemarkError,
         )
         for broker in range(2):
             assert (mine.directory / f"broker-{broker}" / "hurt-0").is_dir(), f"broker {broker} has set nothing aside"
 
         zookeeper.create(STATE, state)
-        wait_for(lambda: len(admin.describe_topics(["hurt"])[0].partitions[0].in_sync_replicas) == 2, "in sync again")
+        wait_for(
+            lambda: len(admin.describe_topics(["hurt"])[0].partitions[0].in_sync_replicas) == 2,
+            "in sync again",
+            refused=TidemarkError,
+        )
     with Consumer(mine.bootstrap) as consumer:
         consumer.assign("hurt", start="earliest")
         assert next(iter(consumer)).value == b"kept"
@@ -86,7 +80,7 @@ def test_a_broker_whose_registration_is_deleted_takes_part_again(mine: LocalClus
             return all(set(one.in_sync_replicas) == {0, 1} for one in partitions.values())
 
         wait_for(lambda: zookeeper.exists("/brokers/ids/0") is not None, "registered again")
-        wait_for(whole, "in sync again")
+        wait_for(whole, "in sync again", refused=TidemarkError)
     with Consumer(mine.bootstrap) as consumer:
         consumer.assign("led", start="earliest")
         records = iter(consumer)

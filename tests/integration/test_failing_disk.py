@@ -10,7 +10,8 @@ from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import ErrorCode, TopicPartition
 
-from tests.integration.broken_disk import DEADLINE_S, cluster_with_hook, disks, held, led, wait_until
+from tests.integration.broken_disk import DEADLINE_S, cluster_with_hook, disks, held, led
+from tests.integration.waiting import wait_for
 
 HOOK = """
 import os
@@ -48,7 +49,7 @@ def test_a_directory_that_fails_loses_its_leaderships_idle_ones_too_and_the_othe
             "safe", partitions=PARTITIONS, replication_factor=3, configs={"flush.policy": "group-commit"}
         )
         everything = {TopicPartition(topic, index) for topic in ("idle", "safe") for index in range(PARTITIONS)}
-        wait_until(lambda: set.union(*map(held, disks(cluster))) == everything, "broker 0 has all replicas open")
+        wait_for(lambda: set.union(*map(held, disks(cluster))) == everything, "broker 0 has all replicas open")
         bad, good = sorted(disks(cluster), key=lambda disk: len(led(disk)), reverse=True)
         assert led(bad)
         assert led(good)
@@ -61,7 +62,7 @@ def test_a_directory_that_fails_loses_its_leaderships_idle_ones_too_and_the_othe
             states = [topics[one.topic].partitions[one.partition] for one in held(bad)]
             return all(state.leader != 0 and 0 not in state.in_sync_replicas for state in states)
 
-        wait_until(lost, "what lay in the directory is led by others, and not in sync here")
+        wait_for(lost, "what lay in the directory is led by others, and not in sync here")
         after = {disk.directory_id: disk for disk in disks(cluster)}
         failed = after[bad.directory_id]
         assert failed.error is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,8 @@ from tidemark.core.cluster_state import PartitionView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import NO_LEADER, TidemarkError
+
+from tests.integration.waiting import wait_for
 
 HOOK = """
 import os, sys, time
@@ -181,10 +183,3 @@ def test_after_every_machine_lost_its_page_cache_a_group_commit_topic_goes_on_wh
         assert partition("fast").leader == NO_LEADER, "nobody knows what a kernel had written of it"
         with Producer(cluster.bootstrap) as producer:
             assert producer.send("safe", b"and on", partition=0).result(15).offset == 200
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 20) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not in time: {what}"
-        time.sleep(0.05)

@@ -13,7 +13,8 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError
 
 from tests.integration.test_cli import refused, succeeds, tidemark
-from tests.integration.test_reassignments import SETTINGS, assigned, fill, wait_for
+from tests.integration.test_reassignments import SETTINGS, assigned, fill
+from tests.integration.waiting import wait_for
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from tidemark.client import AdminClient
 from tidemark.local.cluster import LocalCluster, controller_name
 
 from tests.integration.numbers_load import NumbersLoad
-from tests.integration.test_reassignments import SETTINGS, wait_for
+from tests.integration.test_reassignments import SETTINGS
+from tests.integration.waiting import wait_for
 
 PARTITIONS = 8
 REMOVAL_S = 90

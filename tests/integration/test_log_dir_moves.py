@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.alter_log_dirs_codec import AlterLogDirs, alterations_to_proto, results_from_proto
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk, describe_log_dirs
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+
+from tests.integration.waiting import wait_for
 
 DEADLINE_S = 60.0
 BROKER = broker_name(0)
@@ -66,15 +68,8 @@ class Load:
     def wait_for(self, count: int) -> None:
         """So many more."""
         wanted = len(self.acknowledged) + count
-        wait_until(lambda: len(self.acknowledged) >= wanted or bool(self.refused), "records are acknowledged")
+        wait_for(lambda: len(self.acknowledged) >= wanted or bool(self.refused), "records are acknowledged")
         assert self.refused == []
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.05)
 
 
 def disks(cluster: LocalCluster, broker: str = BROKER) -> list[LogDirectoryContent]:
@@ -128,7 +123,7 @@ def metric(cluster: LocalCluster, name: str) -> float:
 def make_topic(cluster: LocalCluster) -> None:
     with AdminClient(cluster.admin_address) as admin:
         admin.create_topic(MOVING.topic, replication_factor=1, configs={"segment.bytes": "200000"})
-    wait_until(lambda: where(cluster)[0] is not None, "the replica is there")
+    wait_for(lambda: where(cluster)[0] is not None, "the replica is there")
 
 
 def fill(cluster: LocalCluster, count: int) -> list[bytes]:
@@ -149,7 +144,7 @@ def test_a_replica_moves_under_load_and_back_and_no_record_is_lost_or_doubled(cl
         load.wait_for(20)
         for target in (1 - first, first):
             assert ask(cluster, paths(cluster)[target]) is None
-            wait_until(lambda: where(cluster) == (target, None), "the replica has moved")  # noqa: B023 - called here
+            wait_for(lambda: where(cluster) == (target, None), "the replica has moved")  # noqa: B023 - called here
             load.wait_for(20)
     assert consumed(cluster, 2000 + len(load.acknowledged)) == before + load.acknowledged
     assert metric(cluster, "broker_log_dir_moves_done_total") == 2
@@ -163,17 +158,17 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_move_goes_on_with_it(cluster
     assert first is not None
     with Load(cluster) as load:
         assert ask(cluster, paths(cluster)[1 - first], throttle_bytes_per_s=SLOW_BYTES_PER_S) is None
-        wait_until(lambda: copied(cluster) > 0, "the copy grows")
+        wait_for(lambda: copied(cluster) > 0, "the copy grows")
         load.wait_for(5)
         assert where(cluster)[0] == first
         cluster.kill(BROKER)
         cluster.restart(BROKER)
-        wait_until(lambda: where(cluster) == (1 - first, None), "the move ends, without being asked for again")
+        wait_for(lambda: where(cluster) == (1 - first, None), "the move ends, without being asked for again")
         load.wait_for(20)
     found = consumed(cluster, 4000 + len(load.acknowledged))
     assert found == before + load.acknowledged
     cluster.restart(BROKER)
-    wait_until(lambda: where(cluster) == (1 - first, None), "it is there after a clean stop too")
+    wait_for(lambda: where(cluster) == (1 - first, None), "it is there after a clean stop too")
     assert consumed(cluster, len(found)) == found
 
 
@@ -189,9 +184,9 @@ def test_a_move_is_cancelled_by_asking_for_where_the_replica_is_and_what_is_wron
     assert error.code is ErrorCode.LOG_DIR_NOT_FOUND
     assert all(path in error.message for path in paths(cluster))
     assert ask(cluster, paths(cluster)[1 - first], throttle_bytes_per_s=20_000) is None
-    wait_until(lambda: copied(cluster) > 0, "the copy grows")
+    wait_for(lambda: copied(cluster) > 0, "the copy grows")
     assert ask(cluster, paths(cluster)[first]) is None
-    wait_until(lambda: where(cluster) == (first, None), "the copy goes")
+    wait_for(lambda: where(cluster) == (first, None), "the copy goes")
     assert consumed(cluster, 1000) == before
 
 
@@ -211,7 +206,7 @@ def test_leader_and_follower_move_at_once_and_the_isr_stays(tmp_path: Path) -> N
                 assert len(targets) == 2
                 for one in names:
                     assert ask(cluster, paths(cluster, one)[targets[one]], broker=one) is None
-                wait_until(lambda: all(where(cluster, one) == (targets[one], None) for one in names), "moved")  # noqa: B023
+                wait_for(lambda: all(where(cluster, one) == (targets[one], None) for one in names), "moved")  # noqa: B023
                 load.wait_for(50)
             with AdminClient(cluster.admin_address) as admin:
                 (topic,) = admin.describe_topics([MOVING.topic])

@@ -10,10 +10,11 @@ from kazoo.client import KazooClient
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
 
-from tests.integration.test_broken_disks import DEADLINE_S, broken, cluster, led, metric, two_disks, wait_until
+from tests.integration.test_broken_disks import DEADLINE_S, broken, cluster, led, metric, two_disks
 from tests.integration.test_cli import refused, succeeds, tidemark
 from tests.integration.test_reassign_log_dirs import moved
 from tests.integration.test_reassignments import assigned, file_of
+from tests.integration.waiting import wait_for
 
 __all__ = ["broken", "cluster"]
 
@@ -28,7 +29,7 @@ def test_nothing_is_moved_into_or_out_of_a_directory_that_is_offline(
         inside, outside = led(bad)[0], led(good)[0]
         broken.write_text(f"{errno.EIO} {bad.path}\n")
         producer.send("safe", b"record", partition=inside.partition).result(DEADLINE_S)
-        wait_until(lambda: metric(cluster, "offline_log_directories") == 1, "the directory is known to be offline")
+        wait_for(lambda: metric(cluster, "offline_log_directories") == 1, "the directory is known to be offline")
 
         (told,) = json.loads(succeeds(cluster, "log-dirs", "describe", "--broker", "0", "-o", "json"))
         assert [one["path"] for one in told["log_dirs"] if one["error"] is not None] == [bad.path]
@@ -54,7 +55,7 @@ def test_nothing_is_moved_into_or_out_of_a_directory_that_is_offline(
         try:
             entry = moved("safe", outside.partition, replicas, placed)
             zookeeper.create("/admin/reassign_partitions", json.dumps(entry).encode())
-            wait_until(lambda: zookeeper.exists("/admin/reassign_partitions") is None, "the entry goes all the same")
+            wait_for(lambda: zookeeper.exists("/admin/reassign_partitions") is None, "the entry goes all the same")
         finally:
             zookeeper.stop()
             zookeeper.close()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,26 +11,15 @@ from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, controller_name
 from tidemark.model import TidemarkError
 
+from tests.integration.waiting import wait_for
+
 BROKEN = (b"", b"\xff", b"[]", b'{"version":1}', b'{"version":9,"partitions":{"0":["x"]}}')
-WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("malformed"), brokers=2, controllers=2) as started:
         yield started
-
-
-def wait_for(done: Callable[[], bool], what: str) -> None:
-    until_s = time.monotonic() + WAIT_S
-    while True:
-        try:
-            if done():
-                return
-        except TidemarkError:
-            pass
-        assert time.monotonic() < until_s, what
-        time.sleep(0.1)
 
 
 def in_sync(admin: AdminClient) -> bool:
@@ -67,7 +55,7 @@ def test_whatever_lies_in_a_node_the_controller_and_the_next_one_go_on_and_no_re
         mine.restart("broker-0")
         for path, data in before.items():
             zookeeper.set(path, data)
-        wait_for(lambda: in_sync(admin), "in sync again")
+        wait_for(lambda: in_sync(admin), "in sync again", refused=TidemarkError)
     zookeeper.stop()
     zookeeper.close()
     with Consumer(mine.bootstrap) as consumer:

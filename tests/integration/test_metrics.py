@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gzip
 import re
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,13 @@ from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigRes
 from tidemark.local.cluster import ADMIN, LocalCluster, broker_name, controller_name
 from tidemark.model import BrokerId, Move, TopicPartition
 
+from tests.integration.waiting import wait_for
 from tests.unit.broker.scraped import scraped
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
 TOPIC = "seen"
 PARTITIONS = 6
 RECORDS = 300
-PATIENCE_S = 40.0
 Scrape = dict[tuple[str, str], float]
 
 
@@ -58,21 +57,13 @@ def total(found: list[Scrape], name: str, labels: str = "") -> float:
     return sum(value for one in found for (of, has), value in one.items() if of == name and labels in has)
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Scrape again and again."""
-    end_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end_s, what
-        time.sleep(0.2)
-
-
 def test_what_was_produced_and_consumed_is_counted_everywhere(cluster: LocalCluster) -> None:
     with Consumer(cluster.bootstrap, group="readers") as consumer:
         consumer.subscribe([TOPIC])
         for _ in range(RECORDS // 2):
             next(consumer)
         consumer.commit()
-        until(
+        wait_for(
             lambda: total(brokers(cluster), "tidemark_group_member_count", "group=readers") == 1,
             "the coordinator tells of the group",
         )
@@ -120,9 +111,9 @@ def test_a_partition_that_moves_is_told_until_it_is_there(cluster: LocalCluster)
         first, second = admin.create_topic("moving", replication_factor=2).partitions[0].assigned_replicas
         (third,) = {0, 1, 2} - {first, second}
         admin.alter_partition_reassignments([Move(TopicPartition("moving", 0), (BrokerId(third), second))])
-        until(lambda: not admin.list_partition_reassignments().moves, "the move ends")
+        wait_for(lambda: not admin.list_partition_reassignments().moves, "the move ends")
     of = "partition=0,topic=moving"
-    until(lambda: ("tidemark_partition_is_leader", of) not in brokers(cluster, first)[0], "its series end")
+    wait_for(lambda: ("tidemark_partition_is_leader", of) not in brokers(cluster, first)[0], "its series end")
     found = brokers(cluster)
     assert total(found, "tidemark_partition_is_leader", of) == 1
     assert total(found, "tidemark_partition_replicas", of) == 2
@@ -145,10 +136,10 @@ def test_series_of_partitions_and_groups_can_be_switched_off_while_brokers_run(c
         return any(name.startswith(prefix) for one in brokers(cluster) for name, _ in one)
 
     switch("false")
-    until(lambda: not told("tidemark_partition_") and not told("tidemark_group_lag_"), "they are gone")
+    wait_for(lambda: not told("tidemark_partition_") and not told("tidemark_group_lag_"), "they are gone")
     assert total(brokers(cluster), "tidemark_replica_count") > 0
     switch("true")
-    until(lambda: told("tidemark_partition_"), "they are back")
+    wait_for(lambda: told("tidemark_partition_"), "they are back")
 
 
 def test_the_page_of_metrics_names_what_is_scraped_and_nothing_else(cluster: LocalCluster) -> None:
@@ -179,7 +170,7 @@ def test_a_killed_follower_shrinks_isrs_for_a_reason_lags_more_and_more_and_come
     led_before = total(brokers(cluster, 0, 1), "tidemark_replica_leader_count")
     cluster.kill(broker_name(2))
     # every partition with a replica there, of the topic and of the groups' own, is led by the others in the end
-    until(
+    wait_for(
         lambda: (
             total(controllers(cluster), "tidemark_controller_live_brokers") == 2
             and total(controllers(cluster), "tidemark_controller_offline_partitions") == 0
@@ -211,7 +202,7 @@ def test_a_killed_follower_shrinks_isrs_for_a_reason_lags_more_and_more_and_come
     behind = [f"follower=2,partition={index},topic={TOPIC}" for index in range(PARTITIONS)]
     assert sum(total(found, "tidemark_replica_follower_lag_records", one) for one in behind) >= RECORDS
     cluster.restart(broker_name(2))
-    until(
+    wait_for(
         lambda: total(brokers(cluster), "tidemark_partition_under_replicated", f"topic={TOPIC}") == 0,
         "it is back in all",
     )

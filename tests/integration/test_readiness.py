@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 import signal
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import grpc
 import pytest
@@ -15,6 +14,8 @@ from tidemark.client import AdminClient, Producer
 from tidemark.core.cluster_state import PartitionView
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 
+from tests.integration.waiting import wait_for
+
 TOPIC = "boots"
 SETTINGS = {"broker": {"zookeeper.session.timeout.ms": "3000"}}
 WAIT_S = 60.0
@@ -22,13 +23,6 @@ WAIT_S = 60.0
 
 def wait_until_says(cluster: LocalCluster, name: str, service: str) -> None:
     wait_for(lambda: says(cluster, name, service), f"{name} says {service}")
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not in time: {what}"
-        time.sleep(0.05)
 
 
 def says(cluster: LocalCluster, name: str, service: str) -> bool:

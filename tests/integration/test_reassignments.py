@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import TopicPartition
 
 from tests.integration.test_cli import refused, tidemark
+from tests.integration.waiting import wait_for
 
 SETTINGS = {kind: {"zookeeper.session.timeout.ms": "3000"} for kind in ("broker", "controller")}
-WAIT_S = 30
 
 AS_PRINTED = [[0, 1], [2, 0], [1, 2]]
 """The assignment that seed 002 begins with."""
@@ -75,13 +74,6 @@ def kazoo_of(cluster: LocalCluster) -> Iterator[KazooClient]:
 def zookeeper(four: LocalCluster) -> Iterator[KazooClient]:
     with kazoo_of(four) as client:
         yield client
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not in time: {what}"
-        time.sleep(0.05)
 
 
 def document(topic: str, *replicas: list[int] | None) -> dict[str, Any]:

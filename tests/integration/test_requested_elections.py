@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from kazoo.client import KazooClient
@@ -15,6 +15,7 @@ from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 from tidemark.model import NO_LEADER
 
 from tests.integration.test_cli import refused, tidemark
+from tests.integration.waiting import wait_for
 
 SETTINGS = {kind: {"zookeeper.session.timeout.ms": "3000"} for kind in ("broker", "controller")}
 
@@ -30,13 +31,6 @@ def hurt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def admin(hurt: LocalCluster) -> Iterator[AdminClient]:
     with AdminClient(hurt.admin_address) as client:
         yield client
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 20) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not in time: {what}"
-        time.sleep(0.05)
 
 
 def partitions(admin: AdminClient, topic: str) -> list[PartitionView]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError
 
 from tests.integration.test_cli import refused, succeeds, tidemark
+from tests.integration.waiting import wait_for
 
 DEADLINE_S = 30.0
 SETTINGS = {
@@ -35,13 +35,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def admin(cluster: LocalCluster) -> Iterator[AdminClient]:
     with AdminClient(cluster.admin_address) as client:
         yield client
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.05)
 
 
 def produce(cluster: LocalCluster, topic: str, count: int) -> int:
@@ -75,8 +68,8 @@ def test_old_records_go_on_every_replica_and_a_consumer_is_told_where_the_log_st
 ) -> None:
     admin.create_topic("aging", replication_factor=3, configs={**SMALL, "retention.ms": "1000"})
     end = produce(cluster, "aging", 30)
-    wait_until(lambda: bounds(cluster, "aging") == (end, end), "an idle log loses its last segment too")
-    wait_until(lambda: all_start_at(cluster, "aging", end), "the files go on every replica")
+    wait_for(lambda: bounds(cluster, "aging") == (end, end), "an idle log loses its last segment too")
+    wait_for(lambda: all_start_at(cluster, "aging", end), "the files go on every replica")
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign("aging", [0], 0)
         with pytest.raises(TidemarkError) as caught:
@@ -89,10 +82,10 @@ def test_old_records_go_on_every_replica_and_a_consumer_is_told_where_the_log_st
 def test_the_oldest_segments_beyond_the_size_go(cluster: LocalCluster, admin: AdminClient) -> None:
     admin.create_topic("bounded", replication_factor=3, configs={**SMALL, "retention.bytes": "6000"})
     end = produce(cluster, "bounded", 60)
-    wait_until(lambda: bounds(cluster, "bounded")[0] > 0, "the front goes")
+    wait_for(lambda: bounds(cluster, "bounded")[0] > 0, "the front goes")
     earliest, latest = bounds(cluster, "bounded")
     assert (0 < earliest < end, latest) == (True, end)
-    wait_until(lambda: all_start_at(cluster, "bounded", earliest), "the files go on every replica")
+    wait_for(lambda: all_start_at(cluster, "bounded", earliest), "the files go on every replica")
 
 
 def test_deleted_records_are_gone_everywhere_and_after_a_restart_of_all(
@@ -117,12 +110,12 @@ def test_deleted_records_are_gone_everywhere_and_after_a_restart_of_all(
     assert bounds(cluster, "cut") == (23, end)
     leader = admin.describe_topics(["cut"])[0].partitions[0].leader
     cluster.process(broker_name(leader)).kill()
-    wait_until(lambda: admin.describe_topics(["cut"])[0].partitions[0].leader not in (leader, -1), "another leads")
+    wait_for(lambda: admin.describe_topics(["cut"])[0].partitions[0].leader not in (leader, -1), "another leads")
     assert bounds(cluster, "cut") == (23, end), "the next leader was told before the answer"
     deleted = admin.delete_records("cut", 0, -1)
     assert (deleted.low_watermark, deleted.behind) == (end, (leader,))
     cluster.restart(broker_name(leader))
-    wait_until(lambda: all_start_at(cluster, "cut", end), "who was away follows")
+    wait_for(lambda: all_start_at(cluster, "cut", end), "who was away follows")
     for broker in range(3):
         cluster.restart(broker_name(broker))
     assert bounds(cluster, "cut") == (end, end)

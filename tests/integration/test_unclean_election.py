@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +10,10 @@ from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.core.cluster_state import PartitionView
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 
+from tests.integration.waiting import wait_for
+
 TOPIC = "gauges"
 SETTINGS = {"broker": {"zookeeper.session.timeout.ms": "3000"}}
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 15) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not in time: {what}"
-        time.sleep(0.05)
 
 
 def produce(cluster: LocalCluster, records: int) -> int:

@@ -164,24 +164,27 @@ def plan_partitions(
 
 def check_count_may_change(topic: str) -> None:
     """Refuse it for `__consumer_offsets` (INVALID_PARTITIONS): no group would be found any more where it is."""
-    if topic == OFFSETS_TOPIC:
-        raise TidemarkError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"{topic} keeps the number of partitions that it was made with: each consumer group belongs to one of them "
-            "by that number; offsets.topic.num.partitions says how many a new cluster gets",
-            {"topic": topic},
-        )
+    _check_is_not_the_clusters_own(
+        topic,
+        ErrorCode.INVALID_PARTITIONS,
+        "keeps the number of partitions that it was made with: each consumer group belongs to one of them "
+        "by that number; offsets.topic.num.partitions says how many a new cluster gets",
+    )
 
 
 def check_may_go(topic: str) -> None:
     """Refuse it for `__consumer_offsets` (INVALID_REQUEST): all groups would forget how far they have read."""
+    _check_is_not_the_clusters_own(
+        topic,
+        ErrorCode.INVALID_REQUEST,
+        "is the cluster's own: it remembers how far every consumer group has read, and is not deleted; "
+        "to forget a group: `tidemark group delete`",
+    )
+
+
+def _check_is_not_the_clusters_own(topic: str, code: ErrorCode, why: str) -> None:
     if topic == OFFSETS_TOPIC:
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
-            f"{topic} is the cluster's own: it remembers how far every consumer group has read, and is not deleted; "
-            "to forget a group: `tidemark group delete`",
-            {"topic": topic},
-        )
+        raise TidemarkError(code, f"{topic} {why}", {"topic": topic})
 
 
 def _replication_factor(topic: TopicDescription) -> int:

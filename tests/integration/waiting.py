@@ -1,0 +1,23 @@
+"""Waiting until something holds, for a bounded time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_PAUSE_S = 0.05
+
+
+def wait_for(
+    holds: Callable[[], bool], what: str, timeout_s: float = 60.0, *, refused: type[Exception] | tuple[()] = ()
+) -> None:
+    """Ask again and again; in the end what did not come is told. An error of the kind `refused` means: not yet."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            if holds():
+                return
+        except refused:
+            pass
+        assert time.monotonic() < deadline_s, f"not in time: {what}"
+        time.sleep(_PAUSE_S)
