@@ -13,7 +13,7 @@ import sys
 def main() -> None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(sys.argv[1])
-    call = {"arguments": sys.argv[2:], "environment": dict(os.environ), "directory": os.getcwd()}
+    call = {"words": sys.argv[2:], "environment": dict(os.environ), "directory": os.getcwd()}
     socket.send_fds(connection, [json.dumps(call).encode(), b"\n"], [0, 1, 2])
     answers = connection.makefile("rb")
     command = int(answers.readline())
