@@ -35,4 +35,4 @@ def _take(patch: pytest.MonkeyPatch) -> None:
         for module in (cluster, ranges):
             patch.setattr(module, "TOPIC_PATIENCE_S", float(os.environ[_TOPICS]))
     if _BROKERS in os.environ:
-        patch.setitem(cluster.Cluster.__init__.__kwdefaults__, "connect_timeout_s", float(os.environ[_BROKERS]))
+        patch.setattr(cluster, "CONNECT_TIMEOUT_S", float(os.environ[_BROKERS]))

@@ -18,7 +18,8 @@ from tidemark.model import TidemarkError
 
 _PAUSE_S: Final = 1.0
 _CALL_S: Final = 30.0
-_CALL_MIN_S: Final = 2.0
+_CALL_S_MIN: Final = 0.5
+"""The last look is begun so long before the end."""
 _NAMED_MAX: Final = 5
 
 
@@ -53,7 +54,8 @@ def safe_to_restart(
     said = ""
     while True:
         obstacles, problem = _look(broker_id, bootstrap, admin, deadline_s if wait_s else None)
-        over = time.monotonic() + _PAUSE_S > deadline_s
+        pause_s = min(_PAUSE_S, deadline_s - _CALL_S_MIN - time.monotonic())
+        over = pause_s <= 0
         if problem is None and (over or not any(one.may_pass for one in obstacles)):
             break
         if problem is not None and over:
@@ -63,7 +65,7 @@ def safe_to_restart(
             said = state
             print_line(state)
             sys.stdout.flush()
-        time.sleep(_PAUSE_S)
+        time.sleep(pause_s)
     _tell(broker_id, obstacles, output)
     if obstacles:
         raise typer.Exit(1)
@@ -73,7 +75,7 @@ def _look(
     broker: int, bootstrap: str, admin: str, deadline_s: float | None
 ) -> tuple[Sequence[RestartObstacle], TidemarkError | None]:
     """What is in the way, or what may go away when it is asked again."""
-    left_s = _CALL_S if deadline_s is None else max(_CALL_MIN_S, min(_CALL_S, deadline_s - time.monotonic()))
+    left_s = _CALL_S if deadline_s is None else max(_CALL_S_MIN, min(_CALL_S, deadline_s - time.monotonic()))
     try:
         with connect_admin(bootstrap, admin, timeout_s=left_s) as client:
             return client.obstacles_to_restart(broker), None

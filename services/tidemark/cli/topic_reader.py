@@ -12,8 +12,8 @@ from tidemark.client.ranges import RangeReader
 from tidemark.client.records import PartitionBatch
 
 _DEADLINE_S: Final = 30.0
-"""So long a partition may be without a leader before that is an error, or brokers without an answer."""
-_DEADLINE_S_MIN: Final = 5.0
+_CONNECT_S: Final = 1.0
+"""Whoever reads waits for less: connecting gets up to half a second more, and not more than this."""
 
 _LOOK_AGAIN_S: Final = 0.1
 
@@ -41,8 +41,7 @@ class TopicReader:
         rack: str = "",
         timeout_s: float | None = None,
     ) -> None:
-        patience_s = _DEADLINE_S if timeout_s is None else min(_DEADLINE_S, max(_DEADLINE_S_MIN, timeout_s))
-        self._reader = RangeReader(bootstrap, deadline_s=patience_s, rack=rack)
+        self._reader = RangeReader(bootstrap, deadline_s=_patience_s(timeout_s), rack=rack)
         self._topic = topic
         try:
             self._view = self._reader.topics([topic])[topic]
@@ -121,3 +120,10 @@ class TopicReader:
                 return found
         bounds = self._reader.bounds(self._topic, [partition])[partition]
         return bounds.earliest if start.position == "earliest" else bounds.latest
+
+
+def _patience_s(timeout_s: float | None) -> float:
+    """So long brokers may be without an answer, or a partition without a leader."""
+    if timeout_s is None:
+        return _DEADLINE_S
+    return min(_DEADLINE_S, max(timeout_s, min(timeout_s + _CONNECT_S / 2, _CONNECT_S)))

@@ -46,12 +46,15 @@ _log = logging.getLogger("tidemark.client")
 
 BOOTSTRAP_VARIABLE: Final = "TIDEMARK_BOOTSTRAP"
 _CALL_TIMEOUT_S: Final = 2.0
-CONNECT_TIMEOUT_S: Final = 10.0
+CONNECT_TIMEOUT_S = 10.0
+"""So long at most `start` looks for a broker that answers."""
 TOPIC_PATIENCE_S = 5.0
 """So long a topic that no broker knows may still be on its way from the controller to brokers short of processor."""
 ON_ITS_WAY: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
 """What a broker answers that has not heard of it yet, and one that knows it is gone."""
-_WATCH_OPENING_S: Final = 0.2
+_NEXT_BROKER_S: Final = 0.2
+"""A broker that has not answered by then is not waited for alone: the next one is asked too."""
+_ASK_S_MIN: Final = 0.05
 _WARN_S: Final = 30.0
 """How often it is said that no broker answers, while that is so."""
 
@@ -90,12 +93,12 @@ class Cluster:
 
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
-        connect_timeout_s: how long `start` looks for a broker that answers.
+        timeout_s: how long `start` looks for a broker that answers, if less than CONNECT_TIMEOUT_S.
     """
 
-    def __init__(self, bootstrap: str | None, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    def __init__(self, bootstrap: str | None, *, timeout_s: float = math.inf) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
-        self._connect_timeout_s = connect_timeout_s
+        self._timeout_s = timeout_s
         self._view = ClusterView()
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._stubs: dict[str, BrokerServiceAsyncStub] = {}
@@ -118,15 +121,16 @@ class Cluster:
         Raises:
             TidemarkError: BROKER_NOT_AVAILABLE, with the cause of each endpoint.
         """
-        deadline_s = time.monotonic() + self._connect_timeout_s
+        deadline_s = time.monotonic() + min(self._timeout_s, CONNECT_TIMEOUT_S)
         backoff = Backoff()
         while True:
-            causes = await self._ask_any(timeout_s=min(_CALL_TIMEOUT_S, self._connect_timeout_s))
+            causes = await self._ask_any(timeout_s=min(_CALL_TIMEOUT_S, deadline_s - time.monotonic()))
             if causes is None:
                 return
-            if time.monotonic() >= deadline_s:
+            pause_s = backoff.next_s()
+            if time.monotonic() + pause_s >= deadline_s:
                 raise _none_answers(causes)
-            await asyncio.sleep(backoff.next_s())
+            await asyncio.sleep(pause_s)
 
     async def close(self) -> None:
         """End the stream and every channel."""
@@ -201,7 +205,7 @@ class Cluster:
         backoff = Backoff()
         while (found := self.topic_now(topic)) is None or not found.partitions:
             left_s = started_s + timeout_s - time.monotonic()
-            causes = await self._ask_any(timeout_s=max(0.05, min(_CALL_TIMEOUT_S, left_s)))
+            causes = await self._ask_any(timeout_s=min(_CALL_TIMEOUT_S, left_s))
             if (found := self.topic_now(topic)) is not None and found.partitions:
                 break
             waited_s = time.monotonic() - started_s
@@ -224,9 +228,9 @@ class Cluster:
         count = len((await self.topic(topic, timeout_s=timeout_s)).partitions)
         backoff = Backoff()
         while count <= beyond:
-            left_s = max(0.05, started_s + timeout_s - time.monotonic())
+            left_s = started_s + timeout_s - time.monotonic()
             causes = await self._ask_any(timeout_s=min(_CALL_TIMEOUT_S, left_s))
-            count = len((await self.topic(topic, timeout_s=left_s)).partitions)
+            count = len((await self.topic(topic, timeout_s=max(_ASK_S_MIN, left_s))).partitions)
             waited_s = time.monotonic() - started_s
             if causes is not None and count <= beyond and waited_s >= timeout_s:
                 raise _none_answers(causes)
@@ -316,8 +320,13 @@ class Cluster:
             await asyncio.sleep(Backoff(0.1).next_s())
 
     async def _ask_any(self, *, timeout_s: float, avoid: str = "") -> dict[str, TidemarkError] | None:
-        """Ask brokers in turn, the next one a little later, until one has answered; else the cause of each."""
+        """Ask brokers in turn, the next one a little later, until one has answered; else the cause of each.
+
+        All of them are asked within `timeout_s`, however many there are.
+        """
+        until_s = time.monotonic() + timeout_s
         addresses = list(self.addresses())
+        pause_s = min(_NEXT_BROKER_S, max(0.0, timeout_s) / (2 * len(addresses)))
         random.shuffle(addresses)
         addresses.sort(key=lambda address: address == avoid)
         causes: dict[str, TidemarkError] = {}
@@ -326,9 +335,10 @@ class Cluster:
             while addresses or pending:
                 if addresses:
                     address = addresses.pop(0)
-                    pending.add(asyncio.create_task(self._ask(address, timeout_s), name=address))
+                    left_s = max(_ASK_S_MIN, until_s - time.monotonic())
+                    pending.add(asyncio.create_task(self._ask(address, left_s), name=address))
                 done, pending = await asyncio.wait(
-                    pending, timeout=_WATCH_OPENING_S if addresses else None, return_when=asyncio.FIRST_COMPLETED
+                    pending, timeout=pause_s if addresses else None, return_when=asyncio.FIRST_COMPLETED
                 )
                 for task in done:
                     cause = task.result()

@@ -91,10 +91,10 @@ def test_it_waits_until_it_is_safe_and_tells_what_is_in_the_way_when_that_change
 def test_it_waits_no_longer_than_it_is_told(cluster: Cluster) -> None:
     cluster.answers = [[AWAY]]
     result = run("1", "--wait", "20", "-o", "json")
-    assert (result.exit_code, cluster.now_s) == (1, 1020.0)
+    assert (result.exit_code, cluster.now_s) == (1, 1019.5)
     assert json.loads(result.stdout)["safe"] is False
     assert cluster.asked[0] == (1, 20.0), "a call takes no longer either"
-    assert cluster.asked[-1] == (1, 2.0)
+    assert cluster.asked[-1] == (1, 0.5), "the last call ends with it"
 
 
 def test_it_does_not_wait_for_what_waiting_does_not_mend(cluster: Cluster) -> None:

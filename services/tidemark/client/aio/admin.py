@@ -14,7 +14,7 @@ from tidemark.client.aio.admin_log_dirs import LogDirCalls
 from tidemark.client.aio.admin_reassignments import ReassignmentCalls
 from tidemark.client.aio.admin_records import RecordCalls
 from tidemark.client.aio.lifecycle import Lifecycle
-from tidemark.client.cluster import CONNECT_TIMEOUT_S, Cluster
+from tidemark.client.cluster import Cluster
 from tidemark.core.cluster_state import ClusterView, TopicView
 from tidemark.model import (
     BrokerId,
@@ -70,7 +70,7 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogD
     async def start(self) -> None:
         """Find the admin service; raises BROKER_NOT_AVAILABLE when no broker answers or knows it."""
         if self._admin is None:
-            cluster = Cluster(self._bootstrap, connect_timeout_s=min(self._timeout_s, CONNECT_TIMEOUT_S))
+            cluster = Cluster(self._bootstrap, timeout_s=self._timeout_s)
             try:
                 await cluster.start()
                 self._admin = cluster.view.admin_address

@@ -1,0 +1,41 @@
+"""How long a command may take is kept to, also where nobody answers."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.test_cli import refused, tidemark
+
+GIVEN_S = 1.0
+SLACK_S = 1.5
+"""A machine that has other things to do."""
+
+
+@pytest.fixture(params=[1, 4], ids=["one address", "four addresses"])
+def silent(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Addresses that take connections, and say nothing."""
+    with contextlib.ExitStack() as sockets:
+        listeners = [sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(request.param)]
+        yield ",".join(f"127.0.0.1:{one.getsockname()[1]}" for one in listeners)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("consume", "any", "--timeout", str(GIVEN_S)), "REQUEST_TIMED_OUT"),
+        (("cluster", "safe-to-restart", "0", "--wait", str(GIVEN_S)), "BROKER_NOT_AVAILABLE"),
+    ],
+)
+def test_a_command_ends_when_its_user_said_although_no_broker_answers(
+    silent: str, words: tuple[str, ...], code: str
+) -> None:
+    tidemark(None, "--version")  # the server that forks the command is there
+    began_s = time.monotonic()
+    ended = tidemark(None, *words, "--bootstrap", silent)
+    assert time.monotonic() - began_s < GIVEN_S + SLACK_S
+    refused(ended, code)
