@@ -6,7 +6,8 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -15,10 +16,9 @@ from tidemark.cli.consume_outputs import Sink, open_sink
 from tidemark.cli.output import counted
 from tidemark.cli.progress import Progress
 from tidemark.cli.rates import shown_bytes
-from tidemark.cli.records import Start
-from tidemark.cli.topic_reader import TopicReader
 from tidemark.client.records import PartitionBatch
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.interrupts import sigterm_as_interrupt
 
 _POLL_S_MAX: Final = 1.0
 
@@ -33,7 +33,7 @@ class Ends:
 
 
 class Source(Protocol):
-    """Where records come from: cli.topic_reader.TopicReader."""
+    """Where records come from: cli.topic_reader.TopicReader, or cli.group_source.GroupSource."""
 
     def poll(self, timeout_s: float) -> Iterable[PartitionBatch]:
         """Rows that are there, or come within `timeout_s`; maybe none."""
@@ -45,6 +45,9 @@ class Source(Protocol):
     @property
     def lag(self) -> int:
         """Committed offsets that were not read yet, when it was looked last."""
+
+    def wrote(self, batches: Sequence[PartitionBatch]) -> None:
+        """Whoever reads what is written sees these, as far as its format allows."""
 
 
 class Reading:
@@ -70,17 +73,13 @@ class Reading:
 
 
 def run(
-    bootstrap: str,
-    topic: str,
-    start: Start,
+    open_source: Callable[[], AbstractContextManager[Source]],
     ends: Ends,
     file: Path | None,
     shape: str,
     layout: Mapping[str, Any],
-    *,
-    rack: str = "",
 ) -> None:
-    """Copy until an end or Ctrl-C; what was copied is written whole in any case.
+    """Copy until an end, Ctrl-C or SIGTERM; what was copied is written whole in any case.
 
     Raises:
         TidemarkError: as `copy`; STORAGE_ERROR where the file cannot be written.
@@ -89,9 +88,8 @@ def run(
     try:
         with contextlib.ExitStack() as stack:
             stack.callback(reading.progress.clear)
-            source = stack.enter_context(
-                TopicReader(bootstrap, topic, start, until_end=ends.until_end, rack=rack, timeout_s=ends.timeout_s)
-            )
+            stack.enter_context(sigterm_as_interrupt())
+            source = stack.enter_context(open_source())
             target = sys.stdout.buffer if file is None else stack.enter_context(file.open("wb"))
             sink = open_sink(shape, target, **layout)
             stack.callback(sink.close)
@@ -121,15 +119,20 @@ def copy(
     while True:
         waited_s = now_s() - last_s
         left_s = _POLL_S_MAX if ends.timeout_s is None else ends.timeout_s - waited_s
-        for batch in source.poll(max(0.0, min(left_s, _POLL_S_MAX))):
-            room = None if ends.count is None else ends.count - reading.records
-            shown = batch if room is None else batch._replace(rows=batch.rows.slice(0, room))
-            sink.show(shown)
-            reading.read(shown, source.lag)
-            last_s = now_s()
-            if reading.records == ends.count:
-                break
-        sink.flush()
+        written: list[PartitionBatch] = []
+        try:
+            for batch in source.poll(max(0.0, min(left_s, _POLL_S_MAX))):
+                room = None if ends.count is None else ends.count - reading.records
+                shown = batch if room is None else batch._replace(rows=batch.rows.slice(0, room))
+                sink.show(shown)
+                written.append(shown)
+                reading.read(shown, source.lag)
+                last_s = now_s()
+                if reading.records == ends.count:
+                    break
+        finally:
+            sink.flush()
+            source.wrote(written)
         if reading.records == ends.count or source.finished:
             break
         if ends.timeout_s is not None and now_s() - last_s >= ends.timeout_s:

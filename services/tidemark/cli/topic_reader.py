@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -41,7 +41,7 @@ class TopicReader:
         rack: str = "",
         timeout_s: float | None = None,
     ) -> None:
-        self._reader = RangeReader(bootstrap, deadline_s=_patience_s(timeout_s), rack=rack)
+        self._reader = RangeReader(bootstrap, deadline_s=patience_s(timeout_s), rack=rack)
         self._topic = topic
         try:
             self._view = self._reader.topics([topic])[topic]
@@ -89,6 +89,9 @@ class TopicReader:
                 return
             time.sleep(min(_LOOK_AGAIN_S, left_s))
 
+    def wrote(self, batches: Sequence[PartitionBatch]) -> None:
+        """Nobody remembers that: who reads again begins where it says."""
+
     def _committed(self) -> Iterator[PartitionBatch]:
         """From every position to the high watermark of now, or to the ends."""
         if not self._until_end:
@@ -122,7 +125,7 @@ class TopicReader:
         return bounds.earliest if start.position == "earliest" else bounds.latest
 
 
-def _patience_s(timeout_s: float | None) -> float:
+def patience_s(timeout_s: float | None) -> float:
     """So long brokers may be without an answer, or a partition without a leader."""
     if timeout_s is None:
         return _DEADLINE_S

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from rich.console import Console
@@ -15,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from tidemark.local.cluster import LocalCluster, fixed_ports
+from tidemark.runtime.interrupts import sigterm_as_interrupt
 
 DEFAULT_DIRECTORY: Final = Path(".tidemark-dev")
 
@@ -44,7 +42,7 @@ def run(
     out = console or Console()
     ports = None if free_ports else fixed_ports(brokers, controllers)
     cluster = LocalCluster(directory, brokers=brokers, controllers=controllers, ports=ports)
-    with _sigterm_as_interrupt():
+    with sigterm_as_interrupt():
         started_s = time.monotonic()
         try:
             with out.status(f"starting {brokers} brokers, {controllers} controllers, admin and ZooKeeper"):
@@ -107,15 +105,3 @@ def _stop(cluster: LocalCluster) -> None:
         cluster.stop()
     except KeyboardInterrupt:
         cluster.kill_all()
-
-
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

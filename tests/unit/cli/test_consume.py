@@ -38,6 +38,7 @@ class Topic:
     def __init__(self, *batches: tuple[float, list[int]], ends: bool = False) -> None:
         self.time_s = 0.0
         self.lag = 0
+        self.written: list[int] = []
         self._batches = list(batches)
         self._ends = ends
 
@@ -59,6 +60,9 @@ class Topic:
             self._batches[0] = (after_s - waited_s, offsets)
             return []
         return [batch(self._batches.pop(0)[1])]
+
+    def wrote(self, batches: Sequence[PartitionBatch]) -> None:
+        self.written += [offset.as_py() for one in batches for offset in one.rows.column("offset")]
 
 
 class Screen:
@@ -83,7 +87,7 @@ def run(topic: Topic, screen: Screen, ends: Ends) -> int:
 def test_it_ends_after_the_number_asked_for_even_within_a_batch() -> None:
     topic, screen = Topic((0.0, [0, 1, 2, 3, 4]), (0.0, [5, 6, 7, 8, 9])), Screen()
     assert run(topic, screen, Ends(count=7)) == 7
-    assert screen.seen == list(range(7))
+    assert screen.seen == topic.written == list(range(7))
 
 
 def test_silence_ends_it_and_each_record_starts_the_wait_anew() -> None:

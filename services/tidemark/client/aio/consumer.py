@@ -73,7 +73,7 @@ class Consumer(Lifecycle):
         for_group = {name: settings.pop(name) for name in GROUP_SETTINGS if name in settings} if group else {}
         self.group_settings = None if group is None else group_settings(group, **for_group)
         self.settings = consumer_settings(**settings)
-        self.cluster = Cluster(bootstrap)
+        self.cluster = Cluster(bootstrap, timeout_s=self.settings.request_timeout_ms / 1000)
         self._group: GroupReader | None = None
         self._started: Fetcher | None = None
         self._held: Cursor | None = None
