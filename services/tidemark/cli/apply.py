@@ -15,7 +15,7 @@ import typer
 
 from tidemark.cli.config import change_json, change_lines
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
-from tidemark.cli.output import Output, counted, error_json, print_error, print_json, print_line
+from tidemark.cli.output import Output, counted, error_json, print_error, print_json, print_line, print_warning
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_entries import ConfigSource
@@ -83,11 +83,12 @@ def apply(
     _end_if(problems, shown)
     with connect_admin(bootstrap, admin) as client:
         steps, problems = _planned(client, wanted, prune=prune)
-        problems += _refusals(client, steps)
+        refused, warnings = _checked(client, steps)
+        problems += refused
         _end_if(sorted(problems, key=lambda problem: problem.line), shown)
         only_look = dry_run or check
         failed = {} if only_look else _carry_out(client, steps)
-    _show(steps, failed, output, only_look=only_look)
+    _show(steps, failed, warnings, output, only_look=only_look)
     if failed:
         raise typer.Exit(EXIT_REFUSED)
     if check and steps:
@@ -132,19 +133,19 @@ def _set_of(client: AdminClient, broker: str) -> Mapping[str, str]:
     return {entry.key: entry.value for entry in entries if entry.source is source and entry.value is not None}
 
 
-def _refusals(client: Changing, steps: Sequence[Step]) -> list[Problem]:
-    """What the service would refuse, with the line that asks for it."""
+def _checked(client: Changing, steps: Sequence[Step]) -> tuple[list[Problem], dict[int, Sequence[str]]]:
+    """What the service would refuse, with the line that asks for it; and warnings, by the step's index."""
     from tidemark.cli.cluster_file import Problem
 
-    problems = []
-    for step in steps:
+    problems, warnings = [], {}
+    for index, step in enumerate(steps):
         try:
-            step.run(client, True, "")
+            warnings[index] = step.run(client, True, "")
         except TidemarkError as error:
             about = error.metadata.get("config") or _ABOUT.get(error.code, "")
             line = step.lines.get(about, step.line)
             problems.append(Problem(line, error))
-    return problems
+    return problems, warnings
 
 
 def _carry_out(client: Changing, steps: Sequence[Step]) -> dict[int, TidemarkError]:
@@ -166,7 +167,14 @@ def _end_if(problems: Sequence[Problem], file: str) -> None:
         raise typer.Exit(EXIT_REFUSED)
 
 
-def _show(steps: Sequence[Step], failed: Mapping[int, TidemarkError], output: Output, *, only_look: bool) -> None:
+def _show(
+    steps: Sequence[Step],
+    failed: Mapping[int, TidemarkError],
+    warnings: Mapping[int, Sequence[str]],
+    output: Output,
+    *,
+    only_look: bool,
+) -> None:
     if output is Output.JSON:
         changes = [
             {
@@ -176,6 +184,7 @@ def _show(steps: Sequence[Step], failed: Mapping[int, TidemarkError], output: Ou
                 "changes": [change_json(change) for change in step.changes],
                 "applied": not only_look and index not in failed,
                 "error": error_json(failed[index]) if index in failed else None,
+                "warnings": warnings[index],
             }
             for index, step in enumerate(steps)
         ]
@@ -192,5 +201,8 @@ def _show(steps: Sequence[Step], failed: Mapping[int, TidemarkError], output: Ou
             print_line("nothing to change: it is as the file says")
         else:
             print_line(f"{done} to make" if only_look else f"{done} made")
+    for index, told in warnings.items():
+        for warning in told if index not in failed else ():
+            print_warning(warning)
     for error in failed.values():
         print_error(error)

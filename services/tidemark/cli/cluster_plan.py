@@ -6,12 +6,13 @@ read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from tidemark.cli.cluster_file import ClusterFile, Problem, WantedTopic
+from tidemark.client.created_topic import CreatedTopic
 from tidemark.core.cluster_state import TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
@@ -33,7 +34,7 @@ class Changing(Protocol):
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
         request_id: str = "",
-    ) -> object:
+    ) -> CreatedTopic:
         """Create a topic."""
 
     def create_partitions(
@@ -75,13 +76,13 @@ class Step:
         summary: numbers before and after, for people; "" where there are none.
         changes: of settings.
         lines: of the file, by what they say of it.
-        run: does it, or only has it checked.
+        run: does it, or only has it checked; gives what its user should know of it, a sentence each.
     """
 
     action: Action
     resource: str
     line: int
-    run: Callable[[Changing, bool, str], object]
+    run: Callable[[Changing, bool, str], Sequence[str]]
     summary: str = ""
     changes: tuple[ConfigChange, ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict)
@@ -154,8 +155,8 @@ def _impossible(topic: WantedTopic, found: TopicView) -> Problem | None:
 def _creation(topic: WantedTopic) -> Step:
     partitions, factor, configs = topic.partitions or 1, topic.replication_factor or 0, dict(topic.configs or {})
 
-    def run(client: Changing, validate_only: bool, request_id: str) -> object:
-        return client.create_topic(
+    def run(client: Changing, validate_only: bool, request_id: str) -> Sequence[str]:
+        made = client.create_topic(
             topic.name,
             partitions=partitions,
             replication_factor=factor,
@@ -163,6 +164,7 @@ def _creation(topic: WantedTopic) -> Step:
             validate_only=validate_only,
             request_id=request_id,
         )
+        return made.warnings
 
     shown = f"replication factor {factor}" if factor else "the cluster's replication factor"
     return Step(
@@ -181,8 +183,9 @@ def _changes_of(topic: WantedTopic, found: TopicView) -> list[Step]:
     total = topic.partitions
     if total is not None and total > len(found.partitions):
 
-        def grow(client: Changing, validate_only: bool, request_id: str) -> object:
-            return client.create_partitions(topic.name, total, validate_only=validate_only, request_id=request_id)
+        def grow(client: Changing, validate_only: bool, request_id: str) -> Sequence[str]:
+            client.create_partitions(topic.name, total, validate_only=validate_only, request_id=request_id)
+            return ()
 
         summary = f"{len(found.partitions)} -> {total} partitions"
         steps.append(Step(Action.GROW, f"topic {topic.name}", topic.line, grow, summary, lines=topic.lines))
@@ -206,14 +209,16 @@ def _configuration(
     set_ = {change.key: change.after for change in changes if change.after is not None}
     delete = [change.key for change in changes if change.after is None]
 
-    def run(client: Changing, validate_only: bool, request_id: str) -> object:
-        return client.alter_configs(resource, set_, delete=delete, validate_only=validate_only, request_id=request_id)
+    def run(client: Changing, validate_only: bool, request_id: str) -> Sequence[str]:
+        client.alter_configs(resource, set_, delete=delete, validate_only=validate_only, request_id=request_id)
+        return ()
 
     yield Step(Action.CONFIGURE, name, line, run, changes=changes, lines=lines)
 
 
 def _deletion(name: str, line: int) -> Step:
-    def run(client: Changing, validate_only: bool, request_id: str) -> object:
-        return client.delete_topic(name, validate_only=validate_only, request_id=request_id)
+    def run(client: Changing, validate_only: bool, request_id: str) -> Sequence[str]:
+        client.delete_topic(name, validate_only=validate_only, request_id=request_id)
+        return ()
 
     return Step(Action.DELETE, f"topic {name}", line, run, "with all its records")

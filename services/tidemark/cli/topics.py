@@ -22,9 +22,7 @@ from tidemark.cli.output import (
     topic_json,
 )
 from tidemark.cli.topic_partitions import add_partitions, remove_partitions
-from tidemark.core.cluster_state import TopicView
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.configuration import topic_settings
 
 topic_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, list, describe and delete topics.")
 topic_app.command("add-partitions", short_help="Add partitions until there are TOTAL.")(add_partitions)
@@ -77,29 +75,16 @@ def create(
             configs=configs,
             validate_only=validate_only,
         )
-    _warn_of_restarts(made)
+    for warning in made.warnings:
+        print_warning(warning)
     if output is Output.JSON:
-        print_json({**topic_json(made), "created": not validate_only})
+        print_json({**topic_json(made), "created": not validate_only, "warnings": made.warnings})
         return
     verb, partitions_made = "would create" if validate_only else "created", counted(len(made.partitions), "partition")
     print_line(f"{verb} topic {made.topic}: {partitions_made}, replication factor {replication_factor(made)}")
     if validate_only:
         for line in describe_topic(made):
             print_line(line)
-
-
-def _warn_of_restarts(made: TopicView) -> None:
-    """On stderr, if a restart of any broker that has a replica will be noticed (`safe-to-restart` says so, too)."""
-    configured = {name: value for name, value in made.configs.items() if name == "min.insync.replicas"}
-    replicas, wanted = replication_factor(made), topic_settings(configured).min_insync_replicas
-    if replicas == 1:
-        print_warning(f"{made.topic} has one replica of each partition: nobody reads or writes it while that restarts")
-    elif wanted >= replicas:
-        print_warning(
-            f"{made.topic} has no replica to spare: with {replicas} replicas and min.insync.replicas={wanted} each "
-            "restart of a broker stops acks=all for a moment; give it one replica more, or min.insync.replicas="
-            f"{replicas - 1}"
-        )
 
 
 @topic_app.command("list")

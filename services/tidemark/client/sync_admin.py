@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from tidemark.client.aio.admin import AdminClient as AsyncAdminClient
 from tidemark.client.aio.admin import ClusterDescription
 from tidemark.client.background import background_loop
+from tidemark.client.created_topic import CreatedTopic
 from tidemark.client.facade import START_S, Facade
 from tidemark.client.sync_admin_brokers import BrokerCalls
 from tidemark.client.sync_admin_configs import ConfigCalls
@@ -36,8 +37,8 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogD
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
         request_id: str = "",
-    ) -> TopicView:
-        """Create a topic and wait until every partition has a leader."""
+    ) -> CreatedTopic:
+        """Create a topic and wait until every partition has a leader; its `warnings` are worth showing to its maker."""
         return self._background.call(
             self._client.create_topic(
                 name,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tidemark.cli import apply as module
 from tidemark.cli.app import app
+from tidemark.client.created_topic import CreatedTopic
 from tidemark.core.cluster_state import TopicView
 from tidemark.core.config_resource import ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
@@ -19,7 +20,7 @@ from tests.unit.cli.test_cluster_plan import PlayedCluster
 
 FILE = """\
 topics:
-  flights: {partitions: 6, replication_factor: 2, configs: {retention.ms: 7}}
+  flights: {partitions: 6, replication_factor: 3, configs: {retention.ms: 7}}
   orders: {}
 brokers:
   default: {log.level: debug}
@@ -62,9 +63,11 @@ class Client(PlayedCluster):
             self.request_ids.append(request_id)
         return validate_only
 
-    def create_topic(self, name: str, *, validate_only: bool = False, request_id: str = "", **more: object) -> None:  # type: ignore[override]
-        if not self._is_check(name, validate_only, request_id):
-            super().create_topic(name, **more)  # type: ignore[arg-type]
+    def create_topic(  # type: ignore[override]
+        self, name: str, *, validate_only: bool = False, request_id: str = "", **more: object
+    ) -> CreatedTopic:
+        only_check = self._is_check(name, validate_only, request_id)
+        return super().create_topic(name, validate_only=only_check, **more)  # type: ignore[arg-type]
 
     def create_partitions(
         self, topic: str, total_count: int, *, validate_only: bool = False, request_id: str = ""
@@ -120,6 +123,18 @@ def test_looking_changes_nothing_and_only_a_check_ends_with_2(client: Client) ->
         assert ended[0] == status
         assert ended[1].endswith("4 changes to make\n")
     assert (client.asked, client.topics, client.brokers) == ([], {}, {})
+
+
+def test_a_topic_with_no_replica_to_spare_is_warned_of_before_and_when_it_is_made(client: Client) -> None:
+    spare = "topics: {t: {replication_factor: 2}, u: {replication_factor: 3}}"
+    for flags in (("--dry-run",), ()):
+        _, _, error = run(*flags, file=spare)
+        assert error.startswith("warning: t has no replica to spare")
+        assert len(error.splitlines()) == 1
+        client.topics.clear()
+    told = json.loads(run("-o", "json", file=spare)[1])["changes"]
+    assert [len(change["warnings"]) for change in told] == [1, 0]
+    assert sorted(client.topics) == ["t", "u"]
 
 
 def test_what_the_service_would_refuse_is_told_with_its_line_before_anything_is_changed(client: Client) -> None:

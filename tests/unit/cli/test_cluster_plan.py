@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tidemark.cli.cluster_file import ClusterFile, Problem, parse
 from tidemark.cli.cluster_plan import Action, Step, plan
+from tidemark.client.created_topic import CreatedTopic
 from tidemark.core.cluster_state import PartitionView, TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch
@@ -41,9 +42,12 @@ class PlayedCluster:
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
         request_id: str = "",
-    ) -> None:
-        self.asked.append(f"create {name}")
-        self.topics[name] = topic_of(name, partitions, replication_factor or 3, configs or {})
+    ) -> CreatedTopic:
+        made = topic_of(name, partitions, replication_factor or 3, configs or {})
+        if not validate_only:
+            self.asked.append(f"create {name}")
+            self.topics[name] = made
+        return CreatedTopic.of(made)
 
     def create_partitions(
         self, topic: str, total_count: int, *, validate_only: bool = False, request_id: str = ""

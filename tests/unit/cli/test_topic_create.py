@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tidemark.cli import topics
 from tidemark.cli.app import app
-from tidemark.core.cluster_state import PartitionView, TopicView
+from tidemark.client.created_topic import CreatedTopic
+from tidemark.core.cluster_state import PartitionView
 from tidemark.model import BrokerId, LeaderEpoch
 from typer.testing import CliRunner
 
@@ -25,10 +26,10 @@ class Cluster:
 
     def create_topic(
         self, name: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str], validate_only: bool
-    ) -> TopicView:
+    ) -> CreatedTopic:
         replicas = tuple(BrokerId(broker) for broker in range(replication_factor or 3))
         made = PartitionView(0, BrokerId(0), LeaderEpoch(0), replicas, replicas)
-        return TopicView(name, "id", partitions={0: made}, configs=dict(configs))
+        return CreatedTopic(name, "id", partitions={0: made}, configs=dict(configs))
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +55,9 @@ def test_one_with_no_replica_to_spare_is_warned_of_when_it_is_made(more: tuple[s
     result = run(*more)
     assert result.stderr.startswith("warning: t has no replica to spare")
     assert "created topic t" in result.stdout
-    assert json.loads(run(*more, "-o", "json").stdout)["created"] is True
+    told = json.loads(run(*more, "-o", "json").stdout)
+    assert told["created"] is True
+    assert [f"warning: {sentence}\n" for sentence in told["warnings"]] == [result.stderr]
 
 
 def test_of_one_replica_it_is_said_what_a_restart_does() -> None:

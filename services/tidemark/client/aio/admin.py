@@ -15,6 +15,7 @@ from tidemark.client.aio.admin_reassignments import ReassignmentCalls
 from tidemark.client.aio.admin_records import RecordCalls
 from tidemark.client.aio.lifecycle import Lifecycle
 from tidemark.client.cluster import Cluster
+from tidemark.client.created_topic import CreatedTopic
 from tidemark.core.cluster_state import ClusterView, TopicView
 from tidemark.model import (
     BrokerId,
@@ -97,8 +98,8 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogD
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
         request_id: str = "",
-    ) -> TopicView:
-        """Create a topic and wait until every partition has a leader.
+    ) -> CreatedTopic:
+        """Create a topic and wait until every partition has a leader; its `warnings` are worth showing to its maker.
 
         Args:
             name: 1 to 249 of [a-zA-Z0-9._-], not "." or "..".
@@ -117,7 +118,7 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogD
             request_id=request_id,
         )
         response = await self._call(lambda stub: stub.CreateTopic, request)
-        return topic_from_proto(response.topic)
+        return CreatedTopic.of(topic_from_proto(response.topic))
 
     async def delete_topic(self, name: str, *, validate_only: bool = False, request_id: str = "") -> None:
         """Delete a topic and wait until it is gone; raises UNKNOWN_TOPIC. With `validate_only` nothing is changed."""
