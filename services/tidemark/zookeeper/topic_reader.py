@@ -18,6 +18,8 @@ from tidemark.zookeeper.session_port import NodeRead, Session, Watch
 
 _SLICE: Final = 100
 """So many topics are understood before others have a turn."""
+_TOLD_BYTES_MAX: Final = 16_384
+"""Of a node that is gone so much is written into the log."""
 _log = logging.getLogger(__name__)
 
 Nodes = tuple[NodeRead | None, NodeRead | None]
@@ -46,7 +48,8 @@ class TopicReader:
     ) -> Mapping[str, TopicDescription]:
         """Every topic, with its configs; `fire` is set as a watch on the list and on every one of them.
 
-        One that cannot be read is logged, left out and added to `unreadable`: it must not stop the work on the others.
+        One that cannot be read, or whose node was deleted by hand, is logged, left out and added to `unreadable`: it
+        must not stop the work on the others, and nothing of it may be set aside.
         """
         watch = None if fire is None else self._watch(fire)
         names = sorted(await self._session.children(paths.TOPICS, watch))
@@ -60,10 +63,40 @@ class TopicReader:
             topic = self._understood(name, nodes[name], unreadable)
             if topic is not None:
                 found[name] = topic
-        for name in self._known.keys() - set(names):
+        orphans = set() if unreadable is None else await self._orphans(names, watch)
+        if unreadable is not None:
+            unreadable |= orphans
+        for name in self._known.keys() - set(names) - orphans:
             self._known.pop(name, None)
+        for name in self._watched.keys() - set(names):
             self._watched.pop(name, None)
         return found
+
+    async def _orphans(self, names: Sequence[str], watch: Watch | None) -> set[str]:
+        """Topics whose node somebody has deleted: the node and its config are made in one multi and go in one, so a
+        config that is alone is of a topic that nobody asked to delete, and brokers have its records."""
+        configured = await self._session.children(paths.TOPIC_CONFIGS)
+        alone = sorted(set(configured) - set(names))
+        orphans = set()
+        for start in range(0, len(alone), _SLICE):
+            some = alone[start : start + _SLICE]
+            nodes = await self._nodes(some)  # once more, both at one moment: topics come and go
+            orphans |= {name for name in some if nodes[name][0] is None and nodes[name][1] is not None}
+        for name in sorted(orphans):
+            if watch is not None:
+                await self._session.get(paths.topic_config(name), watch)
+            known = self._known.get(name)
+            _log.error(
+                "topic skipped: its node was deleted by hand; put it back as it was, or delete that of its config to give "
+                "its records up",
+                extra={
+                    "topic": name,
+                    "path": paths.topic(name),
+                    "config_path": paths.topic_config(name),
+                    "was": "" if known is None else codecs.encode_topic(known.topic)[:_TOLD_BYTES_MAX].decode(),
+                },
+            )
+        return orphans
 
     def _watch(self, fire: Watch) -> Watch:
         if self._session_id != self._session.session_id:

@@ -18,7 +18,6 @@ from tidemark.zookeeper.multis import (
     Delete,
     MultiFailed,
     Operation,
-    Set,
     batches,
     commit,
 )
@@ -73,22 +72,30 @@ async def create(session: Session, topic: TopicDescription) -> TopicDescription:
             {"partitions_max": str(fitting)},
         )
     config = codecs.encode_configs(topic.configs)
-    config_operation: Operation = Create(paths.topic_config(topic.topic), config)
-    while True:
-        try:
-            await commit(session, [Create(paths.topic(topic.topic), node), config_operation])
-        except MultiFailed as failed:
-            if failed.index == 1 and isinstance(failed.cause, NodeExistsError):
-                config_operation = Set(paths.topic_config(topic.topic), config, -1)  # left over, of no topic
-                continue
-            if not isinstance(failed.cause, NodeExistsError):
-                raise _unexpected(failed) from failed
-        created = (await read(session, [topic.topic])).get(topic.topic)
-        if created is None or created.topic_id != topic.topic_id:
-            raise TidemarkError(
-                ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {topic.topic} already", {"topic": topic.topic}
-            )
-        return created
+    try:
+        await commit(session, [Create(paths.topic(topic.topic), node), Create(paths.topic_config(topic.topic), config)])
+    except MultiFailed as failed:
+        if not isinstance(failed.cause, NodeExistsError):
+            raise _unexpected(failed) from failed
+        if failed.index == 1:
+            raise _orphaned(topic.topic) from None
+    created = (await read(session, [topic.topic])).get(topic.topic)
+    if created is None or created.topic_id != topic.topic_id:
+        raise TidemarkError(
+            ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {topic.topic} already", {"topic": topic.topic}
+        )
+    return created
+
+
+def _orphaned(topic: str) -> TidemarkError:
+    """Under a new topic id every broker would set the records of the old one aside, and delete them later."""
+    path, config = paths.topic(topic), paths.topic_config(topic)
+    return TidemarkError(
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        f"there is a topic {topic} whose node {path} was deleted by hand: put it back as it was, or delete {config} to "
+        f"give its records up",
+        {"topic": topic, "path": path},
+    )
 
 
 def _unexpected(failed: MultiFailed) -> TidemarkError:

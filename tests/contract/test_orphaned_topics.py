@@ -1,0 +1,67 @@
+"""A topic whose node was deleted by hand is no deleted topic: nobody takes it for gone, nobody takes its name."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from kazoo.exceptions import NoNodeError
+from tidemark.model import ErrorCode, TidemarkError
+
+from tests.contract.conftest import Cluster
+from tests.contract.test_metadata_store import elected, topic_of
+
+
+async def removed_by_hand(cluster: Cluster, path: str) -> None:
+    """As with `deleteall`, by somebody who asks nobody."""
+    store = await cluster.store()
+    session = store._session  # type: ignore[attr-defined]
+    for child in await session.children(path):
+        await removed_by_hand(cluster, f"{path}/{child}")
+    (answer,) = await session.commit(lambda multi: multi.delete(path, -1))
+    assert not isinstance(answer, NoNodeError)
+
+
+async def test_a_topic_whose_node_was_deleted_is_unreadable_and_told_of_with_what_it_was(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await cluster.store()
+    await store.create_topic(topic_of("well", topic_id="id-well"))
+    await store.create_topic(topic_of("hurt", topic_id="id-hurt"))
+    unreadable: set[str] = set()
+    assert set(await store.topics(unreadable=unreadable)) == {"well", "hurt"}
+    assert not unreadable
+
+    await removed_by_hand(cluster, "/brokers/topics/hurt")
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.ERROR):
+            assert set(await store.topics(watch=True, unreadable=unreadable)) == {"well"}
+        assert unreadable == {"hurt"}
+        (line,) = [vars(record) for record in caplog.records]
+        assert line["path"] == "/brokers/topics/hurt"
+        assert "id-hurt" in line["was"]
+        assert line["config_path"] == "/config/topics/hurt"
+        assert "put it back as it was" in line["message"]
+
+
+async def test_its_name_is_not_given_to_another_topic_until_it_is_given_up(cluster: Cluster) -> None:
+    store = await cluster.store()
+    await store.create_topic(topic_of("hurt", topic_id="id-hurt"))
+    await removed_by_hand(cluster, "/brokers/topics/hurt")
+    with pytest.raises(TidemarkError, match="/brokers/topics/hurt was deleted by hand") as refused:
+        await store.create_topic(topic_of("hurt", topic_id="id-other"))
+    assert refused.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+
+    await removed_by_hand(cluster, "/config/topics/hurt")
+    assert (await store.create_topic(topic_of("hurt", topic_id="id-other"))).topic_id == "id-other"
+
+
+async def test_a_topic_that_was_deleted_as_it_should_be_leaves_nothing_unreadable(cluster: Cluster) -> None:
+    store = await cluster.store()
+    topic = await store.create_topic(topic_of("flights"))
+    await store.request_topic_deletion("flights")
+    await store.delete_topic(await elected(store), topic)
+    unreadable: set[str] = set()
+    assert await store.topics(watch=True, unreadable=unreadable) == {}
+    assert not unreadable
