@@ -389,7 +389,7 @@ class ControllerCore:
             record.reading = False
             self._ctx.dirty.add(partition)
             found = event.found.get(partition)
-            if found is not None and found.version > record.version:
+            if found is not None and record.is_news(found):
                 self._adopt(record, found)
             record.doubtful = False
             if record.hinted:
@@ -397,9 +397,11 @@ class ControllerCore:
         self._read_again(hinted)
 
     def _adopt(self, record: PartitionRecord, found: VersionedState) -> None:
-        """A leader knows what it wrote itself; what we wrote without an answer its replicas have to be told."""
+        """A leader knows what it wrote itself; its replicas have to be told what we wrote without an answer, and what
+        was not understood before."""
+        untold = record.doubtful or record.state is None
         record.adopt(found)
-        if record.doubtful:
+        if untold:
             self._ctx.mark_changed(record)
         else:
             self._ctx.mark_shown(record)

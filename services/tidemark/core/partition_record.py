@@ -132,8 +132,16 @@ class PartitionRecord:
         self.given_up_epoch, self.given_up_ms = event.leader_epoch, now_ms
         return True
 
+    def is_news(self, found: VersionedState) -> bool:
+        """Whether the node is another than is known. One of a lower version, after a write that failed, was deleted and
+        put back by hand: what is read then is never older than what is known."""
+        return found.version > self.version or (self.doubtful and found.version < self.version)
+
     def adopt(self, found: VersionedState) -> None:
-        """The node as it was read. Whom its leader took in has opened its log."""
+        """The node as it was read. Whom its leader took in has opened its log. One that was put back gets another
+        leader epoch: its leader goes by the version that it knows."""
+        if found.version < self.version:
+            self.refused_epoch = found.state.leader_epoch
         before = () if self.state is None else self.state.isr_ids
         self.state, self.version = found
         self.offline = frozenset(
