@@ -55,6 +55,8 @@ class _Node:
     created_zxid: int = 0
     modified_zxid: int = 0
     owner: int = 0
+    child_changes: int = 0
+    child_count: int = 0
 
     @property
     def stat(self) -> ZnodeStat:
@@ -64,11 +66,11 @@ class _Node:
             ctime=0,
             mtime=0,
             version=self.version,
-            cversion=0,
+            cversion=self.child_changes,
             aversion=0,
             ephemeralOwner=self.owner,
             dataLength=len(self.data),
-            numChildren=0,
+            numChildren=self.child_count,
             pzxid=0,
         )
 
@@ -126,6 +128,10 @@ class _Tree:
     def _changed(self, path: str, parent: str) -> None:
         self.data_changed.add(path)
         self.children_changed.add(parent or "/")
+        above = self.nodes.get(parent)
+        if above is not None:
+            count = above.child_count + (1 if path in self.nodes else -1)
+            self.nodes[parent] = replace(above, child_changes=above.child_changes + 1, child_count=count)
 
 
 class _Transaction:

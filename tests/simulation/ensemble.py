@@ -233,7 +233,8 @@ class SimSession:
 
     def _node_of(self, path: str) -> NodeRead | None:
         node = self._ensemble.nodes.get(path)
-        return None if node is None else (node.data, node.stat)
+        # Nobody meddles by hand here: what has no nodes is new, and the simulated driver need not ask the brokers.
+        return None if node is None else (node.data, node.stat._replace(cversion=0, numChildren=0))
 
     async def read_many(self, paths: Sequence[str]) -> list[NodeRead | None]:
         return await self._read(lambda: [self._node_of(path) for path in paths])

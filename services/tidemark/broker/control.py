@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -15,9 +15,18 @@ from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.topics import TopicTable
 from tidemark.core.effects import ReplyToControl
 from tidemark.core.events import Event, LeaderAndIsrArrived, StopReplicaArrived
-from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription
-from tidemark.model import BrokerEpoch, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
+from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription, ReplicaQuestion
+from tidemark.model import (
+    NO_EPOCH,
+    BrokerEpoch,
+    ControllerEpoch,
+    ErrorCode,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
 from tidemark.rpc.control_codec import (
+    HELD,
     descriptions_to_proto,
     leader_and_isr_slices_from_proto,
     questions_from_proto,
@@ -61,6 +70,7 @@ class BrokerControl(BrokerControlServiceServicer):
         broker_epoch: ours; -1 while we are not registered, and then every command is refused.
         wants_shutdown: said with each heartbeat from the beginning of a graceful stop on.
         directories: there as soon as the logs are, which is before any command is believed.
+        on_disk: the replicas that lie on the disks, open or not; there when `directories` is.
     """
 
     def __init__(
@@ -74,6 +84,7 @@ class BrokerControl(BrokerControlServiceServicer):
         self.broker_epoch = BrokerEpoch(-1)
         self.wants_shutdown = False
         self.directories: WantedDirectories | None = None
+        self.on_disk: Callable[[], Mapping[TopicPartition, ReplicaIdentity]] | None = None
         self._driver = driver
         self._topics = topics
         self._metadata = metadata
@@ -152,14 +163,18 @@ class BrokerControl(BrokerControlServiceServicer):
     async def DescribeReplicas(  # noqa: N802
         self, request: pb.DescribeReplicasRequest, context: Any
     ) -> pb.DescribeReplicasResponse:
-        """What replicas hold that nobody leads."""
+        """What replicas hold that nobody leads, or, asked in no epoch, whether they are here at all."""
         self._check(request.header)
+        on_disk: Mapping[TopicPartition, ReplicaIdentity] | None = None
         described: dict[TopicPartition, ReplicaDescription] = {}
         refused: list[tuple[TopicPartition, TidemarkError]] = []
         for question in questions_from_proto(request.replicas):
             try:
                 described[question.partition] = self._driver.core.describe(question)
             except TidemarkError as error:
+                if question.leader_epoch == NO_EPOCH and self.on_disk is not None:
+                    on_disk = self.on_disk() if on_disk is None else on_disk
+                    error = _whether_held(error, question, on_disk)
                 refused.append((question.partition, error))
         return pb.DescribeReplicasResponse(replicas=descriptions_to_proto(described), errors=refusals_to_proto(refused))
 
@@ -231,6 +246,17 @@ class BrokerControl(BrokerControlServiceServicer):
             f"controller epoch {controller_epoch} is older than {self._controller_epoch}",
             {"controller_epoch": str(self._controller_epoch)},
         )
+
+
+def _whether_held(
+    error: TidemarkError, question: ReplicaQuestion, on_disk: Mapping[TopicPartition, ReplicaIdentity]
+) -> TidemarkError:
+    """The refusal to describe a replica, with what else is known of it here."""
+    if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE:
+        return error
+    if on_disk.get(question.partition) == question.identity:
+        return TidemarkError(error.code, f"{question.partition} lies here, and was not told of yet", {HELD: "true"})
+    return TidemarkError(ErrorCode.NOT_A_REPLICA, f"{question.partition}: this broker has nothing of it")
 
 
 def _accepted(reply: ReplyToControl) -> ReplyToControl:

@@ -258,6 +258,7 @@ class BrokerProcess:
         )
         self._dir_moves = DirMoves(self._core, logs, self._threads, self._topics, METRICS, self._driver.fail)
         self._control.directories = self._dir_moves
+        self._control.on_disk = logs.replicas
         self._retention = Retention(
             self._core,
             self._threads,

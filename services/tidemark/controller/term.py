@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from tidemark.controller.heartbeats import Heartbeats
+from tidemark.controller.lost_states import LostStates
 from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.peers import BrokerPeers
 from tidemark.core import controller_effects as fx
@@ -66,6 +67,7 @@ class ActiveTerm:
         )
         self.core = ControllerCore(config, _policy_of)
         self._peers = BrokerPeers(term.controller_id, term.epoch)
+        self._lost_states = LostStates(term, store, self.ask, _policy_of)
         self._heartbeats = Heartbeats(
             term.controller_id,
             term.epoch,
@@ -124,6 +126,8 @@ class ActiveTerm:
         self.submit(
             ev.Elected(brokers, epochs, topics, states, deletions, frozenset(bad_topics), frozenset(bad_states))
         )
+        if bad_states:
+            self._spawn(self._read_states(fx.ReadStates(tuple(bad_states))))
         self._spawn(self._ticking())
         self._started = True
         for event in self._early | {StoreEvent.ELECTIONS}:
@@ -273,9 +277,15 @@ class ActiveTerm:
 
     async def _read_states(self, effect: fx.ReadStates) -> None:
         while True:
+            unreadable: set[TopicPartition] = set()
             try:
-                found = await self._store.states(effect.partitions, sync=True, unreadable=set())
+                found = await self._store.states(effect.partitions, sync=True, unreadable=unreadable)
+                if unreadable and await self._lost_states.make(unreadable):
+                    found = await self._store.states(effect.partitions, sync=True)
             except TidemarkError as error:
+                if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
+                    self._fenced(error)
+                    return
                 _log.warning("states not read", extra={"count": len(effect.partitions), "why": str(error)})
                 await asyncio.sleep(_REREAD_S)
                 continue

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
+from typing import Final
 
 from tidemark.core.messages import (
     LeaderAndIsrCommand,
@@ -33,6 +34,9 @@ from tidemark.rpc.refs import ref_from_proto, ref_to_proto
 from tidemark.rpc.shared import entries_from_proto, ids_from_proto
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1 import record_pb2
+
+HELD: Final = "held"
+"""In the metadata of a refusal to describe a replica: it lies on that broker's disks all the same."""
 
 
 def leader_and_isr_to_proto(command: LeaderAndIsrCommand) -> pb.LeaderAndIsrRequest:

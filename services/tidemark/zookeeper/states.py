@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition, VersionedState
+from tidemark.model import NO_LEADER, ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition, VersionedState
 from tidemark.ports import ControllerTerm, StateWrite, WriteOutcome, WriteResult
 from tidemark.zookeeper import codecs, paths, requested_elections
 from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, batches, commit
@@ -60,8 +60,10 @@ async def _read_missing(
     session: Session, partitions: Sequence[TopicPartition], unreadable: set[TopicPartition]
 ) -> dict[TopicPartition, VersionedState]:
     """A new partition has no nodes at all: its state and the node above it are made in one multi. Where only the state
-    is missing somebody has deleted it, and the replicas are as much somebody's as before."""
+    is missing somebody has deleted it, and the replicas are as much somebody's as before; where both are, they may
+    have been deleted (`_topics_with_deleted`), and only brokers know."""
     found: dict[TopicPartition, VersionedState] = {}
+    doubtful = await _topics_with_deleted(session, partitions)
     for start in range(0, len(partitions), _LEADER_READS_MAX):
         some = partitions[start : start + _LEADER_READS_MAX]
         both = await session.read_many(
@@ -77,7 +79,25 @@ async def _read_missing(
                     "state skipped: its node is gone; put it back as it was, or delete the topic",
                     extra={"partition": str(partition), "path": paths.state(partition)},
                 )
+            elif above is None and partition.topic in doubtful:
+                unreadable.add(partition)
     return found
+
+
+async def _topics_with_deleted(session: Session, partitions: Iterable[TopicPartition]) -> set[str]:
+    """Topics below which nodes of partitions have been deleted, when partitions were removed or by hand, or that were
+    put back by hand themselves: what has no nodes there need not be new.
+
+    A node's cversion counts children made and deleted; a topic and its config are made in one multi.
+    """
+    names = sorted({partition.topic for partition in partitions})
+    nodes = await session.read_many([path for name in names for path in (paths.topic(name), paths.topic_config(name))])
+    return {
+        name
+        for name, node, config in zip(names, nodes[::2], nodes[1::2], strict=True)
+        if node is not None
+        and (config is None or config[1].czxid != node[1].czxid or node[1].cversion != node[1].numChildren)
+    }
 
 
 async def read_for_leader(
@@ -111,19 +131,28 @@ async def _read_part(
 async def write_of_controller(
     session: Session, term: ControllerTerm, writes: Sequence[StateWrite]
 ) -> Sequence[WriteResult]:
-    """Batched multis, all under way at once; one result for each write, in order."""
+    """Batched multis, all under way at once; one result for each write, in order.
+
+    A state with a leader is not made where nobody knows whether the partition is new: that is a conflict.
+    """
+    doubtful = await _topics_with_deleted(session, [one.partition for one in writes if _claims_to_be_first(one)])
     kept = await requested_elections.keep(session, [write.report for write in writes if write.report is not None])
     items = [
         (index, [*_operations(write), *_epoch_checks(write), *kept.get(write.partition, ())])
         for index, write in enumerate(writes)
+        if not (_claims_to_be_first(write) and write.partition.topic in doubtful)
     ]
     parts = list(batches(items, reserved=[term_check(term)]))
     outcomes = await session.gather([_write_batch(session, term, part) for part in parts])
-    results = [_UNKNOWN] * len(writes)
+    results = [_CONFLICT] * len(writes)
     for part, versions in zip(parts, outcomes, strict=True):
         for (index, _), result in zip(part, versions, strict=True):
             results[index] = result
     return results
+
+
+def _claims_to_be_first(write: StateWrite) -> bool:
+    return write.expected_version < 0 and write.state.leader != NO_LEADER
 
 
 async def _write_batch(

@@ -87,8 +87,8 @@ class TopicReader:
                 await self._session.get(paths.topic_config(name), watch)
             known = self._known.get(name)
             _log.error(
-                "topic skipped: its node was deleted by hand; put it back as it was, or delete that of its config to give "
-                "its records up",
+                "topic skipped: its node was deleted by hand; put it back as it was, or delete that of its config to "
+                "give its records up",
                 extra={
                     "topic": name,
                     "path": paths.topic(name),
