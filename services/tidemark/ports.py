@@ -283,6 +283,14 @@ class MetadataStore(Protocol):
     async def broker_epochs(self) -> Mapping[BrokerId, BrokerEpochRecord]:
         """/brokers/epochs."""
 
+    async def restore_broker_epoch(
+        self, term: ControllerTerm, registration: BrokerRegistration, was: BrokerEpochRecord
+    ) -> None:
+        """Make the node of a live broker's epoch again, which somebody deleted by hand; there already is fine.
+
+        Raises CONTROLLER_NOT_ACTIVE, or COORDINATION_UNAVAILABLE where the broker is gone meanwhile.
+        """
+
     # brokers that are removed (seed 000)
     async def draining_brokers(self) -> frozenset[BrokerId]:
         """Those on which nothing new is placed: /admin/draining_brokers."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from tidemark.controller.epoch_keeper import EpochKeeper
 from tidemark.controller.heartbeats import Heartbeats
 from tidemark.controller.lost_states import LostStates
 from tidemark.controller.metrics import ControllerMetrics
@@ -37,6 +38,8 @@ _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.1
 _REREAD_S: Final = 0.2
 _SLICE_S: Final = 0.004
+_LOOK_S: Final = 5.0
+"""So often it is looked whether the nodes of the brokers' epochs are there: no watch tells of them."""
 
 
 class ActiveTerm:
@@ -67,6 +70,7 @@ class ActiveTerm:
         )
         self.core = ControllerCore(config, _policy_of)
         self._peers = BrokerPeers(term.controller_id, term.epoch)
+        self._epochs = EpochKeeper(term, store)
         self._lost_states = LostStates(term, store, self.ask, _policy_of)
         self._heartbeats = Heartbeats(
             term.controller_id,
@@ -116,7 +120,7 @@ class ActiveTerm:
     async def start(self) -> None:
         """Rule C3: read everything, watches armed first, and decide."""
         brokers = await self._store.live_brokers(watch=True)
-        epochs = await self._store.broker_epochs()
+        epochs = await self._epochs.read(brokers)
         bad_topics: set[str] = set()
         bad_states: set[TopicPartition] = set()
         topics = await self._store.topics(watch=True, unreadable=bad_topics)
@@ -129,6 +133,7 @@ class ActiveTerm:
         if bad_states:
             self._spawn(self._read_states(fx.ReadStates(tuple(bad_states))))
         self._spawn(self._ticking())
+        self._spawn(self._keeping_epochs())
         self._started = True
         for event in self._early | {StoreEvent.ELECTIONS}:
             self.hint(event)
@@ -198,6 +203,17 @@ class ActiveTerm:
             self._metrics.counts(self.core.counts())
             self._metrics.left_isrs(self.core.take_left_isrs())
 
+    async def _keeping_epochs(self) -> None:
+        while True:
+            try:
+                await self._epochs.restore()
+            except TidemarkError as error:
+                if error.code is ErrorCode.CONTROLLER_NOT_ACTIVE:
+                    self._fenced(error)
+                    return
+                _log.warning("broker epochs not looked after", extra={"why": error.message})
+            await asyncio.sleep(_LOOK_S)
+
     def _resign(self, effect: fx.Resign) -> None:
         _log.warning("resigning", extra={"why": effect.why, "controller_epoch": self.term.epoch})
         self.ended.set()
@@ -206,7 +222,7 @@ class ActiveTerm:
 
     async def _read_brokers(self) -> None:
         brokers = await self._store.live_brokers(watch=True)
-        epochs = await self._store.broker_epochs()
+        epochs = await self._epochs.read(brokers)
         self._follow(brokers)
         self.submit(ev.BrokersChanged(brokers, epochs))
 

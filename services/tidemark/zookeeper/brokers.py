@@ -15,7 +15,7 @@ from tidemark.model import (
     ErrorCode,
     TidemarkError,
 )
-from tidemark.zookeeper import codecs, paths
+from tidemark.zookeeper import codecs, lost_epochs, paths
 from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit
 from tidemark.zookeeper.session_port import NodeRead, Session
 
@@ -42,8 +42,10 @@ async def register(
         found_epoch = await session.get(paths.broker_epoch(broker_id))
         found = await session.get(paths.broker(broker_id))
         delete_old = False
+        old = None if found is None else _understood(found[0], broker_id)
+        if await lost_epochs.make_up(session, broker_id, found_epoch, old):
+            continue
         if found is not None:
-            old = _understood(found[0], broker_id)
             if found[1].ephemeralOwner == session.session_id:
                 if old is not None and replace(old, broker_epoch=registration.broker_epoch) == registration:
                     return old.broker_epoch  # an earlier attempt whose answer was lost
@@ -118,8 +120,12 @@ def _operations(
     if found_epoch is not None:
         data, stat = found_epoch
         epoch = BrokerEpoch(stat.version + 1)
-        before = codecs.decode_broker_epoch(epoch_path, data, stat.version)
-        unclean_at, lost_at = before.unclean_at, before.lost_at
+        try:
+            before = codecs.decode_broker_epoch(epoch_path, data, stat.version)
+            unclean_at, lost_at = before.unclean_at, before.lost_at
+        except TidemarkError as error:
+            _log.error("nothing of before is trusted: the node cannot be read", extra={"why": error.message})
+            unclean_at = lost_at = epoch
     if not clean:
         unclean_at = epoch
         lost_at = lost_at if flushed_kept else epoch

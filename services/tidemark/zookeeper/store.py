@@ -24,7 +24,17 @@ from tidemark.model import (
     VersionedState,
 )
 from tidemark.ports import AdminRequest, Clock, ControllerInfo, ControllerTerm, StateWrite, StoreEvent, WriteResult
-from tidemark.zookeeper import brokers, draining, election, paths, refusals, requested_elections, states, topics
+from tidemark.zookeeper import (
+    brokers,
+    draining,
+    election,
+    lost_epochs,
+    paths,
+    refusals,
+    requested_elections,
+    states,
+    topics,
+)
 from tidemark.zookeeper import configs as config_nodes
 from tidemark.zookeeper import moves as move_nodes
 from tidemark.zookeeper import partition_requests as partition_nodes
@@ -119,6 +129,12 @@ class SessionMetadataStore:
     async def broker_epochs(self) -> Mapping[BrokerId, BrokerEpochRecord]:
         """/brokers/epochs."""
         return await brokers.epochs(self._session)
+
+    async def restore_broker_epoch(
+        self, term: ControllerTerm, registration: BrokerRegistration, was: BrokerEpochRecord
+    ) -> None:
+        """Make the node of a live broker's epoch again; there already is fine."""
+        await lost_epochs.restore(self._session, term, registration, was)
 
     # brokers that are removed
 

@@ -1,0 +1,58 @@
+"""The broker epochs that a term goes by (rules Z3, T2): where a node was deleted by hand, what is known of it holds.
+
+And it is made again: every election of that broker checks it, and would fail without it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from tidemark.model import BrokerEpochRecord, BrokerId, BrokerRegistration
+from tidemark.ports import ControllerTerm, MetadataStore
+
+_log = logging.getLogger(__name__)
+
+
+class EpochKeeper:
+    """Remembers what `/brokers/epochs` has said during a term."""
+
+    def __init__(self, term: ControllerTerm, store: MetadataStore) -> None:
+        self._term = term
+        self._store = store
+        self._known: dict[BrokerId, BrokerEpochRecord] = {}
+
+    async def read(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> Mapping[BrokerId, BrokerEpochRecord]:
+        """All nodes, with what is missing: of live brokers as it was, or, where nobody knows, such that nothing of
+        before the present registration is trusted. `brokers` were read before."""
+        self._known |= await self._store.broker_epochs()
+        for broker, registration in brokers.items():
+            known = self._known.get(broker)
+            if known is None or known.broker_epoch < registration.broker_epoch:
+                self._known[broker] = _nothing_trusted(registration)
+        return dict(self._known)
+
+    async def restore(self) -> None:
+        """Make the nodes of live brokers that are missing."""
+        brokers = await self._store.live_brokers()
+        found = await self._store.broker_epochs()
+        for broker, registration in brokers.items():
+            record = found.get(broker)
+            if record is not None and record.broker_epoch >= registration.broker_epoch:
+                continue
+            known = self._known.get(broker)
+            was = known if known is not None and known.broker_epoch == registration.broker_epoch else None
+            await self._store.restore_broker_epoch(self._term, registration, was or _nothing_trusted(registration))
+            _log.error(
+                "the node of a broker's epoch was deleted by hand, and is made again as it was",
+                extra={
+                    "path": f"/brokers/epochs/{broker}",
+                    "broker": broker,
+                    "broker_epoch": registration.broker_epoch,
+                },
+            )
+
+
+def _nothing_trusted(registration: BrokerRegistration) -> BrokerEpochRecord:
+    epoch = registration.broker_epoch
+    return BrokerEpochRecord(epoch, registration.directory_ids, unclean_at=epoch, lost_at=epoch)

@@ -1,0 +1,112 @@
+"""/brokers/epochs/<id> nodes that somebody has deleted by hand: a broker epoch never comes twice (rules Z3, T2).
+
+The node's version is the broker epoch, and ZooKeeper counts a new node from 0: entries of ISRs, commands and checks
+would be taken for another registration's. So the version is raised to what it was, by as many writes as it takes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from tidemark.model import BrokerEpoch, BrokerEpochRecord, BrokerId, BrokerRegistration, TidemarkError, TopicPartition
+from tidemark.ports import ControllerTerm
+from tidemark.zookeeper import codecs, paths
+from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.session_port import NodeRead, Session
+from tidemark.zookeeper.topics import commit_of
+
+_WRITES_AT_ONCE: Final = 400
+_SLICE: Final = 200
+_NEVER: Final = BrokerEpoch(-1)
+_log = logging.getLogger(__name__)
+
+
+async def make_up(
+    session: Session, broker_id: BrokerId, found: NodeRead | None, old: BrokerRegistration | None
+) -> bool:
+    """Before a registration: make the node that is missing, so that the registration gets an epoch above all that any
+    partition or `old` names, and nothing of before it is trusted.
+
+    Returns:
+        Whether something was missing and the node has to be read again.
+    """
+    path = paths.broker_epoch(broker_id)
+    if found is None:
+        highest = max(await _highest_named(session, broker_id), _NEVER if old is None else old.broker_epoch)
+        if highest == _NEVER:
+            return False  # it never registered, or left nothing behind
+        target, version = BrokerEpoch(highest + 1), -1
+        _log.error(
+            "the node of this broker's epoch was deleted by hand; its replicas count as not in sync until they are",
+            extra={"path": path, "broker": broker_id, "broker_epoch": target},
+        )
+    else:
+        version = found[1].version
+        target = max(_unclean_at(path, found), BrokerEpoch(0))
+        if target <= version + 1:
+            return False
+    content = codecs.encode_broker_epoch((), target, target)
+    try:
+        await commit(session, _raising(path, content, version, target - 1))
+    except MultiFailed as failed:
+        _log.info("the node of a broker's epoch was made by somebody else", extra={"path": path, "why": str(failed)})
+    return True
+
+
+async def restore(
+    session: Session, term: ControllerTerm, registration: BrokerRegistration, was: BrokerEpochRecord
+) -> None:
+    """Make the node of a live broker again, as it was: its version is the epoch of the registration."""
+    path, epoch = paths.broker_epoch(registration.broker_id), registration.broker_epoch
+    content = codecs.encode_broker_epoch(registration.directory_ids, was.unclean_at, was.lost_at)
+    while True:
+        found = await session.get(path)
+        version = -1 if found is None else found[1].version
+        if version >= epoch:
+            return
+        lives = Check(paths.broker(registration.broker_id))
+        await commit_of(session, term, [lives, *_raising(path, content, version, epoch)])
+
+
+def _raising(path: str, content: bytes, version: int, to: int) -> list[Operation]:
+    """Operations that bring the node (-1: none) to this version, or nearer to it."""
+    operations: list[Operation] = [Create(path, content)] if version < 0 else []
+    start = max(version, 0)
+    return operations + [Set(path, content, at) for at in range(start, min(to, start + _WRITES_AT_ONCE))]
+
+
+async def _highest_named(session: Session, broker_id: BrokerId) -> BrokerEpoch:
+    """The highest epoch of this broker in any partition's state."""
+    names = await session.children(paths.TOPICS)
+    nodes = await session.read_many([paths.topic(name) for name in names])
+    partitions: list[TopicPartition] = []
+    for name, node in zip(names, nodes, strict=True):
+        try:
+            indices = () if node is None else codecs.decode_topic(paths.topic(name), node[0], name).partitions
+        except TidemarkError as error:
+            _log.error("topic skipped: its node cannot be read", extra={"topic": name, "why": error.message})
+            continue
+        partitions += [TopicPartition(name, index) for index in indices]
+    highest = _NEVER
+    for start in range(0, len(partitions), _SLICE):
+        some = [paths.state(one) for one in partitions[start : start + _SLICE]]
+        for path, node in zip(some, await session.read_many(some), strict=True):
+            try:
+                state = None if node is None else codecs.decode_state(path, node[0])
+            except TidemarkError as error:
+                _log.error("state skipped: its node cannot be read", extra={"path": path, "why": error.message})
+                continue
+            if state is not None:
+                entries = (*state.isr, *state.elr, *state.last_known)
+                highest = max([highest, *(one.broker_epoch for one in entries if one.broker_id == broker_id)])
+        await session.give_way()
+    return highest
+
+
+def _unclean_at(path: str, node: NodeRead) -> BrokerEpoch:
+    """Above the node's version while it is being raised; where it cannot be understood the registration says so."""
+    try:
+        return codecs.decode_broker_epoch(path, node[0], node[1].version).unclean_at
+    except TidemarkError:
+        return _NEVER

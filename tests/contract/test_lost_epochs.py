@@ -1,0 +1,94 @@
+"""A broker's epoch node deleted or broken by hand: no epoch comes twice, and nothing is trusted that was not known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tidemark.model import BrokerEpoch, BrokerEpochRecord, BrokerId, BrokerRegistration, IsrEntry, TidemarkError
+from tidemark.ports import StoreEvent
+from tidemark.zookeeper import codecs
+from tidemark.zookeeper.store import SessionMetadataStore
+
+from tests.contract.conftest import Cluster, Ear
+from tests.contract.test_metadata_store import STATE, elected, topic_of, write_of
+from tests.contract.test_orphaned_topics import removed_by_hand
+
+ONE = BrokerId(1)
+NODE = "/brokers/epochs/1"
+
+
+async def registered(store: SessionMetadataStore, *, clean: bool = True) -> BrokerEpoch:
+    mine = BrokerRegistration(ONE, "host", 9192, directory_ids=("disk",), boot_id="boot")
+    return await store.register_broker(mine, clean=clean, locked_directory_ids=frozenset({"disk"}), flushed_kept=clean)
+
+
+async def session_ends(cluster: Cluster, store: SessionMetadataStore) -> None:
+    ear = Ear(store)
+    await cluster.expire(store)
+    await ear.hears(StoreEvent.SESSION_EXPIRED)
+    await store.new_session()
+
+
+async def in_sync(store: SessionMetadataStore, epoch: int) -> None:
+    """One partition has the broker in its ISR since this epoch."""
+    topic = await store.create_topic(topic_of(partitions=1))
+    state = replace(STATE, isr=(IsrEntry(ONE, BrokerEpoch(epoch)),), elr=(), last_known=())
+    await store.write_states(await elected(store), [write_of(topic, 0, -1, state)])
+
+
+@pytest.mark.parametrize("epoch", [0, 5, 900])
+async def test_a_registration_without_its_node_gets_an_epoch_above_all_that_were_and_trusts_nothing_of_before(
+    cluster: Cluster, epoch: int
+) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    await in_sync(other, epoch)
+    assert await registered(store) == epoch + 1, "the node was never there, or is gone"
+    record = (await other.broker_epochs())[ONE]
+    assert record == BrokerEpochRecord(
+        BrokerEpoch(epoch + 1), ("disk",), BrokerEpoch(epoch + 1), BrokerEpoch(epoch + 1)
+    )
+    assert (await other.live_brokers())[ONE].broker_epoch == epoch + 1
+    await session_ends(cluster, store)
+    assert await registered(store) == epoch + 2
+    assert (await other.broker_epochs())[ONE].unclean_at == epoch + 1, "a clean one leaves it"
+
+
+async def test_the_node_of_a_live_broker_is_made_again_at_the_version_it_had(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    term = await elected(other)
+    await registered(store, clean=False)
+    for _ in range(2):
+        await session_ends(cluster, store)
+        epoch = await registered(store)
+    was = (await other.broker_epochs())[ONE]
+    assert (was.broker_epoch, was.unclean_at) == (epoch, 0)
+    await removed_by_hand(cluster, NODE)
+    live = (await other.live_brokers())[ONE]
+    for _ in range(2):
+        await other.restore_broker_epoch(term, live, was)
+        assert (await other.broker_epochs())[ONE] == was
+
+
+async def test_the_node_of_a_broker_that_is_gone_is_not_made_again(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    term = await elected(other)
+    await registered(store)
+    was, live = (await other.broker_epochs())[ONE], (await other.live_brokers())[ONE]
+    await store.stop()
+    await removed_by_hand(cluster, NODE)
+    with pytest.raises(TidemarkError, match="meanwhile"):
+        await other.restore_broker_epoch(term, live, was)
+    assert ONE not in await other.broker_epochs()
+
+
+async def test_a_registration_over_a_node_that_cannot_be_read_trusts_nothing_of_before(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    await registered(store)
+    session = other._session
+    for broken in (b"", b"[]", codecs.encode({"unclean_at": "x"})):
+        await session.commit(lambda multi, broken=broken: multi.set_data(NODE, broken, -1))
+        await session_ends(cluster, store)
+        epoch = await registered(store)
+        record = (await other.broker_epochs())[ONE]
+        assert (record.broker_epoch, record.unclean_at, record.lost_at) == (epoch, epoch, epoch)
