@@ -58,6 +58,19 @@ def test_the_high_watermark_waits_for_the_leaders_own_flush(stage: Stage) -> Non
     assert stage.replies() == [(request, 0, None)]
 
 
+def test_the_follower_that_has_flushed_least_bounds_it_whoever_is_asked_last(stage: Stage) -> None:
+    stage.leads((1, 2, 3))
+    fetches(stage, 2, 0, flushed=0)
+    fetches(stage, 3, 0, flushed=0)
+    stage.write(batch(3))
+    flushed(stage, 3)
+    reports(stage, 3, 3, flushed=2)
+    reports(stage, 2, 3, flushed=1)
+    assert stage.high_watermark() == 1
+    reports(stage, 2, 3, flushed=3)
+    assert stage.high_watermark() == 2
+
+
 def test_without_group_commit_nobody_waits_for_a_flush() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
