@@ -134,17 +134,19 @@ class DeletedStaysDeleted(Invariant):
         before = self._before.get(key)
         if before is None:
             return
-        had = self._had[key]
-        keeps = False
+        had, behind = self._had[key], self._behind[key]
+        keeps = elsewhere = False
         for broker, machine in world.machines.items():
             log = machine.logs.get(partition)
             start = 0 if log is None else (log.start if broker in world.brokers else log.durable_start)
             if start >= before:
                 had.add(broker)
-                self._behind[key].discard(broker)
+                behind.discard(broker)
+                elsewhere = True
             in_sync = broker in found.state.isr_ids
-            keeps = keeps or (in_sync and (start >= before or broker not in had))
-        if not keeps and found.state.isr:
+            keeps = keeps or (in_sync and (start >= before or broker not in had | behind))
+        named = behind.issuperset(found.state.isr_ids)  # who was named never kept it; others that had it may lead again
+        if not keeps and found.state.isr and not (named and elsewhere):
             world.tell(f"every in-sync replica was killed before it wrote down that it starts at {before}")
             del self._before[key]
 
