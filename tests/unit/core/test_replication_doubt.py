@@ -1,0 +1,269 @@
+"""A follower that is told what is late, does not fit or is no answer: it cuts, appends and heals only by what is
+(rules E2-E4, L1, R6, T5)."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.core import effects as fx
+from tidemark.core import events as ev
+from tidemark.core.messages import Chunk, EpochQuery, FetchPosition, Refusal, ReplicaQuestion
+from tidemark.core.producer_state import ProducerStates
+from tidemark.model import ErrorCode, TidemarkError
+
+from tests.unit.core.stage import ID, P, Stage, batch, node
+
+CHANGES = (fx.AppendToLog, fx.TruncateLog, fx.ResetLog, fx.TrimLog)
+
+
+def fetching(**log: object) -> Stage:
+    """A follower with ten records that its leader has as well, and that fetches the next."""
+    stage = Stage().follows(end=10, epochs=[(4, 0)], **log)
+    stage.answered(4, 10)
+    assert [one.fetch_offset for one in stage.said().positions] == [10]
+    return stage
+
+
+def fetching_again() -> Stage:
+    """The same in the next epoch of the same lineage: all ten records are known to be committed."""
+    stage = fetching(high_watermark=10)
+    stage.command(node(2, 6, (1, 2)))
+    stage.answered(4, 10, current=6)
+    assert [one.fetch_offset for one in stage.said().positions] == [10]
+    return stage
+
+
+def nothing_changes(stage: Stage) -> bool:
+    return not any(stage.got(kind) for kind in CHANGES)
+
+
+def credited(stage: Stage) -> int:
+    said = stage.got(fx.SendToLeader)
+    return sum(credit.credit_bytes for effect in said for credit in effect.message.credits)
+
+
+# -- answers about epochs --------------------------------------------------------------------------------------
+
+
+def test_an_answer_about_epochs_that_was_meant_for_an_older_epoch_cuts_nothing() -> None:
+    stage = Stage().follows(end=10, epochs=[(4, 0)])
+    stage.answered(4, 3, current=4)
+    assert stage.out == []
+    stage.answered(4, 7, current=5)
+    assert stage.one(fx.TruncateLog).end_offset == 7
+
+
+def test_an_answer_about_epochs_that_nobody_waits_for_cuts_nothing() -> None:
+    stage = fetching()
+    stage.answered(4, 3)
+    assert stage.out == []
+
+
+def test_once_in_line_with_its_leader_a_cut_below_the_high_watermark_is_our_mistake_in_any_lineage() -> None:
+    stage = fetching(high_watermark=8)
+    stage.from_leader(refusals=[Refusal(P, ErrorCode.LOG_DIVERGED, "", 5, 0)])
+    stage.feed(ev.Tick(), after_ms=100)
+    with pytest.raises(AssertionError, match="below the high watermark"):
+        stage.answered(4, 5)
+
+
+def test_a_log_of_which_the_leader_has_nothing_is_dropped_and_begins_where_they_part() -> None:
+    stage = Stage()
+    stage.command(node(2, 5, (1, 2)))
+    stage.opened(10, (4, 6), start=6)
+    stage.feed(ev.LeaderConnected(2))
+    stage.answered(3, 2)
+    assert stage.one(fx.ResetLog).start_offset == 2
+    stage.truncated(2, start=2)
+    assert stage.said().positions == (FetchPosition(P, ID, 5, 2, -1, 0, log_start_offset=2),)
+
+
+def test_where_its_log_begins_it_may_be_cut_to_nothing() -> None:
+    stage = Stage()
+    stage.command(node(2, 5, (1, 2)))
+    stage.opened(10, (4, 6), start=6)
+    stage.feed(ev.LeaderConnected(2))
+    stage.answered(3, 6)
+    assert stage.one(fx.TruncateLog).end_offset == 6
+
+
+def test_a_stream_that_breaks_during_a_cut_is_asked_again_only_when_it_is_there_and_the_cut_is_done() -> None:
+    stage = Stage().follows(end=10, epochs=[(4, 0)])
+    stage.answered(4, 7)
+    stage.feed(ev.LeaderGone(2))
+    stage.truncated(7)
+    assert not stage.got(fx.SendToLeader)
+    stage.feed(ev.LeaderConnected(2))
+    assert stage.said().queries == (EpochQuery(P, ID, 5, 4),)
+    stage.answered(4, 7)
+    assert stage.said().positions == (FetchPosition(P, ID, 5, 7, 4, 0),)
+
+
+# -- chunks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize(
+    ("continues_from", "base", "records"),
+    [(12, 12, 1), (10, 8, 2), (10, 9, 2), (10, 9, 1)],
+    ids=["a gap", "below the log end", "across the log end", "up to the log end"],
+)
+def test_only_what_continues_the_log_where_it_ends_is_appended_compacted_or_not(
+    continues_from: int, base: int, records: int, *, compacted: bool
+) -> None:
+    stage = Stage()
+    stage.topic_configs = {"cleanup.policy": "compact"} if compacted else {}
+    stage.follows(end=10, epochs=[(4, 0)])
+    stage.answered(4, 10)
+    stage.chunk(continues_from, batch(records, offset=base, epoch=5))
+    assert nothing_changes(stage)
+    assert stage.one(fx.Observed).kind == "chunk_refused"
+    assert credited(stage) == 100
+
+
+@pytest.mark.parametrize(("base", "records", "fits"), [(65, 5, False), (65, 6, True), (70, 1, True)])
+def test_an_empty_log_takes_the_batch_that_spans_its_start_and_none_that_ends_there(
+    base: int, records: int, *, fits: bool
+) -> None:
+    stage = Stage().follows(end=5, epochs=[(3, 0)])
+    stage.answered(3, 5)
+    stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "", 5, 70)])
+    stage.truncated(70, start=70)
+    stage.chunk(70, batch(records, offset=base, epoch=5))
+    assert bool(stage.got(fx.AppendToLog)) == fits
+
+
+def test_what_was_sent_from_an_older_position_is_passed_over_and_fetching_goes_on() -> None:
+    stage = fetching()
+    stage.chunk(10, batch(2, offset=10, epoch=5))
+    stage.chunk(10, batch(2, offset=10, epoch=5))
+    assert nothing_changes(stage)
+    assert not stage.got(fx.Observed)
+    assert credited(stage) == 100
+    stage.chunk(12, batch(1, offset=12, epoch=5))
+    assert stage.one(fx.AppendToLog).base_offset == 12
+
+
+def test_the_credit_of_what_comes_too_late_for_its_epoch_is_given_back() -> None:
+    stage = fetching()
+    stage.command(node(2, 6, (1, 2)))
+    stage.chunk(10, batch(offset=10, epoch=5), epoch=5)
+    assert nothing_changes(stage)
+    assert credited(stage) == 100
+
+
+def test_the_credit_of_what_is_under_way_when_it_leaves_is_given_back_once() -> None:
+    stage = fetching()
+    stage.chunk(10, batch(offset=10, epoch=5))
+    stage.chunk(11, batch(offset=11, epoch=5))
+    stage.command(node(2, 6, (1, 2)))
+    assert credited(stage) == 200
+    stage.feed(ev.LogAppended(P, ID, 11))
+    stage.feed(ev.LogAppended(P, ID, 12))
+    assert credited(stage) == 0
+
+
+def test_the_credit_of_what_found_no_space_is_given_back_once() -> None:
+    stage = fetching()
+    stage.chunk(10, batch(offset=10, epoch=5))
+    stage.chunk(11, batch(offset=11, epoch=5))
+    stage.feed(ev.LogFull(P, ID, 10, ProducerStates(), TidemarkError(ErrorCode.DISK_FULL, "no space")))
+    assert credited(stage) == 200
+    stage.feed(ev.Tick(), after_ms=10_000)
+    stage.chunk(10, batch(offset=10, epoch=5))
+    stage.feed(ev.LogAppended(P, ID, 11))
+    assert credited(stage) == 100
+    stage.command(node(2, 6, (1, 2)))
+    assert credited(stage) == 0
+
+
+# -- the front, and healing ------------------------------------------------------------------------------------
+
+
+def test_the_front_stays_while_nothing_above_it_is_known_to_be_committed() -> None:
+    stage = fetching()
+    stage.from_leader(chunks=[chunk_with_start(5, high_watermark=0)])
+    assert nothing_changes(stage)
+    stage.from_leader(chunks=[chunk_with_start(5, high_watermark=3)])
+    assert stage.one(fx.TrimLog).start_offset == 3
+    stage.from_leader(chunks=[chunk_with_start(5, high_watermark=9)])
+    assert stage.one(fx.TrimLog).start_offset == 5
+
+
+def chunk_with_start(start: int, *, high_watermark: int) -> Chunk:
+    return Chunk(P, 5, 10, high_watermark, start, (), None)
+
+
+def test_a_damaged_replica_has_healed_only_when_it_holds_all_that_is_committed() -> None:
+    stage = Stage()
+    stage.command(node(2, 5, (2,)))
+    stage.opened(5, (4, 0), high_watermark=5, damaged="a hole")
+    stage.feed(ev.LeaderConnected(2))
+    stage.answered(4, 10)
+
+    def damaged() -> bool:
+        return stage.core.describe(ReplicaQuestion(P, ID, 5)).damaged
+
+    stage.chunk(5, high_watermark=0)
+    assert damaged(), "a leader that knows of nothing committed proves nothing"
+    stage.chunk(5, batch(2, offset=5, epoch=4), high_watermark=10)
+    stage.feed(ev.LogAppended(P, ID, 7))
+    assert damaged(), "three committed records are missing"
+    stage.chunk(7, batch(3, offset=7, epoch=4), high_watermark=10)
+    stage.feed(ev.LogAppended(P, ID, 10))
+    assert [one.kind for one in stage.got(fx.Observed)] == ["replica_healed"]
+    assert not damaged()
+
+
+# -- refusals --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "epoch", "start"),
+    [
+        (ErrorCode.OFFSET_OUT_OF_RANGE, 5, 70),
+        (ErrorCode.OFFSET_OUT_OF_RANGE, 5, 10),
+        (ErrorCode.OFFSET_OUT_OF_RANGE, 6, 3),
+        (ErrorCode.NOT_LEADER, 6, 70),
+        (ErrorCode.NOT_LEADER, 6, 10),
+        (ErrorCode.STORAGE_ERROR, 6, 10),
+    ],
+)
+def test_a_refusal_moves_the_front_only_in_this_epoch_and_because_the_log_ends_below_the_leaders(
+    code: ErrorCode, epoch: int, start: int
+) -> None:
+    stage = fetching_again()
+    stage.from_leader(refusals=[Refusal(P, code, "", epoch, start)])
+    assert nothing_changes(stage)
+    stage.feed(ev.Tick(), after_ms=100)
+    assert [one.fetch_offset for one in stage.said().positions] == [10], "it asks again"
+
+
+@pytest.mark.parametrize("start", [10, 70])
+def test_a_refusal_while_an_append_is_under_way_drops_nothing_and_is_looked_at_again_afterwards(start: int) -> None:
+    stage = fetching_again()
+    stage.chunk(10, batch(offset=10, epoch=6), epoch=6)
+    stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "", 6, start)])
+    assert nothing_changes(stage)
+    stage.feed(ev.LogAppended(P, ID, 11))
+    stage.feed(ev.Tick(), after_ms=100)
+    assert [one.fetch_offset for one in stage.said().positions] == [11]
+
+
+def test_nothing_is_appended_to_a_log_that_is_being_dropped() -> None:
+    stage = fetching()
+    stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "", 5, 70)])
+    assert stage.one(fx.ResetLog).start_offset == 70
+    stage.chunk(10, batch(offset=10, epoch=5))
+    assert nothing_changes(stage)
+    stage.truncated(70, start=70)
+    assert [one.fetch_offset for one in stage.said().positions] == [70]
+
+
+def test_only_a_log_that_diverged_is_reconciled_again() -> None:
+    stage = fetching()
+    stage.from_leader(refusals=[Refusal(P, ErrorCode.LOG_DIVERGED, "", 4, 0)])
+    stage.feed(ev.Tick(), after_ms=100)
+    assert stage.said().queries == ()
+    stage.from_leader(refusals=[Refusal(P, ErrorCode.LOG_DIVERGED, "", 5, 0)])
+    stage.feed(ev.Tick(), after_ms=100)
+    assert stage.said().queries == (EpochQuery(P, ID, 5, 4),)
