@@ -1,0 +1,189 @@
+"""When a follower counts as caught up, and for how long it may lag, as the leader sees it (rules R6, R7, R8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidemark.core import effects as fx
+from tidemark.core import events as ev
+from tidemark.core.messages import FollowerMessage, LeaderAndIsrCommand
+from tidemark.model import BrokerRegistration
+
+from tests.unit.core.stage import Stage, batch, node
+from tests.unit.core.test_group_commit import GROUP_COMMIT, fetches, flushed, reports
+
+LAG_MAX_MS = 10_000
+A_CHECK_MS = LAG_MAX_MS // 20 + 100
+
+
+def heartbeat(stage: Stage) -> None:
+    stage.from_follower(2, FollowerMessage())
+
+
+def leaves_within(stage: Stage, limit_ms: int, meanwhile: Callable[[], None] = lambda: None) -> int | None:
+    """How long it takes until follower 2 is taken out, None if it is not."""
+    began = stage.now
+    while stage.now - began < limit_ms:
+        meanwhile()
+        stage.disk_answers()
+        stage.feed(ev.Tick(), after_ms=100)
+        assert not stage.got(fx.GiveUpLeadership)
+        for write in stage.got(fx.WriteIsr):
+            assert write.state.isr_ids == (1,)
+            return stage.now - began
+    return None
+
+
+def idle(heartbeats_ms: int = 0) -> Stage:
+    """A leader and a follower that has everything, for so long."""
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    stage.write(acks=1)
+    stage.disk_answers()
+    stage.reports(2, 1)
+    assert leaves_within(stage, heartbeats_ms, lambda: heartbeat(stage)) is None
+    return stage
+
+
+def after_the_lag_time(took_ms: int | None) -> bool:
+    return took_ms is not None and LAG_MAX_MS < took_ms <= LAG_MAX_MS + A_CHECK_MS
+
+
+def test_a_follower_that_stops_where_an_idle_leader_goes_on_was_caught_up_until_its_last_heartbeat() -> None:
+    stage = idle(heartbeats_ms=30_000)
+    stage.write(acks=1)
+    assert after_the_lag_time(leaves_within(stage, 20_000))
+
+
+def test_a_follower_that_has_everything_and_falls_silent_leaves_though_nothing_is_written() -> None:
+    stage = idle(heartbeats_ms=3_000)
+    assert after_the_lag_time(leaves_within(stage, 20_000))
+
+
+def test_a_follower_whose_stream_breaks_was_caught_up_until_its_last_heartbeat() -> None:
+    stage = idle(heartbeats_ms=30_000)
+    stage.feed(ev.FollowerGone(2, 12))
+    assert after_the_lag_time(leaves_within(stage, 20_000))
+
+
+def test_a_follower_that_is_alive_but_gets_nothing_written_lags_however_often_the_leader_writes() -> None:
+    stage = idle()
+
+    def alive() -> None:
+        heartbeat(stage)
+        stage.write(acks=1)
+
+    assert after_the_lag_time(leaves_within(stage, 20_000, alive))
+
+
+def test_a_follower_is_caught_up_as_of_the_time_whose_log_end_it_has_reached() -> None:
+    """Always one message behind a leader that never rests, it is in sync; a second of it further behind is a second."""
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    end = 0
+
+    def follow() -> None:
+        nonlocal end
+        stage.write(acks=1)
+        stage.reports(2, end)
+        end += 1
+
+    assert leaves_within(stage, 30_000, follow) is None
+
+    def fall_behind() -> None:
+        stage.write(acks=1)
+        stage.reports(2, end)
+
+    assert after_the_lag_time(leaves_within(stage, 20_000, fall_behind))
+
+
+def test_a_follower_that_has_flushed_everything_or_goes_on_flushing_stays() -> None:
+    stage = Stage()
+    stage.topic_configs = GROUP_COMMIT
+    stage.leads((1, 2))
+    fetches(stage, 2, 0, flushed=0)
+    stage.write()
+    flushed(stage, 1)
+    stage.disk_answers()
+    reports(stage, 2, 1, flushed=1)
+    assert leaves_within(stage, 30_000, lambda: heartbeat(stage)) is None
+    end = 1
+
+    def always_one_behind() -> None:
+        nonlocal end
+        stage.write()
+        end += 1
+        flushed(stage, end)
+        reports(stage, 2, end, flushed=end - 1)
+
+    assert leaves_within(stage, 30_000, always_one_behind) is None
+    assert after_the_lag_time(leaves_within(stage, 20_000, lambda: reports(stage, 2, end, flushed=end - 1)))
+
+
+# -- joining ---------------------------------------------------------------------------------------------------
+
+
+def outside(**topic_configs: str) -> Stage:
+    """A leader alone in sync that is not to take in broker 2, though it has everything."""
+    stage = Stage()
+    stage.topic_configs = {key.replace("_", "."): value for key, value in topic_configs.items()}
+    stage.command(node(1, 5, (1,)), suspected=(2,))
+    stage.opened()
+    fetches(stage, 2, 0, flushed=0)
+    stage.write()
+    flushed(stage, 1)
+    stage.disk_answers()
+    reports(stage, 2, 1, flushed=1)
+    assert not stage.got(fx.WriteIsr)
+    return stage
+
+
+def is_trusted_again(stage: Stage) -> None:
+    stage.command(node(1, 5, (1,)), version=1)
+
+
+def test_a_replica_that_keeps_up_below_the_high_watermark_joins_only_when_it_has_reached_that() -> None:
+    stage = Stage().leads((1,))
+    stage.write(batch(5))
+    stage.fetches(2, 0)
+    stage.disk_answers()
+    stage.write(batch(3))
+    stage.reports(2, 5)
+    assert stage.high_watermark() == 8
+    assert not stage.got(fx.WriteIsr), "caught up with what was the log end, it lacks what is committed since"
+    stage.reports(2, 8)
+    assert stage.one(fx.WriteIsr).joining == {2: 12}
+
+
+def test_a_replica_that_is_silent_when_its_suspicion_ends_joins_once_it_says_something() -> None:
+    stage = outside()
+    assert leaves_within(stage, LAG_MAX_MS + 1_000) is None
+    is_trusted_again(stage)
+    assert not stage.got(fx.WriteIsr)
+    heartbeat(stage)
+    for _ in range(A_CHECK_MS // 100):
+        if not stage.got(fx.WriteIsr):
+            stage.feed(ev.Tick(), after_ms=100)
+    assert stage.one(fx.WriteIsr).joining == {2: 12}
+
+
+def test_a_stream_of_an_earlier_registration_lets_nobody_join() -> None:
+    stage = outside()
+    anew = BrokerRegistration(2, "host2", 9192, broker_epoch=20)
+    stage.feed(ev.LeaderAndIsrArrived(1, LeaderAndIsrCommand(9, 1, 11, (), (anew,), frozenset({2}))))
+    is_trusted_again(stage)
+    assert not stage.got(fx.WriteIsr)
+
+
+def test_a_replica_whose_flushes_hang_does_not_join_though_all_that_is_committed_is_on_its_disk() -> None:
+    stage = outside(flush_policy="group-commit")
+    stage.write()
+    stage.disk_answers()
+    assert stage.high_watermark() == 1
+    assert leaves_within(stage, LAG_MAX_MS // 3, lambda: reports(stage, 2, 2, flushed=1)) is None
+    stage.now += LAG_MAX_MS
+    reports(stage, 2, 2, flushed=1)
+    is_trusted_again(stage)
+    assert not stage.got(fx.WriteIsr)
+    reports(stage, 2, 2, flushed=2)
+    assert stage.one(fx.WriteIsr).joining == {2: 12}
