@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidemark.core.election import BrokerFacts, Decision, PartitionFacts, decide, elect_uncleanly
+from tidemark.core.election import BrokerFacts, Decision, PartitionFacts, decide, elect_uncleanly, settle
 from tidemark.model import NO_LEADER, BrokerEpoch, BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch
 
 EVERYBODY = (0, 1, 2)
@@ -345,6 +345,83 @@ def test_a_damaged_replica_leaves_isr_and_elr() -> None:
     partition.facts = replace(partition.facts, damaged=frozenset({entry(0)}))
     partition.sees(brokers(0, 1))
     assert (partition.state.leader, partition.state.isr_ids, partition.state.elr) == (1, (1,), ())
+
+
+# -- what a lowered m, a flush, a broken directory and a move change -----------------------------------------------
+
+
+def test_a_lowered_m_empties_the_elr_in_the_same_write_if_there_is_a_leader_and_else_leaves_it() -> None:
+    few = healthy(min_isr=3)
+    few.sees(brokers(0))
+    assert few.elr_ids == {1, 2}
+    decision = decide(replace(few.facts, min_isr=2), brokers(0))
+    assert decision is not None
+    assert (decision.state.min_isr, decision.state.elr) == (2, ()), "though fewer than m are in sync"
+    few.sees(brokers())
+    assert few.elr_ids == {0, 1, 2}
+    decision = decide(replace(few.facts, min_isr=2), brokers())
+    assert decision is not None
+    assert {one.broker_id for one in decision.state.elr} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_what_was_flushed_is_lost_only_with_its_directory(flushed: bool) -> None:
+    """After a registration that was unclean and missed no directory, what group-commit promised is good (rule T1)."""
+    partition = healthy()
+    decision = decide(replace(partition.facts, flushed=flushed), brokers(0, 1, 2, unclean={1: 1}))
+    assert (decision is None) == flushed
+    lost = replace(brokers(0, 1, 2), lost_at={BrokerId(1): BrokerEpoch(1)})
+    decision = decide(replace(partition.facts, flushed=True), lost)
+    assert decision is not None
+    assert decision.state.isr_ids == (0, 2)
+
+
+def test_with_m_of_one_a_suspected_leader_leaves_one_other_behind() -> None:
+    partition = healthy(0, 1, min_isr=1)
+    partition.sees(brokers(0, 1, suspected=[0]))
+    assert (partition.state.leader, partition.state.isr_ids) == (1, (1,))
+
+
+def test_when_all_are_suspected_the_leader_stays_whoever_it_is() -> None:
+    partition = healthy()
+    partition.sees(brokers(1, 2))
+    partition.leader_writes(*(entry(one) for one in EVERYBODY))
+    assert partition.state.leader == 1
+    assert partition.sees(brokers(0, 1, 2, suspected=[0, 1, 2])) is None
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_single_replica_is_not_elected_while_another_one_is_eligible_unless_that_is_allowed(allowed: bool) -> None:
+    state = LeaderAndIsr(NO_LEADER, LeaderEpoch(4), (), (entry(0),), min_isr=1)
+    decision = decide(PartitionFacts((BrokerId(1),), 1, state, allowed), brokers(1))
+    assert (decision is not None) == allowed
+    assert decision is None or (decision.unclean and decision.state.leader == 1)
+
+
+def test_a_single_replica_that_cannot_open_its_log_is_not_elected() -> None:
+    partition = healthy(0, min_isr=1)
+    partition.facts = replace(partition.facts, offline=frozenset({BrokerId(0)}), unclean_allowed=True)
+    partition.sees(brokers(0))
+    assert partition.state.leader == NO_LEADER
+
+
+def test_a_move_settles_with_those_of_its_target_that_are_in_sync_and_keeps_a_leader_among_them() -> None:
+    state = LeaderAndIsr(BrokerId(1), LeaderEpoch(4), (entry(0), entry(1)), (entry(2), entry(3)), min_isr=3)
+    facts = PartitionFacts(EVERYBODY, 3, state)
+
+    def settled(*target: int, fences: bool = False) -> tuple[int, int, tuple[int, ...], list[int]] | None:
+        decision = settle(facts, brokers(*EVERYBODY), target, 2, fences=fences)
+        if decision is None:
+            return None
+        new = decision.state
+        assert new.min_isr == 2
+        return new.leader, new.leader_epoch, new.isr_ids, [one.broker_id for one in new.elr]
+
+    assert settled(0, 1) == (1, 4, (0, 1), [])
+    assert settled(0, 1, fences=True) == (1, 5, (0, 1), [])
+    assert settled(1, 2) == (1, 4, (1,), [2]), "who is eligible and goes is eligible no longer"
+    assert settled(0, 2) == (0, 5, (0,), [2])
+    assert settled(2) is None, "nobody of the target is in sync"
 
 
 _IDS = st.integers(0, 3)
