@@ -99,6 +99,35 @@ def test_sequences_wrap_around() -> None:
     assert spanning.check(envelope(2)) is None
 
 
+@pytest.mark.parametrize("shift", [0, 4, 8, SEQUENCE_SPACE - 100])
+def test_what_is_behind_and_what_is_ahead_is_told_apart_wherever_sequences_wrap_around(shift: int) -> None:
+    """Eight batches of two up to sequence 15 or, shifted, around the end of the space; five are remembered."""
+
+    def at(sequence: int) -> int:
+        return (sequence - shift) % SEQUENCE_SPACE
+
+    states = ProducerStates()
+    for n in range(8):
+        states.observe(envelope(at(2 * n), records=2, offset=2 * n))
+    assert states.check(envelope(at(16), records=2)) is None
+    assert states.check(envelope(at(6), records=2)) is not None
+    written = [refusal(states, envelope(at(sequence), records=2)) for sequence in (4, 0, 16 - SEQUENCE_SPACE // 2)]
+    assert set(written) == {ErrorCode.DUPLICATE_SEQUENCE}
+    others = [refusal(states, envelope(at(sequence), records=2)) for sequence in (17, 7, 16 + SEQUENCE_SPACE // 2 - 1)]
+    assert set(others) == {ErrorCode.OUT_OF_ORDER_SEQUENCE}
+
+
+def test_only_the_very_batch_is_a_duplicate_not_one_that_ends_or_begins_with_it() -> None:
+    states = observed(envelope(0, records=2), envelope(2, records=3, offset=2), envelope(5, offset=5))
+    for sequence, records in ((3, 2), (2, 2), (1, 4)):
+        assert refusal(states, envelope(sequence, records=records)) is ErrorCode.OUT_OF_ORDER_SEQUENCE
+
+
+def test_producer_zero_is_a_producer_like_any_other() -> None:
+    states = observed(envelope(0, producer_id=0))
+    assert states.check(envelope(0, producer_id=0)) is not None
+
+
 def test_batches_without_a_sequence_are_passed_over() -> None:
     states = observed(envelope(-1), envelope(0, producer_id=-1))
     assert not states.entries
@@ -111,6 +140,23 @@ def test_replaying_a_log_over_a_snapshot_changes_nothing() -> None:
     for one in batches:
         replayed.observe(one)
     assert replayed == states
+    assert replayed != observed(*batches[:-1])
+    replayed.observe(batches[-1])
+    replayed.observe(batches[-2])
+    assert replayed.entries == states.entries
+    newer = observed(envelope(0, producer_epoch=1), envelope(1, offset=9, producer_epoch=1))
+    before = dict(newer.entries)
+    newer.observe(envelope(2, offset=10, producer_epoch=0))
+    assert newer.entries == before, "an older epoch of its producer changes nothing"
+
+
+def test_a_producers_time_is_that_of_its_latest_record_not_of_its_last_batch() -> None:
+    states = observed(envelope(0), envelope(1, offset=1))
+    earlier = envelope(2, offset=2)._replace(max_timestamp_us=0)
+    states.observe(earlier)
+    entry = states.entry(7)
+    assert entry is not None
+    assert entry.last_timestamp_us == 1
 
 
 def test_a_copy_is_independent_and_an_entry_can_be_put_back() -> None:
@@ -122,6 +168,8 @@ def test_a_copy_is_independent_and_an_entry_can_be_put_back() -> None:
     twin.restore(7, before)
     twin.restore(8, None)
     assert twin == states
+    twin.restore(7, None)
+    assert twin.entries == {}
 
 
 # -- expiration ------------------------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.envelope import Batch
 
-from tests.unit.core.stage import ID, P, Stage, batch
+from tests.unit.core.stage import ID, P, Stage, batch, node
 from tests.unit.core.test_replication_leader import numbered
 
 
@@ -74,3 +76,63 @@ def test_after_a_full_disk_each_append_answers_its_own_request() -> None:
     request = stage.produce(acks=1)
     stage.appended(1)
     assert stage.replies() == [(request, 0, None)]
+
+
+# -- producers, after a failover and a cut -------------------------------------------------------------------------
+
+
+def follower_of_a_producer(batches: int) -> Stage:
+    """It has so many batches of a producer, one record each, of which it knows nothing to be committed."""
+    stage = Stage().follows()
+    stage.chunk(0, *(numbered_at(offset) for offset in range(batches)))
+    stage.feed(ev.LogAppended(P, ID, batches))
+    return stage
+
+
+def numbered_at(offset: int) -> Batch:
+    return batch(offset=offset, epoch=5, sequence=offset, producer_id=7)
+
+
+def test_a_follower_that_becomes_leader_knows_what_a_producer_sends_again() -> None:
+    stage = follower_of_a_producer(3)
+    stage.command(node(1, 6, (1,)))
+    request = stage.produce(numbered(2))
+    assert not stage.got(fx.AppendToLog)
+    assert stage.replies() == [(request, 2, None)]
+    stage.produce(numbered(3))
+    assert stage.got(fx.AppendToLog)
+
+
+def test_a_producer_whose_last_batches_were_cut_off_may_send_them_again() -> None:
+    stage = follower_of_a_producer(3)
+    stage.command(node(2, 6, (1, 2)))
+    stage.answered(5, 1, current=6)
+    left = ProducerStates()
+    left.observe(numbered_at(0).envelope)
+    stage.feed(ev.LogTruncated(P, ID, 0, 1, left))
+    stage.command(node(1, 7, (1,)))
+    stage.produce(numbered(1))
+    assert stage.one(fx.AppendToLog).base_offset == 1
+
+
+def test_what_an_earlier_leader_took_is_no_batch_in_flight_here() -> None:
+    """Five of one producer are not known to be committed yet: they were the last leader's to limit (rule P1)."""
+    stage = follower_of_a_producer(5)
+    stage.command(node(1, 6, (1, 2)))
+    assert stage.high_watermark() == 0
+    stage.produce(numbered(5))
+    assert stage.one(fx.AppendToLog).base_offset == 5
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_one_idempotent_batch_among_others_asks_for_acks_all(acks: int) -> None:
+    stage = Stage().leads((1,))
+    stage.produce(batch(), numbered(0), acks=acks)
+    assert [code for _, _, code in stage.replies()] == [ErrorCode.INVALID_ACKS]
+    assert not stage.got(fx.AppendToLog)
+
+
+def test_a_request_without_a_batch_is_refused() -> None:
+    stage = Stage().leads((1,))
+    stage.feed(ev.ProduceArrived(1, P, "", -1, -1, ()))
+    assert stage.replies() == [(1, -1, ErrorCode.INVALID_REQUEST)]
