@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tidemark.model import NO_LEADER, ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition, VersionedState
@@ -61,15 +61,15 @@ async def _read_missing(
 ) -> dict[TopicPartition, VersionedState]:
     """A new partition has no nodes at all: its state and the node above it are made in one multi. Where only the state
     is missing somebody has deleted it, and the replicas are as much somebody's as before; where both are, they may
-    have been deleted (`_topics_with_deleted`), and only brokers know."""
+    have been deleted (`_with_deleted`), and only brokers know."""
     found: dict[TopicPartition, VersionedState] = {}
-    doubtful = await _topics_with_deleted(session, partitions)
     for start in range(0, len(partitions), _LEADER_READS_MAX):
         some = partitions[start : start + _LEADER_READS_MAX]
-        both = await session.read_many(
-            [path for partition in some for path in (paths.partition(partition), paths.state(partition))]
-        )
-        for partition, above, node in zip(some, both[::2], both[1::2], strict=True):
+        both = [path for partition in some for path in (paths.partition(partition), paths.state(partition))]
+        topics = sorted({partition.topic for partition in some})
+        nodes = await session.read_many([*both, *_of_topics(topics)])
+        doubtful = _with_deleted(topics, nodes[len(both) :])
+        for partition, above, node in zip(some, nodes[: len(both) : 2], nodes[1 : len(both) : 2], strict=True):
             state = None if node is None else _understood(partition, node, unreadable)
             if state is not None:
                 found[partition] = state
@@ -84,17 +84,22 @@ async def _read_missing(
     return found
 
 
-async def _topics_with_deleted(session: Session, partitions: Iterable[TopicPartition]) -> set[str]:
+def _of_topics(topics: Sequence[str]) -> list[str]:
+    return [path for topic in topics for path in (paths.topic(topic), paths.topic_config(topic))]
+
+
+def _with_deleted(topics: Sequence[str], nodes: Sequence[NodeRead | None]) -> set[str]:
     """Topics below which nodes of partitions have been deleted, when partitions were removed or by hand, or that were
     put back by hand themselves: what has no nodes there need not be new.
 
     A node's cversion counts children made and deleted; a topic and its config are made in one multi.
+
+    Args:
+        nodes: those of `_of_topics`.
     """
-    names = sorted({partition.topic for partition in partitions})
-    nodes = await session.read_many([path for name in names for path in (paths.topic(name), paths.topic_config(name))])
     return {
-        name
-        for name, node, config in zip(names, nodes[::2], nodes[1::2], strict=True)
+        topic
+        for topic, node, config in zip(topics, nodes[::2], nodes[1::2], strict=True)
         if node is not None
         and (config is None or config[1].czxid != node[1].czxid or node[1].cversion != node[1].numChildren)
     }
@@ -135,7 +140,8 @@ async def write_of_controller(
 
     A state with a leader is not made where nobody knows whether the partition is new: that is a conflict.
     """
-    doubtful = await _topics_with_deleted(session, [one.partition for one in writes if _claims_to_be_first(one)])
+    first = sorted({write.partition.topic for write in writes if _claims_to_be_first(write)})
+    doubtful = _with_deleted(first, await session.read_many(_of_topics(first))) if first else set()
     kept = await requested_elections.keep(session, [write.report for write in writes if write.report is not None])
     items = [
         (index, [*_operations(write), *_epoch_checks(write), *kept.get(write.partition, ())])
