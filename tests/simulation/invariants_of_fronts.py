@@ -108,7 +108,7 @@ class StartReleased(Invariant):
 
 class DeletedStaysDeleted(Invariant):
     """What was acknowledged as deleted is read again only where a replica leads that the acknowledgement named as
-    behind, or once every in-sync replica was killed before a checkpoint."""
+    behind, or once all in-sync replicas were killed and one leads that had made no checkpoint since."""
 
     name = "DELETED"
 
@@ -116,6 +116,8 @@ class DeletedStaysDeleted(Invariant):
         self._before: dict[tuple[TopicPartition, int], int] = {}
         self._had: dict[tuple[TopicPartition, int], set[BrokerId]] = {}
         self._behind: dict[tuple[TopicPartition, int], set[BrokerId]] = {}
+        self._lived: dict[tuple[TopicPartition, int], set[BrokerId]] = {}
+        """Who has had it, and was not killed since."""
 
     def on_deleted(
         self, world: World, process: BrokerNode, partition: TopicPartition, before_offset: int, behind: Set[BrokerId]
@@ -124,7 +126,9 @@ class DeletedStaysDeleted(Invariant):
         assert leader is not None, "who answers leads"
         key = (partition, leader.state.lineage)
         if before_offset > self._before.get(key, 0):
-            self._before[key], self._had[key], self._behind[key] = before_offset, set(), set(behind)
+            self._before[key], self._behind[key] = before_offset, set(behind)
+            # Its disk may be slow: it goes by what it has in mind, until it is killed.
+            self._had[key], self._lived[key] = {process.broker_id}, {process.broker_id}
 
     def check(self, world: World, partition: TopicPartition) -> None:
         found = world.state(partition) if self._before else None
@@ -134,21 +138,26 @@ class DeletedStaysDeleted(Invariant):
         before = self._before.get(key)
         if before is None:
             return
-        had, behind = self._had[key], self._behind[key]
-        keeps = elsewhere = False
-        for broker, machine in world.machines.items():
-            log = machine.logs.get(partition)
-            start = 0 if log is None else (log.start if broker in world.brokers else log.durable_start)
-            if start >= before:
-                had.add(broker)
-                behind.discard(broker)
-                elsewhere = True
-            in_sync = broker in found.state.isr_ids
-            keeps = keeps or (in_sync and (start >= before or broker not in had | behind))
-        named = behind.issuperset(found.state.isr_ids)  # who was named never kept it; others that had it may lead again
-        if not keeps and found.state.isr and not (named and elsewhere):
+        had, behind, lived = self._had[key], self._behind[key], self._lived[key]
+        in_sync = set(found.state.isr_ids)
+        keep = {broker for broker in world.machines if self._start(world, partition, broker) >= before}
+        lived |= keep - had
+        lived.intersection_update(world.brokers)
+        had |= keep
+        behind -= keep
+        named = bool(keep) and behind >= in_sync  # who was named never kept it; others that had it may lead again
+        nobody_keeps = bool(in_sync) and not in_sync & keep and in_sync <= had | behind and not named
+        leader_forgot = found.state.leader in had - keep and not in_sync & lived
+        if nobody_keeps or leader_forgot:
             world.tell(f"every in-sync replica was killed before it wrote down that it starts at {before}")
             del self._before[key]
+
+    @staticmethod
+    def _start(world: World, partition: TopicPartition, broker: BrokerId) -> int:
+        log = world.machines[broker].logs.get(partition)
+        if log is None:
+            return 0
+        return log.start if broker in world.brokers else log.durable_start
 
     def on_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
         leader = process.leading(partition)

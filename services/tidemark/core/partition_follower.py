@@ -303,6 +303,7 @@ class PartitionFollower:
             self._ctx.replicated_bytes_in += self._chunk_bytes[-1]
             if self._added:
                 self._ctx.added_bytes_in += self._chunk_bytes[-1]
+            self._let_go()  # at once: consumers may ask here from now on
             log.append_as_follower(chunk.batches)
         else:
             self._advance_high_watermark()
@@ -373,14 +374,14 @@ class PartitionFollower:
         if moved and log.damaged is not None and log.log_end_offset >= self._leader_high_watermark:
             self._ctx.observe("replica_healed", log.partition, was=log.damaged)
             log.damaged = None
-        if self._leader_log_start > log.log_start_offset < log.high_watermark:
-            self._trim()
+        self._let_go()
 
-    def _trim(self) -> None:
+    def _let_go(self) -> None:
         """The front goes as it went at the leader, but not past what is known here to be committed (rule L1)."""
         log = self.log
-        log.trim(min(self._leader_log_start, log.high_watermark))
-        self.report()
+        if self._leader_log_start > log.log_start_offset < log.high_watermark:
+            log.trim(min(self._leader_log_start, log.high_watermark))
+            self.report()
 
     # -- refusals ----------------------------------------------------------------------------------------------
 

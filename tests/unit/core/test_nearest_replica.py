@@ -239,6 +239,18 @@ def test_an_offset_below_a_followers_log_start_is_for_the_leader_to_judge() -> N
     assert follower.asked(5).log_start_offset == 5
 
 
+def test_what_was_deleted_is_not_given_while_the_first_records_of_the_leader_that_says_so_are_written() -> None:
+    """A follower that was killed before it wrote down its new start comes back with the old one."""
+    follower = Follower(own=9)
+    follower.command(node(3, 6, (1, 3)))
+    follower.feed(ev.LeaderConnected(3))
+    ended, chunk = EpochEnd(P, 6, 3, 10), Chunk(P, 6, 10, 10, 5, (batch(1, offset=10, epoch=6),))
+    follower.feed(ev.LeaderMessageArrived(3, LeaderMessage((ended,), (), (), 50_000 + follower.now)))
+    follower.feed(ev.LeaderMessageArrived(3, LeaderMessage((), (chunk,), (), 50_000 + follower.now)))
+    assert follower.refuses(4, epoch=6) is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert follower.asked(5, epoch=6).log_start_offset == 5
+
+
 def test_a_consumer_whose_log_has_left_the_leaders_is_told_so_by_a_follower_too() -> None:
     follower = Follower()
     assert follower.refuses(8, last_epoch=4) is ErrorCode.LOG_TRUNCATED
