@@ -13,7 +13,7 @@ from tidemark.errors import TidemarkError as TidemarkError
 from tidemark.errors import unknown_topic as unknown_topic
 
 BrokerId = NewType("BrokerId", int)
-"""Id of a broker, >= 0; also the id of its replicas (seed 001: at most one replica a broker)."""
+"""Id of a broker, >= 0; also the id of its replicas (a broker has at most one replica of a partition)."""
 
 Offset = NewType("Offset", int)
 """Position of a record in a partition. End offsets (LEO, HW) are exclusive, start offsets inclusive."""
@@ -227,7 +227,7 @@ class ElectionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One entry of /admin/reassign_partitions (seed 002, rule M1): a partition and the replicas it shall have.
+    """One entry of /admin/reassign_partitions (rule M1): a partition and the replicas it shall have.
 
     Attributes:
         replicas: the target (RAR), the preferred leader first; what is asked for even where `cancel` is set.

@@ -291,7 +291,7 @@ class MetadataStore(Protocol):
         Raises CONTROLLER_NOT_ACTIVE, or COORDINATION_UNAVAILABLE where the broker is gone meanwhile.
         """
 
-    # brokers that are removed (seed 000)
+    # brokers that are removed
     async def draining_brokers(self) -> frozenset[BrokerId]:
         """Those on which nothing new is placed: /admin/draining_brokers."""
 
@@ -379,7 +379,7 @@ class MetadataStore(Protocol):
     ) -> Mapping[TopicPartition, Sequence[UncleanElection]]:
         """The loss reports kept of each partition that has any (None: of all), the oldest first."""
 
-    # moves of replicas (seed 002, rule M1)
+    # moves of replicas (rule M1)
     async def submit_moves(self, moves: Sequence[Move]) -> None:
         """Add these to /admin/reassign_partitions, making it where there is none; all or none.
 
@@ -401,7 +401,7 @@ class MetadataStore(Protocol):
         """Write the topic node if it still is at `topic.version`; the new one has its zxid and version, None: it is
         at another version. Raises CONTROLLER_NOT_ACTIVE."""
 
-    # partitions added and removed (seed 001 H, rule C7)
+    # partitions added and removed (rule C7)
     async def request_partitions(self, added: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
         """Create nodes below /admin/partitions_add, all or none; the same again is fine; raises UNKNOWN_TOPIC, and
         INVALID_REQUEST where another request for one of them is there."""

@@ -63,7 +63,7 @@ def topic() -> str:
     return f"topic-{uuid.uuid4().hex[:12]}"
 
 
-def test_describe_prints_what_the_seed_shows(cluster: LocalCluster, topic: str) -> None:
+def test_describe_prints_the_lines_of_kafkas_tools(cluster: LocalCluster, topic: str) -> None:
     flags = ("--partitions", "6", "--replication-factor", "3", "--config", "min.insync.replicas=2")
     assert succeeds(cluster, "topic", "create", topic, *flags, fresh=True) == (
         f"created topic {topic}: 6 partitions, replication factor 3\n"

@@ -1,4 +1,4 @@
-"""Log directories in moves, among real processes and by the command as a shell meets it (seed 002 4.1, 4.3; M1, M3)."""
+"""Log directories in moves, among real processes and by the command as a shell meets it (rules M1, M3)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def other(admin: AdminClient, broker: int, partition: TopicPartition) -> str:
 
 
 def moved(topic: str, index: int, replicas: list[int], log_dirs: list[str]) -> dict[str, Any]:
-    """The JSON of seed 002 for one partition."""
+    """The JSON of a move of one partition."""
     entry = {"topic": topic, "partition": index, "replicas": replicas, "log_dirs": log_dirs}
     return {"version": 1, "partitions": [entry]}
 
@@ -147,7 +147,7 @@ def test_an_entry_written_by_hand_is_carried_out_and_what_cannot_be_is_said(
     assert f"broker {targets[1]} cannot hold it" in refusals[0]["error"]["message"]
 
 
-def test_the_example_of_seed_002_with_named_directories(
+def test_a_file_with_named_directories(
     cluster: LocalCluster, admin: AdminClient, zookeeper: KazooClient, tmp_path: Path
 ) -> None:
     """Both replicas stay on their brokers and go into the other directory there."""

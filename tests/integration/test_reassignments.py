@@ -1,4 +1,4 @@
-"""Moves of replicas among real processes, by the command as a shell meets it; seed 002's example to the letter."""
+"""Moves of replicas among real processes, by the command as a shell meets it, to the letter."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.integration.waiting import wait_for
 SETTINGS = {kind: {"zookeeper.session.timeout.ms": "3000"} for kind in ("broker", "controller")}
 
 AS_PRINTED = [[0, 1], [2, 0], [1, 2]]
-"""The assignment that seed 002 begins with."""
+"""The assignment that the example begins with."""
 
-THE_SEEDS_FILE = """
+EXAMPLE_FILE = """
 {
 "version": 1,
 "partitions": [
@@ -77,7 +77,7 @@ def zookeeper(four: LocalCluster) -> Iterator[KazooClient]:
 
 
 def document(topic: str, *replicas: list[int] | None) -> dict[str, Any]:
-    """The JSON of seed 002 for partitions 0, 1, ... of a topic; None leaves one out."""
+    """The JSON of a move for partitions 0, 1, ... of a topic; None leaves one out."""
     return {
         "version": 1,
         "partitions": [
@@ -103,7 +103,7 @@ def node(zookeeper: KazooClient, path: str) -> Any:
     return json.loads(zookeeper.get(path)[0])
 
 
-def test_the_example_of_seed_002_to_the_letter(
+def test_a_move_is_described_begun_verified_and_printed_to_the_letter(
     four: LocalCluster, admin: AdminClient, zookeeper: KazooClient, tmp_path: Path
 ) -> None:
     admin.create_topic("test", partitions=3, replication_factor=2, configs={"min.insync.replicas": "1"})
@@ -123,7 +123,7 @@ def test_the_example_of_seed_002_to_the_letter(
     assert node(zookeeper, "/brokers/topics/test")["partitions"] == {"0": [0, 1], "1": [2, 0], "2": [1, 2]}
 
     before = node(zookeeper, "/brokers/topics/test/2/leaderAndISR")
-    ended = tidemark(four, "reassign", "execute", file_of(tmp_path, THE_SEEDS_FILE))
+    ended = tidemark(four, "reassign", "execute", file_of(tmp_path, EXAMPLE_FILE))
     assert (ended.status, ended.error) == (0, ""), ended
     assert "test:2 is on 2,1\n1 move done\n" in ended.out
     kept = ended.out[ended.out.index("{") : ended.out.index("}\n", ended.out.index("]\n")) + 1]
@@ -136,7 +136,7 @@ def test_the_example_of_seed_002_to_the_letter(
     assert zookeeper.exists("/admin/reassign_partitions") is None
     after = node(zookeeper, "/brokers/topics/test/2/leaderAndISR")
     assert (after["leader"], sorted(after["isr"])) == (1, sorted(before["isr"])), "step 7: a healthy leader stays"
-    verified = tidemark(four, "reassign", "verify", file_of(tmp_path, THE_SEEDS_FILE), "-o", "json")
+    verified = tidemark(four, "reassign", "verify", file_of(tmp_path, EXAMPLE_FILE), "-o", "json")
     assert (verified.status, [one["state"] for one in json.loads(verified.out)]) == (0, ["done"])
     with Consumer(four.bootstrap) as consumer:
         consumer.assign("test", [2])

@@ -115,7 +115,7 @@ UNANSWERED = replace(
 
 
 def truncates_to_the_high_watermark(monkeypatch: Any) -> None:
-    """Seed 003's first protocol: cut at the own high watermark instead of by epochs."""
+    """The protocol before KIP-101: cut at the own high watermark instead of by epochs."""
 
     def on_epoch_end(self: PartitionFollower, answer: EpochEnd) -> None:
         self.ask_again = False

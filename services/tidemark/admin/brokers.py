@@ -1,4 +1,4 @@
-"""Brokers added to the cluster, drained and removed from it (seed 000), and whether one can be restarted.
+"""Brokers added to the cluster, drained and removed from it, and whether one can be restarted.
 
 Draining is level-triggered: each round looks at what still is on the brokers, asks for the moves that are missing, and
 goes on until nothing is. So a call that was cut off is taken up by the same call, or by another admin service.

@@ -1,6 +1,6 @@
 """Creates, deletes and describes topics through the metadata store, and watches what the controller makes of it.
 
-Admin writes the topic node; the controller initialises leaders and carries out deletions (rule C4, seed 001).
+Admin writes the topic node; the controller initialises leaders and carries out deletions (rule C4).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replicas move from one log directory of this broker to another (seed 002, section 4.3; rule M3).
+"""Replicas move from one log directory of this broker to another (rule M3).
 
 What is wanted is remembered by partition: of a replica that is not there yet until it is made, in the directory wanted;
 of one that lies elsewhere until it has moved. A copy that the last process left says what was wanted of it.

@@ -1,4 +1,4 @@
-"""`tidemark cluster create|add-brokers|remove-brokers`: which brokers there are (seed 000)."""
+"""`tidemark cluster create|add-brokers|remove-brokers`: which brokers there are."""
 
 from __future__ import annotations
 

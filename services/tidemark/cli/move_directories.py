@@ -1,4 +1,4 @@
-"""Log directories that the moves of a file name, for `tidemark reassign` (seed 002 4.1, rule M3)."""
+"""Log directories that the moves of a file name, for `tidemark reassign` (rule M3)."""
 
 from __future__ import annotations
 

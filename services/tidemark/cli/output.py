@@ -60,7 +60,7 @@ def print_warning(sentence: str) -> None:
 
 
 def describe_topic(topic: TopicView) -> list[str]:
-    """A topic in the lines that seed 002 shows."""
+    """A topic in the lines that Kafka's tools show: one of it, one of each partition."""
     configs = ",".join(f"{name}={value}" for name, value in sorted(topic.configs.items()))
     lines = [
         f"Topic:{topic.topic} PartitionCount:{len(topic.partitions)} "

@@ -1,4 +1,4 @@
-"""`tidemark reassign ...`: move replicas between brokers (seed 002)."""
+"""`tidemark reassign ...`: move replicas between brokers (rule M1)."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def _lead(
 def even_heirs(layout: ReplicaLayout) -> None:
     """Of lists that change anyway, the followers are put in such order that those who come after a leader take turns.
 
-    Who comes first leads if the leader fails (seed 000). Copies nothing, and changes no other list.
+    Who comes first leads if the leader fails. Copies nothing, and changes no other list.
     """
     heirs = Counter((replicas[0], replicas[1]) for replicas in layout.replicas if len(replicas) > 1)
     open_lists = [

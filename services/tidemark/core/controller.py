@@ -1,4 +1,4 @@
-"""The active controller as a state machine (rules C1-C7, Z2, E5; seed 001): one queue, one writer.
+"""The active controller as a state machine (rules C1-C7, Z2, E5): one queue, one writer.
 
 Level-triggered: whatever happens updates what is known and marks the partitions it touches; `decide` then compares
 each of them with what should be. At most one write of a partition is under way; what came meanwhile is decided when

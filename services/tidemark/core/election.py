@@ -107,7 +107,7 @@ def settle(
     """The seventh step of a move (rule M1): those of its target who are in sync are the ISR, one of them leads, and
     `min_isr` is the target's; None while none of them lives.
 
-    `fences`: in a new leader epoch even where the leader stays (seed 002), so that what it was told in the old one,
+    `fences`: in a new leader epoch even where the leader stays, so that what it was told in the old one,
     or has under way there, takes nobody back in.
     """
     old = partition.state

@@ -1,4 +1,4 @@
-"""The leader epoch cache of one replica (rules E1, E2; seed 003, KIP-101, KIP-279)."""
+"""The leader epoch cache of one replica (rules E1, E2; KIP-101, KIP-279)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LeaderEpochs:
     def end_of(self, leader_epoch: LeaderEpoch, log_end_offset: Offset) -> EpochEntry:
         """(largest epoch not above `leader_epoch`, its end offset, exclusive): the answer of rule E2.
 
-        With (1,20) (2,80) (3,120), epoch 1 ends at 80 (seed 003). Where no epoch is so old:
+        With (1,20) (2,80) (3,120), epoch 1 ends at 80. Where no epoch is so old:
         the epoch asked for and the first epoch's start offset; with no epochs at all, the log end.
         """
         index = bisect_right(self._entries, leader_epoch, key=lambda entry: entry.leader_epoch)

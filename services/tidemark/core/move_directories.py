@@ -1,4 +1,4 @@
-"""The controller's part in log directories that moves name (seed 002 4.1, rules M1, M3).
+"""The controller's part in log directories that moves name (rules M1, M3).
 
 Which directory a broker shall hold its replica in is said with every LeaderAndIsr while the move's entry is there, so
 that a new replica is made there and one that lies elsewhere is moved there by its broker (rule M3). The move ends when

@@ -1,4 +1,4 @@
-"""Moves as people ask for them: seed 002's JSON of version 1, and what is checked before one begins (seed 002 4.1, M1).
+"""Moves as people ask for them: JSON of version 1, as Kafka's, and what is checked before one begins (rule M1).
 
 The command line, the admin service and the controller (for a node written by hand) use the same functions, so that all
 three refuse the same things with the same codes and sentences. Pure.
@@ -88,7 +88,7 @@ def check_moves(
     live: Collection[BrokerId],
     in_progress: Collection[TopicPartition],
 ) -> dict[TopicPartition, TidemarkError]:
-    """Why each of these partitions cannot be moved as asked, the first reason that seed 002 comes to; empty: all can.
+    """Why each of these partitions cannot be moved as asked, the first reason there is; empty: all can.
 
     Args:
         topics: those that exist.

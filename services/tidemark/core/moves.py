@@ -1,7 +1,7 @@
-"""The controller's part in moves of replicas (seed 002's twelve steps, rules M1, M2).
+"""The controller's part in moves of replicas (rules M1, M2).
 
 Level-triggered: what a move needs next is read off its entry in /admin/reassign_partitions, the topic's node and
-leaderAndISR, so that a new controller goes on where the last one stopped. In the words of the seed:
+leaderAndISR, so that a new controller goes on where the last one stopped. Its twelve steps:
 
 1 AR becomes RAR + OAR in the topic's node (`begin`); 2 all of them are told by LeaderAndIsr, 3 the new ones are New;
 4 wait until all of RAR are in sync; 5, 6, 7 one leaderAndISR write after which RAR alone are in sync, one of them leads

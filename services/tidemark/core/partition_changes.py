@@ -1,4 +1,4 @@
-"""The controller's part in partitions that are added to a topic and removed from it (seed 001 H, rule C7).
+"""The controller's part in partitions that are added to a topic and removed from it (rule C7).
 
 Added: the topic's node gets them, then leaders are found as for a new topic. Removed, the highest-numbered only: their
 leader epoch rises with the `sealed` mark, so that the leader refuses produce; it says whether the partition is empty;

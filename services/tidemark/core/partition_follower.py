@@ -2,7 +2,7 @@
 
     idle --connected--> reconciling --(E2: ask, cut, ask again)--> fetching --refused--> paused --tick--> ...
 
-Reconciliation goes by leader epochs, never by the high watermark (seed 003).
+Reconciliation goes by leader epochs, never by the high watermark (KIP-101).
 """
 
 from __future__ import annotations

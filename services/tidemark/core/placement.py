@@ -1,4 +1,4 @@
-"""Where the replicas of a new topic's partitions go (rule C4; seed 000's broker list rotation). Pure."""
+"""Where the replicas of a new topic's partitions go (rule C4: the list of brokers is rotated). Pure."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def _follower_order(ring: Sequence[BrokerId], leader: int, led_before: int) -> l
 
     `led_before` counts partitions that have followers: one without would take a turn that nobody gets.
 
-    The rotation is over the n - 1 others, so no follower is ever the leader again (the seed's (i + j + k) mod n
-    meets it), and the successors of a leader's partitions differ by at most one in number.
+    The rotation is over the n - 1 others, so no follower is ever the leader again ((i + j + k) mod n
+    would meet it), and the successors of a leader's partitions differ by at most one in number.
     """
     others = len(ring) - 1
     return [ring[(leader + 1 + (index + led_before) % others) % len(ring)] for index in range(others)]

@@ -1,4 +1,4 @@
-"""Moves of replicas (seed 002's twelve steps, rule M1): what is to be done next, and in what state each replica is.
+"""Moves of replicas (the twelve steps of rule M1): what is to be done next, and in what state each replica is.
 
 RAR is the target, OAR the original, AR what is assigned now. During a move AR is RAR and then what of OAR is not in it,
 and the topic's node has for the partition `original` (OAR, in its order), `adding` (RAR - OAR) and `removing`

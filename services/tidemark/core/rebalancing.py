@@ -1,6 +1,6 @@
 """Plans of moves: brokers are added or removed, or topics are spread anew (rules C4, M1). Pure.
 
-A plan is deterministic: the same input gives the same moves. What it moves is written in the shape of seed 002 by
+A plan is deterministic: the same input gives the same moves. What it moves is written as people write it by
 core/move_request.py; nothing here looks at whether brokers are busy or moves are under way.
 """
 

@@ -1,4 +1,4 @@
-"""Topics that are being deleted (seed 001 B): every live replica lets go, then the nodes go."""
+"""Topics that are being deleted (rule C4): every live replica lets go, then the nodes go."""
 
 from __future__ import annotations
 

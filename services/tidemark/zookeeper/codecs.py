@@ -252,7 +252,7 @@ def decode_elections(path: str, data: bytes) -> tuple[tuple[TopicPartition, ...]
 
 
 def encode_moves(moves: Iterable[Move]) -> bytes:
-    """/admin/reassign_partitions, in the shape of seed 002; what is ours besides only where it is set."""
+    """/admin/reassign_partitions, in the shape of Kafka's; what is ours besides only where it is set."""
     return encode({"partitions": [fields_of(move) for move in moves]})
 
 

@@ -1,4 +1,4 @@
-"""Brokers that are being drained, or are drained (seed 000): a node each, so that nothing new is placed on them.
+"""Brokers that are being drained, or are drained: a node each, so that nothing new is placed on them.
 
 /admin/draining_brokers/<id> is there from the moment somebody begins to remove the broker until it is added again: a
 broker that was drained and not stopped yet must stay empty.

@@ -1,5 +1,5 @@
 """/admin/reassign_partitions: what is asked for, by the admin service or by hand, and what the controller takes out of
-it (seed 002, rule M1); and the topic nodes in which it keeps how far a move has come."""
+it (rule M1); and the topic nodes in which it keeps how far a move has come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions to be added to topics and removed from them (seed 001 H, rule C7): nodes that people ask with, and the
+"""Partitions to be added to topics and removed from them (rule C7): nodes that people ask with, and the
 nodes that go with a partition."""
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def test_what_cannot_be_a_name_is_refused(name: str) -> None:
     assert len(refused.value.message) < 200
 
 
-def test_replicas_follow_the_seed_and_every_partition_has_an_incarnation_of_its_own() -> None:
+def test_replicas_are_rotated_and_every_partition_has_an_incarnation_of_its_own() -> None:
     topic = plan(TopicRequest("flights", 6, 3, {"min.insync.replicas": "2"}))
     assert topic.partitions == {
         0: (0, 1, 2),

@@ -17,7 +17,7 @@ T0, T1, T2 = (TopicPartition("test", index) for index in range(3))
 
 @pytest.fixture
 async def cluster() -> Cluster:
-    """Four brokers and seed 002's topic."""
+    """Four brokers and a topic of three partitions with two replicas each."""
     cluster = Cluster()
     await cluster.start(brokers=4)
     await cluster.topic("test", (0, 1), (2, 0), (1, 2))

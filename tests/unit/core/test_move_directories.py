@@ -1,4 +1,4 @@
-"""Log directories that moves name (seed 002 4.1, M1, M3): who is told of them, when, and when such a move ends."""
+"""Log directories that moves name (M1, M3): who is told of them, when, and when such a move ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a move is, and what it waits for (seed 002's example: partition 2 of `test`, with more replicas)."""
+"""How far a move is, and what it waits for (partition 2 of `test`, with more replicas)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seed 002's JSON of moves and its checks: what is refused, by which code, and what is not hidden by it."""
+"""The JSON of moves and its checks: what is refused, by which code, and what is not hidden by it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tidemark.core.move_request import check_moves, format_moves, parse_moves
 from tidemark.model import BrokerId, ErrorCode, Move, TidemarkError, TopicDescription, TopicPartition
 
-SEED = """
+EXAMPLE = """
 {
 "version": 1,
 "partitions": [
@@ -29,7 +29,7 @@ SEED = """
 ]
 }
 """
-"""The seed's example, with the bracket that it lacks."""
+"""A move of one partition, as somebody would write it."""
 
 
 def ids(*brokers: int) -> tuple[BrokerId, ...]:
@@ -63,9 +63,9 @@ def codes(*moves: Move, live: tuple[int, ...] = (1, 2, 3), running: tuple[int, .
     return {str(partition): error.code for partition, error in errors.items()}
 
 
-def test_the_example_of_the_seed_is_understood() -> None:
-    assert parse_moves(SEED) == ((move("test", 2, (2, 1), log_dirs=("any", "any")),), ())
-    assert parse_moves(SEED.encode()) == parse_moves(SEED)
+def test_a_file_of_moves_is_understood() -> None:
+    assert parse_moves(EXAMPLE) == ((move("test", 2, (2, 1), log_dirs=("any", "any")),), ())
+    assert parse_moves(EXAMPLE.encode()) == parse_moves(EXAMPLE)
 
 
 def test_what_is_ours_is_read_from_the_same_entry() -> None:

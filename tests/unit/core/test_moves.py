@@ -1,4 +1,4 @@
-"""Moves of replicas (seed 002, rule M1): the twelve steps, how many are enough, going back, what is refused."""
+"""Moves of replicas (rule M1): the twelve steps, how many are enough, going back, what is refused."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_move_goes_through_the_twelve_steps_in_their_order() -> None:
 
 
 def test_a_leader_that_stays_is_told_in_a_new_epoch_so_that_nobody_else_can_come_back() -> None:
-    """Seed 002's step 7. In the old epoch a leader that had not been told yet could take 3 in after the write."""
+    """The seventh step. In the old epoch a leader that had not been told yet could take 3 in after the write."""
     world = a_world(1, 2, 3)
     before = world.state("orders").leader_epoch
     world.move(P, 1, 2, 4)

@@ -1,4 +1,4 @@
-"""Partitions added to a topic and removed from it (seed 001 H, rule C7), by requests in ZooKeeper."""
+"""Partitions added to a topic and removed from it (rule C7), by requests in ZooKeeper."""
 
 from __future__ import annotations
 

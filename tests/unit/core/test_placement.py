@@ -1,4 +1,4 @@
-"""Rule C4: the seed's formula, and its promises for clusters of 2 to 50 brokers."""
+"""Rule C4: where replicas go, and what that promises for clusters of 2 to 50 brokers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def brokers_of(count: int, racks: int = 0) -> dict[BrokerId, str]:
     return {BrokerId(index): f"rack-{index % racks}" if racks else "" for index in range(count)}
 
 
-def test_the_first_topic_follows_the_formula_of_the_seed() -> None:
+def test_the_first_topic_rotates_leaders_and_then_followers() -> None:
     assigned = assign_replicas(brokers_of(3), partitions=6, replication_factor=3)
     assert assigned == ((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (1, 0, 2), (2, 1, 0))
 

@@ -59,7 +59,7 @@ def test_its_high_watermark_is_the_lesser_of_its_log_end_and_the_leaders_and_nev
     assert stage.high_watermark() == 4
 
 
-def test_seed_003_the_answer_for_epoch_1_is_where_epoch_2_begins() -> None:
+def test_the_answer_for_epoch_1_is_where_epoch_2_begins() -> None:
     leader = Stage(me=2).leads((2, 1), end=150, epochs=[(1, 20), (2, 80), (3, 120)], epoch=4)
     leader.from_follower(1, FollowerMessage(queries=(EpochQuery(P, ID, 4, 1),)))
     (end,) = leader.one(fx.SendToFollower).message.epoch_ends
@@ -72,7 +72,7 @@ def test_seed_003_the_answer_for_epoch_1_is_where_epoch_2_begins() -> None:
     assert follower.said().positions[0].fetch_offset == 80
 
 
-def test_seed_003_no_data_is_lost_when_a_follower_with_an_old_high_watermark_restarts() -> None:
+def test_no_data_is_lost_when_a_follower_with_an_old_high_watermark_restarts() -> None:
     follower = Stage().follows(end=2, epochs=[(0, 0)], high_watermark=1)
     assert follower.said().queries == (EpochQuery(P, ID, 5, 0),)
     follower.answered(0, 2)
@@ -82,7 +82,7 @@ def test_seed_003_no_data_is_lost_when_a_follower_with_an_old_high_watermark_res
     assert follower.high_watermark() == 2
 
 
-def test_seed_003_logs_do_not_diverge_when_both_high_watermarks_are_equal() -> None:
+def test_logs_do_not_diverge_when_both_high_watermarks_are_equal() -> None:
     old_leader = Stage().follows(epoch=1, end=2, epochs=[(0, 0)], high_watermark=2)
     old_leader.answered(0, 1, current=1)
     assert old_leader.one(fx.TruncateLog).end_offset == 1
