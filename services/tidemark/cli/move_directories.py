@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Present = Mapping[tuple[BrokerId, TopicPartition], str]
 """Path of the directory that a replica lies in."""
+Placed = tuple[FoundReplica, TidemarkError | None]
+"""Where a replica that was to move has come to lie, and why that is not where it should."""
 
 
 def present_directories(client: AdminClient, moves: Sequence[Move], outcomes: Sequence[MoveOutcome]) -> Present:
@@ -51,7 +53,7 @@ def back(outcomes: Sequence[MoveOutcome], present: Present) -> list[Move]:
 
 def follow_directories(
     client: AdminClient, moves: Sequence[Move], failed: Collection[TopicPartition], *, silent: bool
-) -> list[tuple[FoundReplica, TidemarkError | None]]:
+) -> list[Placed]:
     """Until every replica lies in the directory named for it, or will not come there; not of the moves that failed."""
     places = [place for place in places_of(moves) if place.partition not in failed]
     if not places:

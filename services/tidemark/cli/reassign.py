@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
 from tidemark.cli.move_directories import (
+    Placed,
     Present,
     back,
     copying_goes_on,
@@ -158,54 +159,70 @@ def execute(
       tidemark reassign execute moves.json --throttle 50MB
       tidemark reassign execute moves.json --no-wait --output json
     """
-    moves, cancel, rate = read_file(file, throttle)
-    request_id = uuid.uuid4().hex
+    asked = read_file(file, throttle)
+    moves, request_id = asked.moves, uuid.uuid4().hex
     with connect_admin(bootstrap, admin) as client:
-        checked = client.alter_partition_reassignments(
-            moves, cancel=cancel, throttle_bytes_per_s=rate, validate_only=True, request_id=request_id
-        )
-        refused = [outcome.error for outcome in checked.outcomes if outcome.error is not None]
-        present = {} if refused else present_directories(client, moves, checked.outcomes)
-        if output is Output.TEXT and (dry_run or not refused):
-            _show_plan(checked.outcomes, moves, None if dry_run else present)
-        if dry_run and output is Output.JSON:
-            print_json({"moves": [_outcome_json(one, moves) for one in checked.outcomes], "begun": False})
-        if refused:
-            raise_all(refused)
+        checked, present = _check(client, asked, request_id, output, dry_run=dry_run)
         if dry_run:
             return
-        if cancel:
-            answer = client.alter_partition_reassignments(cancel=cancel, request_id=request_id)
-            raise_all_of(answer.outcomes)
-        before = {one.partition: one.before for one in checked.outcomes}
+        if asked.cancel:
+            raise_all_of(client.alter_partition_reassignments(cancel=asked.cancel, request_id=request_id).outcomes)
+        before = {one.partition: one.before for one in checked}
         missing = [move for move in moves if before[move.partition] != move.replicas or named_directories(move)]
-        feed = MoveFeed(client, missing, rate, request_id)
+        feed = MoveFeed(client, missing, asked.throttle_bytes_per_s, request_id)
         ended = _carry_out(feed, len(missing), output, no_wait=no_wait)
         placed = [] if no_wait else _place(client, missing, ended, output)
     failed = [one.error for one in ended if one.error is not None]
-    misplaced = [error for _, error in placed if error is not None]
     if output is Output.JSON:
-        print_json(
-            {
-                "begun": bool(missing),
-                "request_id": request_id,
-                "ended": [ended_json(one) for one in ended],
-                "directories": [found_json(found) for found, _ in placed],
-                "rollback": json.loads(format_moves(back(checked.outcomes, present))),
-            }
-        )
+        rollback = json.loads(format_moves(back(checked, present)))
+        _print_ended(request_id, ended, placed, rollback, begun=bool(missing))
     else:
         if len(missing) < len(moves):
             print_line(f"{counted(len(moves) - len(missing), 'partition')} had these replicas already")
         done = f"{counted(len(ended) - len(failed), 'move')} done"
         print_line(f"{counted(len(missing), 'move')} begun; {_LOOK}" if no_wait else done)
-    if failed or misplaced:
-        raise_all([*failed, *misplaced])
+    failed += [error for _, error in placed if error is not None]
+    if failed:
+        raise_all(failed)
 
 
-def _place(
-    client: AdminClient, moves: Sequence[Move], ended: Sequence[EndedMove], output: Output
-) -> list[tuple[FoundReplica, TidemarkError | None]]:
+def _check(
+    client: AdminClient, asked: AskedMoves, request_id: str, output: Output, *, dry_run: bool
+) -> tuple[Sequence[MoveOutcome], Present]:
+    """What would become of every move, shown, and where replicas lie now; raises if any is refused."""
+    checked = client.alter_partition_reassignments(
+        asked.moves,
+        cancel=asked.cancel,
+        throttle_bytes_per_s=asked.throttle_bytes_per_s,
+        validate_only=True,
+        request_id=request_id,
+    ).outcomes
+    refused = [outcome.error for outcome in checked if outcome.error is not None]
+    present = {} if refused else present_directories(client, asked.moves, checked)
+    if output is Output.TEXT and (dry_run or not refused):
+        _show_plan(checked, asked.moves, None if dry_run else present)
+    if dry_run and output is Output.JSON:
+        print_json({"moves": [_outcome_json(one, asked.moves) for one in checked], "begun": False})
+    if refused:
+        raise_all(refused)
+    return checked, present
+
+
+def _print_ended(
+    request_id: str, ended: Sequence[EndedMove], placed: Sequence[Placed], rollback: object, *, begun: bool
+) -> None:
+    print_json(
+        {
+            "begun": begun,
+            "request_id": request_id,
+            "ended": [ended_json(one) for one in ended],
+            "directories": [found_json(found) for found, _ in placed],
+            "rollback": rollback,
+        }
+    )
+
+
+def _place(client: AdminClient, moves: Sequence[Move], ended: Sequence[EndedMove], output: Output) -> list[Placed]:
     """Moves end when brokers have been told the directories; what they still copy between these is followed here."""
     failed = {one.partition for one in ended if one.error is not None}
     try:
@@ -396,7 +413,15 @@ def cancel_moves(
         raise_all(failed)
 
 
-def read_file(file: Path, throttle: str) -> tuple[list[Move], list[TopicPartition], int]:
+class AskedMoves(NamedTuple):
+    """What a file of moves asks for; `throttle_bytes_per_s` 0: no limit."""
+
+    moves: list[Move]
+    cancel: list[TopicPartition]
+    throttle_bytes_per_s: int
+
+
+def read_file(file: Path, throttle: str) -> AskedMoves:
     """Moves, cancellations and the throttle of a file; `throttle` overrides what the file says.
 
     Raises:
@@ -412,7 +437,7 @@ def read_file(file: Path, throttle: str) -> tuple[list[Move], list[TopicPartitio
             "the file names several throttles, and one request has one: split it, or say --throttle",
         )
     chosen = rate if rate is not None else next(iter(rates), 0)
-    return begun, [move.partition for move in moves if move.cancel], chosen
+    return AskedMoves(begun, [move.partition for move in moves if move.cancel], chosen)
 
 
 def read_moves(file: Path) -> tuple[Move, ...]:
