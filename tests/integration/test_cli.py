@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import uuid
@@ -214,3 +215,21 @@ def test_producing_and_consuming_what_cannot_be_is_one_line_and_status_1(cluster
     assert missing.out == "1\n", "what came is printed all the same"
     refused(missing, "REQUEST_TIMED_OUT")
     assert tidemark(cluster, "consume", topic, "--from", "yesterday").status == 2
+
+
+def run_in_shell(cluster: LocalCluster, words: str) -> Ended:
+    command = f"{shlex.join([sys.executable, '-m', 'tidemark.cli.app'])} {words}"
+    environment = os.environ | {"TIDEMARK_BOOTSTRAP": cluster.bootstrap}
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def test_streams_that_are_closed_or_full_are_told_of_in_one_line(cluster: LocalCluster, topic: str) -> None:
+    refused(run_in_shell(cluster, f"topic create {topic} >&-"), "INVALID_REQUEST")
+    assert topic not in succeeds(cluster, "topic", "list").splitlines(), "refused before anything is done"
+    assert run_in_shell(cluster, f"topic create {topic} 2>&-").status == 0
+    assert run_in_shell(cluster, f"produce {topic} <&-") == (0, f"sent 0 records to {topic}\n", "")
+    for command in ("topic list", f"consume {topic} --until-end -o csv", "cluster describe"):
+        refused(run_in_shell(cluster, f"{command} >/dev/full"), "STORAGE_ERROR")

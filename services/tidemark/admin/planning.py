@@ -76,8 +76,15 @@ def plan_topic(
         new_uuid: gives the incarnations (rule C7).
 
     Raises:
-        TidemarkError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, UNKNOWN_CONFIG or INVALID_CONFIG.
+        TidemarkError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, UNKNOWN_CONFIG or INVALID_CONFIG; INVALID_REQUEST
+            for `__consumer_offsets`.
     """
+    _check_is_not_the_clusters_own(
+        request.topic,
+        ErrorCode.INVALID_REQUEST,
+        "is the cluster's own: brokers make it for the first consumer group, compacted and with "
+        "offsets.topic.num.partitions partitions, and it would stay as it is made",
+    )
     factor = request.replication_factor or default_replication_factor
     open_brokers = _open_brokers(brokers, draining)
     check_counts(len(open_brokers), partitions=request.partitions, replication_factor=factor)

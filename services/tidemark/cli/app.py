@@ -27,6 +27,7 @@ from tidemark.cli.output import print_error
 from tidemark.cli.produce import produce
 from tidemark.cli.reassign import reassign_app
 from tidemark.cli.replicas import replicas_app
+from tidemark.cli.streams import check_streams, refusal_of_output
 from tidemark.cli.topics import topic_app
 from tidemark.cli.without_pandas import keep_pandas_out
 from tidemark.model import ErrorCode, TidemarkError
@@ -110,6 +111,7 @@ def main() -> None:
     logging.getLogger().addHandler(logging.NullHandler())
     keep_pandas_out()
     try:
+        check_streams()
         app()
     except TidemarkError as error:
         print_error(error)
@@ -120,7 +122,8 @@ def main() -> None:
             TidemarkError(ErrorCode.INTERNAL, f"the package {error.name} is missing: pip install 'tidemark[dev]'")
         )
     except Exception as error:  # noqa: BLE001 - the last resort: a line, never a traceback
-        print_error(TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
+        refusal = refusal_of_output(error) if isinstance(error, OSError) else None
+        print_error(refusal or TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
     sys.exit(EXIT_REFUSED)
 
 

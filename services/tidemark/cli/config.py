@@ -30,7 +30,7 @@ class Whose(StrEnum):
 
 _KINDS: Final = {Whose.TOPIC: ConfigKind.TOPIC, Whose.BROKER: ConfigKind.BROKER}
 
-WhoseArgument = Annotated[Whose, typer.Argument(help="topic or broker.")]
+WhoseArgument = Annotated[Whose, typer.Argument(metavar="topic|broker", help="Whose settings.")]
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The topic's name; the broker's id, or 'default' for every broker.")
 ]

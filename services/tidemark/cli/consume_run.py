@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from tidemark.cli.consume_outputs import Sink, open_sink
 from tidemark.cli.output import counted
 from tidemark.cli.progress import Progress
 from tidemark.cli.rates import shown_bytes
+from tidemark.cli.streams import give_up_output
 from tidemark.client.records import PartitionBatch
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.interrupts import sigterm_as_interrupt
@@ -96,7 +96,7 @@ def run(
             with contextlib.suppress(KeyboardInterrupt):
                 copy(source, sink, ends, reading=reading)
     except BrokenPipeError:  # whoever reads has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up_output()
     except OSError as error:
         sentence = f"{file or 'stdout'} cannot be written: {error.strerror}; {reading.records} records were read"
         raise TidemarkError(ErrorCode.STORAGE_ERROR, sentence) from error

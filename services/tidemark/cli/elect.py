@@ -12,7 +12,7 @@ import typer
 
 from tidemark.cli.named_places import parse_targets
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
-from tidemark.cli.output import Output, error_json, print_error, print_json, print_line, print_table
+from tidemark.cli.output import Output, counted, error_json, print_error, print_json, print_line, print_table
 from tidemark.model import (
     ElectionKind,
     ElectionOutcome,
@@ -142,7 +142,9 @@ def _show_preferred(outcomes: Sequence[ElectionOutcome], output: Output, *, vali
             )
         there = sum(outcome.error is None and not outcome.changed for outcome in outcomes)
         verb = "would move" if validate_only else "moved"
-        print_line(f"{len(moved)} leaders {verb} to their preferred replica, {there} were there already")
+        if moved or there:
+            leaders = counted(len(moved), "leader")
+            print_line(f"{leaders} {verb} to their preferred replica, {there} were there already")
     _end(outcomes)
 
 

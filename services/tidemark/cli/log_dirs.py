@@ -77,7 +77,8 @@ def describe(
     if output is Output.JSON:
         print_json([_broker_json(broker) for broker in found])
     else:
-        print_table(_COLUMNS, [_row(broker, one) for broker in found for one in _by_path(broker)])
+        if any(broker.log_dirs for broker in found):
+            print_table(_COLUMNS, [_row(broker, one) for broker in found for one in _by_path(broker)])
         if replicas:
             print_table(
                 _REPLICA_COLUMNS,

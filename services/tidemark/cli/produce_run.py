@@ -180,6 +180,10 @@ class _Watch:
         )
 
 
+def _before(count: int) -> str:
+    return "the record before it is" if count == 1 else f"the {count} records before it are"
+
+
 def _report(job: Job, output: Output, tally: Tally, refused: TidemarkError | None) -> None:
     error = tally.first_error
     if output is Output.JSON:
@@ -193,5 +197,5 @@ def _report(job: Job, output: Output, tally: Tally, refused: TidemarkError | Non
         sentence = f"{tally.failed} records were not acknowledged, {tally.acknowledged} were: {error.message}"
         raise TidemarkError(error.code, sentence, error.metadata)
     if refused is not None:
-        sentence = f"{refused.message}; the {tally.acknowledged} records before it are sent"
+        sentence = f"{refused.message}; {_before(tally.acknowledged)} sent"
         raise TidemarkError(refused.code, sentence if tally.acknowledged else refused.message, refused.metadata)

@@ -49,6 +49,12 @@ def test_replicas_are_rotated_and_every_partition_has_an_incarnation_of_its_own(
     assert topic.configs == {"min.insync.replicas": "2"}
 
 
+def test_the_topic_of_the_groups_is_not_made_by_hand() -> None:
+    with pytest.raises(TidemarkError, match="brokers make it for the first consumer group") as refused:
+        plan(TopicRequest("__consumer_offsets", 1))
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
 def test_replication_factor_zero_is_the_default() -> None:
     assert [len(replicas) for replicas in plan(TopicRequest("t", 2)).partitions.values()] == [3, 3]
 
