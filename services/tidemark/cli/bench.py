@@ -14,6 +14,10 @@ from tidemark.cli.rates import parse_size
 if TYPE_CHECKING:
     from tidemark.cli.bench_run import Target
 
+_BATCH_BYTES_MAX: Final = 8 << 20
+"""Of a producer, and of every topic."""
+_LINGER_MS_MAX: Final = 60_000
+
 bench_app = typer.Typer(help="Measure a cluster: how much, and how long it takes.", no_args_is_help=True)
 
 TopicOption = Annotated[
@@ -27,10 +31,6 @@ ReplicationOption = Annotated[
 ConfigOption = Annotated[
     list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="Of the topic that is made; repeatable.")
 ]
-_BATCH_BYTES_MAX: Final = 8 << 20
-"""Of a producer, and of every topic."""
-_LINGER_MS_MAX: Final = 60_000
-
 SizeOption = Annotated[
     str, typer.Option("--message-size", metavar="SIZE", help="Bytes of each value: 100, 1kB, 64KiB. Random bytes.")
 ]

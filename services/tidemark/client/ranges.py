@@ -364,23 +364,28 @@ class RangeReader:
         backoff = Backoff()
         started_s = time.monotonic()
         self._until_s = started_s + self._deadline_s
+        missing: TidemarkError | None = None
         while True:
             try:
                 return ask()
             except TidemarkError as error:
-                left_s = self._until_s - time.monotonic()
-                waits = error.code in ON_ITS_WAY and time.monotonic() < started_s + min(
-                    TOPIC_PATIENCE_S, self._deadline_s
-                )
-                if waits:
+                pause_s = backoff.next_s()
+                again_s = time.monotonic() + pause_s
+                in_time = again_s < self._until_s
+                if not error.retriable:
+                    if error.code not in ON_ITS_WAY or again_s >= started_s + TOPIC_PATIENCE_S or not in_time:
+                        raise
+                    missing = error
                     self.ask_another()
-                elif not error.retriable:
-                    raise
-                if left_s <= 0:
+                elif in_time:
+                    missing = None
+                elif missing is not None:  # so late nobody had the time to say it once more
+                    raise missing from None
+                else:
                     raise TidemarkError(
                         ErrorCode.REQUEST_TIMED_OUT, f"not done before its deadline; the last refusal: {error}"
                     ) from error
-                time.sleep(min(backoff.next_s(), left_s))
+                time.sleep(pause_s)
                 self._refresh_quietly()
 
     def _refresh_quietly(self) -> None:

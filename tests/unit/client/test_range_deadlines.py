@@ -1,0 +1,65 @@
+"""What a bounded reader says when its time is over; time passes only where it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+from tidemark.client import ranges
+from tidemark.client.cluster import none_answers
+from tidemark.client.ranges import RangeReader
+from tidemark.model import ErrorCode, TidemarkError
+
+CALL_S = 0.15
+"""What a broker needs for an answer."""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(ranges, "time", SimpleNamespace(monotonic=lambda: made.now_s, sleep=made.sleep))
+    return made
+
+
+def asks(reader: RangeReader, clock: Clock, *, answers: bool) -> Callable[..., None]:
+    """Metadata without any topic, from brokers that answer when they are given the time for it."""
+
+    def refresh(names: object) -> None:
+        left_s = reader._call_s()
+        clock.sleep(min(CALL_S, left_s))
+        if not answers or left_s < CALL_S:
+            raise none_answers({"broker": "deadline exceeded"})
+
+    return refresh
+
+
+@pytest.mark.parametrize("deadline_s", [0.3 + step / 50 for step in range(40)])
+def test_a_topic_that_is_not_there_is_said_to_be_so_and_not_that_the_time_is_over(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, deadline_s: float
+) -> None:
+    with RangeReader("127.0.0.1:1", deadline_s=deadline_s) as reader:
+        monkeypatch.setattr(reader, "_refresh", asks(reader, clock, answers=True))
+        with pytest.raises(TidemarkError) as refused:
+            reader.topics(["nope"])
+    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC
+    assert clock.now_s <= 100.0 + deadline_s + 0.05
+
+
+def test_where_nobody_answers_the_time_is_over_at_the_deadline_with_the_cause(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RangeReader("127.0.0.1:1", deadline_s=2.0) as reader:
+        monkeypatch.setattr(reader, "_refresh", asks(reader, clock, answers=False))
+        with pytest.raises(TidemarkError, match="no broker answers") as refused:
+            reader.topics(["nope"])
+    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+    assert 101.0 < clock.now_s <= 102.1
