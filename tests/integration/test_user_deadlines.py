@@ -13,7 +13,8 @@ from tests.integration.test_cli import refused, tidemark
 
 GIVEN_S = 1.0
 SLACK_S = 1.5
-"""A machine that has other things to do."""
+"""For a process to start and to end; what is late all the same, on a busy machine, is tried again."""
+ATTEMPTS = 4
 
 
 @pytest.fixture(params=[1, 4], ids=["one address", "four addresses"])
@@ -28,14 +29,18 @@ def silent(request: pytest.FixtureRequest) -> Iterator[str]:
     ("words", "code"),
     [
         (("consume", "any", "--timeout", str(GIVEN_S)), "REQUEST_TIMED_OUT"),
+        (("consume", "any", "--group", "any", "--timeout", str(GIVEN_S)), "REQUEST_TIMED_OUT"),
+        (("produce", "any", "--timeout", str(GIVEN_S)), "BROKER_NOT_AVAILABLE"),
         (("cluster", "safe-to-restart", "0", "--wait", str(GIVEN_S)), "BROKER_NOT_AVAILABLE"),
+        (("cluster", "create", "--brokers", "0", "--timeout", str(GIVEN_S)), "REQUEST_TIMED_OUT"),
     ],
 )
 def test_a_command_ends_when_its_user_said_although_no_broker_answers(
     silent: str, words: tuple[str, ...], code: str
 ) -> None:
-    tidemark(None, "--version")  # the server that forks the command is there
-    began_s = time.monotonic()
-    ended = tidemark(None, *words, "--bootstrap", silent)
-    assert time.monotonic() - began_s < GIVEN_S + SLACK_S
-    refused(ended, code)
+    took_s = []
+    while not took_s or (took_s[-1] >= GIVEN_S + SLACK_S and len(took_s) < ATTEMPTS):
+        began_s = time.monotonic()
+        refused(tidemark(None, *words, "--bootstrap", silent), code)
+        took_s.append(time.monotonic() - began_s)
+    assert took_s[-1] < GIVEN_S + SLACK_S

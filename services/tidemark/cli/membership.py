@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _PAUSE_S: Final = 0.5
 _PATIENCE_S: Final = 60.0
+_CALL_S: Final = 30.0
+_CALL_S_MIN: Final = 0.5
+"""The last look is begun so long before the end."""
 _NAMED_MAX: Final = 5
 
 BrokersArgument = Annotated[list[str], typer.Argument(metavar="BROKER", help="Ids, such as 3 4.")]
@@ -53,7 +56,8 @@ def create(
     deadline_s = time.monotonic() + timeout_s
     said = ""
     while True:
-        cluster_id, live, problem = _live_brokers(bootstrap, admin)
+        left_s = min(_CALL_S, deadline_s - time.monotonic()) if timeout_s else _CALL_S
+        cluster_id, live, problem = _live_brokers(bootstrap, admin, left_s)
         missing, others = sorted(wanted - live), sorted(live - wanted)
         if problem is None and not missing and not others:
             break
@@ -64,18 +68,19 @@ def create(
             said = state
             print_line(state)
             sys.stdout.flush()
-        if time.monotonic() >= deadline_s:
+        pause_s = min(_PAUSE_S, deadline_s - _CALL_S_MIN - time.monotonic())
+        if pause_s <= 0:
             raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"after {timeout_s:g} s: {state}")
-        time.sleep(_PAUSE_S)
+        time.sleep(pause_s)
     if output is Output.JSON:
         print_json({"cluster_id": cluster_id, "brokers": sorted(live)})
     else:
         print_line(f"cluster {cluster_id} is live with brokers {listed(sorted(live))}")
 
 
-def _live_brokers(bootstrap: str, admin: str) -> tuple[str, set[int], TidemarkError | None]:
+def _live_brokers(bootstrap: str, admin: str, timeout_s: float) -> tuple[str, set[int], TidemarkError | None]:
     try:
-        with connect_admin(bootstrap, admin) as client:
+        with connect_admin(bootstrap, admin, timeout_s=timeout_s) as client:
             view = client.describe_cluster().view
     except TidemarkError as error:
         if not error.retriable:

@@ -107,7 +107,7 @@ def view(topic: str, count: int) -> TopicView:
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     made = Client()
     for module in (membership, topic_partitions):
-        monkeypatch.setattr(module, "connect_admin", lambda bootstrap, admin: made)
+        monkeypatch.setattr(module, "connect_admin", lambda bootstrap, admin, **_: made)
     monkeypatch.setattr(membership.time, "sleep", lambda seconds: None)
     return made
 

@@ -85,7 +85,7 @@ class Groups(Lifecycle):
     """
 
     def __init__(self, bootstrap: str | None = None, *, timeout_s: float = _TIMEOUT_S) -> None:
-        self._cluster = Cluster(bootstrap)
+        self._cluster = Cluster(bootstrap, timeout_s=timeout_s)
         self._timeout_s = timeout_s
 
     async def start(self) -> None:

@@ -24,6 +24,8 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 
 _TICK_SLACK_S: Final = 1.0
+_START_S_MIN: Final = 0.7
+"""So long a broker that answers is looked for, however little time records have."""
 """Until a batch whose delivery timeout is over says so itself."""
 
 
@@ -46,7 +48,8 @@ class Producer(Lifecycle):
     ) -> None:
         self.settings = producer_settings(**settings)
         self._partitioner = partitioner
-        self.cluster = Cluster(bootstrap)
+        delivery_s = self.settings.delivery_timeout_ms / 1000
+        self.cluster = Cluster(bootstrap, timeout_s=max(_START_S_MIN, delivery_s))
         self._sender: Sender | None = None
         self._closing = asyncio.Lock()
 
