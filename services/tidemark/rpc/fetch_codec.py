@@ -54,7 +54,7 @@ def decode(data: bytes) -> list[Fetched]:
     if len(data) <= SMALL_BYTES:
         return [Fetched(result, result.batches) for result in pb.FetchResponse.FromString(data).partitions]
     view = memoryview(data)
-    return [_fetched(view[field.start : field.end]) for field in wire.fields(view) if field.number == _PARTITIONS]
+    return [_fetched(view[field.start : field.end]) for field in wire.fields(view) if field.holds(_PARTITIONS)]
 
 
 def _fetched(view: memoryview) -> Fetched:
@@ -63,7 +63,7 @@ def _fetched(view: memoryview) -> Fetched:
         return Fetched(result, result.batches)
     batches, others = memoryview(b""), list(_others(view))
     for field in wire.fields(view):
-        if field.number == _BATCHES:
+        if field.holds(_BATCHES):
             batches = view[field.start : field.end]
     return Fetched(pb.PartitionFetchResult.FromString(b"".join(others)), batches)
 
@@ -71,6 +71,6 @@ def _fetched(view: memoryview) -> Fetched:
 def _others(view: memoryview) -> Iterator[memoryview]:
     begin = 0
     for field in wire.fields(view):
-        if field.number != _BATCHES:
+        if not field.holds(_BATCHES):
             yield view[begin : field.end]
         begin = field.end

@@ -14,14 +14,27 @@ from google.protobuf.message import Message
 _VARINT, _FIXED_64, _LENGTH_DELIMITED, _FIXED_32 = 0, 1, 2, 5
 _FIXED_BYTES: Final = {_FIXED_64: 8, _FIXED_32: 4}
 _VARINT_BYTES_MAX: Final = 10
+_HEAD_BYTES_MAX: Final = 5
+"""Of a tag, and of a length, which have 32 bits."""
+_TAG_MAX: Final = (1 << 32) - 1
 
 
 class Field(NamedTuple):
-    """One field of a message: its number, and where its content lies; that of another type is within too."""
+    """One field of a message: its number, and where its content lies.
+
+    Attributes:
+        nests: bytes or a message, as `nested` makes them. A field that is known to be so and is not is, to whoever
+            reads protobuf, one that is not known.
+    """
 
     number: int
     start: int
     end: int
+    nests: bool = True
+
+    def holds(self, number: int) -> bool:
+        """Whether this is the length-delimited field of that number."""
+        return self.number == number and self.nests
 
 
 def nested(field: int, pieces: Iterable[bytes]) -> list[bytes]:
@@ -42,10 +55,10 @@ def fields(data: memoryview) -> Iterator[Field]:
     """The fields of a message in their order; raises ValueError for what is no message."""
     at, size_bytes = 0, len(data)
     while at < size_bytes:
-        tag, start = _read_varint(data, at)
+        tag, start = _read_varint(data, at, _HEAD_BYTES_MAX)
         kind = tag & 7
         if kind == _LENGTH_DELIMITED:
-            length, start = _read_varint(data, start)
+            length, start = _read_varint(data, start, _HEAD_BYTES_MAX)
             at = start + length
         elif kind == _VARINT:
             _, at = _read_varint(data, start)
@@ -55,19 +68,21 @@ def fields(data: memoryview) -> Iterator[Field]:
             raise ValueError(f"a field cannot be of the wire type {kind}")
         if at > size_bytes:
             raise ValueError(f"a field ends at byte {at} of {size_bytes}")
-        yield Field(tag >> 3, start, at)
+        if not 8 <= tag <= _TAG_MAX:
+            raise ValueError(f"a field cannot have the number {tag >> 3}")
+        yield Field(tag >> 3, start, at, kind == _LENGTH_DELIMITED)
 
 
-def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
+def _read_varint(data: memoryview, at: int, bytes_max: int = _VARINT_BYTES_MAX) -> tuple[int, int]:
     number = 0
-    for index in range(_VARINT_BYTES_MAX):
+    for index in range(bytes_max):
         if at + index >= len(data):
             raise ValueError("a number is cut off")
         octet = data[at + index]
         number |= (octet & 0x7F) << 7 * index
         if octet < 0x80:
             return number, at + index + 1
-    raise ValueError(f"a number has more than {_VARINT_BYTES_MAX} bytes")
+    raise ValueError(f"a number has more than {bytes_max} bytes")
 
 
 def _varint(number: int) -> bytes:

@@ -1,0 +1,135 @@
+"""Whatever bytes come as a FetchResponse: what is read by hand is what protobuf reads, or it is refused.
+
+Messages of random fields in a random order, some twice, some unknown, some of the wrong wire type, with numbers longer
+than they need be; then cut off, and with octets changed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from google.protobuf.message import DecodeError
+from tidemark.rpc import fetch_codec
+from tidemark.rpc.fetch_codec import SMALL_BYTES
+from tidemark.v1 import broker_service_pb2 as pb
+
+Field = Callable[[random.Random], bytes]
+EDGES = (0, 1, 127, 128, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+DAMAGES = 12
+MESSAGES = 12
+
+
+def varint(number: int, longer: int = 0) -> bytes:
+    """`longer`: so many octets more than it needs."""
+    octets = bytearray()
+    while number >= 0x80:
+        octets.append(number & 0x7F | 0x80)
+        number >>= 7
+    octets.append(number)
+    for _ in range(longer):
+        octets[-1] |= 0x80
+        octets.append(0)
+    return bytes(octets)
+
+
+def tag(rng: random.Random, number: int, kind: int) -> bytes:
+    return varint(number << 3 | kind, rng.choices((0, 1, 3, 6), (90, 5, 5, 1))[0])
+
+
+def some_number(rng: random.Random) -> int:
+    return rng.choice((rng.choice(EDGES), rng.randrange(1 << 64), rng.randrange(100)))
+
+
+def some_content(rng: random.Random, number: int) -> bytes:
+    """Of one field, of any wire type."""
+    kind = rng.choice((0, 0, 1, 2, 2, 5))
+    head = tag(rng, number, kind)
+    if kind == 0:
+        return head + varint(some_number(rng), rng.choice((0, 0, 1)))
+    if kind == 2:
+        content = rng.choice((b"", b"t", bytes(3), rng.randbytes(9), varint(some_number(rng))))
+        return head + varint(len(content), rng.choices((0, 2, 5, 9), (90, 9, 1, 1))[0]) + content
+    return head + rng.randbytes(8 if kind == 1 else 4)
+
+
+def some_partition(rng: random.Random, *, big: bool) -> bytes:
+    known = [field.number for field in pb.PartitionFetchResult.DESCRIPTOR.fields]
+    proper = pb.PartitionFetchResult(topic="topic", partition=rng.choice((-1, 0, 7)), high_watermark=-1)
+    proper.log_end_offset = rng.randrange(1 << 62)
+    if rng.random() < 0.5:
+        proper.error.code = "NOT_LEADER"
+    pieces = [proper.SerializeToString()]
+    batches_tag = tag(rng, pb.PartitionFetchResult.BATCHES_FIELD_NUMBER, 2)
+    for size in rng.choices((0, 5, SMALL_BYTES + 100), k=rng.randrange(3)) + ([SMALL_BYTES + 1] if big else []):
+        pieces.append(batches_tag + varint(size) + rng.randbytes(size))
+    pieces += [some_content(rng, rng.choice((*known, 99, 1 << 28))) for _ in range(rng.randrange(4))]
+    rng.shuffle(pieces)
+    return b"".join(pieces)
+
+
+def some_response(rng: random.Random) -> bytes:
+    pieces = []
+    for index in range(rng.randrange(1, 4)):
+        partition = some_partition(rng, big=index == 0)
+        pieces.append(tag(rng, 1, 2) + varint(len(partition), rng.choice((0, 0, 1))) + partition)
+    pieces += [some_content(rng, rng.choice((1, 2, 99))) for _ in range(rng.randrange(3))]
+    rng.shuffle(pieces)
+    return b"".join(pieces)
+
+
+def by_hand(data: bytes) -> list[pb.PartitionFetchResult] | None:
+    """None: refused."""
+    try:
+        results = fetch_codec.decode(data)
+    except (ValueError, DecodeError):
+        return None
+    read = []
+    for facts, batches in results:
+        read.append(pb.PartitionFetchResult())
+        read[-1].CopyFrom(facts)
+        read[-1].batches = bytes(batches)
+    return read
+
+
+def by_protobuf(data: bytes) -> list[pb.PartitionFetchResult] | None:
+    try:
+        return list(pb.FetchResponse.FromString(data).partitions)
+    except DecodeError:
+        return None
+
+
+def meaning(results: list[pb.PartitionFetchResult]) -> list[bytes]:
+    """What readers see of them: without fields that are not known."""
+    for one in results:
+        one.DiscardUnknownFields()
+    return [one.SerializeToString(deterministic=True) for one in results]
+
+
+def assert_the_same(data: bytes) -> bool:
+    hand, protobuf = by_hand(data), by_protobuf(data)
+    if hand is not None:
+        assert protobuf is not None, "what protobuf refuses is refused"
+        assert meaning(hand) == meaning(protobuf)
+    return hand is not None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_read_by_hand_is_what_protobuf_reads(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(MESSAGES):
+        data = some_response(rng)
+        assert by_protobuf(data) is None or assert_the_same(data), "nothing that protobuf reads is refused"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_cut_off_or_damaged_is_read_as_protobuf_reads_it_or_refused(seed: int) -> None:
+    rng = random.Random(seed)
+    data = some_response(rng)
+    for _ in range(DAMAGES):
+        assert_the_same(data[: rng.randrange(len(data))])
+        damaged = bytearray(data)
+        for _ in range(rng.randrange(1, 4)):
+            damaged[rng.choice((rng.randrange(len(data)), rng.randrange(40)))] = rng.randrange(256)
+        assert_the_same(bytes(damaged))
