@@ -11,6 +11,7 @@ from tidemark.core.groups.group import Group
 from tidemark.core.groups.state import Committed, GroupPartition
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
+from tidemark.runtime.slices import Pace
 from tidemark.v1 import group_service_pb2 as pb
 
 _TOPIC_NEWS_S = 1.0
@@ -37,7 +38,10 @@ class GroupOffsets:
         now_ms = self._groups.situation().wall_ms
         asked: dict[TopicPartition, Committed] = {}
         refused: dict[TopicPartition, TidemarkError] = {}
+        pace = Pace()
         for one in commits:
+            if pace.is_due:
+                await pace.give_way()
             partition = TopicPartition(one.topic, one.partition)
             topic = metadata.view.topics.get(one.topic)
             if topic is None:
@@ -106,7 +110,10 @@ class GroupOffsets:
         """Fill in high watermarks, asked for now, and what is left to read."""
         rows = [row for group in groups for row in group.partitions]
         found = await self._ends.ask({TopicPartition(row.topic, row.partition) for row in rows})
+        pace = Pace()
         for row in rows:
+            if pace.is_due:
+                await pace.give_way()
             fill_in_lag(row, found)
 
     def is_current(self, partition: TopicPartition, committed: Committed) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import unquote
@@ -12,6 +13,7 @@ from urllib.parse import unquote
 from tidemark.broker.group_offsets import GroupOffsets
 from tidemark.broker.group_shard import GroupShard
 from tidemark.broker.groups import Groups
+from tidemark.broker.named import check_named
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
 from tidemark.core.groups.group import Group
 from tidemark.core.groups.membership import Heartbeat, HeartbeatAnswer, Situation
@@ -28,6 +30,7 @@ from tidemark.rpc.group_codec import (
     state_to_proto,
 )
 from tidemark.rpc.refs import ref_from_proto
+from tidemark.runtime.slices import Pace
 from tidemark.v1 import group_service_pb2 as pb
 from tidemark.v1.group_service_pb2_grpc import GroupServiceServicer
 
@@ -47,8 +50,15 @@ class GroupService(GroupServiceServicer):
         self, request: pb.FindCoordinatorRequest, context: Any
     ) -> pb.FindCoordinatorResponse:
         """Where groups are looked after."""
-        found = await asyncio.gather(*(self._located(group_id) for group_id in request.group_ids))
-        return pb.FindCoordinatorResponse(coordinators=found)
+        check_named(request.group_ids, "groups")
+        response, pace, wait = pb.FindCoordinatorResponse(), Pace(), True
+        for group_id in request.group_ids:
+            if pace.is_due:
+                await pace.give_way()
+            found = await self._located(group_id, wait=wait)
+            wait &= found.error.code == ErrorCode.INVALID_GROUP_ID
+            response.coordinators.append(found)
+        return response
 
     async def GroupHeartbeat(  # noqa: N802
         self, request: pb.GroupHeartbeatRequest, context: Any
@@ -75,6 +85,7 @@ class GroupService(GroupServiceServicer):
     ) -> pb.CommitOffsetsResponse:
         """Remember offsets."""
         began_s = time.perf_counter()
+        check_named(request.offsets, "partitions")
         shard = self._groups.shard_of(request.group_id)
         asked, refused = await self._offsets.resolve(request.offsets)
         commit = Commit(request.group_id, request.member_id, request.member_epoch, request.instance_id, asked)
@@ -84,14 +95,16 @@ class GroupService(GroupServiceServicer):
             self._groups.metrics.fenced.labels(str(error.code)).inc()
             raise
         self._groups.metrics.commit_seconds.observe(time.perf_counter() - began_s)
-        partitions = [TopicPartition(one.topic, one.partition) for one in request.offsets]
-        return pb.CommitOffsetsResponse(partitions=results_to_proto(partitions, {**refused, **more}))
+        response = pb.CommitOffsetsResponse()
+        await _add_results(response.partitions, request.offsets, {**refused, **more})
+        return response
 
     async def FetchOffsets(  # noqa: N802
         self, request: pb.FetchOffsetsRequest, context: Any
     ) -> pb.FetchOffsetsResponse:
         """How far a group has read."""
-        wanted = [ref_from_proto(one) for one in request.partitions] or None
+        check_named(request.partitions, "partitions")
+        wanted = list(dict.fromkeys(map(ref_from_proto, request.partitions))) or None
 
         def look(coordinator: GroupCoordinator) -> dict[TopicPartition, Committed]:
             group = coordinator.find(request.group_id) or Group(request.group_id)
@@ -101,10 +114,14 @@ class GroupService(GroupServiceServicer):
 
         found = await self._groups.shard_of(request.group_id).look(look)
         partitions = sorted(found) if wanted is None else wanted
-        offsets = [self._offsets.to_proto(one, found.get(one)) for one in partitions]
-        if wanted is None:
-            offsets = [one for one in offsets if one.offset >= 0]
-        return pb.FetchOffsetsResponse(offsets=offsets)
+        response, pace = pb.FetchOffsetsResponse(), Pace()
+        for partition in partitions:
+            if pace.is_due:
+                await pace.give_way()
+            offset = self._offsets.to_proto(partition, found.get(partition))
+            if wanted is not None or offset.offset >= 0:
+                response.offsets.append(offset)
+        return response
 
     async def ListGroups(  # noqa: N802
         self, request: pb.ListGroupsRequest, context: Any
@@ -134,15 +151,26 @@ class GroupService(GroupServiceServicer):
         self, request: pb.DescribeGroupsRequest, context: Any
     ) -> pb.DescribeGroupsResponse:
         """Groups, members, offsets and lag."""
-        groups = [await self._describe(group_id, request.without_offsets) for group_id in request.group_ids]
+        check_named(request.group_ids, "groups")
+        groups, pace = [], Pace()
+        for group_id in dict.fromkeys(request.group_ids):  # each once, however often it is named
+            if pace.is_due:
+                await pace.give_way()
+            groups.append(await self._describe(group_id, request.without_offsets))
         if not request.without_offsets:
             await self._offsets.add_lag(groups)
-        return pb.DescribeGroupsResponse(groups=groups)
+        response = pb.DescribeGroupsResponse()
+        for group in groups:
+            if pace.is_due:
+                await pace.give_way()
+            response.groups.append(group)
+        return response
 
     async def AlterGroupOffsets(  # noqa: N802
         self, request: pb.AlterGroupOffsetsRequest, context: Any
     ) -> pb.AlterGroupOffsetsResponse:
         """Set offsets of a group without members."""
+        check_named(request.offsets, "partitions")
         shard = self._groups.shard_of(request.group_id)
         asked, refused = await self._offsets.resolve(request.offsets)
         commit = Commit(request.group_id, "", NO_MEMBER_EPOCH, "", asked)
@@ -153,8 +181,9 @@ class GroupService(GroupServiceServicer):
         more = await shard.change(alter)
         if not request.validate_only:
             _told("a group's offsets are set", request.group_id, context, partitions=len(asked) - len(more))
-        partitions = [TopicPartition(one.topic, one.partition) for one in request.offsets]
-        return pb.AlterGroupOffsetsResponse(partitions=results_to_proto(partitions, {**refused, **more}))
+        response = pb.AlterGroupOffsetsResponse()
+        await _add_results(response.partitions, request.offsets, {**refused, **more})
+        return response
 
     async def DeleteGroup(  # noqa: N802
         self, request: pb.DeleteGroupRequest, context: Any
@@ -169,15 +198,17 @@ class GroupService(GroupServiceServicer):
         self, request: pb.DeleteGroupOffsetsRequest, context: Any
     ) -> pb.DeleteGroupOffsetsResponse:
         """Forget offsets."""
+        check_named(request.partitions, "partitions")
         shard = self._groups.shard_of(request.group_id)
         partitions = [ref_from_proto(one) for one in request.partitions]
         refused = await shard.change(lambda coordinator, now: coordinator.delete_offsets(request.group_id, partitions))
         _told("a group's offsets are deleted", request.group_id, context, partitions=len(partitions) - len(refused))
         return pb.DeleteGroupOffsetsResponse(partitions=results_to_proto(partitions, refused))
 
-    async def _located(self, group_id: str) -> pb.GroupCoordinator:
+    async def _located(self, group_id: str, *, wait: bool) -> pb.GroupCoordinator:
+        """`wait`: until there is the topic that remembers groups, for whoever asks first."""
         try:
-            found = await self._groups.find(group_id)
+            found = await self._groups.find(group_id) if wait else self._groups.located(group_id)
         except TidemarkError as error:
             answer = pb.GroupCoordinator(group_id=group_id, broker_id=-1, partition=-1, leader_epoch=-1)
             answer.error.CopyFrom(errors.to_proto(error))
@@ -233,6 +264,19 @@ class GroupService(GroupServiceServicer):
             return await self._groups.shard_of(group_id).look(look)
         except TidemarkError as error:
             return pb.GroupDescription(group_id=group_id, coordinator_id=-1, error=errors.to_proto(error))
+
+
+async def _add_results(
+    results: MutableSequence[pb.GroupPartitionResult],
+    offsets: Sequence[pb.OffsetCommit],
+    refused: Mapping[TopicPartition, TidemarkError],
+) -> None:
+    """What became of each, in their order."""
+    pace = Pace()
+    for one in offsets:
+        if pace.is_due:
+            await pace.give_way()
+        results.extend(results_to_proto([TopicPartition(one.topic, one.partition)], refused))
 
 
 def _told(what: str, group_id: str, context: Any, **facts: int) -> None:

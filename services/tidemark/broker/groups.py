@@ -157,6 +157,11 @@ class Groups:
             await self.wait_for(lambda view: self._is_led(view, group_id), _FIRST_USE_S)
         return self._located(group_id)
 
+    def located(self, group_id: str) -> Coordinator:
+        """As `find`, but nothing is waited for, and nothing made."""
+        check_group_id(group_id)
+        return self._located(group_id)
+
     async def wait_for(self, holds: Callable[[ClusterView], bool], timeout_s: float) -> bool:
         """Wait until the cluster, as this broker is told of it, is so; False: it was not, in that time."""
         if holds(self.metadata.view):

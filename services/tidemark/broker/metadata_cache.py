@@ -17,6 +17,7 @@ from tidemark.model import (
     TopicPartition,
     unknown_topic,
 )
+from tidemark.runtime.slices import Pace
 
 _BEHIND_MAX: Final = 64
 """Changes that a slow watcher may be behind; then it is given the whole view instead."""
@@ -68,8 +69,20 @@ class MetadataCache:
         """The view of some topics, or of all; each that is not known carries why."""
         if all_topics:
             return self._view
-        found = {name: self._view.topics.get(name) or TopicView(name, "", error=self.unknown(name)) for name in topics}
+        found = {name: self._named(name) for name in topics}
         return replace(self._view, topics=found, complete=False)
+
+    async def describe_in_slices(self, topics: Collection[str]) -> ClusterView:
+        """As `describe`, of very many names; of one moment but for what is not known."""
+        view, found, pace = self._view, {}, Pace()
+        for name in topics:
+            if pace.is_due:
+                await pace.give_way()
+            found[name] = view.topics.get(name) or self._named(name)
+        return replace(view, topics=found, complete=False)
+
+    def _named(self, name: str) -> TopicView:
+        return self._view.topics.get(name) or TopicView(name, "", error=self.unknown(name))
 
     def in_sync_replicas(
         self, partition: TopicPartition, identity: ReplicaIdentity, leader_epoch: LeaderEpoch

@@ -17,6 +17,7 @@ from tidemark.broker.driver import BrokerDriver
 from tidemark.broker.lease import Lease
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.metrics import BrokerMetrics
+from tidemark.broker.named import check_named
 from tidemark.broker.topics import TopicTable
 from tidemark.core.effects import ProduceResult, ReplyToProduce
 from tidemark.core.events import Event, ProduceArrived, ProduceExpired
@@ -26,12 +27,16 @@ from tidemark.ports import Clock
 from tidemark.record.checks import check_batch, check_produced
 from tidemark.record.envelope import Batch, with_append_time
 from tidemark.rpc import errors
+from tidemark.rpc.errors import abort_with
+from tidemark.runtime.slices import Pace
 from tidemark.v1 import broker_service_pb2 as pb
 
 STREAM_IN_FLIGHT_BYTES_MAX: Final = 32 << 20
 """A stream is not read on while so many bytes of it wait for their answer."""
 STREAM_UNREAD_MAX: Final = 10_000
 """Nor while so many results wait for a client that does not read its answers."""
+_AT_ONCE: Final = 200
+"""So many results are written before others have a turn: 3 ms where each is refused."""
 _TIMEOUT_MAX_MS: Final = 5 * 60 * 1000
 _NONE: Final = Offset(-1)
 
@@ -85,6 +90,8 @@ class ProduceService:
             while (response := await stream.outbox.get()) is not None:
                 await context.write(response)
                 stream.written(response)
+            if stream.refusal is not None:
+                await abort_with(context, stream.refusal)
         finally:
             stream.closed = True
             self._streams.discard(stream)
@@ -95,10 +102,12 @@ class ProduceService:
             while (request := await context.read()) is not grpc.aio.EOF:
                 if not stream.reading:
                     return
-                self._take(stream, request)
+                await self._take(stream, request)
                 del request
                 if stream.full:
                     await stream.room()
+        except TidemarkError as error:
+            stream.refusal = error
         except (grpc.RpcError, asyncio.InvalidStateError):
             _log.debug("a produce stream broke")
         except Exception:  # noqa: BLE001 - a mistake of ours: this stream ends, the broker does not
@@ -106,13 +115,18 @@ class ProduceService:
         finally:
             stream.end_of_requests()
 
-    def _take(self, stream: _Stream, request: pb.ProduceRequest) -> None:
-        """Check what came, tell the core of all of it at once."""
+    async def _take(self, stream: _Stream, request: pb.ProduceRequest) -> None:
+        """Check what came, a slice at a time, and tell the core of all of it at once."""
         parts = request.partitions
+        check_named(parts, "partitions")
         call = _Call(stream, self._metrics, request.correlation_id, request.acks, len(parts))
+        stream.began()
         events: list[Event] = []
         waiting: list[tuple[int, TopicPartition]] = []
+        pace = Pace()
         for index, part in enumerate(parts):
+            if pace.is_due:
+                await pace.give_way()
             partition = TopicPartition(part.topic, part.partition)
             call.partitions.append(partition)
             data = list(part.batches)  # once: each look at the field copies the bytes
@@ -132,7 +146,7 @@ class ProduceService:
                 )
             )
         self._metrics.produce_requested()
-        stream.began(call)
+        stream.took(call)
         if call.open_count == 0:
             call.finish()
             return
@@ -220,7 +234,24 @@ class _Call:
             self.timer.cancel()
         self._metrics.produce_seconds.observe(time.perf_counter() - self._began_s)
         response = pb.ProduceResponse(correlation_id=self.correlation_id)
-        for index, (partition, result) in enumerate(zip(self.partitions, self.results, strict=True)):
+        self._stream.answers(len(self.partitions))
+        if len(self.partitions) > _AT_ONCE:
+            task = asyncio.create_task(self._answer_in_slices(response), name="produce answer")
+            self._stream.answering.add(task)
+            task.add_done_callback(self._stream.answering.discard)
+            return
+        self._fill(response, 0, len(self.partitions))
+        self._stream.ended(self, response)
+
+    async def _answer_in_slices(self, response: pb.ProduceResponse) -> None:
+        for start in range(0, len(self.partitions), _AT_ONCE):
+            self._fill(response, start, min(start + _AT_ONCE, len(self.partitions)))
+            await asyncio.sleep(0)
+        self._stream.ended(self, response)
+
+    def _fill(self, response: pb.ProduceResponse, start: int, end: int) -> None:
+        for index in range(start, end):
+            partition, result = self.partitions[index], self.results[index]
             assert result is not None, "every partition is answered"
             message = response.partitions.add(
                 topic=partition.topic,
@@ -233,7 +264,6 @@ class _Call:
                 self._metrics.produce_refused(result.error.code)
                 message.error.CopyFrom(errors.to_proto(result.error))
                 message.log_append_time_us = -1
-        self._stream.ended(self, response)
 
 
 class _Stream:
@@ -242,6 +272,9 @@ class _Stream:
     def __init__(self) -> None:
         self.outbox: asyncio.Queue[pb.ProduceResponse | None] = asyncio.Queue()
         self.closed = False
+        self.refusal: TidemarkError | None = None
+        """Why no more is read: said when what came before is answered."""
+        self.answering: set[asyncio.Task[None]] = set()
         self._open_calls = 0
         self._in_flight_bytes = 0
         self._unread = 0
@@ -259,10 +292,17 @@ class _Stream:
             self._has_room.clear()
             await self._has_room.wait()
 
-    def began(self, call: _Call) -> None:
+    def began(self) -> None:
         """A request came."""
         self._open_calls += 1
+
+    def took(self, call: _Call) -> None:
+        """It was looked at as a whole."""
         self._in_flight_bytes += call.size_bytes
+
+    def answers(self, count: int) -> None:
+        """An answer of so many results is made."""
+        self._unread += 1 + count
 
     def ended(self, call: _Call, response: pb.ProduceResponse) -> None:
         """It is answered."""
@@ -270,13 +310,12 @@ class _Stream:
         self._in_flight_bytes -= call.size_bytes
         self._has_room.set()
         if not self.closed:
-            self._unread += _results_in(response)
             self.outbox.put_nowait(response)
         self._maybe_close()
 
     def written(self, response: pb.ProduceResponse) -> None:
         """The client reads."""
-        self._unread -= _results_in(response)
+        self._unread -= 1 + len(response.partitions)
         self._has_room.set()
 
     def end_of_requests(self) -> None:
@@ -288,10 +327,6 @@ class _Stream:
         """When everything is answered the stream ends."""
         if not self.reading and self._open_calls == 0:
             self.outbox.put_nowait(None)
-
-
-def _results_in(response: pb.ProduceResponse) -> int:
-    return 1 + len(response.partitions)
 
 
 def _as_refusal(error: Exception, partition: TopicPartition) -> TidemarkError:

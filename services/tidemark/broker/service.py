@@ -13,6 +13,7 @@ from tidemark.broker.fetch import FetchService
 from tidemark.broker.fetch_streams import FetchStreams
 from tidemark.broker.log_dirs import LogDirs
 from tidemark.broker.metadata_cache import MetadataCache
+from tidemark.broker.named import check_named
 from tidemark.broker.produce import ProduceService
 from tidemark.broker.producer_ids import ProducerIds
 from tidemark.broker.replica_reads import ReplicaReads
@@ -61,16 +62,21 @@ class BrokerService(BrokerServiceServicer):
         self, request: pb.GetMetadataRequest, context: Any
     ) -> pb.GetMetadataResponse:
         """The cluster as this broker was told of it."""
-        view = self._metadata.describe(request.topics, all_topics=request.all_topics)
-        return self._writer.answer(pb.GetMetadataResponse, view)
+        check_named(request.topics, "topics")
+        if request.all_topics:
+            view = self._metadata.describe((), all_topics=True)
+        else:
+            view = await self._metadata.describe_in_slices(request.topics)
+        return await self._writer.answer(pb.GetMetadataResponse, view)
 
     async def WatchMetadata(  # noqa: N802
         self, request: pb.WatchMetadataRequest, context: Any
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
         """The cluster now, then each change."""
+        check_named(request.topics, "topics")
         with self._streams.open("metadata", context):
             async for view in self._metadata.watch(request.topics):
-                yield self._writer.answer(pb.WatchMetadataResponse, view)
+                yield await self._writer.answer(pb.WatchMetadataResponse, view)
 
     async def Produce(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """A pipeline of produce requests."""

@@ -6,8 +6,10 @@ receivers merge with `core.cluster_state.apply`.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Hashable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, Protocol, TypeVar
 
@@ -21,6 +23,7 @@ from tidemark.model import (
 )
 from tidemark.rpc import errors
 from tidemark.rpc.shared import ids_from_proto
+from tidemark.runtime.slices import Pace
 from tidemark.v1 import metadata_pb2
 
 LARGE_PARTITIONS: Final = 50
@@ -44,13 +47,13 @@ class ViewWriter:
     server holds the last answer of each stream."""
 
     def __init__(self) -> None:
-        self._written: OrderedDict[tuple[Hashable, ...], tuple[ClusterView, Any]] = OrderedDict()
+        self._written: OrderedDict[tuple[Hashable, ...], tuple[ClusterView, asyncio.Task[Any]]] = OrderedDict()
         """By identity of what does not change, which the view that is kept beside it holds on to."""
 
-    def answer(self, kind: type[_Answer], view: ClusterView) -> _Answer:
-        """A response of that kind, which must not be changed."""
+    async def answer(self, kind: type[_Answer], view: ClusterView) -> _Answer:
+        """A response of that kind, which must not be changed; of many topics it is written in slices."""
         if all(len(topic.partitions) < LARGE_PARTITIONS for topic in view.topics.values()):
-            return _filled(kind, view)
+            return await _filled(kind, view)
         key = (
             *(kind, view.cluster_id, view.controller_id, view.controller_epoch, view.admin_address),
             *(view.complete, view.deleted_topics, id(view.brokers)),
@@ -58,18 +61,23 @@ class ViewWriter:
         )
         known = self._written.get(key)
         if known is None:
-            known = self._written[key] = (view, _filled(kind, view))
+            known = self._written[key] = (view, asyncio.create_task(_filled(kind, view), name="metadata answer"))
             if len(self._written) > _REMEMBERED_TOPICS:
                 self._written.popitem(last=False)
         else:
             self._written.move_to_end(key)
-        answer: _Answer = known[1]
+        answer: _Answer = await asyncio.shield(known[1])  # others wait for it too
         return answer
 
 
-def _filled(kind: type[_Answer], view: ClusterView) -> _Answer:
+async def _filled(kind: type[_Answer], view: ClusterView) -> _Answer:
     answer = kind()
-    answer.metadata.CopyFrom(view_to_proto(view))
+    answer.metadata.CopyFrom(view_to_proto(replace(view, topics={})))
+    pace = Pace()
+    for topic in view.topics.values():
+        if pace.is_due:
+            await pace.give_way()
+        answer.metadata.topics.append(topic_to_proto(topic))
     return answer
 
 

@@ -29,20 +29,21 @@ def view(*topics: TopicView) -> ClusterView:
 
 
 @pytest.mark.parametrize("partitions", [1, LARGE_PARTITIONS, 3 * LARGE_PARTITIONS])
-def test_a_view_arrives_as_it_was_sent_however_it_is_written_and_read(partitions: int) -> None:
+async def test_a_view_arrives_as_it_was_sent_however_it_is_written_and_read(partitions: int) -> None:
     sent = view(topic("a", partitions), topic("b", 2))
     writer = ViewWriter()
-    answers = [writer.answer(pb.GetMetadataResponse, sent).metadata for _ in range(2)]
-    for message in (view_to_proto(sent), *answers, writer.answer(pb.WatchMetadataResponse, sent).metadata):
+    answers = [(await writer.answer(pb.GetMetadataResponse, sent)).metadata for _ in range(2)]
+    watched = await writer.answer(pb.WatchMetadataResponse, sent)
+    for message in (view_to_proto(sent), *answers, watched.metadata):
         received = type(message).FromString(message.SerializeToString())
         assert view_from_proto(received) == view_from_proto(received, shared=True) == sent
 
 
-def test_all_who_ask_for_a_large_topic_get_one_answer_until_anything_of_it_changes() -> None:
+async def test_all_who_ask_for_a_large_topic_get_one_answer_until_anything_of_it_changes() -> None:
     writer, large = ViewWriter(), topic("large", LARGE_PARTITIONS)
     asked = view(large)
-    first = writer.answer(pb.WatchMetadataResponse, asked)
-    assert writer.answer(pb.WatchMetadataResponse, replace(asked, topics=dict(asked.topics))) is first
+    first = await writer.answer(pb.WatchMetadataResponse, asked)
+    assert await writer.answer(pb.WatchMetadataResponse, replace(asked, topics=dict(asked.topics))) is first
     for changed in (
         replace(asked, topics={"large": replace(large, modified_zxid=9)}),
         replace(asked, topics={**asked.topics, "b": topic("b", 1)}),
@@ -51,16 +52,16 @@ def test_all_who_ask_for_a_large_topic_get_one_answer_until_anything_of_it_chang
         replace(asked, complete=False),
         replace(asked, deleted_topics=()),
     ):
-        assert view_from_proto(writer.answer(pb.WatchMetadataResponse, changed).metadata) == changed
+        assert view_from_proto((await writer.answer(pb.WatchMetadataResponse, changed)).metadata) == changed
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_codec, "_REMEMBERED_TOPICS", 2)
     writer = ViewWriter()
     many = [view(topic(f"t{number}", LARGE_PARTITIONS)) for number in range(5)]
-    answers = [writer.answer(pb.GetMetadataResponse, one) for one in many]
-    assert writer.answer(pb.GetMetadataResponse, many[-1]) is answers[-1]
-    assert writer.answer(pb.GetMetadataResponse, many[0]) is not answers[0]
+    answers = [await writer.answer(pb.GetMetadataResponse, one) for one in many]
+    assert await writer.answer(pb.GetMetadataResponse, many[-1]) is answers[-1]
+    assert await writer.answer(pb.GetMetadataResponse, many[0]) is not answers[0]
 
 
 def test_clients_of_one_process_hold_a_large_topic_once() -> None:
