@@ -1,12 +1,14 @@
 """FollowerMessage and LeaderMessage <-> replica_service.proto, one codec object for each end of one stream.
 
-A partition is named in full once and by a handle, a small number, ever after. On the follower's end every batch of
-a chunk is checked before the core sees it; what fails makes the chunk's `error`.
+A partition is named in full once and by a handle, a small number, until it is fetched no more; then its handle is let
+go, and never given again on that stream. On the follower's end every batch of a chunk is checked before the core sees
+it; what fails makes the chunk's `error`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import Final
 
 from tidemark.core.messages import (
@@ -30,6 +32,12 @@ from tidemark.v1 import replica_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
+LET_GO_MAX: Final = 4_096
+"""So many handles that were let go are still understood: what is under way may name them, and a follower of an earlier
+version takes up those that it had."""
+HANDLES_MAX: Final = 200_000
+"""Of one stream, far above what brokers hold."""
+
 _CHUNKS: Final = pb.ReplicateResponse.CHUNKS_FIELD_NUMBER
 _BATCHES: Final = pb.ReplicaChunk.BATCHES_FIELD_NUMBER
 
@@ -39,10 +47,22 @@ class FollowerEnd:
 
     def __init__(self) -> None:
         self._handles: dict[TopicPartition, tuple[int, ReplicaIdentity]] = {}
-        self._partitions: list[TopicPartition] = []
+        self._partitions: dict[int, TopicPartition] = {}
+        self._next_handle = 0
+        self._let_go: deque[int] = deque()
+
+    @property
+    def handles(self) -> int:
+        """How many are understood."""
+        return len(self._partitions)
 
     def encode(self, message: FollowerMessage) -> pb.ReplicateRequest:
-        """The request of a message."""
+        """The request of a message. Its stops come first: what begins anew in it has another handle."""
+        stops = [
+            pb.ReplicaStop(handle=self._forget(stop.partition), newer_leader_epoch=stop.newer_leader_epoch)
+            for stop in message.stops
+            if stop.partition in self._handles
+        ]
         return pb.ReplicateRequest(
             epoch_queries=[
                 pb.EpochQuery(
@@ -75,11 +95,7 @@ class FollowerEnd:
                 for report in message.reports
                 if report.partition in self._handles
             ],
-            stops=[
-                pb.ReplicaStop(handle=self._handles[stop.partition][0], newer_leader_epoch=stop.newer_leader_epoch)
-                for stop in message.stops
-                if stop.partition in self._handles
-            ],
+            stops=stops,
             credits=[
                 pb.DirectoryCredit(directory=credit.directory, credit_bytes=credit.credit_bytes)
                 for credit in message.credits
@@ -123,9 +139,10 @@ class FollowerEnd:
             return head._replace(error=error.code)
 
     def _partition(self, handle: int) -> TopicPartition:
-        if handle >= len(self._partitions):
+        partition = self._partitions.get(handle)
+        if partition is None:
             raise _never_given(handle)
-        return self._partitions[handle]
+        return partition
 
     def _refusal(self, refusal: pb.ReplicaRefusal) -> Refusal:
         error = errors.from_proto(refusal.error)
@@ -141,8 +158,11 @@ class FollowerEnd:
         known = self._handles.get(partition)
         if known is not None and known[1] == identity:
             return pb.ReplicaHandle(handle=known[0])
-        handle = len(self._partitions)
-        self._partitions.append(partition)
+        if known is not None:
+            self._forget(partition)
+        handle = self._next_handle
+        self._next_handle += 1
+        self._partitions[handle] = partition
         self._handles[partition] = (handle, identity)
         return pb.ReplicaHandle(
             handle=handle,
@@ -152,6 +172,14 @@ class FollowerEnd:
             incarnation=identity.incarnation,
         )
 
+    def _forget(self, partition: TopicPartition) -> int:
+        """Let go of its handle, which is understood for a while yet; gives it."""
+        handle, _ = self._handles.pop(partition)
+        self._let_go.append(handle)
+        if len(self._let_go) > LET_GO_MAX:
+            del self._partitions[self._let_go.popleft()]
+        return handle
+
 
 class LeaderEnd:
     """The leader's end of a stream: decodes what the follower says, encodes what it answers."""
@@ -159,10 +187,16 @@ class LeaderEnd:
     def __init__(self) -> None:
         self._handles: dict[TopicPartition, int] = {}
         self._named: dict[int, tuple[TopicPartition, ReplicaIdentity]] = {}
+        self._let_go: dict[int, None] = {}
+
+    @property
+    def handles(self) -> int:
+        """How many are understood."""
+        return len(self._named)
 
     def decode(self, request: pb.ReplicateRequest) -> FollowerMessage:
-        """The message of a request; raises INVALID_REQUEST for a handle never given."""
-        return FollowerMessage(
+        """The message of a request; raises INVALID_REQUEST for a handle never given, and for too many."""
+        message = FollowerMessage(
             queries=tuple(
                 EpochQuery(
                     *self._learn(query.replica),
@@ -199,13 +233,16 @@ class LeaderEnd:
             credits=tuple(Credit(credit.directory, credit.credit_bytes) for credit in request.credits),
             echo_ms=request.echo_ms,
         )
+        for stop in request.stops:
+            self._forget(stop.handle)
+        return message
 
     def encode(self, message: LeaderMessage) -> list[bytes]:
         """The responses of a message, serialized: one, or several where its chunks are over the split size."""
         response = pb.ReplicateResponse(
             epoch_ends=[
                 pb.EpochEnd(
-                    handle=self._handles[end.partition],
+                    handle=self._handle(end.partition),
                     current_leader_epoch=end.current_leader_epoch,
                     leader_epoch=end.leader_epoch,
                     end_offset=end.end_offset,
@@ -214,7 +251,7 @@ class LeaderEnd:
             ],
             refusals=[
                 pb.ReplicaRefusal(
-                    handle=self._handles[refusal.partition],
+                    handle=self._handle(refusal.partition),
                     error=record_pb2.Error(code=str(refusal.code), message=refusal.message),
                     current_leader_epoch=refusal.current_leader_epoch,
                     log_start_offset=refusal.log_start_offset,
@@ -236,7 +273,7 @@ class LeaderEnd:
 
     def _chunk(self, chunk: Chunk) -> list[bytes]:
         head = pb.ReplicaChunk(
-            handle=self._handles[chunk.partition],
+            handle=self._handle(chunk.partition),
             current_leader_epoch=chunk.current_leader_epoch,
             continues_from=chunk.continues_from,
             high_watermark=chunk.high_watermark,
@@ -245,12 +282,38 @@ class LeaderEnd:
         batches = wire.nested(_BATCHES, (batch.data for batch in chunk.batches)) if chunk.batches else []
         return wire.nested(_CHUNKS, wire.message(head, batches))
 
+    def _handle(self, partition: TopicPartition) -> int:
+        handle = self._handles.get(partition)
+        if handle is None:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{partition} was let go too long ago to be answered")
+        return handle
+
     def _learn(self, replica: pb.ReplicaHandle) -> tuple[TopicPartition, ReplicaIdentity]:
         if replica.topic:
+            if len(self._named) >= HANDLES_MAX and replica.handle not in self._named:
+                sentence = f"a stream names at most {HANDLES_MAX} partitions: let go of those that are fetched no more"
+                raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
             partition = TopicPartition(replica.topic, replica.partition)
+            if replica.handle in self._named and self._named[replica.handle][0] != partition:
+                sentence = f"handle {replica.handle} is given to another partition on this stream"
+                raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+            before = self._handles.get(partition)
+            if before is not None and before != replica.handle:
+                self._forget(before)  # another incarnation of it
             self._named[replica.handle] = (partition, ReplicaIdentity(replica.topic_id, replica.incarnation))
             self._handles[partition] = replica.handle
+        self._let_go.pop(replica.handle, None)
         return self._replica(replica.handle)
+
+    def _forget(self, handle: int) -> None:
+        """It is fetched no more; what is under way to the follower still names it."""
+        self._let_go[handle] = None
+        if len(self._let_go) > LET_GO_MAX:
+            oldest = next(iter(self._let_go))
+            del self._let_go[oldest]
+            partition, _ = self._named.pop(oldest)
+            if self._handles.get(partition) == oldest:
+                del self._handles[partition]
 
     def _replica(self, handle: int) -> tuple[TopicPartition, ReplicaIdentity]:
         replica = self._named.get(handle)

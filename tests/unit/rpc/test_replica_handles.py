@@ -1,0 +1,113 @@
+"""Handles of a replication stream: of as many as are fetched, however many there ever were."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.core.messages import Chunk, FollowerMessage, LeaderMessage, Report, StopFetch
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
+from tidemark.rpc import replica_codec
+from tidemark.rpc.replica_codec import HANDLES_MAX, LET_GO_MAX, FollowerEnd, LeaderEnd
+from tidemark.v1 import replica_service_pb2 as pb
+
+from tests.unit.rpc.test_replica_codec import AGAIN, EPOCH, FIRST, FLIGHTS, OTHER, Stream, chunk, position
+
+NEWER = LeaderEpoch(EPOCH + 1)
+
+
+@pytest.fixture(autouse=True)
+def few_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LET_GO_MAX < HANDLES_MAX
+    monkeypatch.setattr(replica_codec, "LET_GO_MAX", 10)
+
+
+def stop(partition: TopicPartition) -> StopFetch:
+    return StopFetch(partition, NEWER)
+
+
+def heard(stream: Stream, message: Chunk) -> list[TopicPartition]:
+    return [one.partition for told in stream.to_follower(LeaderMessage(chunks=(message,))) for one in told.chunks]
+
+
+def test_what_was_fetched_once_is_forgotten_at_both_ends() -> None:
+    stream = Stream()
+    stream.to_leader(FollowerMessage(positions=(position(),)))
+    for index in range(100):
+        topic = TopicPartition(f"topic-{index}", 0)
+        assert stream.to_leader(FollowerMessage(positions=(position(topic),))).positions == (position(topic),)
+        assert stream.to_leader(FollowerMessage(stops=(stop(topic),))).stops == (stop(topic),)
+    assert stream.follower.handles == stream.leader.handles == 11
+    assert heard(stream, chunk()) == [FLIGHTS], "what is fetched all the time keeps its handle"
+
+
+def test_incarnations_of_one_partition_are_forgotten_too() -> None:
+    stream = Stream()
+    for index in range(100):
+        one = position(identity=AGAIN._replace(incarnation=str(index)))
+        assert stream.to_leader(FollowerMessage(positions=(one,))).positions == (one,)
+    assert stream.follower.handles == stream.leader.handles == 11
+    assert heard(stream, chunk()) == [FLIGHTS]
+
+
+def test_what_was_under_way_when_a_partition_was_stopped_arrives() -> None:
+    stream = Stream()
+    stream.to_leader(FollowerMessage(positions=(position(), position(OTHER))))
+    sent_before = stream.leader.encode(LeaderMessage(chunks=(chunk(),)))
+    stream.to_leader(FollowerMessage(stops=(stop(FLIGHTS),)))
+    (told,) = [stream.follower.decode(pb.ReplicateResponse.FromString(data)) for data in sent_before]
+    assert told.chunks == (chunk(),)
+    assert heard(stream, chunk()) == [FLIGHTS], "what waited to be written too"
+
+
+def test_a_partition_that_is_stopped_and_begun_anew_in_one_message_has_another_handle() -> None:
+    stream = Stream()
+    stream.to_leader(FollowerMessage(positions=(position(), position(OTHER))))
+    report = Report(FLIGHTS, NEWER, Offset(9), Offset(8))
+    anew = FollowerMessage(positions=(position(),), reports=(report,), stops=(stop(FLIGHTS),))
+    assert stream.to_leader(anew) == anew
+    for index in range(20):  # its old handle is forgotten meanwhile
+        topic = TopicPartition(f"topic-{index}", 0)
+        stream.to_leader(FollowerMessage(positions=(position(topic),)))
+        stream.to_leader(FollowerMessage(stops=(stop(topic),)))
+    assert stream.to_leader(FollowerMessage(reports=(report,))).reports == (report,)
+    assert heard(stream, chunk()) == [FLIGHTS]
+
+
+def test_a_follower_of_an_earlier_version_takes_up_a_handle_that_it_let_go() -> None:
+    leader = LeaderEnd()
+    named = pb.ReplicaHandle(handle=0, topic="flights", topic_id=FIRST.topic_id, incarnation=FIRST.incarnation)
+    leader.decode(pb.ReplicateRequest(positions=[pb.FetchPosition(replica=named)]))
+    for _ in range(20):
+        leader.decode(pb.ReplicateRequest(stops=[pb.ReplicaStop(handle=0)]))
+        again = pb.ReplicateRequest(positions=[pb.FetchPosition(replica=pb.ReplicaHandle(handle=0))])
+        assert leader.decode(again).positions[0].partition == FLIGHTS
+    assert leader.handles == 1
+
+
+def test_a_stream_that_names_ever_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_codec, "HANDLES_MAX", 50)
+    leader = LeaderEnd()
+    names = [pb.ReplicaHandle(handle=number, topic=f"t{number}") for number in range(51)]
+    leader.decode(pb.ReplicateRequest(positions=[pb.FetchPosition(replica=one) for one in names[:50]]))
+    leader.decode(pb.ReplicateRequest(positions=[pb.FetchPosition(replica=names[7])]))
+    with pytest.raises(TidemarkError, match="at most 50 partitions") as refused:
+        leader.decode(pb.ReplicateRequest(positions=[pb.FetchPosition(replica=names[50])]))
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_a_handle_is_of_one_partition() -> None:
+    leader = LeaderEnd()
+    for topic in ("a", "a", "b"):
+        request = pb.ReplicateRequest(positions=[pb.FetchPosition(replica=pb.ReplicaHandle(handle=0, topic=topic))])
+        if topic == "a":
+            leader.decode(request)
+            continue
+        with pytest.raises(TidemarkError, match="given to another partition"):
+            leader.decode(request)
+
+
+@pytest.mark.parametrize("handle", [1, 2**31 - 1])
+def test_a_handle_that_was_never_given_is_refused_whichever_it_is(handle: int) -> None:
+    follower = FollowerEnd()
+    follower.encode(FollowerMessage(positions=(position(),)))
+    with pytest.raises(TidemarkError, match="never given"):
+        follower.decode(pb.ReplicateResponse(chunks=[pb.ReplicaChunk(handle=handle)]))
