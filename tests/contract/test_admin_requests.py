@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tidemark.model import (
+    NO_LEADER,
     BrokerId,
     ErrorCode,
     Move,
@@ -269,5 +270,6 @@ async def test_the_nodes_of_a_removed_partition_go_and_those_of_the_others_stay(
     await store.delete_partitions(term, topic, [1])
     await store.delete_partitions(term, topic, [1])
     assert set(await store.states([F0, F1])) == {F0}
-    (again,) = await store.write_states(term, [write_of(topic, 1, -1)])
+    nobody_leads = replace(write_of(topic, 1, -1).state, leader=NO_LEADER)
+    (again,) = await store.write_states(term, [write_of(topic, 1, -1, nobody_leads)])
     assert again.outcome is WriteOutcome.WRITTEN, "it can be added again"
