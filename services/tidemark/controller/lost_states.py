@@ -74,7 +74,7 @@ class LostStates:
 
     async def make(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether one of these has a state now that had no node; those whose brokers do not all answer wait."""
-        topics = await self._store.topics(sorted({partition.topic for partition in partitions}))
+        topics = await self._store.topics(unreadable=set())  # what cannot be read holds nothing else up
         brokers = await self._store.live_brokers()
         found = await self._surveyed(partitions, topics, brokers)
         writes = []

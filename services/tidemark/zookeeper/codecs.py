@@ -37,6 +37,7 @@ VERSION: Final = 1
 
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Of names that people write into nodes: they become part of paths."""
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{0,128}")
 
 T = TypeVar("T")
 
@@ -59,10 +60,31 @@ def _decode(path: str, data: bytes, build: Callable[[Mapping[str, Any]], T]) -> 
         ) from error
 
 
-def _int(value: object) -> int:
+def _int(value: object, bits: int = 64) -> int:
+    """Of so many bits, as it has in messages: what does not fit there would be found out by whoever sends it."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{value!r} is no whole number")
+    if not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise ValueError(f"the number is none of {bits} bits")
     return value
+
+
+def _int32(value: object) -> int:
+    return _int(value, 32)
+
+
+def _broker_id(value: object) -> BrokerId:
+    broker_id = BrokerId(_int32(value))
+    if broker_id < 0:
+        raise ValueError(f"{broker_id} is no id of a broker")
+    return broker_id
+
+
+def _name(value: object) -> str:
+    """What becomes part of a path."""
+    if _NAME.fullmatch(_str(value)) is None:
+        raise ValueError("a name has letters, digits, '.', '_' and '-' only")
+    return _str(value)
 
 
 def _str(value: object) -> str:
@@ -100,23 +122,21 @@ def decode_state(path: str, data: bytes) -> LeaderAndIsr:
         path,
         data,
         lambda fields: LeaderAndIsr(
-            leader=BrokerId(_int(fields["leader"])),
-            leader_epoch=LeaderEpoch(_int(fields["leader_epoch"])),
+            leader=BrokerId(_int32(fields["leader"])),
+            leader_epoch=LeaderEpoch(_int32(fields["leader_epoch"])),
             isr=_entries(fields["isr"]),
             elr=_entries(fields.get("elr", ())),
             last_known=_entries(fields.get("last_known", ())),
-            min_isr=_int(fields.get("min_isr", 1)),
+            min_isr=_int32(fields.get("min_isr", 1)),
             lineage=_int(fields.get("lineage", 0)),
             sealed=_bool(fields.get("sealed", False)),
-            controller_epoch=ControllerEpoch(_int(fields.get("controller_epoch", 0))),
+            controller_epoch=ControllerEpoch(_int32(fields.get("controller_epoch", 0))),
         ),
     )
 
 
 def _entries(pairs: Iterable[Any]) -> tuple[IsrEntry, ...]:
-    return tuple(
-        IsrEntry(BrokerId(_int(broker_id)), BrokerEpoch(_int(broker_epoch))) for broker_id, broker_epoch in pairs
-    )
+    return tuple(IsrEntry(_broker_id(broker_id), BrokerEpoch(_int(broker_epoch))) for broker_id, broker_epoch in pairs)
 
 
 def encode_registration(registration: BrokerRegistration) -> bytes:
@@ -142,12 +162,12 @@ def decode_registration(path: str, data: bytes, broker_id: BrokerId) -> BrokerRe
         lambda fields: BrokerRegistration(
             broker_id=broker_id,
             host=_str(fields["host"]),
-            port=_int(fields["port"]),
+            port=_int32(fields["port"]),
             broker_epoch=BrokerEpoch(_int(fields["broker_epoch"])),
             rack=_str(fields.get("rack", "")),
             directory_ids=tuple(_str(item) for item in fields.get("directories", ())),
             boot_id=_str(fields.get("boot_id", "")),
-            features={_str(name): _int(level) for name, level in fields.get("features", {}).items()},
+            features={_str(name): _int32(level) for name, level in fields.get("features", {}).items()},
         ),
     )
 
@@ -186,15 +206,18 @@ def encode_topic(topic: TopicDescription) -> bytes:
 
 
 def decode_topic(path: str, data: bytes, name: str) -> TopicDescription:
-    """As `encode_topic` wrote it; without configs, zxids and version."""
+    """As `encode_topic` wrote it; without configs, zxids and version. One whose name no topic can have is refused."""
+    if _TOPIC_NAME.fullmatch(name) is None:
+        sentence = f"the ZooKeeper node {path} cannot be understood: no topic has such a name; delete the node"
+        raise TidemarkError(ErrorCode.INTERNAL, sentence, {"path": path})
     return _decode(
         path,
         data,
         lambda fields: TopicDescription(
             topic=name,
-            topic_id=_str(fields["topic_id"]),
-            partitions=_replicas_in(fields["partitions"]),
-            incarnations={int(partition): _str(found) for partition, found in fields["incarnations"].items()},
+            topic_id=_name(fields["topic_id"]),
+            partitions=_all_partitions(fields["partitions"]),
+            incarnations={_index(partition): _name(found) for partition, found in fields["incarnations"].items()},
             adding=_replicas_in(fields.get("adding", {})),
             removing=_replicas_in(fields.get("removing", {})),
             original=_replicas_in(fields.get("original", {})),
@@ -207,10 +230,23 @@ def _replicas_out(partitions: Mapping[int, tuple[BrokerId, ...]]) -> dict[str, l
 
 
 def _replicas_in(partitions: Mapping[str, Iterable[Any]]) -> dict[int, tuple[BrokerId, ...]]:
-    return {
-        int(partition): tuple(BrokerId(_int(replica)) for replica in replicas)
-        for partition, replicas in partitions.items()
-    }
+    return {_index(partition): tuple(map(_broker_id, replicas)) for partition, replicas in partitions.items()}
+
+
+def _all_partitions(partitions: Mapping[str, Iterable[Any]]) -> dict[int, tuple[BrokerId, ...]]:
+    found = _replicas_in(partitions)
+    if not found or set(found) != set(range(len(found))):
+        raise ValueError("its partitions are not numbered from 0 on")
+    for index, replicas in found.items():
+        if not replicas or len(set(replicas)) < len(replicas):
+            raise ValueError(f"partition {index} has no replicas, or one twice")
+    return found
+
+
+def _index(text: str) -> int:
+    if not text.isdecimal() or str(int(text)) != text:
+        raise ValueError(f"{text[:40]!r} is no number of a partition")
+    return _int32(int(text))
 
 
 def encode_configs(configs: Mapping[str, str]) -> bytes:

@@ -1,0 +1,88 @@
+"""Nodes of the right form with content that nobody can go by: refused where they are read, and no other suffers."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from tidemark.model import TopicPartition
+from tidemark.zookeeper import codecs
+
+from tests.contract.conftest import Cluster
+from tests.contract.test_metadata_store import STATE, elected, topic_of, write_of
+
+HEALTHY = {"version": 1, "topic_id": "id", "partitions": {"0": [0, 1]}, "incarnations": {"0": "i0"}}
+LATER = {"version": 1, "topic_id": "id", "partitions": {"0": [0]}, "incarnations": {"0": "i"}, "later": {"x": [1]}}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("a b", HEALTHY),
+        ("é", HEALTHY),
+        ("x" * 250, HEALTHY),
+        ("t", {**HEALTHY, "topic_id": "../../x"}),
+        ("t", {**HEALTHY, "incarnations": {"0": "a/b"}}),
+        ("t", {**HEALTHY, "partitions": {}}),
+        ("t", {**HEALTHY, "partitions": {"0": [0], "99999999999": [1]}}),
+        ("t", {**HEALTHY, "partitions": {"-1": [0]}}),
+        ("t", {**HEALTHY, "partitions": {"1": [0]}}),
+        ("t", {**HEALTHY, "partitions": {"00": [0]}}),
+        ("t", {**HEALTHY, "partitions": {"0": []}}),
+        ("t", {**HEALTHY, "partitions": {"0": [0, 0]}}),
+        ("t", {**HEALTHY, "partitions": {"0": [-5]}}),
+        ("t", {**HEALTHY, "partitions": {"0": [1 << 40]}}),
+        ("t", {**HEALTHY, "partitions": {"9" * 5000: [0]}}),
+        ("t", {**HEALTHY, "adding": {"0": [1 << 31]}}),
+    ],
+)
+async def test_a_topic_that_nobody_can_go_by_is_unreadable_and_the_others_are_read(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, name: str, fields: dict[str, object]
+) -> None:
+    store = await cluster.store()
+    await store.create_topic(topic_of("well"))
+    session = store._session
+    await session.commit(lambda multi: multi.create(f"/brokers/topics/{name}", json.dumps(fields).encode()))
+    unreadable: set[str] = set()
+    with caplog.at_level(logging.ERROR):
+        assert set(await store.topics(unreadable=unreadable)) == {"well"}
+    assert unreadable == {name}
+    (line,) = [vars(record) for record in caplog.records]
+    assert f"/brokers/topics/{name}" in line["why"]
+    assert len(line["why"]) < 1000
+
+
+async def test_what_a_later_version_adds_to_a_topic_is_passed_over(cluster: Cluster) -> None:
+    store = await cluster.store()
+    session = store._session
+    await session.commit(lambda multi: multi.create("/brokers/topics/t", json.dumps(LATER).encode()))
+    assert (await store.topics())["t"].partitions == {0: (0,)}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"leader": 1 << 31},
+        {"leader_epoch": 1 << 40},
+        {"isr": [[-1, 0]]},
+        {"isr": [[1 << 31, 0]]},
+        {"elr": [[0, 1 << 63]]},
+        {"min_isr": 1 << 31},
+        {"lineage": 1 << 63},
+        {"controller_epoch": -(1 << 31) - 1},
+    ],
+)
+async def test_a_state_with_numbers_that_no_message_holds_is_unreadable(
+    cluster: Cluster, changed: dict[str, object]
+) -> None:
+    store = await cluster.store()
+    topic = await store.create_topic(topic_of(partitions=2))
+    await store.write_states(await elected(store), [write_of(topic, 0, -1), write_of(topic, 1, -1)])
+    data = json.dumps({**json.loads(codecs.encode_state(STATE)), **changed}).encode()
+    session = store._session
+    await session.commit(lambda multi: multi.set_data("/brokers/topics/flights/1/leaderAndISR", data, -1))
+    unreadable: set[TopicPartition] = set()
+    partitions = [TopicPartition("flights", index) for index in range(2)]
+    assert set(await store.states(partitions, unreadable=unreadable)) == {partitions[0]}
+    assert unreadable == {partitions[1]}
