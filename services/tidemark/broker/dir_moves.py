@@ -250,7 +250,7 @@ class DirMoves:
     # -- checks ------------------------------------------------------------------------------------------------
 
     def _directory(self, log_dir: str) -> int:
-        directory = self._logs.directory_named(log_dir)
+        directory = None if "\0" in log_dir else self._logs.directory_named(log_dir)  # no path has one
         states = self._logs.directories()
         if directory is None:
             have = ", ".join(str(state.path) for state in states)

@@ -118,10 +118,11 @@ async def test_while_a_replica_is_copied_its_retention_and_cleaning_wait(world: 
 
 
 async def test_what_cannot_be_is_refused_and_changes_nothing(world: MovesWorld) -> None:
-    error = await world.alter("/nowhere")
-    assert error is not None
-    assert error.code is ErrorCode.LOG_DIR_NOT_FOUND
-    assert world.paths[1] in error.message
+    for nowhere in ("/nowhere", "/\0x", "x" * 5000):
+        error = await world.alter(nowhere)
+        assert error is not None
+        assert error.code is ErrorCode.LOG_DIR_NOT_FOUND
+        assert world.paths[1] in error.message
     world.logs._directories[1].fail("input/output error")
     error = await world.alter(world.paths[1])
     assert error is not None
