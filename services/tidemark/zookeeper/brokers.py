@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -19,6 +20,8 @@ from tidemark.zookeeper import codecs, lost_epochs, paths
 from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit
 from tidemark.zookeeper.session_port import NodeRead, Session
 
+_BROKER_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}")
+_BROKER_ID_MAX: Final = (1 << 31) - 1
 _log = logging.getLogger(__name__)
 
 WAIT_MS_MIN: Final = 30_000
@@ -174,4 +177,5 @@ def _epoch(broker_id: BrokerId, node: NodeRead) -> BrokerEpochRecord:
 
 
 def _ids(names: list[str]) -> list[BrokerId]:
-    return sorted(BrokerId(int(name)) for name in names if name.isascii() and name.isdigit())
+    """Of nodes that brokers made; what else lies there is nobody's."""
+    return sorted(BrokerId(int(name)) for name in names if _BROKER_ID.fullmatch(name) and int(name) <= _BROKER_ID_MAX)

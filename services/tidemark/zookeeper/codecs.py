@@ -35,6 +35,10 @@ from tidemark.ports import ControllerInfo
 
 VERSION: Final = 1
 
+BROKER_EPOCH_MAX: Final = 1_000_000
+"""More than any broker ever registers: to make a lost node of an epoch again takes as many writes."""
+_INDEX_MAX: Final = (1 << 31) - 1
+_PORT_MAX: Final = (1 << 16) - 1
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Of names that people write into nodes: they become part of paths."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{0,128}")
@@ -71,6 +75,12 @@ def _int(value: object, bits: int = 64) -> int:
 
 def _int32(value: object) -> int:
     return _int(value, 32)
+
+
+def _not_negative(value: object, most: int) -> int:
+    if not 0 <= _int(value) <= most:
+        raise ValueError(f"{value!r} is not between 0 and {most}")
+    return _int(value)
 
 
 def _broker_id(value: object) -> BrokerId:
@@ -162,8 +172,8 @@ def decode_registration(path: str, data: bytes, broker_id: BrokerId) -> BrokerRe
         lambda fields: BrokerRegistration(
             broker_id=broker_id,
             host=_str(fields["host"]),
-            port=_int32(fields["port"]),
-            broker_epoch=BrokerEpoch(_int(fields["broker_epoch"])),
+            port=_not_negative(fields["port"], _PORT_MAX),
+            broker_epoch=BrokerEpoch(_not_negative(fields["broker_epoch"], BROKER_EPOCH_MAX)),
             rack=_str(fields.get("rack", "")),
             directory_ids=tuple(_str(item) for item in fields.get("directories", ())),
             boot_id=_str(fields.get("boot_id", "")),
@@ -340,7 +350,8 @@ def decode_refusals(path: str, data: bytes) -> tuple[Refusal, ...]:
 def _refusal(fields: Mapping[str, Any]) -> Refusal:
     partition = None
     if fields["topic"] is not None:
-        partition = TopicPartition(_str(fields["topic"]), _int(fields["partition"]))
+        index = _int(fields["partition"])  # what was asked for need not be one
+        partition = TopicPartition(_str(fields["topic"]), index if abs(index) <= _INDEX_MAX else -1)
     error = TidemarkError(ErrorCode(_str(fields["code"])), _str(fields["message"]))
     return Refusal(_str(fields["kind"]), partition, error, _str(fields["request_id"]), _int(fields["at_ms"]))
 
@@ -403,7 +414,7 @@ def encode_controller(controller_id: BrokerId, address: str) -> bytes:
 def decode_controller(path: str, data: bytes) -> ControllerInfo:
     """As `encode_controller` wrote it."""
     return _decode(
-        path, data, lambda fields: ControllerInfo(BrokerId(_int(fields["id"])), _str(fields.get("address", "")))
+        path, data, lambda fields: ControllerInfo(BrokerId(_int32(fields["id"])), _str(fields.get("address", "")))
     )
 
 

@@ -44,7 +44,7 @@ async def make_up(
     else:
         version = found[1].version
         target = max(_unclean_at(path, found), BrokerEpoch(0))
-        if target <= version + 1:
+        if target <= version + 1 or target > codecs.BROKER_EPOCH_MAX:
             return False
     content = codecs.encode_broker_epoch((), target, target)
     try:
@@ -99,7 +99,8 @@ async def _highest_named(session: Session, broker_id: BrokerId) -> BrokerEpoch:
                 continue
             if state is not None:
                 entries = (*state.isr, *state.elr, *state.last_known)
-                highest = max([highest, *(one.broker_epoch for one in entries if one.broker_id == broker_id)])
+                named = [one.broker_epoch for one in entries if one.broker_id == broker_id]
+                highest = max([highest, *(epoch for epoch in named if epoch < codecs.BROKER_EPOCH_MAX)])
         await session.give_way()
     return highest
 

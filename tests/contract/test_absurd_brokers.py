@@ -1,0 +1,52 @@
+"""Nodes of brokers with content that nobody can go by: they are passed over, and no other broker suffers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tidemark.model import BrokerId, ErrorCode, Refusal, TidemarkError, TopicPartition
+
+from tests.contract.conftest import Cluster
+from tests.contract.test_lost_epochs import ONE, in_sync, registered
+from tests.contract.test_metadata_store import elected
+
+HEALTHY = {"version": 1, "host": "h", "port": 9192, "broker_epoch": 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("99999999999", HEALTHY),
+        ("007", HEALTHY),
+        ("7", {**HEALTHY, "port": 70_000}),
+        ("7", {**HEALTHY, "port": -1}),
+        ("7", {**HEALTHY, "broker_epoch": -7}),
+        ("7", {**HEALTHY, "broker_epoch": 1 << 62}),
+        ("7", {**HEALTHY, "features": {"protocol": 1 << 40}}),
+    ],
+)
+async def test_a_registration_that_nobody_can_go_by_is_passed_over(
+    cluster: Cluster, name: str, fields: dict[str, object]
+) -> None:
+    store = await cluster.store()
+    await registered(store)
+    session = store._session
+    await session.commit(lambda multi: multi.create(f"/brokers/ids/{name}", json.dumps(fields).encode()))
+    await session.commit(lambda multi: multi.create(f"/brokers/epochs/{name}", b"{}"))
+    assert set(await store.live_brokers()) == {ONE}
+    assert set(await store.broker_epochs()) <= {ONE, BrokerId(7)}
+
+
+async def test_an_epoch_that_no_broker_comes_to_is_not_counted_up_to(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    await in_sync(other, 1 << 60)
+    assert await registered(store) == 0
+
+
+async def test_what_is_refused_of_a_partition_that_cannot_be_is_read_with_the_other_refusals(cluster: Cluster) -> None:
+    store = await cluster.store()
+    error = TidemarkError(ErrorCode.UNKNOWN_PARTITION, "there is none")
+    refused = [Refusal("move", TopicPartition("t", index), error) for index in (3, 99_999_999_999)]
+    await store.finish_moves(await elected(store), (), refused)
+    assert [one.partition for one in await store.refusals()] == [TopicPartition("t", 3), TopicPartition("t", -1)]
