@@ -99,7 +99,7 @@ def test_sequences_wrap_around() -> None:
     assert spanning.check(envelope(2)) is None
 
 
-@pytest.mark.parametrize("shift", [0, 4, 8, SEQUENCE_SPACE - 100])
+@pytest.mark.parametrize("shift", [0, 4, 8, 16, SEQUENCE_SPACE - 100])
 def test_what_is_behind_and_what_is_ahead_is_told_apart_wherever_sequences_wrap_around(shift: int) -> None:
     """Eight batches of two up to sequence 15 or, shifted, around the end of the space; five are remembered."""
 

@@ -41,6 +41,35 @@ def test_a_request_that_begins_with_what_the_log_holds_already_gets_the_offset_o
     assert stage.replies() == [(both, 3, None)]
 
 
+def test_several_batches_that_are_sent_again_get_the_offset_of_the_first_and_wait_for_the_last() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    stage.write(batch(3))
+    stage.write(numbered(0), numbered(1))
+    again = stage.produce(numbered(0), numbered(1))
+    assert not stage.got(fx.AppendToLog)
+    stage.reports(2, 4)
+    assert stage.replies() == [(1, 0, None)]
+    stage.reports(2, 5)
+    assert stage.replies() == [(2, 3, None), (again, 3, None)]
+
+
+def test_a_batch_that_is_twice_in_one_request_is_in_the_log_once() -> None:
+    stage = Stage().leads((1,))
+    stage.write(batch(3))
+    request = stage.produce(numbered(0), numbered(0))
+    assert len(stage.one(fx.AppendToLog).batches) == 1
+    stage.appended(4)
+    assert stage.replies() == [(request, 3, None)]
+
+
+def test_an_idempotent_batch_is_looked_at_beside_others_that_are_not() -> None:
+    stage = Stage().leads((1,))
+    stage.write(numbered(0))
+    stage.produce(batch(2), numbered(0))
+    assert [one.envelope.record_count for one in stage.one(fx.AppendToLog).batches] == [2]
+
+
 def test_a_partition_that_is_named_twice_in_one_request_is_refused_the_second_time() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
 from tidemark.core.messages import FollowerMessage, LeaderAndIsrCommand
 from tidemark.model import BrokerRegistration
 
 from tests.unit.core.stage import Stage, batch, node
-from tests.unit.core.test_group_commit import GROUP_COMMIT, fetches, flushed, reports
+from tests.unit.core.test_group_commit import fetches, flushed, reports
 
 LAG_MAX_MS = 10_000
 A_CHECK_MS = LAG_MAX_MS // 20 + 100
@@ -34,9 +35,18 @@ def leaves_within(stage: Stage, limit_ms: int, meanwhile: Callable[[], None] = l
     return None
 
 
-def idle(heartbeats_ms: int = 0) -> Stage:
-    """A leader and a follower that has everything, for so long."""
-    stage = Stage().leads((1, 2))
+def two(**topic_configs: str) -> Stage:
+    """A leader and its only follower: with everybody in sync, nobody needs to be looked at (rule R6)."""
+    stage = Stage()
+    stage.topic_configs = {key.replace("_", "."): value for key, value in topic_configs.items()}
+    stage.command(node(1, 5, (1, 2)), assigned=(1, 2))
+    stage.opened()
+    return stage
+
+
+def idle(heartbeats_ms: int = 3_000) -> Stage:
+    """The follower has everything, for so long."""
+    stage = two()
     stage.fetches(2, 0)
     stage.write(acks=1)
     stage.disk_answers()
@@ -56,7 +66,7 @@ def test_a_follower_that_stops_where_an_idle_leader_goes_on_was_caught_up_until_
 
 
 def test_a_follower_that_has_everything_and_falls_silent_leaves_though_nothing_is_written() -> None:
-    stage = idle(heartbeats_ms=3_000)
+    stage = idle()
     assert after_the_lag_time(leaves_within(stage, 20_000))
 
 
@@ -77,8 +87,8 @@ def test_a_follower_that_is_alive_but_gets_nothing_written_lags_however_often_th
 
 
 def test_a_follower_is_caught_up_as_of_the_time_whose_log_end_it_has_reached() -> None:
-    """Always one message behind a leader that never rests, it is in sync; a second of it further behind is a second."""
-    stage = Stage().leads((1, 2))
+    """Always one message behind a leader that never rests, it is in sync."""
+    stage = two()
     stage.fetches(2, 0)
     end = 0
 
@@ -97,14 +107,55 @@ def test_a_follower_is_caught_up_as_of_the_time_whose_log_end_it_has_reached() -
     assert after_the_lag_time(leaves_within(stage, 20_000, fall_behind))
 
 
-def test_a_follower_that_has_flushed_everything_or_goes_on_flushing_stays() -> None:
-    stage = Stage()
-    stage.topic_configs = GROUP_COMMIT
-    stage.leads((1, 2))
+def flushing() -> Stage:
+    """A record that its leader has written and flushed, and sent."""
+    stage = two(flush_policy="group-commit")
     fetches(stage, 2, 0, flushed=0)
     stage.write()
     flushed(stage, 1)
     stage.disk_answers()
+    return stage
+
+
+def test_a_follower_that_never_flushes_leaves_though_it_has_everything_and_is_alive() -> None:
+    stage = flushing()
+    reports(stage, 2, 1, flushed=0)
+    assert after_the_lag_time(leaves_within(stage, 20_000, lambda: heartbeat(stage)))
+
+
+def test_that_the_controller_says_the_same_again_gives_a_disk_that_hangs_no_more_time() -> None:
+    stage = flushing()
+    reports(stage, 2, 1, flushed=0)
+
+    def alive_and_told() -> None:
+        heartbeat(stage)
+        stage.command(node(1, 5, (1, 2)), version=1, assigned=(1, 2))
+
+    assert after_the_lag_time(leaves_within(stage, 20_000, alive_and_told))
+
+
+@pytest.mark.parametrize("hangs", ["append", "flush"])
+def test_a_leader_whose_disk_hangs_gives_up_though_its_follower_has_all_that_there_is(hangs: str) -> None:
+    stage = flushing()
+    reports(stage, 2, 1, flushed=1)
+    assert leaves_within(stage, 3_000, lambda: heartbeat(stage)) is None
+    stage.produce()
+    if hangs == "flush":
+        stage.appended(2)
+        stage.disk_answers()
+        reports(stage, 2, 2, flushed=2)
+    began = stage.now
+    while not stage.got(fx.GiveUpLeadership):
+        heartbeat(stage)
+        stage.command(node(1, 5, (1, 2)), version=1, assigned=(1, 2))
+        stage.feed(ev.Tick(), after_ms=100)
+        assert not stage.got(fx.WriteIsr)
+        assert stage.now - began <= LAG_MAX_MS / 2 + A_CHECK_MS
+    assert stage.now - began >= LAG_MAX_MS / 2
+
+
+def test_a_follower_that_has_flushed_everything_or_goes_on_flushing_stays() -> None:
+    stage = flushing()
     reports(stage, 2, 1, flushed=1)
     assert leaves_within(stage, 30_000, lambda: heartbeat(stage)) is None
     end = 1
