@@ -98,6 +98,17 @@ def test_a_stream_that_breaks_during_a_cut_is_asked_again_only_when_it_is_there_
     assert stage.said().positions == (FetchPosition(P, ID, 5, 7, 4, 0),)
 
 
+def test_nobody_leads_on_a_log_that_is_still_being_cut() -> None:
+    stage = Stage().follows(end=10, epochs=[(4, 0)])
+    stage.answered(4, 7)
+    assert stage.one(fx.TruncateLog).end_offset == 7
+    stage.command(node(1, 6, (1,)))
+    assert not stage.got(fx.LeadershipChanged)
+    stage.truncated(7)
+    assert stage.got(fx.LeadershipChanged)
+    assert stage.got(fx.SaveEpochs)[-1].entries == ((4, 0), (6, 7))
+
+
 # -- chunks ----------------------------------------------------------------------------------------------------
 
 

@@ -134,13 +134,13 @@ def test_that_the_controller_says_the_same_again_gives_a_disk_that_hangs_no_more
     assert after_the_lag_time(leaves_within(stage, 20_000, alive_and_told))
 
 
-@pytest.mark.parametrize("hangs", ["append", "flush"])
+@pytest.mark.parametrize("hangs", ["append", "flush", "flush, and it goes on writing"])
 def test_a_leader_whose_disk_hangs_gives_up_though_its_follower_has_all_that_there_is(hangs: str) -> None:
     stage = flushing()
     reports(stage, 2, 1, flushed=1)
     assert leaves_within(stage, 3_000, lambda: heartbeat(stage)) is None
     stage.produce()
-    if hangs == "flush":
+    if hangs.startswith("flush"):
         stage.appended(2)
         stage.disk_answers()
         reports(stage, 2, 2, flushed=2)
@@ -148,6 +148,9 @@ def test_a_leader_whose_disk_hangs_gives_up_though_its_follower_has_all_that_the
     while not stage.got(fx.GiveUpLeadership):
         heartbeat(stage)
         stage.command(node(1, 5, (1, 2)), version=1, assigned=(1, 2))
+        if "writing" in hangs:
+            stage.write()
+            stage.disk_answers()
         stage.feed(ev.Tick(), after_ms=100)
         assert not stage.got(fx.WriteIsr)
         assert stage.now - began <= LAG_MAX_MS / 2 + A_CHECK_MS
