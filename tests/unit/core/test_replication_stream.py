@@ -15,6 +15,7 @@ from tidemark.core.messages import (
     LeaderAndIsrCommand,
     PartitionCommand,
     Refusal,
+    Report,
 )
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import BrokerRegistration, ErrorCode, TidemarkError, TopicPartition
@@ -130,3 +131,122 @@ def test_the_news_of_all_partitions_go_in_one_message_or_as_many_as_its_size_ask
     assert len(stage.got(fx.SendToFollower)) == messages
     stage.feed(ev.Tick(), after_ms=100)
     assert chunks(stage) == [], "it is news once"
+
+
+# -- who is at the other end -----------------------------------------------------------------------------------
+
+
+def fetching(stage: Stage) -> set[int]:
+    """The followers whose streams carry the partition."""
+    (view,) = stage.core.replicas()
+    starts = stage.core.log_starts(P, view.leader_epoch)
+    assert starts is not None
+    return set(starts[1])
+
+
+def turned_away(stage: Stage) -> list[ErrorCode]:
+    return [effect.error.code for effect in stage.got(fx.DisconnectFollower)]
+
+
+def test_a_broker_without_a_session_turns_followers_away_until_it_has_registered() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    stage.feed(ev.SessionExpired())
+    assert turned_away(stage) == [ErrorCode.NOT_LEADER]
+    stage.from_follower(2, FollowerMessage())
+    assert turned_away(stage) == [ErrorCode.NOT_LEADER]
+    stage.feed(ev.BrokerRegistered(21))
+    stage.from_follower(2, FollowerMessage())
+    assert turned_away(stage) == []
+
+
+def test_what_a_follower_said_in_an_earlier_registration_does_not_count_for_its_next_one() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    stage.write()
+    stage.from_follower(2, FollowerMessage(), broker_epoch=20)
+    assert fetching(stage) == set()
+    stage.from_follower(2, FollowerMessage(reports=(Report(P, 5, 1, 1),)), broker_epoch=20)
+    assert stage.high_watermark() == 0, "it has not fetched since"
+    stage.from_follower(2, FollowerMessage(reports=(Report(P, 5, 1, 1),)), broker_epoch=12)
+    assert turned_away(stage) == [ErrorCode.STALE_BROKER_EPOCH]
+    position = FetchPosition(P, ID, 5, 1, 5, 0)
+    stage.from_follower(2, FollowerMessage(positions=(position,)), broker_epoch=20)
+    assert stage.high_watermark() == 1
+    stage.feed(ev.FollowerGone(2, 12))
+    assert fetching(stage) == {2}, "that was the stream of the earlier one"
+    stage.feed(ev.FollowerGone(2, 20))
+    assert fetching(stage) == set()
+
+
+def test_the_stream_of_a_follower_that_has_registered_anew_is_ended_with_all_it_carries() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    anew = BrokerRegistration(2, "host2", 9192, broker_epoch=20)
+    stage.feed(ev.LeaderAndIsrArrived(1, LeaderAndIsrCommand(9, 1, 11, (), (anew,))))
+    stage.write()
+    stage.reports(2, 1)
+    assert turned_away(stage) == [ErrorCode.STALE_BROKER_EPOCH]
+    assert fetching(stage) == set()
+    assert stage.high_watermark() == 0
+
+
+def test_a_report_of_another_leader_epoch_moves_nothing() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    stage.write()
+    for epoch in (4, 6):
+        stage.reports(2, 1, epoch=epoch)
+        assert stage.high_watermark() == 0
+    stage.reports(2, 9)
+    assert stage.high_watermark() == 0, "and one beyond the leader's log neither"
+    stage.reports(2, 1)
+    assert stage.high_watermark() == 1
+
+
+def test_who_leaves_without_a_newer_epoch_deposes_nobody_and_who_left_early_is_not_waited_for() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    stage.stops(2, 5)
+    assert not stage.got(fx.LeadershipChanged)
+    assert fetching(stage) == set()
+    stage.fetches(2, 0, epoch=6)
+    assert stage.refused_followers() == []
+    stage.stops(2, 7)
+    stage.command(node(1, 6, (1, 2)))
+    assert fetching(stage) == set()
+
+
+def test_a_follower_that_asks_before_the_new_leader_is_ready_is_served_when_it_is() -> None:
+    stage = Stage().leads((1, 2))
+    stage.produce(acks=1)
+    stage.command(node(1, 6, (1, 2)))
+    stage.fetches(2, 0, epoch=6)
+    assert stage.refused_followers() == []
+    stage.appended(1)
+    assert fetching(stage) == {2}
+    assert stage.one(fx.ReadForFollower).leader_epoch == 6
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "code"),
+    [
+        (3, -1, None),
+        (3, 4, None),
+        (3, 3, ErrorCode.OFFSET_OUT_OF_RANGE),
+        (2, -1, ErrorCode.OFFSET_OUT_OF_RANGE),
+        (10, 4, None),
+        (10, 3, ErrorCode.LOG_DIVERGED),
+        (11, -1, ErrorCode.LOG_DIVERGED),
+        (11, 4, ErrorCode.LOG_DIVERGED),
+    ],
+)
+def test_only_a_position_that_continues_the_leaders_log_is_served(
+    offset: int, last_epoch: int, code: ErrorCode | None
+) -> None:
+    stage = Stage()
+    stage.command(node(1, 5, (1, 2)))
+    stage.opened(10, (4, 3), start=3, high_watermark=10)
+    stage.fetches(2, offset, last_epoch=last_epoch)
+    assert stage.refused_followers() == ([] if code is None else [code])
+    assert fetching(stage) == ({2} if code is None else set())
