@@ -196,6 +196,10 @@ def test_the_stream_to_a_leader_that_registered_elsewhere_is_made_anew() -> None
     assert stage.one(fx.ConnectToLeader) == fx.ConnectToLeader(2, "elsewhere", 9192, 22)
     registered(stage, BrokerRegistration(2, "host2", 9192, broker_epoch=12))
     assert not stage.got(fx.ConnectToLeader), "an older registration is no news"
+    registered(stage, BrokerRegistration(2, "elsewhere", 9192, broker_epoch=22))
+    assert not stage.got(fx.ConnectToLeader), "and the same again neither"
+    registered(stage, BrokerRegistration(2, "elsewhere", 9292, broker_epoch=22))
+    assert stage.one(fx.ConnectToLeader) == fx.ConnectToLeader(2, "elsewhere", 9292, 22)
 
 
 def test_a_leader_whose_address_is_not_known_is_followed_when_it_is() -> None:

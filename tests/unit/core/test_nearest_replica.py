@@ -9,7 +9,7 @@ import pytest
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
 from tidemark.core.config import ReplicationConfig
-from tidemark.core.messages import Chunk, EpochEnd, LeaderMessage
+from tidemark.core.messages import Chunk, EpochEnd, LeaderMessage, Refusal
 from tidemark.core.replica import ReadableRange
 from tidemark.core.replication_session import PROMPT_MS
 from tidemark.model import BrokerRegistration, ErrorCode, ReplicaIdentity, TidemarkError
@@ -164,9 +164,11 @@ def test_a_follower_that_nobody_was_sent_to_for_long_is_told_with_a_tick_again()
 class Follower(Stage):
     """Broker 1 follows broker 2 in epoch 5, has records to 10, all of epoch 3, and hears of a high watermark of 8."""
 
-    def __init__(self, *, high_watermark: int = 8, own: int = 0) -> None:
+    def __init__(self, *, high_watermark: int = 8, own: int = 0, damaged: str | None = None) -> None:
         super().__init__()
-        self.follows(end=10, epochs=[(3, 0)], high_watermark=own)
+        self.command(node(2, 5, (1, 2)))
+        self.opened(10, (3, 0), high_watermark=own, damaged=damaged)
+        self.feed(ev.LeaderConnected(2))
         self.hears(ends=(EpochEnd(P, 5, 3, 10),))
         self.hears(chunks=(Chunk(P, 5, 10, high_watermark, 0, ()),))
 
@@ -307,6 +309,26 @@ def test_a_follower_whose_setting_says_leader_gives_nothing() -> None:
     follower = Follower()
     follower.feed(ev.SettingsChanged(ReplicationConfig(rack_aware_reads=False)))
     assert follower.refuses() is ErrorCode.NOT_LEADER
+
+
+def test_a_follower_whose_log_is_damaged_gives_nothing_until_it_has_healed() -> None:
+    follower = Follower(high_watermark=12, damaged="a hole")
+    assert follower.refuses() is ErrorCode.OFFSET_NOT_AVAILABLE
+    follower.hears(chunks=(Chunk(P, 5, 10, 12, 0, (batch(2, offset=10, epoch=5),)),))
+    follower.feed(ev.LogAppended(P, ID, 12))
+    assert follower.asked().end_offset == 12
+
+
+def test_a_follower_that_fetches_anew_gives_nothing_before_its_leader_has_sent_from_there() -> None:
+    follower = Follower()
+    assert follower.asked().end_offset == 8
+    follower.from_leader(refusals=[Refusal(P, ErrorCode.STORAGE_ERROR, "", 5, 0)])
+    follower.feed(ev.Tick(), after_ms=100)
+    assert follower.said().positions
+    follower.hears()
+    assert follower.refuses() is ErrorCode.OFFSET_NOT_AVAILABLE
+    follower.hears(chunks=(Chunk(P, 5, 10, 8, 0, ()),))
+    assert follower.asked().end_offset == 8
 
 
 def test_a_leader_is_not_read_as_a_follower() -> None:

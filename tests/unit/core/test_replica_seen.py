@@ -138,6 +138,7 @@ def test_the_role_of_a_replica_is_told_by_its_name() -> None:
     assert (seen(stage).role, seen(stage).min_isr, seen(stage).log_end_offset) == ("opening", 2, 0)
     stage.opened(3, (4, 0), high_watermark=2)
     assert (seen(stage).role, seen(stage).log_end_offset, seen(stage).high_watermark) == ("none", 3, 2)
+    assert seen(stage).assigned == (1, 2, 3)
     stage.command(node(2, 6, (2, 3), min_isr=2))
     assert (seen(stage).role, seen(stage).isr, seen(stage).min_isr) == ("follower", (2, 3), 2)
     assert not seen(stage).under_replicated, "that is for its leader to say"

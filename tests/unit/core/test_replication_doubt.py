@@ -275,6 +275,7 @@ def test_only_a_log_that_diverged_is_reconciled_again() -> None:
     stage.from_leader(refusals=[Refusal(P, ErrorCode.LOG_DIVERGED, "", 4, 0)])
     stage.feed(ev.Tick(), after_ms=100)
     assert stage.said().queries == ()
+    assert credited(stage) == 0, "on one stream a log directory's credit is given once"
     stage.from_leader(refusals=[Refusal(P, ErrorCode.LOG_DIVERGED, "", 5, 0)])
     stage.feed(ev.Tick(), after_ms=100)
     assert stage.said().queries == (EpochQuery(P, ID, 5, 4),)
