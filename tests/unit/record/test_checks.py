@@ -114,6 +114,20 @@ def test_a_field_outside_its_range_is_refused(fields: dict[str, int]) -> None:
     refused(with_fields(sample(), **fields), ErrorCode.INVALID_BATCH)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"producer_id": 0, "producer_epoch": 0, "base_sequence": 0},
+        {"producer_id": 0, "producer_epoch": 0, "base_sequence": -1},
+        {"base_offset": (1 << 63) - 4},
+        {"leader_epoch": 0},
+    ],
+    ids=lambda fields: "-".join(f"{name}={value}" for name, value in fields.items()),
+)
+def test_a_field_at_the_end_of_its_range_is_accepted(fields: dict[str, int]) -> None:
+    assert check_batch(with_fields(sample(), **fields)).envelope._asdict().items() >= fields.items()
+
+
 @pytest.mark.parametrize("bit", [bit for bit in Attributes if bit != Attributes.COMPACTED])
 def test_every_known_attribute_is_accepted(bit: Attributes) -> None:
     assert check_batch(with_fields(sample(), attributes=int(bit))).envelope.attributes == bit
