@@ -72,6 +72,28 @@ def test_a_read_of_another_topic_or_incarnation_of_that_name_is_refused(topic_id
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_ID
 
 
+def test_of_a_partition_that_is_not_here_nothing_is_told_but_that_this_broker_does_not_lead_it() -> None:
+    stage = Stage()
+    assert refused_read(stage, 0) is ErrorCode.NOT_LEADER
+    request = stage.produce()
+    assert stage.replies() == [(request, -1, ErrorCode.NOT_LEADER)]
+    assert describe(stage) is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert stage.core.replica(P) is None
+    assert stage.core.figures(P, stage.now) is None
+    assert not stage.core.holds_epoch_since(P, 0)
+    assert stage.core.leader_count() == 0
+
+
+def test_checkpoints_get_the_high_watermarks_of_the_logs_that_are_open() -> None:
+    stage = Stage()
+    stage.command(node(1, 5, (1,)))
+    assert stage.core.high_watermarks() == {}
+    stage.opened(3, (4, 0), high_watermark=2)
+    assert stage.core.high_watermarks() == {P: 3}
+    assert stage.core.leader_count() == 1
+    assert stage.core.figures(P, stage.now) is not None
+
+
 # -- questions of the controller -------------------------------------------------------------------------------
 
 

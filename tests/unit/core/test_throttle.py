@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
+from tidemark.core.broker_context import BrokerContext
+from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import Credit, FetchPosition, FollowerMessage, LeaderAndIsrCommand, PartitionCommand
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.throttle import Throttle
-from tidemark.model import TopicPartition
+from tidemark.model import BrokerId, TopicPartition
 
 from tests.unit.core.stage import ID, P, Stage, batch, entries, node
 
@@ -224,3 +226,20 @@ def test_what_a_read_did_not_use_is_there_for_the_next_and_turns_are_taken() -> 
     total = sum(sent.values())
     assert 29 * RATE <= total <= 31 * RATE
     assert all(0.8 * total / 3 <= share <= 1.2 * total / 3 for share in sent.values())
+
+
+def test_a_throttle_is_there_as_long_as_one_leadership_goes_by_it_and_the_lowest_figure_is_told() -> None:
+    ctx = BrokerContext(BrokerId(1), ReplicationConfig())
+    assert ctx.join_throttle(0) is None
+    ctx.leave_throttle(None)
+    fast, slow = ctx.join_throttle(900), ctx.join_throttle(50)
+    assert ctx.join_throttle(900) is fast
+    assert ctx.move_traffic().throttle_bytes_per_s == 50
+    ctx.leave_throttle(slow)
+    ctx.leave_throttle(fast)
+    assert ctx.move_traffic().throttle_bytes_per_s == 900
+    assert ctx.join_throttle(900) is fast, "another still goes by it, and what is left of it is shared"
+    ctx.leave_throttle(fast)
+    ctx.leave_throttle(fast)
+    assert ctx.move_traffic().throttle_bytes_per_s == 0
+    assert ctx.throttles == {}
