@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
+import pyarrow as pa
 import pytest
 from tidemark.record.checks import check_batch
-from tidemark.record.compaction import CleaningRule, KeyOffsets, compact
+from tidemark.record.compaction import ENTRY_BYTES, CleaningRule, KeyOffsets, compact
 from tidemark.record.envelope import Attributes, Batch, Codec, stamped
 from tidemark.record.payload import build_batch, from_columns, read_batch, with_offsets
 
@@ -178,3 +179,43 @@ def test_a_first_batch_too_large_for_the_map_is_taken_all_the_same() -> None:
     latest = KeyOffsets(1)
     assert latest.add([batch], [read_batch(batch)])
     assert not latest.add([batch], [read_batch(batch)]) or len(latest) == 100
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_bounded_map_is_a_dict_that_takes_all_of_an_addition_or_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    max_bytes = rng.choice((300, 700, 2000))
+    keys = [b"k%d" % number * rng.randrange(1, 4) for number in range(rng.choice((3, 12, 40)))]
+    latest, known = KeyOffsets(max_bytes), dict[bytes, int]()
+
+    def least(of: dict[bytes, int]) -> int:
+        return sum(len(key) + 4 + 8 + ENTRY_BYTES for key in of)
+
+    def most(of: dict[bytes, int]) -> int:
+        return least(of) + len(of) + 8
+
+    base = 0
+    for _ in range(30):
+        chosen = [rng.choice(keys) for _ in range(rng.randrange(1, 4))]
+        batch = batch_of(base, [(key, b"v") for key in chosen])
+        together = known | {key: base + number for number, key in enumerate(chosen)}
+        took = latest.add([batch], [read_batch(batch)])
+        if took:
+            assert not known or least(together) <= max_bytes
+            known = together
+        else:
+            assert most(together) > max_bytes or most(known) > 0.75 * max_bytes
+        if known:
+            assert latest.size_bytes <= max(max_bytes, most(known))
+        if rng.random() < 0.3:
+            assert len(latest) == len(known)
+            assert least(known) <= latest.size_bytes <= most(known)
+        base = batch.envelope.next_offset
+    found = latest.of(pa.chunked_array([pa.array([*keys, None], pa.binary())])).to_pylist()
+    assert found == [*(known.get(key) for key in keys), None]
+
+
+def test_an_empty_map_knows_nothing() -> None:
+    latest = KeyOffsets(100)
+    assert (len(latest), latest.size_bytes) == (0, 0)
+    assert latest.of(pa.chunked_array([pa.array([b"k"], pa.binary())])).to_pylist() == [None]
