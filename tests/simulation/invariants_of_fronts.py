@@ -127,8 +127,9 @@ class DeletedStaysDeleted(Invariant):
         key = (partition, leader.state.lineage)
         if before_offset > self._before.get(key, 0):
             self._before[key], self._behind[key] = before_offset, set(behind)
-            # Its disk may be slow: it goes by what it has in mind, until it is killed.
-            self._had[key], self._lived[key] = {process.broker_id}, {process.broker_id}
+            in_sync = {entry.broker_id for entry in leader.state.isr} - behind
+            # Their disks may be slow: they go by what they have in mind, until they are killed.
+            self._had[key], self._lived[key] = in_sync, set(in_sync)
 
     def check(self, world: World, partition: TopicPartition) -> None:
         found = world.state(partition) if self._before else None

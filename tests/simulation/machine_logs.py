@@ -55,10 +55,10 @@ class MachineLogs:
         """The append under way was perhaps written in part; a torn batch is cut when the log is opened."""
         if self._pending and self._dice.random() < 0.5:
             effect = self._pending[0]
-            opened = self._open.get(effect.partition)
+            log = self._opened(effect)
             count = self._dice.randint(0, len(effect.batches))
-            if opened is not None and opened[0] == effect.identity and not self._machine.failed:
-                self._write(opened[1], effect, effect.batches[:count])
+            if log is not None and effect.partition not in self._full and not self._machine.failed:
+                self._write(log, effect, effect.batches[:count])
 
     def _work(self, effect: Any, do: Callable[[Any], None]) -> None:
         engine, machine = self._node.engine, self._machine

@@ -96,6 +96,12 @@ NEAR_RETAINED = replace(RETAINED, name="near-retained", near=True)
 NEAR_COMPACTED = replace(COMPACTED_FILES, name="near-compacted", near=True)
 NEAR_GROUP_COMMIT = replace(GROUP_COMMIT, name="near-group-commit", near=True)
 NEAR_MOVES = replace(MOVES, name="near-moves", near=True)
+NEAR_KILLED = replace(
+    NEAR,
+    name="near-killed",
+    misfortunes=18,
+    weights={"delete_records": 6, "crash": 6, "crash_all": 3, "slow_disk": 4, "cut": 3},
+)
 
 RECIPES: Mapping[str, Recipe] = {
     recipe.name: recipe
@@ -139,6 +145,7 @@ RECIPES: Mapping[str, Recipe] = {
         NEAR_COMPACTED,
         NEAR_GROUP_COMMIT,
         NEAR_MOVES,
+        NEAR_KILLED,
     )
 }
 
