@@ -116,6 +116,30 @@ def test_it_ends_where_the_partitions_do_without_waiting() -> None:
     assert topic.time_s == pytest.approx(0.5)
 
 
+def test_what_was_being_written_when_it_was_interrupted_does_not_count_as_written() -> None:
+    class Interrupted(Screen):
+        def show(self, batch: PartitionBatch) -> None:
+            super().show(batch)
+            if 2 in self.offsets:
+                raise KeyboardInterrupt
+
+    topic, screen = Topic((0.0, [0, 1]), (0.0, [2, 3])), Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        run(topic, screen, Ends())
+    assert (screen.seen, topic.written) == ([0, 1, 2, 3], [0, 1])
+
+
+def test_what_could_not_be_flushed_does_not_count_as_written() -> None:
+    class Broken(Screen):
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    topic = Topic((0.0, [0, 1]))
+    with pytest.raises(BrokenPipeError):
+        run(topic, Broken(), Ends())
+    assert topic.written == []
+
+
 def written(shape: str, *batches: PartitionBatch, strings: bool = False, key_separator: str = "") -> bytes:
     file = io.BytesIO()
     sink = open_sink(shape, file, key_separator=key_separator, delimiter=";", strings=strings)
