@@ -7,12 +7,14 @@ import signal
 import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from pyarrow import parquet
 from tidemark.client import AdminClient, Consumer, Groups, Producer
 from tidemark.local.cluster import LocalCluster
+from tidemark.model import TidemarkError
 
 from tests.integration import warm_command
 from tests.integration.test_cli import refused, succeeds, tidemark
@@ -77,6 +79,37 @@ def test_told_to_end_it_commits_what_was_printed_and_leaves(
             running.kill()
     assert (running.returncode, error) == (0, b"")
     assert committed(cluster, group) == [RECORDS]
+
+
+def test_a_member_that_takes_a_partition_over_goes_on_behind_what_the_other_printed(
+    cluster: LocalCluster, group: str, tmp_path: Path
+) -> None:
+    topic = f"topic-{uuid.uuid4().hex[:12]}"
+    files = [tmp_path / "one", tmp_path / "other"]
+    command = [*warm_command.command(), "consume", topic, "--group", group, "--bootstrap", cluster.bootstrap]
+
+    def printed() -> list[int]:
+        return sorted(int(line) for file in files if file.exists() for line in file.read_text().splitlines())
+
+    with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer, ExitStack() as stack:
+        admin.create_topic(topic, partitions=2, replication_factor=3)
+        for count, file in enumerate(files):
+            running = stack.enter_context(subprocess.Popen(command, stdout=stack.enter_context(file.open("wb"))))
+            stack.callback(running.kill)
+            with Groups(cluster.bootstrap) as groups:
+                wait_for(
+                    lambda groups=groups, count=count: (  # type: ignore[misc]
+                        sum(bool(one.assigned) for one in groups.describe_groups([group])[0].members) == count + 1
+                    ),
+                    "each has a partition",
+                    refused=TidemarkError,
+                )
+            for number in range(count * RECORDS, (count + 1) * RECORDS):
+                producer.send(topic, str(number).encode(), partition=number % 2)
+            producer.flush()
+            wait_for(lambda count=count: len(printed()) >= (count + 1) * RECORDS, "all is printed")  # type: ignore[misc]
+        assert printed() == list(range(2 * RECORDS)), "and nothing twice"
+        assert all(file.read_text() for file in files)
 
 
 def test_a_reader_that_has_seen_enough_has_committed_no_more_than_was_written(

@@ -99,6 +99,7 @@ def consume(
       tidemark consume flights --until-end -o parquet --strings --file flights.parquet
       tidemark consume flights --until-end -o csv > flights.csv
       tidemark consume flights --rack eu-west-1a
+      tidemark consume orders --group billing
       tidemark consume flights --group nightly --until-end -o parquet --file new-flights.parquet
     """
     addresses = need_bootstrap(bootstrap)
