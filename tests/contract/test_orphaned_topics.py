@@ -10,6 +10,7 @@ from tidemark.model import ErrorCode, TidemarkError
 
 from tests.contract.conftest import Cluster
 from tests.contract.test_metadata_store import elected, topic_of
+from tests.fakes.metadata_store import FakeMetadataStore
 
 
 async def removed_by_hand(cluster: Cluster, path: str) -> None:
@@ -65,3 +66,33 @@ async def test_a_topic_that_was_deleted_as_it_should_be_leaves_nothing_unreadabl
     unreadable: set[str] = set()
     assert await store.topics(watch=True, unreadable=unreadable) == {}
     assert not unreadable
+
+
+async def test_a_deletion_that_was_asked_for_by_hand_before_there_was_a_topic_is_not_of_the_one_made_later(
+    cluster: Cluster,
+) -> None:
+    store = await cluster.store()
+    session = store._session
+    await session.commit(lambda multi: multi.create("/admin/delete_topics/flights", b""))
+    created = await store.create_topic(topic_of("flights"))
+    assert await store.topics() == {"flights": created}
+    assert not await store.requested_deletions()
+    await store.request_topic_deletion("flights")
+    with pytest.raises(TidemarkError, match="there is a topic flights already"):
+        await store.create_topic(topic_of("flights", topic_id="id-other"))
+    assert await store.requested_deletions() == {"flights"}, "one that is asked for of it stays"
+
+
+@pytest.mark.parametrize("cluster", ["fake"], indirect=True)
+async def test_a_topic_is_made_when_the_deletion_of_one_before_it_ends_that_very_moment(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    assert isinstance(store, FakeMetadataStore)
+    before = await other.create_topic(topic_of("flights"))
+    term = await elected(other)
+    await other.request_topic_deletion("flights")
+
+    async def deleted() -> None:
+        await other.delete_topic(term, before)
+
+    store.session.before_commit(deleted)
+    assert (await store.create_topic(topic_of("flights", topic_id="id-other"))).topic_id == "id-other"

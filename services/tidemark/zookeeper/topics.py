@@ -72,9 +72,17 @@ async def create(session: Session, topic: TopicDescription) -> TopicDescription:
             {"partitions_max": str(fitting)},
         )
     config = codecs.encode_configs(topic.configs)
+    operations: list[Operation] = [
+        Create(paths.topic(topic.topic), node),
+        Create(paths.topic_config(topic.topic), config),
+    ]
+    if await session.exists(paths.topic_deletion(topic.topic)):
+        operations.append(Delete(paths.topic_deletion(topic.topic)))  # asked for by hand, of a topic that there was not
     try:
-        await commit(session, [Create(paths.topic(topic.topic), node), Create(paths.topic_config(topic.topic), config)])
+        await commit(session, operations)
     except MultiFailed as failed:
+        if failed.index == len(operations) - 1 and isinstance(failed.cause, NoNodeError):
+            return await create(session, topic)  # the deletion of one before it has just come to its end
         if not isinstance(failed.cause, NodeExistsError):
             raise _unexpected(failed) from failed
         if failed.index == 1:
