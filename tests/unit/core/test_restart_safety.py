@@ -102,3 +102,17 @@ def test_a_partition_too_new_for_a_state_waits_for_its_leader() -> None:
 
 def test_a_drained_broker_is_safe() -> None:
     assert reasons(1, [topic(2, 0)], state(2, 2, 0)) == []
+
+
+def test_who_is_away_is_told_with_the_partitions_concerned_and_the_broker_itself_is_not_away() -> None:
+    live = {one: epoch for one, epoch in ALL.items() if one != 2}
+    found = obstacles_to_restart(BrokerId(1), live, [topic(0, 1, 2)], state(0, 0, 1, min_isr=1))
+    assert [(one.reason, one.partitions) for one in found] == [(Obstacle.OTHER_BROKER_AWAY, (T0,))]
+    assert "broker 2;" in found[0].message
+    gone = {BrokerId(0): BrokerEpoch(0)}
+    (found_gone,) = [
+        one
+        for one in obstacles_to_restart(BrokerId(1), gone, [topic(0, 1, 2)], state(0, 0))
+        if one.reason is Obstacle.OTHER_BROKER_AWAY
+    ]
+    assert "broker 2;" in found_gone.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tidemark.core.touch import Touch
 
 
@@ -33,3 +34,18 @@ def test_a_clock_that_is_a_little_slow_does_not_lose_touch_in_a_day() -> None:
         now_ms = 500 * beat
         touch.hear(int(now_ms * (1 - 5e-4)), now_ms)
     assert touch.within(1_500, now_ms)
+
+
+@pytest.mark.parametrize("apart_ms", [0, 5_000_000, -5_000_000])
+@pytest.mark.parametrize("now_ms", [0, 3_000_000_000])
+def test_what_waited_is_as_old_as_it_is_wherever_the_clocks_stand_and_however_long_they_have_run(
+    apart_ms: int, now_ms: int
+) -> None:
+    touch = Touch()
+    for _ in range(10):
+        touch.hear(now_ms - apart_ms, now_ms + 2)
+        now_ms += 500
+    touch.hear(now_ms - apart_ms, now_ms + 9_002)
+    now_ms += 9_002
+    assert touch.within(9_100, now_ms)
+    assert not touch.within(8_900, now_ms), "it was sent nine seconds ago"
