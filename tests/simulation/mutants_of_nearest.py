@@ -21,8 +21,10 @@ CUT_OFF = replace(
     NEAR_RETAINED,
     name="near-cut-off",
     retention_bytes=-1,
-    misfortunes=18,
-    weights={"delete_records": 10, "isolate": 6, "pause": 4, "cut": 3},
+    duration_ms=6000,
+    produces=60,
+    misfortunes=30,
+    weights={"delete_records": 12, "isolate": 6, "depose": 4, "pause": 4},
 )
 
 

@@ -1,8 +1,8 @@
 """DeleteRecords: the front of a partition goes because somebody says so (rule L1).
 
 The leader moves its log start, never past the high watermark, and answers when every follower that fetches from it or
-is in sync has moved its own; who has not in time is named. The log start is checkpointed as a high watermark is: only
-if all replicas are killed before that do records come back.
+is in sync has moved its own; who has not in time is named. The log start is checkpointed as a high watermark is: where
+every in-sync replica that was not named is killed before that, or its disk fails, records may come back.
 """
 
 from __future__ import annotations
