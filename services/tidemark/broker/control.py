@@ -63,6 +63,10 @@ class _HeartbeatStream(NamedTuple):
     writing: asyncio.Lock
 
 
+_STREAM_ENDS: Final = (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
+"""Raised by a write to a peer that is gone: gRPC has an error of its own where the connection breaks meanwhile."""
+
+
 class BrokerControl(BrokerControlServiceServicer):
     """Checks who is speaking, passes commands to the core, waits for its answer.
 
@@ -108,7 +112,7 @@ class BrokerControl(BrokerControlServiceServicer):
         for stream in tuple(self._heartbeats):
             try:
                 await self._answer(stream, 0)
-            except (grpc.RpcError, asyncio.InvalidStateError) as error:  # a stream that ends is not waited for
+            except _STREAM_ENDS as error:  # it is not waited for
                 _log.debug("a heartbeat stream ends", extra={"why": type(error).__name__})
 
     def reply(self, effect: ReplyToControl) -> None:

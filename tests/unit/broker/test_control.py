@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from typing import Any, cast
 
+import grpc
 import pytest
 from tidemark.broker.control import SLICE_PARTITIONS, BrokerControl
 from tidemark.broker.driver import BrokerDriver
@@ -26,6 +27,7 @@ from tidemark.model import (
     TopicPartition,
 )
 from tidemark.rpc.control_codec import leader_and_isr_to_proto, refusals_from_proto
+from tidemark.v1 import controller_service_pb2 as pb
 
 EPOCH = BrokerEpoch(3)
 
@@ -126,3 +128,44 @@ async def test_a_slice_that_comes_too_late_makes_the_whole_command_be_told_again
     with pytest.raises(TidemarkError) as caught:
         await core.told(**{f"p{index}": "" for index in range(300)})
     assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+
+
+class Controller:
+    """The broker's end of a heartbeat stream, whose connection may break while it is written to."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.heard: list[pb.HeartbeatResponse] = []
+        self.answered = asyncio.Event()
+        self._error = error
+        self._pings = [pb.HeartbeatRequest(header=pb.ControlHeader(broker_epoch=EPOCH), sequence=1)]
+
+    async def read(self) -> pb.HeartbeatRequest:
+        """One ping, then nothing."""
+        if self._pings:
+            return self._pings.pop()
+        await asyncio.Event().wait()
+        raise AssertionError("nothing comes")
+
+    async def write(self, response: pb.HeartbeatResponse) -> None:
+        """Fails after the first answer, where it is to."""
+        if self.heard and self._error is not None:
+            raise self._error
+        self.heard.append(response)
+        self.answered.set()
+
+
+@pytest.mark.parametrize(
+    "error", [grpc.aio.InternalError("execute_batch"), asyncio.InvalidStateError(), grpc.RpcError()]
+)
+async def test_a_broker_that_stops_tells_every_controller_whatever_becomes_of_the_stream_to_another(
+    error: Exception,
+) -> None:
+    control = Core().control
+    controllers = [Controller(error), Controller(), Controller(error)]
+    streams = [asyncio.create_task(control.Heartbeat(None, one)) for one in controllers]
+    for one in controllers:
+        await one.answered.wait()
+    await control.want_shutdown()
+    assert [one.wants_shutdown for one in controllers[1].heard] == [False, True]
+    control.stop()
+    await asyncio.wait(streams)
