@@ -22,9 +22,9 @@ from tests.integration.test_log_dir_moves import (
     make_topic,
     metric,
     paths,
-    wait_until,
     where,
 )
+from tests.integration.waiting import wait_for
 
 RECORDS = 1500
 THROTTLE_BYTES_PER_S = 200_000
@@ -58,7 +58,7 @@ def begin(cluster: LocalCluster) -> tuple[list[bytes], int, str]:
     assert first is not None
     target = paths(cluster)[1 - first]
     assert ask(cluster, target, throttle_bytes_per_s=THROTTLE_BYTES_PER_S) is None
-    wait_until(lambda: copied(cluster) > 0, "the copy grows")
+    wait_for(lambda: copied(cluster) > 0, "the copy grows")
     return before, first, target
 
 
@@ -69,7 +69,7 @@ def test_a_target_that_is_full_holds_the_move_up_until_it_has_space(cluster: Loc
         load.wait_for(20)
         assert where(cluster)[0] == first
         broken.unlink()
-        wait_until(lambda: where(cluster) == (1 - first, None), "the move ends when there is space")
+        wait_for(lambda: where(cluster) == (1 - first, None), "the move ends when there is space")
         load.wait_for(5)
     assert consumed(cluster, RECORDS + len(load.acknowledged)) == before + load.acknowledged
     assert metric(cluster, "broker_log_dir_moves_failed_total") == 0
@@ -79,11 +79,11 @@ def test_a_target_that_breaks_ends_the_move_and_the_replica_goes_on(cluster: Loc
     before, first, target = begin(cluster)
     broken.write_text(f"{errno.EIO} {target}\n")
     with Load(cluster) as load:
-        wait_until(lambda: metric(cluster, "broker_log_dir_moves_failed_total") == 1, "the move is given up")
+        wait_for(lambda: metric(cluster, "broker_log_dir_moves_failed_total") == 1, "the move is given up")
         load.wait_for(20)
     assert where(cluster) == (first, None)
     assert [disk.error is None for disk in disks(cluster)] == [index == first for index in range(2)]
     broken.unlink()
     cluster.restart(BROKER)
-    wait_until(lambda: where(cluster) == (1 - first, None), "a disk that is back has the copy, which says where to")
+    wait_for(lambda: where(cluster) == (1 - first, None), "a disk that is back has the copy, which says where to")
     assert consumed(cluster, RECORDS + len(load.acknowledged)) == before + load.acknowledged
