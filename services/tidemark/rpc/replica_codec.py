@@ -32,9 +32,9 @@ from tidemark.v1 import replica_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
-LET_GO_MAX: Final = 4_096
-"""So many handles that were let go are still understood: what is under way may name them, and a follower of an earlier
-version takes up those that it had."""
+LET_GO_MAX: Final = 32_768
+"""So many handles that were let go are still understood: what is under way may name them, also when a broker with tens
+of thousands of partitions is no longer led by another; and a follower of an earlier version takes up those it had."""
 HANDLES_MAX: Final = 200_000
 """Of one stream, far above what brokers hold."""
 
