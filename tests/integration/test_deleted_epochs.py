@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,10 @@ from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import TidemarkError
 
-WAIT_S = 60.0
+from tests.integration import waiting
+from tests.integration.by_hand import kazoo_of
+
+wait_for = partial(waiting.wait_for, refused=TidemarkError)
 
 
 @pytest.fixture
@@ -23,23 +26,8 @@ def mine(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def zookeeper(mine: LocalCluster) -> Iterator[KazooClient]:
-    client = KazooClient(mine.zookeeper.connect)
-    client.start()
-    yield client
-    client.stop()
-    client.close()
-
-
-def wait_for(done: Callable[[], bool], what: str) -> None:
-    until_s = time.monotonic() + WAIT_S
-    while True:
-        try:
-            if done():
-                return
-        except TidemarkError:
-            pass
-        assert time.monotonic() < until_s, what
-        time.sleep(0.1)
+    with kazoo_of(mine) as client:
+        yield client
 
 
 def test_epochs_that_were_deleted_come_back_while_their_brokers_live_and_rise_when_they_do_not(

@@ -11,6 +11,7 @@ from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, controller_name
 from tidemark.model import TidemarkError
 
+from tests.integration.by_hand import kazoo_of
 from tests.integration.waiting import wait_for
 
 STATE = "/brokers/topics/hurt/0/leaderAndISR"
@@ -24,11 +25,8 @@ def mine(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def zookeeper(mine: LocalCluster) -> Iterator[KazooClient]:
-    client = KazooClient(mine.zookeeper.connect)
-    client.start()
-    yield client
-    client.stop()
-    client.close()
+    with kazoo_of(mine) as client:
+        yield client
 
 
 def test_a_partition_whose_state_is_deleted_keeps_its_records_under_the_next_controller(

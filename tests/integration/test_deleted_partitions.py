@@ -4,8 +4,8 @@ lacks it, nothing is set aside, and an ordinary deletion goes on to work."""
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,11 @@ from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, controller_name
 from tidemark.model import ElectionKind, ErrorCode, TidemarkError, TopicPartition
 
+from tests.integration import waiting
+from tests.integration.by_hand import kazoo_of
+
 HURT = TopicPartition("hurt", 0)
-WAIT_S = 60.0
+wait_for = partial(waiting.wait_for, refused=TidemarkError)
 
 
 @pytest.fixture
@@ -26,29 +29,14 @@ def mine(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def zookeeper(mine: LocalCluster) -> Iterator[KazooClient]:
-    client = KazooClient(mine.zookeeper.connect)
-    client.start()
-    yield client
-    client.stop()
-    client.close()
+    with kazoo_of(mine) as client:
+        yield client
 
 
 @pytest.fixture
 def admin(mine: LocalCluster) -> Iterator[AdminClient]:
     with AdminClient(mine.admin_address) as client:
         yield client
-
-
-def wait_for(done: Callable[[], bool], what: str) -> None:
-    until_s = time.monotonic() + WAIT_S
-    while True:
-        try:
-            if done():
-                return
-        except TidemarkError:
-            pass
-        assert time.monotonic() < until_s, what
-        time.sleep(0.1)
 
 
 def another_controller(mine: LocalCluster, admin: AdminClient) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, controller_name
 from tidemark.model import TidemarkError
 
+from tests.integration.by_hand import kazoo_of
 from tests.integration.waiting import wait_for
 
 BROKEN = (b"", b"\xff", b"[]", b'{"version":1}', b'{"version":9,"partitions":{"0":["x"]}}')
@@ -30,9 +30,7 @@ def in_sync(admin: AdminClient) -> bool:
 def test_whatever_lies_in_a_node_the_controller_and_the_next_one_go_on_and_no_replica_is_lost(
     mine: LocalCluster, tmp_path: Path
 ) -> None:
-    zookeeper = KazooClient(mine.zookeeper.connect)
-    zookeeper.start()
-    with AdminClient(mine.admin_address) as admin:
+    with kazoo_of(mine) as zookeeper, AdminClient(mine.admin_address) as admin:
         for name in ("whole", "state", "node", "settings"):
             admin.create_topic(name, partitions=1, replication_factor=2, configs={"min.insync.replicas": "1"})
         with Producer(mine.bootstrap) as producer:
@@ -56,8 +54,6 @@ def test_whatever_lies_in_a_node_the_controller_and_the_next_one_go_on_and_no_re
         for path, data in before.items():
             zookeeper.set(path, data)
         wait_for(lambda: in_sync(admin), "in sync again", refused=TidemarkError)
-    zookeeper.stop()
-    zookeeper.close()
     with Consumer(mine.bootstrap) as consumer:
         for name in ("whole", "state", "node", "settings"):
             consumer.assign(name, start="earliest")

@@ -13,8 +13,9 @@ from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import TopicPartition
 
+from tests.integration.by_hand import kazoo_of
 from tests.integration.test_cli import refused, succeeds, tidemark
-from tests.integration.test_reassignments import AS_PRINTED, assigned, document, file_of, kazoo_of
+from tests.integration.test_reassignments import AS_PRINTED, assigned, document, file_of
 from tests.integration.waiting import wait_for
 
 BROKERS = 3

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import TopicPartition
 
+from tests.integration.by_hand import kazoo_of
 from tests.integration.test_cli import refused, tidemark
 from tests.integration.waiting import wait_for
 
@@ -58,16 +58,6 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def admin(four: LocalCluster) -> Iterator[AdminClient]:
     with AdminClient(four.admin_address) as client:
         yield client
-
-
-@contextmanager
-def kazoo_of(cluster: LocalCluster) -> Iterator[KazooClient]:
-    """A session of the test's own, for what is written by hand."""
-    client = KazooClient(cluster.zookeeper.connect, timeout=20)
-    client.start()
-    yield client
-    client.stop()
-    client.close()
 
 
 @pytest.fixture

@@ -1,0 +1,19 @@
+"""ZooKeeper under the hands of somebody who knows better than the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kazoo.client import KazooClient
+from tidemark.local.cluster import LocalCluster
+
+
+@contextmanager
+def kazoo_of(cluster: LocalCluster) -> Iterator[KazooClient]:
+    """A session of the test's own."""
+    client = KazooClient(cluster.zookeeper.connect, timeout=20)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
