@@ -301,10 +301,8 @@ class MachineLogs:
             log.flushed = log.end
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        """Sync, then write the high watermarks down (rule R5)."""
+        """Sync, then write down where every open log starts and, as far as they are told, high watermarks (rule R5)."""
         self.sync()
-        for partition, high_watermark in high_watermarks.items():
-            log = self._machine.logs.get(partition)
-            if log is not None:
-                log.high_watermark = min(high_watermark, log.end)
-                log.durable_start = log.start
+        for partition, (_, log) in self._open.items():
+            log.high_watermark = min(high_watermarks.get(partition, log.high_watermark), log.end)
+            log.durable_start = log.start
