@@ -38,6 +38,13 @@ async def test_a_registration_that_nobody_can_go_by_is_passed_over(
     assert set(await store.broker_epochs()) <= {ONE, BrokerId(7)}
 
 
+async def test_a_broker_that_has_registered_millions_of_times_still_counts(cluster: Cluster) -> None:
+    store = await cluster.store()
+    document = json.dumps({**HEALTHY, "broker_epoch": 16_000_000}).encode()
+    await store._session.commit(lambda multi: multi.create("/brokers/ids/7", document))
+    assert (await store.live_brokers())[BrokerId(7)].broker_epoch == 16_000_000
+
+
 async def test_an_epoch_that_no_broker_comes_to_is_not_counted_up_to(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store()
     await in_sync(other, 1 << 60)

@@ -40,6 +40,8 @@ from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceServicer
 
 SLICE_PARTITIONS: Final = 50
 """So many partitions of a command are taken in before the event loop is given back: 2 ms."""
+_STREAM_ENDS: Final = (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
+"""Raised by a write to a peer that is gone: gRPC has an error of its own where the connection breaks meanwhile."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,10 +63,6 @@ class _HeartbeatStream(NamedTuple):
     task: asyncio.Task[Any]
     context: Any
     writing: asyncio.Lock
-
-
-_STREAM_ENDS: Final = (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
-"""Raised by a write to a peer that is gone: gRPC has an error of its own where the connection breaks meanwhile."""
 
 
 class BrokerControl(BrokerControlServiceServicer):

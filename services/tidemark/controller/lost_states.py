@@ -82,7 +82,8 @@ class LostStates:
             state = self._state_of(one, topics[partition.topic], brokers)
             if state is None:
                 _log.warning(
-                    "a partition has no node, and not all of its brokers say whether they hold it; it waits for them",
+                    "a partition has no state that can be read, and not all of its brokers say whether they hold it: "
+                    "it waits for them",
                     extra={"partition": str(partition), "waits_for": sorted(set(one.assigned) - one.nothing)},
                 )
                 continue

@@ -35,8 +35,9 @@ from tidemark.ports import ControllerInfo
 
 VERSION: Final = 1
 
-BROKER_EPOCH_MAX: Final = 1_000_000
-"""More than any broker ever registers: to make a lost node of an epoch again takes as many writes."""
+BROKER_EPOCH_MAX: Final = (1 << 24) - 1
+"""A session that ended every 4 s would take two years to it, and to make a lost node of an epoch again takes as many
+writes: what lies above was written by hand."""
 _INDEX_MAX: Final = (1 << 31) - 1
 _PORT_MAX: Final = (1 << 16) - 1
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
