@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 from tidemark.local.cluster import LocalCluster
 from tidemark.local.zookeeper_process import ZooKeeperProcess
 
 from tests.integration import patience
+from tests.integration.by_hand import kazoo_of
 from tests.integration.hand_controller import Brokers, HandController, controller_of
 from tests.integration.warm_service import warm_services
 
@@ -26,6 +28,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers, two controllers and an admin service, healthy; leave it so."""
     with LocalCluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Two brokers, two controllers and an admin service of the test's own; leave them as you like."""
+    with LocalCluster(tmp_path, brokers=2, controllers=2) as started:
+        yield started
+
+
+@pytest.fixture
+def by_hand(mine: LocalCluster) -> Iterator[KazooClient]:
+    """The ZooKeeper of `mine`, under the hands of somebody who knows better than the controller."""
+    with kazoo_of(mine) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

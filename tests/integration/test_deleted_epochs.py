@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
-import pytest
 from kazoo.client import KazooClient
 from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import TidemarkError
 
 from tests.integration import waiting
-from tests.integration.by_hand import kazoo_of
 
 wait_for = partial(waiting.wait_for, refused=TidemarkError)
 
 
-@pytest.fixture
-def mine(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path, brokers=2, controllers=2) as started:
-        yield started
-
-
-@pytest.fixture
-def zookeeper(mine: LocalCluster) -> Iterator[KazooClient]:
-    with kazoo_of(mine) as client:
-        yield client
-
-
 def test_epochs_that_were_deleted_come_back_while_their_brokers_live_and_rise_when_they_do_not(
-    mine: LocalCluster, zookeeper: KazooClient
+    mine: LocalCluster, by_hand: KazooClient
 ) -> None:
     with AdminClient(mine.admin_address) as admin:
         admin.create_topic("t", partitions=4, replication_factor=2, configs={"min.insync.replicas": "1"})
@@ -45,17 +29,17 @@ def test_epochs_that_were_deleted_come_back_while_their_brokers_live_and_rise_wh
             return all(len(one.in_sync_replicas) == 2 for one in admin.describe_topics(["t"])[0].partitions.values())
 
         wait_for(all_in_sync, "both are in sync")
-        before = {broker: zookeeper.get(f"/brokers/epochs/{broker}")[1].version for broker in range(2)}
+        before = {broker: by_hand.get(f"/brokers/epochs/{broker}")[1].version for broker in range(2)}
         for broker in range(2):
-            zookeeper.delete(f"/brokers/epochs/{broker}")
-        wait_for(lambda: zookeeper.exists("/brokers/epochs/0") and zookeeper.exists("/brokers/epochs/1"), "made again")
-        assert {broker: zookeeper.get(f"/brokers/epochs/{broker}")[1].version for broker in range(2)} == before
+            by_hand.delete(f"/brokers/epochs/{broker}")
+        wait_for(lambda: by_hand.exists("/brokers/epochs/0") and by_hand.exists("/brokers/epochs/1"), "made again")
+        assert {broker: by_hand.get(f"/brokers/epochs/{broker}")[1].version for broker in range(2)} == before
 
         mine.kill("broker-0")
         wait_for(lambda: leaders() == {1}, "broker 1 leads everything")
-        zookeeper.delete("/brokers/epochs/0")
+        by_hand.delete("/brokers/epochs/0")
         mine.restart("broker-0")
-        assert zookeeper.get("/brokers/epochs/0")[1].version > before[0]
+        assert by_hand.get("/brokers/epochs/0")[1].version > before[0]
         wait_for(all_in_sync, "both are in sync once more")
         mine.kill("broker-1")
         wait_for(lambda: leaders() == {0}, "broker 0 leads everything")

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from kazoo.client import KazooClient
 from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, controller_name
 from tidemark.model import TidemarkError
 
-from tests.integration.by_hand import kazoo_of
 from tests.integration.waiting import wait_for
 
 STATE = "/brokers/topics/hurt/0/leaderAndISR"
 
 
-@pytest.fixture
-def mine(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path, brokers=2, controllers=2) as started:
-        yield started
-
-
-@pytest.fixture
-def zookeeper(mine: LocalCluster) -> Iterator[KazooClient]:
-    with kazoo_of(mine) as client:
-        yield client
-
-
 def test_a_partition_whose_state_is_deleted_keeps_its_records_under_the_next_controller(
-    mine: LocalCluster, zookeeper: KazooClient
+    mine: LocalCluster, by_hand: KazooClient
 ) -> None:
     with AdminClient(mine.admin_address) as admin:
         for name in ("hurt", "well"):
@@ -38,8 +21,8 @@ def test_a_partition_whose_state_is_deleted_keeps_its_records_under_the_next_con
         with Producer(mine.bootstrap) as producer:
             for name in ("hurt", "well"):
                 producer.send(name, b"kept").result()
-        state, _ = zookeeper.get(STATE)
-        zookeeper.delete(STATE)
+        state, _ = by_hand.get(STATE)
+        by_hand.delete(STATE)
 
         active = controller_name(admin.describe_cluster().view.controller_id - 100)
         mine.kill(active)
@@ -53,7 +36,7 @@ def test_a_partition_whose_state_is_deleted_keeps_its_records_under_the_next_con
         for broker in range(2):
             assert (mine.directory / f"broker-{broker}" / "hurt-0").is_dir(), f"broker {broker} has set nothing aside"
 
-        zookeeper.create(STATE, state)
+        by_hand.create(STATE, state)
         wait_for(
             lambda: len(admin.describe_topics(["hurt"])[0].partitions[0].in_sync_replicas) == 2,
             "in sync again",
@@ -64,12 +47,12 @@ def test_a_partition_whose_state_is_deleted_keeps_its_records_under_the_next_con
         assert next(iter(consumer)).value == b"kept"
 
 
-def test_a_broker_whose_registration_is_deleted_takes_part_again(mine: LocalCluster, zookeeper: KazooClient) -> None:
+def test_a_broker_whose_registration_is_deleted_takes_part_again(mine: LocalCluster, by_hand: KazooClient) -> None:
     with AdminClient(mine.admin_address) as admin, Producer(mine.bootstrap) as producer:
         admin.create_topic("led", partitions=4, replication_factor=2, configs={"min.insync.replicas": "1"})
         for partition in range(4):
             producer.send("led", b"before", partition=partition).result()
-        zookeeper.delete("/brokers/ids/0")
+        by_hand.delete("/brokers/ids/0")
         for partition in range(4):
             producer.send("led", b"after", partition=partition).result()
 
@@ -77,7 +60,7 @@ def test_a_broker_whose_registration_is_deleted_takes_part_again(mine: LocalClus
             partitions = admin.describe_topics(["led"])[0].partitions
             return all(set(one.in_sync_replicas) == {0, 1} for one in partitions.values())
 
-        wait_for(lambda: zookeeper.exists("/brokers/ids/0") is not None, "registered again")
+        wait_for(lambda: by_hand.exists("/brokers/ids/0") is not None, "registered again")
         wait_for(whole, "in sync again", refused=TidemarkError)
     with Consumer(mine.bootstrap) as consumer:
         consumer.assign("led", start="earliest")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
@@ -15,22 +14,9 @@ from tidemark.local.cluster import LocalCluster, controller_name
 from tidemark.model import ElectionKind, ErrorCode, TidemarkError, TopicPartition
 
 from tests.integration import waiting
-from tests.integration.by_hand import kazoo_of
 
 HURT = TopicPartition("hurt", 0)
 wait_for = partial(waiting.wait_for, refused=TidemarkError)
-
-
-@pytest.fixture
-def mine(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path, brokers=2, controllers=2) as started:
-        yield started
-
-
-@pytest.fixture
-def zookeeper(mine: LocalCluster) -> Iterator[KazooClient]:
-    with kazoo_of(mine) as client:
-        yield client
 
 
 @pytest.fixture
@@ -48,6 +34,13 @@ def another_controller(mine: LocalCluster, admin: AdminClient) -> None:
 
 def leader_of(admin: AdminClient, topic: str) -> int:
     return admin.describe_topics([topic])[0].partitions[0].leader
+
+
+def elect_whoever_holds_most(admin: AdminClient) -> None:
+    wait_for(
+        lambda: all(one.error is None for one in admin.elect_leaders(ElectionKind.LAST_KNOWN, [HURT])),
+        "the replica that holds most is elected",
+    )
 
 
 def first_value(mine: LocalCluster, topic: str) -> bytes | None:
@@ -73,45 +66,44 @@ def one_replica_lags(mine: LocalCluster, admin: AdminClient) -> int:
 
 
 def test_a_partition_whose_nodes_are_all_deleted_is_not_led_by_a_replica_that_lacks_what_was_acknowledged(
-    mine: LocalCluster, zookeeper: KazooClient, admin: AdminClient
+    mine: LocalCluster, by_hand: KazooClient, admin: AdminClient
 ) -> None:
     lagging = one_replica_lags(mine, admin)
-    zookeeper.delete("/brokers/topics/hurt/0", recursive=True)
-    mine.restart(f"broker-{lagging}")
-    another_controller(mine, admin)
+    controllers = [controller_name(0), controller_name(1)]
+    for name in controllers:
+        mine.kill(name)
+    by_hand.delete("/brokers/topics/hurt/0", recursive=True)
+    mine.restart(f"broker-{lagging}")  # nobody is there to tell it whom to copy from
+    for name in controllers:
+        mine.restart(name)
     admin.create_topic("by-the-next-one", partitions=1, replication_factor=2)
 
     def nobody_leads() -> bool:
-        data, _ = zookeeper.get("/brokers/topics/hurt/0/leaderAndISR")
+        data, _ = by_hand.get("/brokers/topics/hurt/0/leaderAndISR")
         state = json.loads(data)
         assert lagging not in [broker for broker, _ in state["isr"]]
         return bool(state["leader"] == -1)
 
-    wait_for(lambda: bool(zookeeper.exists("/brokers/topics/hurt/0/leaderAndISR")), "it has a state again")
+    wait_for(lambda: bool(by_hand.exists("/brokers/topics/hurt/0/leaderAndISR")), "it has a state again")
     assert nobody_leads()
     nothing_is_set_aside(mine, 1 - lagging)
-    wait_for(
-        lambda: all(one.error is None for one in admin.elect_leaders(ElectionKind.LAST_KNOWN, [HURT])),
-        "the replica that holds most is elected",
-    )
+    elect_whoever_holds_most(admin)
+    assert leader_of(admin, "hurt") == 1 - lagging
     assert first_value(mine, "hurt") == b"kept"
 
 
 def test_a_living_controller_goes_on_with_a_partition_whose_nodes_were_deleted(
-    mine: LocalCluster, zookeeper: KazooClient, admin: AdminClient
+    mine: LocalCluster, by_hand: KazooClient, admin: AdminClient
 ) -> None:
     lagging = one_replica_lags(mine, admin)
-    zookeeper.delete("/brokers/topics/hurt/0", recursive=True)
+    by_hand.delete("/brokers/topics/hurt/0", recursive=True)
     mine.kill(f"broker-{1 - lagging}")
     mine.restart(f"broker-{lagging}")
     admin.create_topic("meanwhile", partitions=1, replication_factor=1)
     mine.restart(f"broker-{1 - lagging}")
-    wait_for(lambda: bool(zookeeper.exists("/brokers/topics/hurt/0/leaderAndISR")), "it has a state again")
+    wait_for(lambda: bool(by_hand.exists("/brokers/topics/hurt/0/leaderAndISR")), "it has a state again")
     nothing_is_set_aside(mine, 1 - lagging)
-    wait_for(
-        lambda: all(one.error is None for one in admin.elect_leaders(ElectionKind.LAST_KNOWN, [HURT])),
-        "the replica that holds most is elected",
-    )
+    elect_whoever_holds_most(admin)
     assert first_value(mine, "hurt") == b"kept"
 
 
@@ -133,12 +125,12 @@ def test_a_partition_added_where_others_were_removed_is_led_at_once_also_under_a
 
 
 def test_a_topic_whose_nodes_are_all_deleted_keeps_its_records_and_its_name_until_it_is_put_back(
-    mine: LocalCluster, zookeeper: KazooClient, admin: AdminClient
+    mine: LocalCluster, by_hand: KazooClient, admin: AdminClient
 ) -> None:
     lagging = one_replica_lags(mine, admin)
     admin.create_topic("gone", partitions=1, replication_factor=1)
-    topic, _ = zookeeper.get("/brokers/topics/hurt")
-    zookeeper.delete("/brokers/topics/hurt", recursive=True)
+    topic, _ = by_hand.get("/brokers/topics/hurt")
+    by_hand.delete("/brokers/topics/hurt", recursive=True)
     mine.restart(f"broker-{lagging}")
     another_controller(mine, admin)
     admin.delete_topic("gone")
@@ -150,12 +142,9 @@ def test_a_topic_whose_nodes_are_all_deleted_keeps_its_records_and_its_name_unti
     assert refused.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
     nothing_is_set_aside(mine, 1 - lagging)
 
-    zookeeper.create("/brokers/topics/hurt", topic)
-    wait_for(lambda: bool(zookeeper.exists("/brokers/topics/hurt/0/leaderAndISR")), "it has a state again")
-    wait_for(
-        lambda: all(one.error is None for one in admin.elect_leaders(ElectionKind.LAST_KNOWN, [HURT])),
-        "the replica that holds most is elected",
-    )
+    by_hand.create("/brokers/topics/hurt", topic)
+    wait_for(lambda: bool(by_hand.exists("/brokers/topics/hurt/0/leaderAndISR")), "it has a state again")
+    elect_whoever_holds_most(admin)
     assert first_value(mine, "hurt") == b"kept"
     admin.delete_topic("hurt")
     wait_for(

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
+from kazoo.client import KazooClient
 from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, controller_name
 from tidemark.model import TidemarkError
 
-from tests.integration.by_hand import kazoo_of
 from tests.integration.waiting import wait_for
 
 BROKEN = (b"", b"\xff", b"[]", b'{"version":1}', b'{"version":9,"partitions":{"0":["x"]}}')
-
-
-@pytest.fixture(scope="module")
-def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("malformed"), brokers=2, controllers=2) as started:
-        yield started
 
 
 def in_sync(admin: AdminClient) -> bool:
@@ -28,22 +18,22 @@ def in_sync(admin: AdminClient) -> bool:
 
 
 def test_whatever_lies_in_a_node_the_controller_and_the_next_one_go_on_and_no_replica_is_lost(
-    mine: LocalCluster, tmp_path: Path
+    mine: LocalCluster, by_hand: KazooClient
 ) -> None:
-    with kazoo_of(mine) as zookeeper, AdminClient(mine.admin_address) as admin:
+    with AdminClient(mine.admin_address) as admin:
         for name in ("whole", "state", "node", "settings"):
             admin.create_topic(name, partitions=1, replication_factor=2, configs={"min.insync.replicas": "1"})
         with Producer(mine.bootstrap) as producer:
             for name in ("whole", "state", "node", "settings"):
                 producer.send(name, b"kept").result()
         paths = ("/brokers/topics/state/0/leaderAndISR", "/brokers/topics/node", "/config/topics/settings")
-        before = {path: zookeeper.get(path)[0] for path in paths}
+        before = {path: by_hand.get(path)[0] for path in paths}
         for number, data in enumerate(BROKEN):
             for path in paths:
-                zookeeper.set(path, data)
-            zookeeper.create("/admin/reassign_partitions", data)
+                by_hand.set(path, data)
+            by_hand.create("/admin/reassign_partitions", data)
             admin.create_topic(f"made-{number}", partitions=2, replication_factor=2)
-            wait_for(lambda: zookeeper.exists("/admin/reassign_partitions") is None, "a bad node of moves goes")
+            wait_for(lambda: by_hand.exists("/admin/reassign_partitions") is None, "a bad node of moves goes")
         assert admin.list_partition_reassignments().refusals
 
         active = controller_name(admin.describe_cluster().view.controller_id - 100)
@@ -52,7 +42,7 @@ def test_whatever_lies_in_a_node_the_controller_and_the_next_one_go_on_and_no_re
         mine.restart(active)
         mine.restart("broker-0")
         for path, data in before.items():
-            zookeeper.set(path, data)
+            by_hand.set(path, data)
         wait_for(lambda: in_sync(admin), "in sync again", refused=TidemarkError)
     with Consumer(mine.bootstrap) as consumer:
         for name in ("whole", "state", "node", "settings"):
