@@ -71,12 +71,12 @@ _PARTS = (
     Part("lint", _LINT, 60),
     Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), 180),
     Part("unit", (_pytest_on_every_core("tests/unit"),), 480),
-    Part("simulation", (_pytest_on_every_core("tests/simulation", "tests/exploration", "tests/crash"),), 300),
-    Part("charts", (_pytest_by_files("tests/charts"),), 120),
-    Part("contract", (_pytest_by_files("tests/contract"),), 240),
+    Part("simulation", (_pytest_on_every_core("tests/simulation", "tests/exploration", "tests/crash"),), 480),
+    Part("charts", (_pytest_by_files("tests/charts"),), 240),
+    Part("contract", (_pytest_by_files("tests/contract"),), 360),
     Part("integration", _INTEGRATION, 900),
-    Part("chaos", _CHAOS, 300),
-    Part("spark", (_pytest("tests/spark"),), 240),
+    Part("chaos", _CHAOS, 480),
+    Part("spark", (_pytest("tests/spark"),), 480),
 )
 
 
