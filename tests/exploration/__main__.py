@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 
+from tests.exploration.at_once import MESSAGES, STREAMS
 from tests.exploration.search import Report, Search
 from tests.exploration.state import Scope
 from tests.exploration.story import tell
@@ -60,7 +61,7 @@ def _walked(scope: Scope, options: argparse.Namespace) -> Walk:
             scope,
             delays=delays,
             surprises_count=options.surprises_count,
-            streams_at_once=options.streams_at_once,
+            at_once=_at_once(options),
             after=walk,
         )
         report = walk.run(
@@ -105,13 +106,26 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         action="store_true",
         help="only stories in which what is sent on a stream is heard before anything else happens; without --delays",
     )
+    parser.add_argument(
+        "--commands-at-once",
+        action="store_true",
+        help="with --streams-at-once: and what the controller tells the brokers",
+    )
     parser.add_argument("--beam", type=int, help="go on from so many states of each depth only: long stories, not all")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--progress-seconds", type=float, default=10.0)
     options = parser.parse_args(arguments)
     if options.streams_at_once and (options.delays is not None or options.beam is not None):
         parser.error("--streams-at-once goes with neither --delays nor --beam")
+    if options.commands_at_once and not options.streams_at_once:
+        parser.error("--commands-at-once goes with --streams-at-once")
     return options
+
+
+def _at_once(options: argparse.Namespace) -> tuple[str, ...]:
+    if options.commands_at_once:
+        return MESSAGES
+    return STREAMS if options.streams_at_once else ()
 
 
 def _progress(report: Report) -> None:
@@ -139,8 +153,8 @@ def summary(report: Report) -> str:
         return f"VIOLATION after {counts(report)}"
     if report.complete and report.delays is not None:
         return f"COMPLETE with at most {_bound(report)}: {counts(report)}"
-    if report.complete and report.streams_at_once:
-        return f"COMPLETE with streams at once: {counts(report)}"
+    if report.complete and report.at_once:
+        return f"COMPLETE with streams{' and commands' * (report.at_once == MESSAGES)} at once: {counts(report)}"
     if report.complete:
         return f"COMPLETE: every state of this scope is right: {counts(report)}"
     if report.dropped:

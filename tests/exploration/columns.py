@@ -95,6 +95,7 @@ class Columns:
         self._which = np.zeros((len(PROCESS), len(PROCESS)), np.int64)
         for which, (first, second, _) in enumerate(names.orders):
             self._which[first, second] = which
+        self._kin = np.zeros(0, np.int32)
         self._addends: list[Marks] = [np.zeros((0, _ORDERS), np.uint64) for _ in range(WIDTH)]
         self.visible, self._visible = Facts(), dict[Any, int]()
         self.standing = Facts(dtype=np.int64)
@@ -256,7 +257,10 @@ class Columns:
         """Of each row a twin with the brokers in an order that goes by what their processes are: so that few different
         parts are met. Where two are alike it may be either twin."""
         self.learn()
-        kin = self._renamed[KIND[PROCESS[0]]].array.min(axis=1)[rows[:, : len(PROCESS)]]
+        twins = self._renamed[KIND[PROCESS[0]]]
+        if len(self._kin) < len(twins):
+            self._kin = np.concatenate((self._kin, twins.array[len(self._kin) : len(twins)].min(axis=1)))
+        kin = self._kin[rows[:, : len(PROCESS)]]
         places = np.argsort(kin, axis=1, kind="stable")
         which = self._which[places[:, 0], places[:, 1]]
         chosen = rows.copy()

@@ -25,7 +25,7 @@ class Report:
         complete: every state of the scope was looked at.
         at_rest: states in which nothing can happen any more but misfortunes and batches.
         waiting: states that were found and not gone on from.
-        delays, surprises_count, streams_at_once: which stories are walked (see `Walk`).
+        delays, surprises_count, at_once: which stories are walked (see `Walk`).
     """
 
     scope: Scope
@@ -38,7 +38,7 @@ class Report:
     waiting: int = 0
     delays: int | None = None
     surprises_count: bool = False
-    streams_at_once: bool = False
+    at_once: Sequence[str] = ()
     dropped: int = 0
     cores: int = 0
     steps: int = 0

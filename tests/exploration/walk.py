@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.exploration import at_once
+from tests.exploration.at_once import made as without_delay
 from tests.exploration.cluster import Cluster
 from tests.exploration.columns import CONTROL, LEFT, PROCESS, SEEN, SESSIONS, Columns, marks
 from tests.exploration.delays import PutOff, Schedule
@@ -66,7 +66,7 @@ class Walk:
         delays: only stories in which so many deliveries are put off at most (see `delays`); first those in which none
             is, then those with one, so that each state is come to with as few as can be. None for all stories.
         surprises_count: a misfortune or a batch that comes while anything is on its way counts as one put off.
-        streams_at_once: only stories in which streams have no delay (see `at_once`); without `delays`.
+        at_once: only stories in which moves of these kinds have no delay (see `at_once`); without `delays`.
         after: a walk of the same scope whose moves need not be worked out again.
     """
 
@@ -78,12 +78,12 @@ class Walk:
         thrifty: bool = True,
         delays: int | None = None,
         surprises_count: bool = False,
-        streams_at_once: bool = False,
+        at_once: Sequence[str] = (),
         after: Walk | None = None,
     ) -> None:
-        assert delays is None or not streams_at_once
+        assert delays is None or not at_once
         self.cluster: Cluster = Cluster(scope) if after is None else after.cluster
-        self.report = Report(scope, delays=delays, surprises_count=surprises_count, streams_at_once=streams_at_once)
+        self.report = Report(scope, delays=delays, surprises_count=surprises_count, at_once=at_once)
         self.columns: Columns = Columns(self.cluster, Names(self.cluster.brokers)) if after is None else after.columns
         self._moves: Moves = Moves(self.cluster, self.columns) if after is None else after._moves
         self._looks: Table = Table() if after is None else after._looks
@@ -180,8 +180,8 @@ class Walk:
             so_far = np.broadcast_to(np.int32(spent), len(rows)) if isinstance(spent, int) else spent
             yield from self._schedule.made(rows, groups, so_far, self._put_off.most)
             return
-        if self.report.streams_at_once:
-            yield from at_once.made(self._moves, rows, groups)
+        if self.report.at_once:
+            yield from without_delay(self._moves, rows, groups, self.report.at_once)
             return
         for group in groups:
             found = self._moves.successors(rows, group)
@@ -344,7 +344,7 @@ class Walk:
                 thrifty=self._thrifty,
                 delays=report.delays,
                 surprises_count=report.surprises_count,
-                streams_at_once=report.streams_at_once,
+                at_once=report.at_once,
             )
             self.cluster, self.report = again.cluster, again.report
             return again.run()
