@@ -23,7 +23,7 @@ SECONDS_MAX = 300.0
 class Hearing(Cluster):
     """A cluster in which nothing else happens while there is something to hear on streams."""
 
-    kinds = STREAMS
+    kinds: tuple[str, ...] = STREAMS
 
     def moves(self, state: State) -> Iterator[Move]:
         heard = [] if state.due == NOW else list(self._heard(state))
@@ -65,15 +65,17 @@ def test_it_walks_what_a_search_finds_that_hears_everything_first(
         assert getattr(report, name) == getattr(expected, name), name
 
 
+def constellations(scope: Scope, at_once: tuple[str, ...]) -> set[tuple[object, ...]]:
+    walk = Walk(scope, at_once=at_once)
+    seen: set[tuple[object, ...]] = set()
+    report = walk.run(seconds=SECONDS_MAX, visit=lambda state: seen.add(outline(walk.cluster, state)))
+    assert report.complete, summary(report)
+    return seen
+
+
 def test_it_comes_to_no_constellation_that_the_walk_of_all_stories_does_not() -> None:
     scope = Scope(batches=1, suspicions=1)
-    seen: list[set[tuple[object, ...]]] = []
-    for at_once in ((), STREAMS, MESSAGES):
-        walk = Walk(scope, at_once=at_once)
-        found: set[tuple[object, ...]] = set()
-        assert walk.run(visit=lambda state, walk=walk, found=found: found.add(outline(walk.cluster, state))).complete
-        seen.append(found)
-    every, without_streams, without_messages = seen
+    every, without_streams, without_messages = (constellations(scope, kinds) for kinds in ((), STREAMS, MESSAGES))
     assert without_streams < every
     assert without_messages < every
     assert without_messages - without_streams, "a command may come before what is on a stream, where neither waits"
