@@ -159,12 +159,25 @@ def test_the_command_refuses_in_one_line_with_the_code(cluster: LocalCluster, to
         assert tidemark(cluster, "config", "set", *words).status == 2
 
 
+def test_who_leaves_a_topic_no_replica_to_spare_is_warned_though_nothing_changes_yet(
+    cluster: LocalCluster, topic: str
+) -> None:
+    words = ("config", "set", "topic", topic)
+    for more in (("--validate-only",), ()):
+        ended = tidemark(cluster, *words, "min.insync.replicas=3", *more)
+        assert ended.status == 0, ended
+        assert ended.error.startswith(f"warning: {topic} has no replica to spare")
+    for less in (("min.insync.replicas=2",), ("retention.ms=7",), ("--delete", "min.insync.replicas")):
+        assert tidemark(cluster, *words, *less).error == ""
+
+
 def test_scripts_get_json_and_what_would_change(cluster: LocalCluster, admin: AdminClient, topic: str) -> None:
     set_ = ("config", "set", "topic", topic, "retention.ms=7", "-o", "json")
     change = {"key": "retention.ms", "before": None, "after": "7"}
-    assert json.loads(succeeds(cluster, *set_, "--validate-only")) == {"changed": False, "changes": [change]}
+    told = {"changes": [change], "warnings": []}
+    assert json.loads(succeeds(cluster, *set_, "--validate-only")) == {"changed": False, **told}
     assert admin.describe_topics([topic])[0].configs == {}
-    assert json.loads(succeeds(cluster, *set_)) == {"changed": True, "changes": [change]}
+    assert json.loads(succeeds(cluster, *set_)) == {"changed": True, **told}
     got = json.loads(succeeds(cluster, "config", "get", "topic", topic, "-o", "json"))
     assert got["retention.ms"] == {"value": "7", "source": "topic"}
     assert got["flush.policy"] == {"value": "os", "source": "default"}

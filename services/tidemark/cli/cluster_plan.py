@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from tidemark.cli.cluster_file import ClusterFile, Problem, WantedTopic
-from tidemark.client.created_topic import CreatedTopic
+from tidemark.client.created_topic import MIN_ISR, CreatedTopic, noticed_of_restarts
 from tidemark.core.cluster_state import TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
@@ -191,7 +191,11 @@ def _changes_of(topic: WantedTopic, found: TopicView) -> list[Step]:
         steps.append(Step(Action.GROW, f"topic {topic.name}", topic.line, grow, summary, lines=topic.lines))
     if topic.configs is not None:
         resource = ConfigResource(ConfigKind.TOPIC, topic.name)
-        steps += _configuration(resource, f"topic {topic.name}", topic.line, found.configs, topic.configs, topic.lines)
+        is_other = topic.configs.get(MIN_ISR) != found.configs.get(MIN_ISR)
+        warnings = noticed_of_restarts(found, topic.configs) if is_other else ()
+        steps += _configuration(
+            resource, f"topic {topic.name}", topic.line, found.configs, topic.configs, topic.lines, warnings
+        )
     return steps
 
 
@@ -202,6 +206,7 @@ def _configuration(
     before: Mapping[str, str],
     after: Mapping[str, str],
     lines: Mapping[str, int],
+    warnings: Sequence[str] = (),
 ) -> Iterable[Step]:
     changes = tuple(changes_between(before, after))
     if not changes:
@@ -211,7 +216,7 @@ def _configuration(
 
     def run(client: Changing, validate_only: bool, request_id: str) -> Sequence[str]:
         client.alter_configs(resource, set_, delete=delete, validate_only=validate_only, request_id=request_id)
-        return ()
+        return warnings
 
     yield Step(Action.CONFIGURE, name, line, run, changes=changes, lines=lines)
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
-from tidemark.cli.output import Output, print_json, print_line, print_table
+from tidemark.cli.output import Output, print_json, print_line, print_table, print_warning
+from tidemark.client.created_topic import MIN_ISR, noticed_of_restarts
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry, ConfigSource
+
+if TYPE_CHECKING:
+    from tidemark.client import AdminClient
 
 config_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at and change settings of topics and brokers."
@@ -153,13 +157,26 @@ def set_(
             validate_only=validate_only,
             request_id=request_id or ("" if validate_only else uuid.uuid4().hex),
         )
+        warnings = _noticed(client, name, changes) if whose is Whose.TOPIC else ()
+    for warning in warnings:
+        print_warning(warning)
     if output is Output.JSON:
-        print_json({"changed": bool(changes) and not validate_only, "changes": [change_json(one) for one in changes]})
+        told = [change_json(one) for one in changes]
+        print_json({"changed": bool(changes) and not validate_only, "changes": told, "warnings": warnings})
         return
     for line in change_lines(changes):
         print_line(line)
     if not changes:
         print_line("nothing to change: it is so already")
+
+
+def _noticed(client: AdminClient, topic: str, changes: Iterable[ConfigChange]) -> Sequence[str]:
+    """What users of the topic will notice of a restart from now on, where a change has to do with that."""
+    min_isr = next((change for change in changes if change.key == MIN_ISR), None)
+    if min_isr is None:
+        return ()
+    configs = {} if min_isr.after is None else {MIN_ISR: min_isr.after}
+    return [one for view in client.describe_topics([topic]) for one in noticed_of_restarts(view, configs)]
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, str]:

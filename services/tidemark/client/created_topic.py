@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Self
 
 from tidemark.core.cluster_state import TopicView
 from tidemark.runtime.configuration import topic_settings
 
-_MIN_ISR = "min.insync.replicas"
+MIN_ISR = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +24,21 @@ class CreatedTopic(TopicView):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What its users will notice of a restart of any broker that has a replica, a sentence each; mostly none."""
-        if not self.partitions:
-            return ()
-        replicas = len(self.partitions[min(self.partitions)].assigned_replicas)
-        wanted = topic_settings({name: self.configs[name] for name in (_MIN_ISR,) if name in self.configs})
-        if replicas == 1:
-            return (f"{self.topic} has one replica of each partition: nobody reads or writes it while that restarts",)
-        if wanted.min_insync_replicas < replicas:
-            return ()
-        return (
-            f"{self.topic} has no replica to spare: with {replicas} replicas and {_MIN_ISR}="
-            f"{wanted.min_insync_replicas} each restart of a broker stops acks=all for a moment; give it one replica "
-            f"more, or {_MIN_ISR}={replicas - 1}",
-        )
+        return noticed_of_restarts(self, self.configs)
+
+
+def noticed_of_restarts(topic: TopicView, configs: Mapping[str, str]) -> tuple[str, ...]:
+    """What users of a topic with these settings will notice of a restart of any broker that has a replica of it."""
+    if not topic.partitions:
+        return ()
+    replicas = len(topic.partitions[min(topic.partitions)].assigned_replicas)
+    wanted = topic_settings({name: configs[name] for name in (MIN_ISR,) if name in configs})
+    if replicas == 1:
+        return (f"{topic.topic} has one replica of each partition: nobody reads or writes it while that restarts",)
+    if wanted.min_insync_replicas < replicas:
+        return ()
+    return (
+        f"{topic.topic} has no replica to spare: with {replicas} replicas and {MIN_ISR}="
+        f"{wanted.min_insync_replicas} each restart of a broker stops acks=all for a moment; give it one replica "
+        f"more, or {MIN_ISR}={replicas - 1}",
+    )

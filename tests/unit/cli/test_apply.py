@@ -137,6 +137,14 @@ def test_a_topic_with_no_replica_to_spare_is_warned_of_before_and_when_it_is_mad
     assert sorted(client.topics) == ["t", "u"]
 
 
+def test_one_that_shall_have_no_replica_to_spare_from_now_on_is_warned_of_too(client: Client) -> None:
+    topic = "topics: {t: {replication_factor: 3, configs: {min.insync.replicas: %d, retention.ms: %d}}}"
+    assert run(file=topic % (2, 7))[2] == ""
+    for flags in (("--dry-run",), ()):
+        assert run(*flags, file=topic % (3, 7))[2].startswith("warning: t has no replica to spare")
+    assert run(file=topic % (3, 8))[2] == "", "it was said before"
+
+
 def test_what_the_service_would_refuse_is_told_with_its_line_before_anything_is_changed(client: Client) -> None:
     client.refuses = {"flights": ErrorCode.INVALID_CONFIG, "default": ErrorCode.INVALID_REQUEST}
     status, out, error = run()
