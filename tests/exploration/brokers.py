@@ -6,7 +6,8 @@ broker differ. So each is kept once, under a number, and each step of it is take
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from tidemark.core import effects as fx
@@ -31,9 +32,12 @@ from tidemark.model import (
 )
 
 from tests.exploration.frozen import (
+    AS_THEY_ARE,
     BROKERS,
     CONFIG,
     NOW_MS,
+    ONE_AFTER_ANOTHER,
+    RENAMES,
     Rename,
     aged,
     freeze,
@@ -97,6 +101,14 @@ class View:
     aged: tuple[int, ...]
     engaged: tuple[int, ...]
 
+    def renamed(self, rename: Rename) -> View:
+        """The same had the brokers other names."""
+
+        def named(some: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(sorted(rename[one] for one in some))
+
+        return replace(self, may_shrink=named(self.may_shrink), aged=named(self.aged), engaged=named(self.engaged))
+
 
 class Step(NamedTuple):
     """`after`: number of the core; `broken`: an assertion of the core itself that failed."""
@@ -145,14 +157,15 @@ class Brokers:
         self.views: list[View] = []
         self.sound: set[tuple[View, tuple[Record, ...]]] = set()
         self._frozen: list[bytes] = []
+        self._origins: list[tuple[int, int]] = []
+        self._twins: list[tuple[int, ...]] = []
         self._numbers: dict[bytes, int] = {}
         self._steps: dict[tuple[int, Event], Step] = {}
-        self._renamed: dict[tuple[int, int], int] = {}
         self._fresh: dict[BrokerId, int] = {}
         self.empty_message = self.values.number(FollowerMessage())
 
     def __len__(self) -> int:
-        return len(self._frozen)
+        return len(self.views)
 
     @property
     def steps_taken(self) -> int:
@@ -172,20 +185,33 @@ class Brokers:
 
     def _number(self, core: BrokerCore) -> int:
         frozen = freeze(core)
-        number = self._numbers.get(frozen)
-        if number is None:
-            number = self._numbers[frozen] = len(self._frozen)
-            self._frozen.append(frozen)
-            self.views.append(_view(core))
-        return number
+        number = self._numbers.get(_digest(frozen))
+        return self._meet(core, frozen) if number is None else number
 
-    def renamed(self, number: int, which: int, rename: Rename) -> int:
-        """The same process had the brokers other names."""
-        key = (number, which)
-        found = self._renamed.get(key)
-        if found is None:
-            found = self._renamed[key] = self._number(thaw(self._frozen[number], rename))
-        return found
+    def _meet(self, core: BrokerCore, frozen: bytes) -> int:
+        """Number a process, and those that it would be under other names of the brokers: only the first is kept."""
+        view, numbers = view_of(core), list[int]()
+        for which, rename in enumerate(RENAMES):
+            digest = _digest(freeze(core, rename) if which else frozen)
+            number = self._numbers.setdefault(digest, len(self.views))
+            if number == len(self.views):
+                self.views.append(view.renamed(rename))
+                self._origins.append((len(self._frozen), which))
+                self._twins.append(())
+            numbers.append(number)
+        self._frozen.append(frozen)
+        for number, after in zip(numbers, ONE_AFTER_ANOTHER, strict=True):
+            self._twins[number] = tuple(numbers[which] for which in after)
+        return numbers[0]
+
+    def core(self, number: int) -> BrokerCore:
+        """A process, to go on with."""
+        first, which = self._origins[number]
+        return thaw(self._frozen[first], RENAMES[which] if which else AS_THEY_ARE)
+
+    def twin(self, number: int, which: int) -> int:
+        """The same process had the brokers other names: those of `RENAMES`."""
+        return self._twins[number][which]
 
     def step(self, number: int, event: Event) -> Step:
         """What the core does with an event."""
@@ -196,7 +222,7 @@ class Brokers:
         return found
 
     def _take(self, number: int, event: Event) -> Step:
-        core = thaw(self._frozen[number])
+        core = self.core(number)
         if event[0] == "late":
             aged(core, event[1])
         try:
@@ -288,6 +314,10 @@ class Brokers:
         return _disk_effect(effect)
 
 
+def _digest(frozen: bytes) -> bytes:
+    return blake2b(frozen, digest_size=16).digest()
+
+
 def _disk_event(event: Event) -> ev.Event | None:
     match event:
         case ("opened", disk):
@@ -318,14 +348,15 @@ def _disk_effect(effect: fx.Effect) -> Effect | None:
     return None
 
 
-def _view(core: BrokerCore) -> View:
+def view_of(core: BrokerCore) -> View:
+    """What can be seen of a core."""
     replica = core._replicas.get(PARTITION)
     log = replica.log if replica is not None else None
     role = replica.role if replica is not None else None
     leader = role if isinstance(role, PartitionLeader) else None
     may_shrink: tuple[int, ...] = ()
     if leader is not None and isinstance(leader.isr, Committed) and not core._ctx.isr_answers_due:
-        may_shrink = tuple(one.broker_id for one in leader._holding)
+        may_shrink = tuple(sorted(one.broker_id for one in leader._holding))
     long_ago = NOW_MS - CONFIG.replica_lag_time_max_ms
     sessions = core._streams._sessions.values()
     return View(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tests.exploration.brokers import Disk, View
 from tests.exploration.cluster import Cluster
+from tests.exploration.frozen import ONE_AFTER_ANOTHER
 from tests.exploration.state import DEAD, NOW, Names, State
 from tests.exploration.table import Marks, Rows, joined
 
@@ -228,11 +229,9 @@ class Columns:
     def _meet_twins(self, kind: int, number: int) -> None:
         column, part = KIND.index(kind), self._parts[kind][number]
         twins = [number, *(self.number(column, self._rename(kind, part, which)) for which in range(1, _ORDERS))]
-        array, orders = self._renamed[kind].array, self._names.orders
-        for which, order in enumerate(orders):
-            for more, another in enumerate(orders):
-                both = orders.index(tuple(order[place] for place in another))
-                array[twins[which], more] = twins[both]
+        array = self._renamed[kind].array
+        for twin, after in zip(twins, ONE_AFTER_ANOTHER, strict=True):
+            array[twin] = [twins[which] for which in after]
 
     def _target(self, source: int, which: int) -> int:
         """The column to which a part of this one goes under other names."""

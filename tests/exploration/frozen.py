@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import marshal
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from itertools import permutations
 from typing import Any, Final
 
 from tidemark.core import messages as msg
@@ -57,6 +58,15 @@ _NEVER: Final = Offset(1 << 62)
 
 Rename = Mapping[int, int]
 AS_THEY_ARE: Final[Rename] = {}
+ORDERS: Final = tuple(permutations(range(len(BROKERS))))
+RENAMES: Final[tuple[Rename, ...]] = tuple(
+    {BROKERS[old]: BROKERS[new] for new, old in enumerate(order)} for order in ORDERS
+)
+"""By `ORDERS`, of which the first leaves all as it is: in each place the broker that was in another."""
+ONE_AFTER_ANOTHER: Final = tuple(
+    tuple(ORDERS.index(tuple(order[place] for place in another)) for another in ORDERS) for order in ORDERS
+)
+"""Of two orders, the one that both come to."""
 
 _OBJECTS: Final = (
     Replica,
@@ -98,11 +108,20 @@ _VALUES: Final = (
     msg.LeaderMessage,
     msg.PartitionCommand,
 )
+_OF_A_BROKER: Final = frozenset(_OBJECTS) - {
+    LeaderEpochs,
+    ProducerStates,
+    CommandReply,
+    Replica,
+    RemoteReplica,
+    Sending,
+}
+"""Objects that know the context of their broker."""
 _NUMBER: Final[dict[type, int]] = {kind: number for number, kind in enumerate((*_OBJECTS, *_VALUES))}
 _KIND: Final[tuple[Any, ...]] = (*_OBJECTS, *_VALUES)
 _SHARED: Final = frozenset(_VALUES) - {WaitingCommand, _Waiting, msg.PartitionCommand}
 """Values that hold no object of the core: equal ones are written, and made again, once."""
-_WRITTEN: Final[dict[tuple[type, Any], Any]] = {}
+_WRITTEN: Final[dict[tuple[int, ...], dict[Any, Any]]] = {}
 _MADE: Final[dict[tuple[int, ...], dict[Any, Any]]] = {}
 """By the new names of the brokers."""
 _CONTEXT: Final = ("broker_epoch", "suspected", "registrations", "isr_answers_due", "paused")
@@ -120,23 +139,44 @@ _NOT_EXPLORED: Final = frozenset(
 """Only flush.policy=group-commit, unclean elections, the lease, lagging disks and reads from followers go by these, and
 what people are told."""
 _BY_BROKER: Final = frozenset(("_attached", "_holding"))
-_SPECIAL: Final = _RECENT_OR_NOT | _ALWAYS_NOW | _NOW_IF_EVER | _NOT_EXPLORED | {"_inbound"}
+_SETS: Final = frozenset(("assigned", "assigned_replicas", "isr", "elr", "joining", "leaving"))
+_CONSTANT: Final = {**dict.fromkeys(_ALWAYS_NOW, NOW_MS), **dict.fromkeys(_NOT_EXPLORED, 0), "_inbound": None}
+"""What producers append in a second decides nothing."""
+_OF_ITS_OWN_FORM: Final = frozenset(("_high_watermark_news", "_under_way"))
+_SPECIAL: Final = _RECENT_OR_NOT | _NOW_IF_EVER | _BY_BROKER | _SETS | _OF_ITS_OWN_FORM | frozenset(_CONSTANT)
 _PLAIN: Final = frozenset((int, str, bool, type(None)))
-"""Fields that may hold a plain value and are not written as it is; and what plain values are."""
+"""Fields that are not written as they are; and what plain values are."""
+_TAGS: Final[dict[type, str]] = {tuple: "t", list: "l", deque: "d", set: "s", frozenset: "f"}
+_MAKERS: Final[dict[str, Any]] = {tag: kind for kind, tag in _TAGS.items()}
 
 
 def _field_names(kind: type) -> tuple[str, ...]:
-    if kind in _OBJECTS:
-        slots = getattr(kind, "__slots__", ())
-        return tuple(name for name in slots if name != "_ctx")
     if is_dataclass(kind):
         return tuple(one.name for one in fields(kind))
     names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
     return names
 
 
-_FIELDS: Final[dict[type, tuple[str, ...]]] = {kind: _field_names(kind) for kind in _KIND}
-"""Of classes without slots, those of the first object that is written."""
+_FIELDS: Final[dict[type, tuple[str, ...]]] = {kind: _field_names(kind) for kind in _VALUES}
+
+
+class _Form:
+    """How objects of a class are written: first the fields that are written as they are.
+
+    Attributes:
+        names: of all fields, in that order: `plain` ones, then the `special` ones that have a normal form.
+    """
+
+    def __init__(self, one: Any) -> None:
+        kind = type(one)
+        names = [name for name in getattr(kind, "__slots__", None) or one.__dict__ if name != "_ctx"]
+        self.number = _NUMBER[kind]
+        self.plain = tuple(name for name in names if name not in _SPECIAL)
+        self.special = tuple(name for name in names if name in _SPECIAL)
+        self.names = (*self.plain, *self.special)
+
+
+_FORMS: Final[dict[type, _Form]] = {}
 
 
 def make_batch(label: int, base_offset: int = 0, leader_epoch: int = -1) -> Batch:
@@ -146,87 +186,92 @@ def make_batch(label: int, base_offset: int = 0, leader_epoch: int = -1) -> Batc
 
 
 class _Writer:
-    """Writes one graph of objects."""
+    """Writes one graph of objects, with other names for the brokers."""
 
-    def __init__(self) -> None:
+    def __init__(self, rename: Rename = AS_THEY_ARE) -> None:
+        self._named = rename.get
         self._met: dict[int, int] = {}
+        self._written = _WRITTEN.setdefault(_names(rename), {})
 
     def write(self, value: Any) -> Any:
-        if value is None or type(value) in (int, str, bool):
-            return value
         kind = type(value)
-        if kind is tuple or kind is list or kind is deque:
-            return (kind.__name__[0], *map(self.write, value))
+        if kind in _PLAIN:
+            return self._named(value, value)
+        number = _NUMBER.get(kind)
+        if number is not None:
+            return self._write_object(value, kind) if number < len(_OBJECTS) else self._write_value(value, kind)
         if kind is dict:
             items = list(value.items())
             if all(type(key) is int for key in value):
-                items.sort()
+                items.sort(key=lambda item: self._named(item[0], item[0]))
             return ("m", *[(self.write(key), self.write(one)) for key, one in items])
-        if kind is set or kind is frozenset:
-            return (kind.__name__[0], *map(self.write, sorted(value)))
+        tag = _TAGS.get(kind)
+        if tag is not None:
+            written = self._write_all(value)
+            return (tag, *(sorted(written) if tag in "sf" else written))
         if kind is Batch:
             return ("b", int(value.data), value.envelope.base_offset, value.envelope.leader_epoch)
-        if isinstance(value, Enum):
-            return ("P", value.name) if kind is Phase else ("E", value.name)
         if kind is TidemarkError:
             return ("x", value.code.name)
+        assert isinstance(value, Enum), f"nobody knows how to write {value!r}"
+        return ("P", value.name) if kind is Phase else ("E", value.name)
+
+    def _write_all(self, values: Iterable[Any]) -> list[Any]:
+        named = self._named
+        return [named(one, one) if type(one) in _PLAIN else self.write(one) for one in values]
+
+    def _write_object(self, value: Any, kind: type) -> Any:
+        known = self._met.get(id(value))
+        if known is not None:
+            return ("#", known)
+        self._met[id(value)] = len(self._met)
+        form = _FORMS.get(kind)
+        if form is None:
+            form = _FORMS[kind] = _Form(value)
+        if kind is RemoteReplica and value.caught_up_ms > _LONG:
+            value.end_then, value.end_then_ms = _NEVER, LONG_AGO_MS
+        written = self._write_all([getattr(value, name) for name in form.plain])
+        written += [self._write_field(name, getattr(value, name)) for name in form.special]
+        return ("o", form.number, *written)
+
+    def _write_value(self, value: Any, kind: type) -> Any:
         if kind not in _SHARED:
             return self._write_fields(value, kind)
         # those of one story differ in nothing else, and cannot be keys
         key = (kind, (value.broker_id, value.broker_epoch) if kind is BrokerRegistration else value)
-        known = _WRITTEN.get(key)
+        known = self._written.get(key)
         if known is None:
-            known = _WRITTEN[key] = self._write_fields(value, kind)
+            known = self._written[key] = self._write_fields(value, kind)
         return known
 
     def _write_fields(self, value: Any, kind: type) -> Any:
-        number = _NUMBER[kind]
-        if number < len(_OBJECTS):
-            known = self._met.get(id(value))
-            if known is not None:
-                return ("#", known)
-            self._met[id(value)] = len(self._met)
-            if not _FIELDS[kind]:
-                _FIELDS[kind] = tuple(name for name in value.__dict__ if name != "_ctx")
-            names = _FIELDS[kind]
-            if kind is RemoteReplica and value.caught_up_ms > _LONG:
-                value.end_then, value.end_then_ms = _NEVER, LONG_AGO_MS
-            return ("o", number, *self._write_each(names, value))
         if kind is msg.Refusal:
             value = value._replace(message="")
-        return ("v", number, *self._write_each(_FIELDS[kind], value))
-
-    def _write_each(self, names: tuple[str, ...], value: Any) -> list[Any]:
-        written = [getattr(value, name) for name in names]
-        for place, one in enumerate(written):
-            if type(one) not in _PLAIN or names[place] in _SPECIAL:
-                written[place] = self._write_field(names[place], one)
-        return written
+        written = [self._write_field(name, getattr(value, name)) for name in _FIELDS[kind]]
+        return ("v", _NUMBER[kind], *written)
 
     def _write_field(self, name: str, value: Any) -> Any:
+        if name not in _SPECIAL:
+            return self.write(value)
+        if name in _CONSTANT:
+            return _CONSTANT[name]
         if name in _RECENT_OR_NOT:
             return NOW_MS if value > _LONG else LONG_AGO_MS
-        if name in _ALWAYS_NOW:
-            return NOW_MS
-        if name == "_inbound":  # what producers append in a second decides nothing
-            return None
+        if name in _NOW_IF_EVER:
+            return None if value is None else NOW_MS
         if name in _BY_BROKER:
-            value = type(value)(sorted(value, key=_broker_of))
+            value = type(value)(sorted(value, key=lambda one: self._named(one.broker_id, one.broker_id)))
         elif name == "_high_watermark_news":
             value = {one: None for one in value if one.sent_high_watermark != one.log.high_watermark}
-        elif name in _NOT_EXPLORED:
-            return 0
-        elif name in _NOW_IF_EVER:
-            return None if value is None else NOW_MS
         elif name == "_under_way":
             value = deque((end, NOW_MS) for end, _ in value)
-        elif name in ("assigned", "assigned_replicas", "isr", "elr", "joining", "leaving") and type(value) is tuple:
-            value = tuple(sorted(value))
+        elif type(value) is tuple:
+            return ("t", *sorted(self._write_all(value)))
         return self.write(value)
 
 
-def _broker_of(remote: RemoteReplica) -> int:
-    return remote.broker_id
+def _names(rename: Rename) -> tuple[int, ...]:
+    return tuple(rename.get(one, one) for one in BROKERS)
 
 
 class _Reader:
@@ -236,7 +281,7 @@ class _Reader:
         self._ctx = ctx
         self._rename = rename
         self._made: list[Any] = []
-        self._shared = _MADE.setdefault(tuple(rename.get(one, one) for one in BROKERS), {})
+        self._shared = _MADE.setdefault(_names(rename), {})
 
     def read(self, value: Any) -> Any:
         if type(value) is not tuple:
@@ -245,32 +290,39 @@ class _Reader:
         if tag == "o":
             return self._object(value)
         if tag == "v":
-            kind = _KIND[value[1]]
-            if kind not in _SHARED:
-                return kind(*map(self.read, value[2:]))
-            known = self._shared.get(value)
-            if known is None:
-                known = self._shared[value] = kind(*map(self.read, value[2:]))
-            return known
+            return self._value(value)
+        if tag in _MAKERS:
+            return _MAKERS[tag](self._all(value[1:]))
         if tag == "#":
             return self._made[value[1]]
         if tag == "m":
             return {self.read(key): self.read(one) for key, one in value[1:]}
         if tag == "b":
             return make_batch(*value[1:])
-        if tag in "PEx":
-            code = (Phase if tag == "P" else ErrorCode)[value[1]]
-            return TidemarkError(ErrorCode[value[1]], "") if tag == "x" else code
-        kinds: dict[str, Any] = {"t": tuple, "l": list, "d": deque, "s": set, "f": frozenset}
-        return kinds[tag](map(self.read, value[1:]))
+        code = (Phase if tag == "P" else ErrorCode)[value[1]]
+        return TidemarkError(ErrorCode[value[1]], "") if tag == "x" else code
+
+    def _all(self, values: tuple[Any, ...]) -> list[Any]:
+        named = self._rename.get
+        return [self.read(one) if type(one) is tuple else named(one, one) for one in values]
+
+    def _value(self, value: Any) -> Any:
+        kind = _KIND[value[1]]
+        if kind not in _SHARED:
+            return kind(*self._all(value[2:]))
+        known = self._shared.get(value)
+        if known is None:
+            known = self._shared[value] = kind(*self._all(value[2:]))
+        return known
 
     def _object(self, value: Any) -> Any:
         kind = _KIND[value[1]]
         made: Any = kind.__new__(kind)
         self._made.append(made)
-        for name, one in zip(_FIELDS[kind], value[2:], strict=True):
-            setattr(made, name, self.read(one) if type(one) is tuple else self._rename.get(one, one))
-        if kind not in (LeaderEpochs, ProducerStates, CommandReply, Replica, RemoteReplica, Sending):
+        named = self._rename.get
+        for name, one in zip(_FORMS[kind].names, value[2:], strict=True):
+            setattr(made, name, self.read(one) if type(one) is tuple else named(one, one))
+        if kind in _OF_A_BROKER:
             made._ctx = self._ctx
         return made
 
@@ -285,13 +337,13 @@ def thaw_value(frozen: bytes, rename: Rename = AS_THEY_ARE) -> Any:
     return _Reader(None, rename).read(marshal.loads(frozen))
 
 
-def freeze(core: BrokerCore) -> bytes:
-    """All of a broker core that its future depends on."""
-    writer = _Writer()
+def freeze(core: BrokerCore, rename: Rename = AS_THEY_ARE) -> bytes:
+    """All of a broker core that its future depends on; with `rename`, had the brokers other names from the start."""
+    writer = _Writer(rename)
     ctx, streams = core._ctx, core._streams
     assert not ctx.talking_links, "what there was to say was said"
     assert not ctx.talking_sessions, "what there was to say was said"
-    parts = [ctx.broker_id]
+    parts = [writer.write(ctx.broker_id)]
     for owner, names in ((ctx, _CONTEXT), (core, _CORE), (streams, _STREAMS)):
         parts += [writer.write(getattr(owner, name)) for name in names]
     return marshal.dumps(tuple(parts), 2)

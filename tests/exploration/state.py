@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import permutations
 from typing import Any, Final, NamedTuple
 
 from tests.exploration.brokers import Brokers, Record
-from tests.exploration.frozen import BROKERS, Rename
+from tests.exploration.frozen import BROKERS, ORDERS, RENAMES
 
 FIRST: Final = BROKERS[0]
 EVERYBODY: Final = range(len(BROKERS))
@@ -136,10 +135,8 @@ class Names:
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
-        self.orders = tuple(permutations(EVERYBODY))
-        self._renames: tuple[Rename, ...] = tuple(
-            {BROKERS[old]: BROKERS[new] for new, old in enumerate(order)} for order in self.orders
-        )
+        self.orders = ORDERS
+        self._renames = RENAMES
         self.pairs = tuple(tuple(PLACE[order[f], order[o]] for f, o in PAIRS) for order in self.orders)
         self._which = {order: which for which, order in enumerate(self.orders)}
         self._known: tuple[dict[Any, Any], ...] = tuple({} for _ in self.orders)
@@ -185,7 +182,7 @@ class Names:
         epoch, broker, broker_epoch = state.led
         return State(
             tuple(
-                DEAD if core == DEAD else brokers.renamed(core, which, names)
+                DEAD if core == DEAD else brokers.twin(core, which)
                 for core in (state.cores[x], state.cores[y], state.cores[z])
             ),
             (state.disks[x], state.disks[y], state.disks[z]),
@@ -208,7 +205,7 @@ class Names:
 
     def core(self, number: int, which: int) -> int:
         """A process under other names."""
-        return self._brokers.renamed(number, which, self._renames[which])
+        return self._brokers.twin(number, which)
 
     def value(self, number: int, which: int) -> int:
         """A message or a node under other names."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.exploration.brokers import view_of
 from tests.exploration.cells import UNKNOWN, Cells, NeedError, own, raw
 from tests.exploration.cluster import Cluster
 from tests.exploration.columns import ASKED, COMMANDS, CONTROL, PROCESS, SEEN, SESSIONS, STREAM, Columns, marks
+from tests.exploration.frozen import RENAMES, freeze, thaw
 from tests.exploration.partial import Evaluator, groups
 from tests.exploration.state import Names, Scope
 from tests.exploration.table import Table, stirred
@@ -58,6 +60,19 @@ def test_a_part_has_the_same_name_whichever_way_its_brokers_are_renamed() -> Non
                 assert columns.twin(column, number, which) == columns.number(
                     column, columns.part_renamed(column, number, which)
                 )
+
+
+def test_a_process_under_other_names_is_worked_out_without_making_it_again() -> None:
+    walk = Walk(Scope(batches=1, lags=1, lost_answers=1))
+    assert walk.run().complete
+    brokers = walk.cluster.brokers
+    for number in range(0, len(brokers), 7):
+        core = brokers.core(number)
+        as_it_is = freeze(core)
+        for which, rename in enumerate(RENAMES):
+            renamed = thaw(as_it_is, rename)
+            assert freeze(core, rename) == freeze(renamed) == freeze(brokers.core(brokers.twin(number, which)))
+            assert brokers.views[brokers.twin(number, which)] == view_of(renamed)
 
 
 def test_a_look_at_what_is_not_known_says_which_column_is_needed() -> None:
