@@ -38,7 +38,7 @@ def made(moves: Moves, rows: Rows, groups: Sequence[Group], kinds: Sequence[str]
         found = moves.successors(rows, group) if group.kind in kinds else None
         if found is None:
             continue
-        is_heard = moves.left[found.which] < 0
+        is_heard = moves.left.array[found.which] < 0
         quiet[found.parents[is_heard]] = False
         breaks.append(found.of(np.flatnonzero(~is_heard)))
         yield found.of(np.flatnonzero(is_heard))

@@ -73,10 +73,14 @@ class Facts:
 
     def append(self, value: Any) -> None:
         """The facts of the next part."""
-        if self._count == len(self.array):
+        self.extend(value, 1)
+
+    def extend(self, values: Any, count: int) -> None:
+        """The facts of the next parts."""
+        while self._count + count > len(self.array):
             self.array = np.concatenate((self.array, np.full(self.array.shape, -1, np.int64).astype(self.array.dtype)))
-        self.array[self._count] = value
-        self._count += 1
+        self.array[self._count : self._count + count] = values
+        self._count += count
 
 
 class Columns:
@@ -96,8 +100,8 @@ class Columns:
         self._which = np.zeros((len(PROCESS), len(PROCESS)), np.int64)
         for which, (first, second, _) in enumerate(names.orders):
             self._which[first, second] = which
-        self._kin = np.zeros(0, np.int32)
-        self._addends: list[Marks] = [np.zeros((0, _ORDERS), np.uint64) for _ in range(WIDTH)]
+        self._kin = Facts()
+        self._addends = [Facts(_ORDERS, dtype=np.uint64) for _ in range(WIDTH)]
         self.visible, self._visible = Facts(), dict[Any, int]()
         self.standing = Facts(dtype=np.int64)
         self.node, self.now = Facts(), Facts()
@@ -190,12 +194,12 @@ class Columns:
         self.learn()
         sums: Marks = np.zeros((len(rows), _ORDERS), np.uint64)
         for column in range(WIDTH):
-            sums += self._addends[column][rows[:, column]]
+            sums += self._addends[column].array[rows[:, column]]
         return sums
 
     def added(self, column: int, now: NDArray[np.int32], was: NDArray[np.int32]) -> Marks:
         """What it adds to sums that a column holds another part than it did; `learn` comes first."""
-        addends = self._addends[column]
+        addends = self._addends[column].array
         difference: Marks = addends[now] - addends[was]
         return difference
 
@@ -224,7 +228,7 @@ class Columns:
             if len(known) < len(renamed):
                 twins = renamed.array[len(known) : len(renamed)]
                 more = [joined(_NOTHING, self._target(column, which), twins[:, which]) for which in range(_ORDERS)]
-                self._addends[column] = np.concatenate((known, np.stack(more, axis=1)))
+                known.extend(np.stack(more, axis=1), len(twins))
 
     def _meet_twins(self, kind: int, number: int) -> None:
         column, part = KIND.index(kind), self._parts[kind][number]
@@ -257,9 +261,9 @@ class Columns:
         parts are met. Where two are alike it may be either twin."""
         self.learn()
         twins = self._renamed[KIND[PROCESS[0]]]
-        if len(self._kin) < len(twins):
-            self._kin = np.concatenate((self._kin, twins.array[len(self._kin) : len(twins)].min(axis=1)))
-        kin = self._kin[rows[:, : len(PROCESS)]]
+        more = twins.array[len(self._kin) : len(twins)]
+        self._kin.extend(more.min(axis=1), len(more))
+        kin = self._kin.array[rows[:, : len(PROCESS)]]
         places = np.argsort(kin, axis=1, kind="stable")
         which = self._which[places[:, 0], places[:, 1]]
         chosen = rows.copy()

@@ -60,7 +60,7 @@ class Schedule:
             costs = self._costs(places, mine, can)
             for found, cost in zip(by_group, costs, strict=True):
                 if found is not None:
-                    is_surprise = self._moves.left[found.which] >= 0
+                    is_surprise = self._moves.left.array[found.which] >= 0
                     surprises.append(found.of(np.flatnonzero(is_surprise)))
                     found = found.of(np.flatnonzero(~is_surprise))
                     deliveries.append(found._replace(costs=(least + cost)[found.parents]))
@@ -81,7 +81,7 @@ class Schedule:
         can = [np.zeros(len(rows), bool) for _ in groups]
         for one, some in zip(found, can, strict=True):
             if one is not None:
-                some[one.parents[self._moves.left[one.which] < 0]] = True
+                some[one.parents[self._moves.left.array[one.which] < 0]] = True
         return found, can
 
     def _costs(self, places: Sequence[Costs], groups: Sequence[Group], can: Sequence[NDArray[np.bool_]]) -> list[Costs]:

@@ -51,8 +51,8 @@ class Moves:
         self._sets: dict[tuple[Outcome, ...], int] = {}
         self._starts, self._counts = Facts(dtype=np.int64), Facts(dtype=np.int64)
         self._deltas, self._were, self.acked, self._broken = Facts(WIDTH), Facts(WIDTH), Facts(), Facts()
-        self.sums: Marks = np.zeros((0, 6), np.uint64)
-        self.left, self.seen, self.now = np.zeros(0, np.int32), np.zeros(0, bool), np.zeros(0, np.int8)
+        self.sums, self.left = Facts(6, dtype=np.uint64), Facts()
+        self.seen, self.now = Facts(dtype=np.bool_), Facts(dtype=np.int8)
         self.broken: list[str] = []
         self.of_control, self.others = groups(cluster, columns)
         self._groups = (*self.of_control, *self.others)
@@ -117,9 +117,8 @@ class Moves:
                 now[some] = columns.now.array[new]
             elif column == SESSIONS:
                 seen[some] = True
-        self.sums = np.concatenate((self.sums, sums))
-        self.left = np.concatenate((self.left, deltas[:, LEFT]))
-        self.seen, self.now = np.concatenate((self.seen, seen)), np.concatenate((self.now, now))
+        for facts, more in ((self.sums, sums), (self.left, deltas[:, LEFT]), (self.seen, seen), (self.now, now)):
+            facts.extend(more, count - start)
 
     def _look_up(self, rows: Rows, group: Group) -> Numbers:
         """The number of the set of outcomes of each row."""

@@ -160,7 +160,7 @@ class Walk:
         origins = marks(sums)
         ends = np.ones(len(rows), bool)
         for found in self._made(rows, (*self._moves.of_control, *self._moves.others), self._spent):
-            ends[found.parents[self._moves.left[found.which] < 0]] = False
+            ends[found.parents[self._moves.left.array[found.which] < 0]] = False
             yield from self._arrive(rows, sums, origins, found)
         resting = np.flatnonzero(ends)
         report.at_rest += len(resting)
@@ -193,7 +193,7 @@ class Walk:
 
         `origins`: marks of the states that were gone on from, of which these rows came.
         """
-        now = self._moves.now[found.which]
+        now = self._moves.now.array[found.which]
         now = np.where(now < 0, self.columns.now.array[rows[found.parents, CONTROL]], now) == 1
         settled = found.of(np.flatnonzero(~now))
         if len(settled.which):
@@ -216,9 +216,9 @@ class Walk:
         """Those of the states that moves lead to that are new, twins counted once."""
         report, moves, columns = self.report, self._moves, self.columns
         report.transitions += len(found.which)
-        sums = sums[found.parents] + moves.sums[found.which]
+        sums = sums[found.parents] + moves.sums.array[found.which]
         seen = rows[found.parents, SEEN]
-        to_look_at = np.flatnonzero(moves.seen[found.which])
+        to_look_at = np.flatnonzero(moves.seen.array[found.which])
         if len(to_look_at):
             those = found.of(to_look_at)
             now = self._looked_at(moves.rows(rows, those), those)
@@ -233,7 +233,7 @@ class Walk:
         report.merged += int((sums[:, 0] != known).sum())
         new = np.flatnonzero(self._known.places(known) < 0)
         if len(new) and self._thrifty:
-            left = np.where((now := moves.left[found.which[new]]) >= 0, now, rows[found.parents[new], LEFT])
+            left = np.where((now := moves.left.array[found.which[new]]) >= 0, now, rows[found.parents[new], LEFT])
             new = new[~self._is_poorer(sums[new], left)]
         if found.costs is not None:
             new = self._afford(new, known, found.costs)
