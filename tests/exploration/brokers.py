@@ -7,7 +7,6 @@ broker differ. So each is kept once, under a number, and each step of it is take
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from tidemark.core import effects as fx
@@ -32,20 +31,17 @@ from tidemark.model import (
 )
 
 from tests.exploration.frozen import (
-    AS_THEY_ARE,
     BROKERS,
     CONFIG,
     NOW_MS,
-    ONE_AFTER_ANOTHER,
     RENAMES,
     Rename,
     aged,
-    freeze,
     freeze_value,
     make_batch,
-    thaw,
     thaw_value,
 )
+from tests.exploration.orbits import BACK, EACH, Orbits
 
 PARTITION = TopicPartition("flights", 0)
 IDENTITY = ReplicaIdentity("a" * 32, "b" * 32)
@@ -156,10 +152,7 @@ class Brokers:
         self.values = Values()
         self.views: list[View] = []
         self.sound: set[tuple[View, tuple[Record, ...]]] = set()
-        self._frozen: list[bytes] = []
-        self._origins: list[tuple[int, int]] = []
-        self._twins: list[tuple[int, ...]] = []
-        self._numbers: dict[bytes, int] = {}
+        self._orbits = Orbits()
         self._steps: dict[tuple[int, Event], Step] = {}
         self._fresh: dict[BrokerId, int] = {}
         self.empty_message = self.values.number(FollowerMessage())
@@ -184,34 +177,20 @@ class Brokers:
         return number
 
     def _number(self, core: BrokerCore) -> int:
-        frozen = freeze(core)
-        number = self._numbers.get(_digest(frozen))
-        return self._meet(core, frozen) if number is None else number
-
-    def _meet(self, core: BrokerCore, frozen: bytes) -> int:
-        """Number a process, and those that it would be under other names of the brokers: only the first is kept."""
-        view, numbers = view_of(core), list[int]()
-        for which, rename in enumerate(RENAMES):
-            digest = _digest(freeze(core, rename) if which else frozen)
-            number = self._numbers.setdefault(digest, len(self.views))
-            if number == len(self.views):
-                self.views.append(view.renamed(rename))
-                self._origins.append((len(self._frozen), which))
-                self._twins.append(())
-            numbers.append(number)
-        self._frozen.append(frozen)
-        for number, after in zip(numbers, ONE_AFTER_ANOTHER, strict=True):
-            self._twins[number] = tuple(numbers[which] for which in after)
-        return numbers[0]
+        number = self._orbits.number(core)
+        if len(self._orbits) > len(self.views):
+            view, way = view_of(core), BACK[number % EACH]
+            first = view.renamed(RENAMES[way])
+            self.views += [first.renamed(rename) for rename in RENAMES]
+        return number
 
     def core(self, number: int) -> BrokerCore:
         """A process, to go on with."""
-        first, which = self._origins[number]
-        return thaw(self._frozen[first], RENAMES[which] if which else AS_THEY_ARE)
+        return self._orbits.core(number)
 
     def twin(self, number: int, which: int) -> int:
         """The same process had the brokers other names: those of `RENAMES`."""
-        return self._twins[number][which]
+        return self._orbits.twin(number, which)
 
     def step(self, number: int, event: Event) -> Step:
         """What the core does with an event."""
@@ -312,10 +291,6 @@ class Brokers:
             case fx.DisconnectFollower(follower):
                 return ("drop follower", follower)
         return _disk_effect(effect)
-
-
-def _digest(frozen: bytes) -> bytes:
-    return blake2b(frozen, digest_size=16).digest()
 
 
 def _disk_event(event: Event) -> ev.Event | None:
