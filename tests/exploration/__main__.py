@@ -10,12 +10,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from typing import Final
 
-from tests.exploration.at_once import MESSAGES, STREAMS
+from tests.exploration.at_once import KINDS
 from tests.exploration.search import Report, Search
 from tests.exploration.state import Scope
 from tests.exploration.story import tell
 from tests.exploration.walk import Walk
+
+_WITHOUT_DELAY: Final = {
+    "streams": "streams",
+    "commands": "streams and commands",
+    "zookeeper": "streams, commands and requests",
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -61,7 +68,7 @@ def _walked(scope: Scope, options: argparse.Namespace) -> Walk:
             scope,
             delays=delays,
             surprises_count=options.surprises_count,
-            at_once=_at_once(options),
+            at_once=options.at_once,
             after=walk,
         )
         report = walk.run(
@@ -102,30 +109,18 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         help="with --delays: a misfortune or batch that comes while anything is on its way counts as one put off",
     )
     parser.add_argument(
-        "--streams-at-once",
-        action="store_true",
-        help="only stories in which what is sent on a stream is heard before anything else happens; without --delays",
-    )
-    parser.add_argument(
-        "--commands-at-once",
-        action="store_true",
-        help="with --streams-at-once: and what the controller tells the brokers",
+        "--at-once",
+        choices=tuple(KINDS),
+        help="only stories in which what is sent on streams is heard before anything else happens; or that and what "
+        "the controller tells brokers; or that and what they ask ZooKeeper; without --delays",
     )
     parser.add_argument("--beam", type=int, help="go on from so many states of each depth only: long stories, not all")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--progress-seconds", type=float, default=10.0)
     options = parser.parse_args(arguments)
-    if options.streams_at_once and (options.delays is not None or options.beam is not None):
-        parser.error("--streams-at-once goes with neither --delays nor --beam")
-    if options.commands_at_once and not options.streams_at_once:
-        parser.error("--commands-at-once goes with --streams-at-once")
+    if options.at_once is not None and (options.delays is not None or options.beam is not None):
+        parser.error("--at-once goes with neither --delays nor --beam")
     return options
-
-
-def _at_once(options: argparse.Namespace) -> tuple[str, ...]:
-    if options.commands_at_once:
-        return MESSAGES
-    return STREAMS if options.streams_at_once else ()
 
 
 def _progress(report: Report) -> None:
@@ -153,8 +148,8 @@ def summary(report: Report) -> str:
         return f"VIOLATION after {counts(report)}"
     if report.complete and report.delays is not None:
         return f"COMPLETE with at most {_bound(report)}: {counts(report)}"
-    if report.complete and report.at_once:
-        return f"COMPLETE with streams{' and commands' * (report.at_once == MESSAGES)} at once: {counts(report)}"
+    if report.complete and report.at_once is not None:
+        return f"COMPLETE with {_WITHOUT_DELAY[report.at_once]} at once: {counts(report)}"
     if report.complete:
         return f"COMPLETE: every state of this scope is right: {counts(report)}"
     if report.dropped:
@@ -162,8 +157,9 @@ def summary(report: Report) -> str:
         return f"SAMPLED {end}: nothing wrong found, {report.dropped:,} states not gone on from: {counts(report)}"
     if report.delays is not None:
         return f"STOPPED before the end of {_bound(report)}: {report.waiting:,} states wait: {counts(report)}"
+    kind = "" if report.at_once is None else f" with {_WITHOUT_DELAY[report.at_once]} at once"
     return (
-        f"STOPPED at the bound: every story of up to {report.depth} moves is right, of longer ones only some; "
+        f"STOPPED at the bound{kind}: every story of up to {report.depth} moves is right, of longer ones only some; "
         f"{report.waiting:,} states wait: {counts(report)}"
     )
 

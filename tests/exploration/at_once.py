@@ -1,10 +1,9 @@
-"""Messages without delay: what is sent on a stream is heard before anything else happens.
+"""Messages without delay: what is sent is heard before anything else happens.
 
 While messages are on their way to processes that live nothing else happens, and they are heard in every order. All
-else comes at any moment between: the controller's decisions and commands, requests to ZooKeeper and its answers, what
-processes do by themselves, sessions, batches and misfortunes. A subset of all stories, small enough that pairs of
-misfortunes with batches are walked to their end; and the whole scope, where commands of the controller have no delay
-either.
+else comes at any moment between: what the controller decides, what processes do by themselves, sessions, batches and
+misfortunes, and what is not said to be without delay. A subset of all stories, small enough that pairs of misfortunes
+with batches are walked to their end where streams have no delay; and the whole scope, where nothing that is sent has.
 """
 
 from __future__ import annotations
@@ -18,16 +17,21 @@ from tests.exploration.moves import Moves, Successors
 from tests.exploration.partial import Group
 from tests.exploration.table import Rows
 
-STREAMS: Final = ("up", "down")
-"""Kinds of moves that deliver what was sent on a stream; among the latter are streams that break, a misfortune."""
-MESSAGES: Final = (*STREAMS, "command")
-"""And what the controller tells brokers."""
+_STREAMS: Final = ("up", "down")
+KINDS: Final = {
+    "streams": _STREAMS,
+    "commands": (*_STREAMS, "command"),
+    "zookeeper": (*_STREAMS, "command", "coordination"),
+}
+"""Kinds of moves that have no delay: what is sent on streams; and the controller's commands; and what brokers ask
+ZooKeeper, and its answers."""
 
 
 def made(moves: Moves, rows: Rows, groups: Sequence[Group], kinds: Sequence[str]) -> Iterator[Successors]:
     """What moves lead to, of each row either all that is heard or, with nothing to hear, all else.
 
-    `kinds`: STREAMS or MESSAGES.
+    `kinds`: of those that have no delay. A stream breaks only where there is nothing to hear; an answer of ZooKeeper
+    is lost when it would be heard.
 
     Raises:
         BrokenError: one of the moves broke something.
@@ -40,8 +44,10 @@ def made(moves: Moves, rows: Rows, groups: Sequence[Group], kinds: Sequence[str]
             continue
         is_heard = moves.left.array[found.which] < 0
         quiet[found.parents[is_heard]] = False
-        breaks.append(found.of(np.flatnonzero(~is_heard)))
-        yield found.of(np.flatnonzero(is_heard))
+        if group.kind in _STREAMS:
+            breaks.append(found.of(np.flatnonzero(~is_heard)))
+            found = found.of(np.flatnonzero(is_heard))
+        yield found
     for found in breaks:
         yield found.of(np.flatnonzero(quiet[found.parents]))
     silent = np.flatnonzero(quiet)

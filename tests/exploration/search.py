@@ -38,7 +38,7 @@ class Report:
     waiting: int = 0
     delays: int | None = None
     surprises_count: bool = False
-    at_once: Sequence[str] = ()
+    at_once: str | None = None
     dropped: int = 0
     cores: int = 0
     steps: int = 0

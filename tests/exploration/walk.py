@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.exploration.at_once import KINDS
 from tests.exploration.at_once import made as without_delay
 from tests.exploration.cluster import Cluster
 from tests.exploration.columns import CONTROL, LEFT, PROCESS, SEEN, SESSIONS, Columns, marks
@@ -66,7 +67,7 @@ class Walk:
         delays: only stories in which so many deliveries are put off at most (see `delays`); first those in which none
             is, then those with one, so that each state is come to with as few as can be. None for all stories.
         surprises_count: a misfortune or a batch that comes while anything is on its way counts as one put off.
-        at_once: only stories in which moves of these kinds have no delay (see `at_once`); without `delays`.
+        at_once: only stories in which these messages have no delay, one of `at_once.KINDS`; without `delays`.
         after: a walk of the same scope whose moves need not be worked out again.
     """
 
@@ -78,10 +79,10 @@ class Walk:
         thrifty: bool = True,
         delays: int | None = None,
         surprises_count: bool = False,
-        at_once: Sequence[str] = (),
+        at_once: str | None = None,
         after: Walk | None = None,
     ) -> None:
-        assert delays is None or not at_once
+        assert delays is None or at_once is None
         self.cluster: Cluster = Cluster(scope) if after is None else after.cluster
         self.report = Report(scope, delays=delays, surprises_count=surprises_count, at_once=at_once)
         self.columns: Columns = Columns(self.cluster, Names(self.cluster.brokers)) if after is None else after.columns
@@ -180,8 +181,8 @@ class Walk:
             so_far = np.broadcast_to(np.int32(spent), len(rows)) if isinstance(spent, int) else spent
             yield from self._schedule.made(rows, groups, so_far, self._put_off.most)
             return
-        if self.report.at_once:
-            yield from without_delay(self._moves, rows, groups, self.report.at_once)
+        if self.report.at_once is not None:
+            yield from without_delay(self._moves, rows, groups, KINDS[self.report.at_once])
             return
         for group in groups:
             found = self._moves.successors(rows, group)
