@@ -33,7 +33,7 @@ help: ## what there is
 	@echo "make chaos MINUTES=10   rounds of kills, stops and cuts on real processes, every history checked"
 	@echo "make soak SEEDS=5000    so many simulated worlds, on all cores; a failing one is shrunk and told as a story;"
 	@echo "                        and LIVES=20 lives of a log on disk, each cut short after every one of its file operations"
-	@echo "make explore            every interleaving of small scopes, about three hours; MINUTES=5 for each at most; SCOPE=\"--batches 2 --crashes 1 ...\" one"
+	@echo "make explore            every interleaving of small scopes, some three hours by its bounds; MINUTES=5 for each at most; SCOPE=\"--batches 2 --crashes 1 ...\" one"
 	@echo "make stubs              the gRPC stubs again, from proto/"
 	@echo "make clean              remove what was made"
 
@@ -64,7 +64,7 @@ soak: $(READY) ## so many simulated worlds, and every crash point of so many liv
 	@$(BIN)/python -m tests.crash --lives $(LIVES)
 
 # Without SCOPE: two batches with each misfortune and each pair of them, one scope on each core (the large ones also with
-# streams that have no delay), and the whole scope without delays to its end, and with nothing out of turn, with one
+# streams that have no delay), and the whole scope without delays, and with nothing out of turn, with one
 # delivery put off, with two, as far as it goes; MINUTES bounds each (50, the whole scope twice that), and 7 GB (11).
 # SCOPE="--batches 1 --crashes 2 --minutes inf" walks that one.
 explore: $(READY) ## every interleaving of a small scope
