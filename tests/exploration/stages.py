@@ -32,8 +32,8 @@ BY_DELAYS: Final = ("--crashes 2", "--crashes 1 --suspicions 1")
 STREAMS_AT_ONCE: Final = ("--batches 2 --crashes 2", "--batches 2 --crashes 1 --suspicions 1")
 """And with streams that have no delay: to their end, in minutes."""
 WHOLE_AT_ONCE: Final = ("commands", "zookeeper")
-"""The whole scope where neither streams nor commands have a delay, until its bound; and to its end where nothing that is
-sent has."""
+"""The whole scope where neither streams nor commands have a delay, until its bound; and to its end where nothing that
+is sent has."""
 WHOLE_MEMORY_GB: Final = 11
 """Of each of these at most."""
 DELAYS_MAX: Final = 99

@@ -13,6 +13,7 @@ from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, con
 from tidemark.cli.output import Output, print_json, print_line, print_table, print_warning
 from tidemark.client.created_topic import MIN_ISR, noticed_of_restarts
 from tidemark.core.config_resource import ConfigKind, ConfigResource
+from tidemark.model import TidemarkError
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry, ConfigSource
 
 if TYPE_CHECKING:
@@ -176,7 +177,11 @@ def _noticed(client: AdminClient, topic: str, changes: Iterable[ConfigChange]) -
     if min_isr is None:
         return ()
     configs = {} if min_isr.after is None else {MIN_ISR: min_isr.after}
-    return [one for view in client.describe_topics([topic]) for one in noticed_of_restarts(view, configs)]
+    try:
+        views = client.describe_topics([topic])
+    except TidemarkError:  # the change is made, so this costs the warning only
+        return ()
+    return [one for view in views for one in noticed_of_restarts(view, configs)]
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, str]:

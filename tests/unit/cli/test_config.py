@@ -1,0 +1,33 @@
+"""`tidemark config set`: what is done stays done, whatever comes of the look at it afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tidemark.cli import config
+from tidemark.cli.app import app
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.configuration_entries import ConfigChange
+from typer.testing import CliRunner
+
+
+class Client:
+    """Changes what it is told to, then is gone."""
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def alter_configs(self, *_: object, **__: object) -> list[ConfigChange]:
+        return [ConfigChange("min.insync.replicas", "2", "3")]
+
+    def describe_topics(self, names: object) -> Any:
+        raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "gone")
+
+
+def test_a_change_that_was_made_is_told_though_nobody_says_what_it_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "connect_admin", lambda *_: Client())
+    ended = CliRunner().invoke(app, ["config", "set", "topic", "t", "min.insync.replicas=3"])
+    assert (ended.exit_code, ended.stdout, ended.stderr) == (0, "~ min.insync.replicas: 2 -> 3\n", "")
