@@ -116,11 +116,12 @@ class Term:
         store = self.node.store
         brokers = await store.live_brokers(watch=True)
         epochs = await store.broker_epochs()
+        moves = await store.move_requests(watch=True)
         topics = await store.topics(watch=True)
         deletions = await store.requested_deletions(watch=True)
         states = await store.states(partitions_of(topics.values()), sync=True)
         self._follow(brokers)
-        self.feed(ev.Elected(brokers, epochs, topics, states, deletions))
+        self.feed(ev.Elected(brokers, epochs, topics, states, deletions, moves=moves))
         self._tick()
         self._started = True
         for event in (*self._early, StoreEvent.ELECTIONS):
@@ -203,7 +204,7 @@ class Term:
         for event in finished:
             self._finished.remove(event)
             self.feed(event)
-        self.feed(ev.MovesRequested(moves, self._resumed))
+        self.feed(ev.MovesRequested(moves))
         self.feed(ev.PartitionsRequested(partitions, self._resumed))
         self._resumed = False
 

@@ -121,6 +121,7 @@ class ActiveTerm:
         """Rule C3: read everything, watches armed first, and decide."""
         brokers = await self._store.live_brokers(watch=True)
         epochs = await self._epochs.read(brokers)
+        moves = await self._store.move_requests(watch=True)
         bad_topics: set[str] = set()
         bad_states: set[TopicPartition] = set()
         topics = await self._store.topics(watch=True, unreadable=bad_topics)
@@ -128,7 +129,7 @@ class ActiveTerm:
         states = await self._store.states(partitions_of(topics.values()), sync=True, unreadable=bad_states)
         self._follow(brokers)
         self.submit(
-            ev.Elected(brokers, epochs, topics, states, deletions, frozenset(bad_topics), frozenset(bad_states))
+            ev.Elected(brokers, epochs, topics, states, deletions, frozenset(bad_topics), frozenset(bad_states), moves)
         )
         if bad_states:
             self._spawn(self._read_states(fx.ReadStates(tuple(bad_states))))
@@ -245,7 +246,7 @@ class ActiveTerm:
         for event in answered:
             self._answered.remove(event)
             self.submit(event)
-        self.submit(ev.MovesRequested(moves, self._resumed))
+        self.submit(ev.MovesRequested(moves))
         self.submit(ev.PartitionsRequested(partitions, self._resumed))
         self._resumed = False
 

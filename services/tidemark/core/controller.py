@@ -74,7 +74,7 @@ class ControllerCore:
             ev.TopicsChanged: lambda event, now_ms: self._learn_topics(event.topics, event.unreadable),
             ev.DeletionsRequested: self._on_deletions_requested,
             ev.ElectionsRequested: self._on_elections_requested,
-            ev.MovesRequested: lambda event, now_ms: self._moves.requested(event),
+            ev.MovesRequested: lambda event, now_ms: self._moves.requested(event.requests),
             ev.MovesFinished: lambda event, now_ms: self._moves.finished(event),
             ev.PartitionsRequested: lambda event, now_ms: self._changes.requested(event, now_ms),
             ev.PartitionRequestsFinished: lambda event, now_ms: self._changes.finished(event),
@@ -149,6 +149,7 @@ class ControllerCore:
                 record.state, record.version = found
         ctx.dirty.update(ctx.records)
         self._deletions.requested(event.deletions)
+        self._moves.requested(event.moves, resumed=True)
 
     def _learn_brokers(
         self,

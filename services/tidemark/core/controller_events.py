@@ -36,6 +36,9 @@ class Elected:
     unreadable_topics: frozenset[str] = frozenset()
     unreadable_states: frozenset[TopicPartition] = frozenset()
     """Whose nodes exist and cannot be understood."""
+    moves: MoveRequests = field(default_factory=MoveRequests)
+    """Perhaps half done, by a controller before this one; known before any broker is told anything, so that the first
+    command already names their directories and throttles (rules M2, M3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +78,15 @@ class ElectionsRequested:
 
 @dataclass(frozen=True, slots=True)
 class MovesRequested:
-    """/admin/reassign_partitions as it is now; `resumed`: the first time in this term, so they may be half done."""
+    """/admin/reassign_partitions as it is now."""
 
     requests: MoveRequests
-    resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionsRequested:
-    """The nodes below /admin/partitions_add and /admin/partitions_remove as they are now; `resumed`: as above."""
+    """The nodes below /admin/partitions_add and /admin/partitions_remove as they are now; `resumed`: the first time in
+    this term, so they may be half done."""
 
     requests: PartitionRequests
     resumed: bool = False

@@ -34,6 +34,7 @@ from tidemark.model import (
     LeaderAndIsr,
     LeaderEpoch,
     Move,
+    MoveRequests,
     Refusal,
     TidemarkError,
     TopicDescription,
@@ -75,14 +76,15 @@ class Moves:
 
     # -- what is asked for -------------------------------------------------------------------------------------
 
-    def requested(self, event: ev.MovesRequested) -> None:
-        """The node as it is now. An entry that is new is checked as the admin service checks it."""
+    def requested(self, requests: MoveRequests, *, resumed: bool = False) -> None:
+        """The node as it is now; `resumed`: the first time in this term, so they may be half done. Else an entry that
+        is new is checked as the admin service checks it."""
         before = self._wanted
-        self._wanted = {move.partition: move for move in event.requests.moves if move not in self._finishing}
+        self._wanted = {move.partition: move for move in requests.moves if move not in self._finishing}
         changed = [move for move in self._wanted.values() if before.get(move.partition) != move]
-        for refusal in event.requests.malformed:
+        for refusal in requests.malformed:
             self._refuse(refusal)
-        for move, error in self._checked(changed, resumed=event.resumed):
+        for move, error in self._checked(changed, resumed=resumed):
             self._finish(move)
             self._refuse(Refusal(REASSIGN, move.partition, error, move.request_id))
         for partition in {*before, *self._wanted}:

@@ -134,7 +134,12 @@ class World:
     def elected(self) -> None:
         self.happens(
             ev.Elected(
-                self.registrations(), dict(self.epochs), dict(self.topics), dict(self.states), frozenset(self.deletions)
+                self.registrations(),
+                dict(self.epochs),
+                dict(self.topics),
+                dict(self.states),
+                frozenset(self.deletions),
+                moves=self.asked.move_requests(),
             )
         )
 
@@ -232,7 +237,7 @@ class World:
         """As controller/term.py reads: topics first, so that what is asked for is about topics that are known."""
         self.topics_seen()
         self.happens(ev.DeletionsRequested(frozenset(self.deletions)))
-        self.happens(ev.MovesRequested(self.asked.move_requests(), resumed))
+        self.happens(ev.MovesRequested(self.asked.move_requests()))
         return self.happens(ev.PartitionsRequested(self.asked.partition_requests(), resumed))
 
     def fails_over(self) -> None:

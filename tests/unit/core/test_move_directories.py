@@ -139,6 +139,19 @@ def test_other_directories_written_by_hand_meanwhile_are_told() -> None:
     assert directories(world) == {4: "/disk/4", 3: "/disk/3"}
 
 
+def test_the_first_word_of_a_new_controller_names_directories_and_throttles() -> None:
+    """A target that was away makes its replica on that word: where it is wanted, and no faster than it may."""
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 2, 3, log_dirs=("/data/4", "/data/2", "any"), throttle_bytes_per_s=1000)
+    world.answer(goes_on_to(world, fx.WriteTopic))
+    world.fails_over()
+    first = {broker: commands(world, broker)[0].commands[0].partitions[0] for broker in (1, 2, 3, 4)}
+    assert {broker: one.log_dir for broker, one in first.items()} == {1: "", 2: "/data/2", 3: "", 4: "/data/4"}
+    assert {one.throttle_bytes_per_s for one in first.values()} == {1000}
+    world.settle(catching_up=True)
+    is_whole(world)
+
+
 @pytest.mark.parametrize("leads", [True, False])
 @pytest.mark.parametrize("code", [ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.LOG_DIR_OFFLINE])
 def test_a_directory_its_broker_does_not_have_is_told_to_people_once_and_holds_up_nothing(
