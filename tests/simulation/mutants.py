@@ -40,7 +40,7 @@ from tests.simulation.promises import all_invariants
 from tests.simulation.recipes import GROUP_COMMIT, HARSH, MIXED, MOVES
 
 Patch = Callable[[Any], None]
-WORLDS_MAX = 150
+WORLDS_MAX = 400
 NAMES = frozenset({"LIVENESS", "AssertionError", "STORAGE", "READ-IN-ORDER", *(one.name for one in all_invariants())})
 """What may catch a mutant: an invariant, peace that does not come, or an assertion of the core (as rule E3's)."""
 

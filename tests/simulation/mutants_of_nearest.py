@@ -13,19 +13,23 @@ from tests.simulation.recipes import NEAR, NEAR_RETAINED, NEAR_UNCLEAN
 FORKED = replace(
     NEAR_UNCLEAN,
     name="near-forks",
-    produces=60,
-    misfortunes=18,
+    duration_ms=6000,
+    produces=120,
+    misfortunes=36,
     weights={"depose": 3, "isolate": 6, "crash": 5, "crash_all": 2, "elect_last_known": 3},
 )
 CUT_OFF = replace(
     NEAR_RETAINED,
     name="near-cut-off",
     retention_bytes=-1,
-    duration_ms=6000,
-    produces=60,
-    misfortunes=30,
-    weights={"delete_records": 12, "isolate": 6, "depose": 4, "pause": 4},
+    duration_ms=4000,
+    produces=12,
+    idempotent=10,
+    misfortunes=40,
+    read_ms=10,
+    weights={"delete_records": 20, "isolate": 10, "depose": 3},
 )
+"""Little is written, so a follower that has begun anew waits long for what comes next, and consumers are at the end."""
 
 
 def gives_what_is_not_committed(monkeypatch: Any) -> None:

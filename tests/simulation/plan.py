@@ -57,6 +57,8 @@ class Recipe:
     """Of each broker; the partition lies in one of them."""
     files: bool = False
     """The shipping storage on real files; else logs in memory."""
+    read_ms: int = 60
+    """From one read of a consumer to its next."""
     near: bool = False
     """Whether a consumer reads from followers too."""
     weights: Mapping[str, int] = field(default_factory=lambda: dict(MIXED))

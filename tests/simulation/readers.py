@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from tests.simulation.broker_node import BrokerNode
     from tests.simulation.world import World
 
-_READ_MS = 60
-
 
 class Reader:
     """One consumer; `goes_on`: from one read to the next, else each begins where the log starts."""
@@ -36,9 +34,9 @@ class Reader:
             if world.brokers:
                 process = world.brokers[self._dice.choice(sorted(world.brokers))]
                 process.run(lambda: self._read(process))
-            world.engine.after(_READ_MS, ask)
+            world.engine.after(world.recipe.read_ms, ask)
 
-        world.engine.after(_READ_MS, ask)
+        world.engine.after(world.recipe.read_ms, ask)
 
     def _read(self, process: BrokerNode) -> None:
         """As broker/fetch.py: up to the high watermark, and the lease is compared when it is let go."""
