@@ -1,13 +1,19 @@
-"""What of a state can be compared between two walks, whose numbers differ."""
+"""What of states can be compared between two walks, whose numbers differ."""
 
 from __future__ import annotations
 
 from tests.exploration.cluster import Cluster
 from tests.exploration.frozen import BROKERS
+from tests.exploration.search import Report, Search
 from tests.exploration.state import DEAD, State
+from tests.exploration.walk import Walk
+
+SECONDS_MAX = 300.0
+
+Outline = tuple[object, ...]
 
 
-def outline(cluster: Cluster, state: State) -> tuple[object, ...]:
+def outline(cluster: Cluster, state: State) -> Outline:
     """What the invariants look at, whatever the brokers' names."""
     brokers, disks = cluster.brokers, cluster.disks
     node = brokers.values[state.node].state
@@ -19,3 +25,11 @@ def outline(cluster: Cluster, state: State) -> tuple[object, ...]:
         stands = (name == node.leader, name in node.isr_ids, name in [entry.broker_id for entry in node.elr])
         each.append((role, disks[state.disks[place]].records, stands))
     return (*sorted(each), node.leader_epoch, state.committed)
+
+
+def walked(walk: Walk | Search) -> tuple[Report, set[Outline]]:
+    """All of it: the report, and the outlines that were come to."""
+    seen: set[Outline] = set()
+    report = walk.run(seconds=SECONDS_MAX, visit=lambda state: seen.add(outline(walk.cluster, state)))
+    assert report.complete, f"stopped at {report.states} states, {report.depth} deep: {report.violation}"
+    return report, seen

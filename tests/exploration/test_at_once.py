@@ -11,13 +11,11 @@ from tests.exploration.__main__ import main, summary
 from tests.exploration.at_once import KINDS
 from tests.exploration.cluster import Cluster
 from tests.exploration.mutants import MUTANTS, Mutant, change_in_flight_holds_nothing_back, never_truncates
-from tests.exploration.outline import outline
+from tests.exploration.outline import SECONDS_MAX, walked
 from tests.exploration.search import Search
 from tests.exploration.state import EVERYBODY, NOW, PAIRS, Scope, State
 from tests.exploration.turn import Move
 from tests.exploration.walk import Walk
-
-SECONDS_MAX = 300.0
 
 
 class Hearing(Cluster):
@@ -72,31 +70,18 @@ def test_it_walks_what_a_search_finds_that_hears_everything_first(
     scope: Scope, cluster: type[Hearing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "Cluster", cluster)
-    one_by_one = Search(scope)
-    searched: set[tuple[object, ...]] = set()
-    expected = one_by_one.run(visit=lambda state: searched.add(outline(one_by_one.cluster, state)))
-    assert expected.complete
-    walk = Walk(scope, thrifty=False, at_once=cluster.at_once)
-    walked: set[tuple[object, ...]] = set()
-    report = walk.run(seconds=SECONDS_MAX, visit=lambda state: walked.add(outline(walk.cluster, state)))
-    assert walked == searched
+    expected, searched = walked(Search(scope))
+    report, seen = walked(Walk(scope, thrifty=False, at_once=cluster.at_once))
+    assert seen == searched
     for name in ("states", "transitions", "at_rest", "depth", "complete"):
         assert getattr(report, name) == getattr(expected, name), name
 
 
-def constellations(scope: Scope, at_once: str | None) -> set[tuple[object, ...]]:
-    walk = Walk(scope, at_once=at_once)
-    seen: set[tuple[object, ...]] = set()
-    report = walk.run(seconds=SECONDS_MAX, visit=lambda state: seen.add(outline(walk.cluster, state)))
-    assert report.complete, summary(report)
-    return seen
-
-
 def test_it_comes_to_no_constellation_that_the_walk_of_all_stories_does_not() -> None:
     scope = Scope(batches=1, lags=1, lost_answers=1)
-    every = constellations(scope, None)
+    _, every = walked(Walk(scope))
     for kind in KINDS:
-        assert constellations(scope, kind) < every, kind
+        assert walked(Walk(scope, at_once=kind))[1] < every, kind
 
 
 NEEDS_DELAY = {

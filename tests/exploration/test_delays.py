@@ -8,25 +8,12 @@ import pytest
 
 from tests.exploration.__main__ import main, summary
 from tests.exploration.mutants import MUTANTS, Mutant
-from tests.exploration.outline import outline
-from tests.exploration.search import Report
+from tests.exploration.outline import SECONDS_MAX, walked
 from tests.exploration.state import Scope
 from tests.exploration.walk import Walk
 
-SECONDS_MAX = 300.0
 ENOUGH = 40
 """More deliveries than any story of these scopes puts off."""
-
-
-def walked(
-    scope: Scope, delays: int | None, *, thrifty: bool = True, surprises_count: bool = False
-) -> tuple[Report, set[tuple[object, ...]]]:
-    """The report, and the constellations that were come to."""
-    walk = Walk(scope, delays=delays, thrifty=thrifty, surprises_count=surprises_count)
-    seen: set[tuple[object, ...]] = set()
-    report = walk.run(seconds=SECONDS_MAX, visit=lambda state: seen.add(outline(walk.cluster, state)))
-    assert report.complete, summary(report)
-    return report, seen
 
 
 @pytest.mark.parametrize(
@@ -35,9 +22,9 @@ def walked(
     ids=["a suspicion", "a crash and a lost answer", "a lag"],
 )
 def test_when_enough_deliveries_may_be_put_off_every_state_is_walked(scope: Scope) -> None:
-    all_of_them, all_seen = walked(scope, None, thrifty=False)
+    all_of_them, all_seen = walked(Walk(scope, thrifty=False))
     for surprises_count in (False, True):
-        bounded, seen = walked(scope, ENOUGH, thrifty=False, surprises_count=surprises_count)
+        bounded, seen = walked(Walk(scope, delays=ENOUGH, thrifty=False, surprises_count=surprises_count))
         assert seen == all_seen
         for name in ("states", "transitions", "at_rest"):
             assert getattr(bounded, name) == getattr(all_of_them, name), name
@@ -46,7 +33,7 @@ def test_when_enough_deliveries_may_be_put_off_every_state_is_walked(scope: Scop
 @pytest.mark.parametrize("surprises_count", [False, True])
 def test_whatever_comes_of_few_deliveries_put_off_comes_of_more(surprises_count: bool) -> None:
     scope = Scope(batches=0, crashes=1)
-    found = [walked(scope, delays, surprises_count=surprises_count) for delays in range(4)]
+    found = [walked(Walk(scope, delays=delays, surprises_count=surprises_count)) for delays in range(4)]
     for (few, few_seen), (more, more_seen) in pairwise(found):
         assert few.states < more.states
         assert few_seen <= more_seen
@@ -55,7 +42,9 @@ def test_whatever_comes_of_few_deliveries_put_off_comes_of_more(surprises_count:
 
 def test_what_comes_while_nothing_is_on_its_way_is_less_than_what_comes_at_any_moment() -> None:
     scope = Scope(batches=1, lags=1)
-    (few, few_seen), (more, more_seen) = (walked(scope, 0, surprises_count=counts) for counts in (True, False))
+    (few, few_seen), (more, more_seen) = (
+        walked(Walk(scope, delays=0, surprises_count=counts)) for counts in (True, False)
+    )
     assert few.states < more.states
     assert few_seen < more_seen
 

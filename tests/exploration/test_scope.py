@@ -6,14 +6,12 @@ import pytest
 
 from tests.exploration.__main__ import main, summary
 from tests.exploration.mutants import MUTANTS, Mutant
-from tests.exploration.outline import outline
+from tests.exploration.outline import SECONDS_MAX, walked
 from tests.exploration.search import Search
 from tests.exploration.stages import stages
 from tests.exploration.state import Scope
 from tests.exploration.story import tell
 from tests.exploration.walk import Walk
-
-SECONDS_MAX = 300.0
 
 
 @pytest.mark.parametrize(
@@ -67,31 +65,19 @@ def test_a_story_is_told_by_a_walk_that_kept_no_parents(monkeypatch: pytest.Monk
 )
 def test_a_walk_in_rows_sees_what_a_search_state_by_state_sees(scope: Scope) -> None:
     """As many states, moves and ends, at the same depths, and the same constellations."""
-    by_walk: set[tuple[object, ...]] = set()
-    by_search: set[tuple[object, ...]] = set()
-    walk, search = Walk(scope, thrifty=False), Search(scope)
-    walked = walk.run(seconds=SECONDS_MAX, visit=lambda state: by_walk.add(outline(walk.cluster, state)))
-    searched = search.run(seconds=SECONDS_MAX, visit=lambda state: by_search.add(outline(search.cluster, state)))
-    assert searched.complete, summary(searched)
+    in_rows, by_walk = walked(Walk(scope, thrifty=False))
+    searched, by_search = walked(Search(scope))
     for name in ("states", "transitions", "known", "at_rest", "depth", "complete", "violation"):
-        assert getattr(walked, name) == getattr(searched, name), name
+        assert getattr(in_rows, name) == getattr(searched, name), name
     assert by_walk == by_search
 
 
 def test_states_in_which_less_may_happen_than_in_one_that_was_met_show_nothing_new() -> None:
-    few, few_seen = walked(thrifty=True)
-    many, many_seen = walked(thrifty=False)
+    scope = Scope(batches=1, lags=1, lost_answers=1)
+    few, few_seen = walked(Walk(scope))
+    many, many_seen = walked(Walk(scope, thrifty=False))
     assert few_seen == many_seen
-    assert few < many
-
-
-def walked(*, thrifty: bool) -> tuple[int, set[tuple[object, ...]]]:
-    """How many states a walk enters, and the constellations that it comes to."""
-    walk = Walk(Scope(batches=1, lags=1, lost_answers=1), thrifty=thrifty)
-    seen: set[tuple[object, ...]] = set()
-    report = walk.run(seconds=SECONDS_MAX, visit=lambda state: seen.add(outline(walk.cluster, state)))
-    assert report.complete, summary(report)
-    return report.states, seen
+    assert few.states < many.states
 
 
 def test_a_twin_has_the_same_future() -> None:
@@ -113,16 +99,10 @@ def test_a_twin_has_the_same_future() -> None:
 
 def test_what_is_taken_eagerly_hides_nothing() -> None:
     """Logs, high watermarks, leaders and node are in as many constellations when it may come at any time."""
-    eager, patient = (constellations(Scope(batches=1, crashes=1, reduced=reduced)) for reduced in (True, False))
+    (_, eager), (_, patient) = (
+        walked(Search(Scope(batches=1, crashes=1, reduced=reduced))) for reduced in (True, False)
+    )
     assert eager == patient
-
-
-def constellations(scope: Scope) -> set[tuple[object, ...]]:
-    search = Search(scope)
-    seen: set[tuple[object, ...]] = set()
-    report = search.run(seconds=SECONDS_MAX, visit=lambda state: seen.add(outline(search.cluster, state)))
-    assert report.complete, summary(report)
-    return seen
 
 
 def test_a_search_that_stops_at_its_bound_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -186,6 +186,13 @@ class Member:
             self.reading = assigned
         return cast(pb.GroupHeartbeatResponse, answer)
 
+    async def beat_until(self, partitions: set[tuple[str, int]], timeout_s: float = 20) -> None:
+        """Beats itself until it reads these: a coordinator may hear of a new topic after whoever made it."""
+        deadline_s = time.monotonic() + timeout_s
+        while self.reading != partitions:
+            assert time.monotonic() < deadline_s, f"{self.reading} is not {partitions}"
+            await self.beat(max_wait_ms=100)
+
     async def until(self, partitions: set[tuple[str, int]], timeout_s: float = 20) -> None:
         """It reads these and no others."""
         await until(lambda: self.reading == partitions, lambda: f"{self.reading} is not {partitions}", timeout_s)

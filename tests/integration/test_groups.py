@@ -93,7 +93,7 @@ async def test_a_hand_over_takes_nothing_away_from_who_keeps_it(groups: Groups, 
 
 async def test_commits_are_kept_and_those_of_old_epochs_refused(groups: Groups, topic: str, group: str) -> None:
     first = Member(groups, group, topic)
-    await first.beat()
+    await first.beat_until(of(topic, 0, 1, 2, 3))
     assert await first.commit(topic, {0: 5, 1: 7}) == {0: "", 1: ""}
     assert await groups.committed(group) == {(topic, 0): 5, (topic, 1): 7}
     second = Member(groups, group, topic)
@@ -384,7 +384,7 @@ async def test_what_was_compacted_is_what_groups_were(tmp_path_factory: pytest.T
         groups = Groups(cluster.bootstrap.split(","))
         topic = await make_topic(cluster, 4)
         member = Member(groups, "g", topic)
-        await member.beat()
+        await member.beat_until(of(topic, 0, 1, 2, 3))
         await groups.commit("gone", topic, {0: 1})
         await groups.ask("gone", "DeleteGroup", pb.DeleteGroupRequest(group_id="gone"))
         async with AdminClient(cluster.admin_address) as admin:
