@@ -127,6 +127,10 @@ class Term:
         for event in (*self._early, StoreEvent.ELECTIONS):
             self.hint(event)
 
+    @property
+    def has_begun(self) -> bool:
+        return self._started
+
     def feed(self, event: ev.ControllerEvent) -> None:
         if self.over or not self.node.alive:
             return

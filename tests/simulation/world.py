@@ -233,8 +233,9 @@ class World:
         def try_once() -> None:
             for controller in self.controllers.values():
                 reached = not controller.paused and self.network.both_ways(process.name, controller.name)
-                if controller.term is not None and controller.holds_office() and reached:
-                    controller.term.feed(event)
+                term = controller.term
+                if term is not None and term.has_begun and controller.holds_office() and reached:
+                    term.feed(event)
                     return
             process.after(500, try_once)
 

@@ -124,7 +124,7 @@ class IsrWriter:
             return
 
     async def _send_hints(self) -> None:
-        """Until the active controller has taken them: one that comes to office meanwhile has read the nodes anyway."""
+        """Until the active controller has taken them: one that comes to office reads the nodes first."""
         await asyncio.sleep(_HINT_DELAY_S)
         while self._hints or self._given_up or self._failed:
             hints, self._hints = self._hints, set()

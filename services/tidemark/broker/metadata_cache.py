@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from typing import Final
 
-from tidemark.core.cluster_state import ClusterView, TopicView, apply
+from tidemark.core.cluster_state import ClusterView, ToldInParts, TopicView
 from tidemark.model import (
     BrokerId,
     ErrorCode,
@@ -28,6 +28,7 @@ class MetadataCache:
 
     def __init__(self, admin_address: str) -> None:
         self._view = ClusterView(admin_address=admin_address)
+        self._told = ToldInParts()
         self._watchers: set[_Watcher] = set()
         self._closed = False
 
@@ -41,14 +42,24 @@ class MetadataCache:
         self._view = replace(self._view, cluster_id=cluster_id)
 
     def update(self, update: ClusterView) -> None:
-        """Take in what the controller told; its epoch was checked."""
-        self._view = apply(self._view, update)
+        """Take in what the controller told; its epoch was checked.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST, where a part of it is missing.
+        """
+        view = self._told.take(self._view, update)
+        if view is None:
+            return
+        self._view = view
+        whole = update.complete or update.part > 0
         # What is passed on is the merged state of what the update names: news that was no news changes nothing.
         changed = replace(
             update,
             cluster_id=self._view.cluster_id,
             admin_address=self._view.admin_address,
-            topics=self._view.topics if update.complete else self._named_in(update),
+            topics=view.topics if whole else self._named_in(update),
+            complete=whole,
+            part=0,
         )
         for watcher in self._watchers:
             watcher.tell(changed)

@@ -166,4 +166,8 @@ class ControllerServicer(ControllerServiceServicer):
             raise TidemarkError(
                 ErrorCode.CONTROLLER_NOT_ACTIVE, "this controller may have been replaced; ask /controller who acts"
             )
+        if not term.has_begun:
+            raise TidemarkError(
+                ErrorCode.CONTROLLER_NOT_ACTIVE, "this controller was elected just now and still reads; ask again"
+            )
         return term

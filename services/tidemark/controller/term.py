@@ -139,6 +139,11 @@ class ActiveTerm:
         for event in self._early | {StoreEvent.ELECTIONS}:
             self.hint(event)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the core knows what there is; what it is told before that it would forget."""
+        return self._started
+
     async def stop(self) -> None:
         """No more events; what is under way is left: the next controller reads everything."""
         self.ended.set()

@@ -10,6 +10,7 @@ from tidemark.model import (
     BrokerId,
     BrokerRegistration,
     ControllerEpoch,
+    ErrorCode,
     LeaderEpoch,
     TidemarkError,
 )
@@ -51,7 +52,8 @@ class TopicView:
 class ClusterView:
     """The whole cluster, or (not `complete`) what changed.
 
-    In a change, `brokers` is always whole, and each topic holds only the partitions that changed.
+    In a change, `brokers` is always whole, and each topic holds only the partitions that changed. A controller tells
+    much in parts: the first of them is `complete`, and each but the last says that there are `more_parts`.
     """
 
     cluster_id: str = ""
@@ -62,6 +64,8 @@ class ClusterView:
     topics: Mapping[str, TopicView] = field(default_factory=dict)
     deleted_topics: tuple[str, ...] = ()
     complete: bool = False
+    part: int = 0
+    more_parts: bool = False
 
 
 def apply(view: ClusterView, update: ClusterView) -> ClusterView:
@@ -73,6 +77,10 @@ def apply(view: ClusterView, update: ClusterView) -> ClusterView:
         topics.pop(name, None)
     for name, topic in update.topics.items():
         topics[name] = merge_topic(view.topics.get(name), topic)
+    return _applied(view, update, topics)
+
+
+def _applied(view: ClusterView, update: ClusterView, topics: Mapping[str, TopicView]) -> ClusterView:
     return ClusterView(
         cluster_id=update.cluster_id or view.cluster_id,
         controller_id=update.controller_id,
@@ -82,6 +90,37 @@ def apply(view: ClusterView, update: ClusterView) -> ClusterView:
         topics=topics,
         complete=view.complete or update.complete,
     )
+
+
+class ToldInParts:
+    """Puts a complete view together that is told in parts: what is known stays until all of them are there."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, TopicView] = {}
+        self._next_part = 0
+
+    def take(self, view: ClusterView, update: ClusterView) -> ClusterView | None:
+        """The view after an update, or a change; None: it is as before, until the last part has come.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST, where this is not the next part: everything is to be told again.
+        """
+        if not (update.complete or update.part) or update.controller_epoch < view.controller_epoch:
+            return apply(view, update)
+        if update.part == 0:
+            self._topics = {}
+        elif update.part != self._next_part:
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST,
+                f"part {update.part} of the metadata came where part {self._next_part} was due: tell all of it again",
+            )
+        for name, topic in update.topics.items():
+            self._topics[name] = merge_topic(self._topics.get(name) or view.topics.get(name), topic)
+        self._next_part = update.part + 1
+        if update.more_parts:
+            return None
+        topics, self._topics, self._next_part = self._topics, {}, 0
+        return _applied(view, replace(update, complete=True), topics)
 
 
 def merge_topic(known: TopicView | None, told: TopicView) -> TopicView:

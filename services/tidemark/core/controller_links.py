@@ -49,7 +49,8 @@ Topics = Mapping[str, TopicView]
 
 @dataclass(slots=True)
 class FirstView:
-    """Every partition there is, told in parts to brokers that know nothing yet. `parts`: as they were made, by start.
+    """Every partition there is, told in parts, which a broker takes in together; where one fails all are told again.
+    `parts`: as they were made, by start.
 
     Invariant: a broker begins with it only while nothing has changed since `version` of what is shown.
     """

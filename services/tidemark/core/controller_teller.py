@@ -156,18 +156,21 @@ class ControllerTeller:
         return SendStopReplica(broker, request_id, command)
 
     def _metadata(self, broker: BrokerId, link: BrokerLink) -> ControllerEffect:
-        """Everything at first, in parts where it is much; then what changed, also since the first part."""
-        everything = link.needs_all_metadata
-        if everything:
+        """Everything at first, in parts where it is much; then what changed, also since the first part.
+
+        A topic that goes meanwhile is told of afterwards: parts that were made before still name it.
+        """
+        if link.needs_all_metadata:
             link.first_view, link.first_at = self._begin_first_view(), 0
+            link.shown, link.gone_topics = set(), set()
+        in_parts, part = link.first_view is not None, link.first_at // METADATA_PARTITIONS_MAX
         request_id = next(self._ids)
         link.metadata.request_id = request_id
-        link.sent_all_metadata = everything
-        link.sent_gone = frozenset() if everything else frozenset(link.gone_topics)
+        link.sent_all_metadata = in_parts
         link.needs_all_metadata = link.brokers_changed = False
-        link.gone_topics = set()
-        if everything:
-            link.shown = set()
+        link.sent_gone = frozenset()
+        if not in_parts:
+            link.sent_gone, link.gone_topics = frozenset(link.gone_topics), set()
         topics = self._next_of_first_view(link) if link.first_view is not None else self._changed(link)
         config = self._ctx.config
         view = ClusterView(
@@ -177,7 +180,9 @@ class ControllerTeller:
             brokers=dict(self._ctx.brokers),
             topics=topics,
             deleted_topics=tuple(sorted(link.sent_gone)),
-            complete=everything,
+            complete=in_parts and part == 0,
+            part=part if in_parts else 0,
+            more_parts=link.first_view is not None,
         )
         return SendUpdateMetadata(broker, request_id, link.broker_epoch, view)
 

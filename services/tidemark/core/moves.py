@@ -300,7 +300,7 @@ class Moves:
         for partition in list(self._queued):
             move = self._wanted[partition]
             if partition in removed:
-                self._look = True  # it may stay
+                self._look = True  # it may stay, or nothing is known of it yet
                 continue
             busy = self._busy_brokers(partition)
             if all(load[broker] < limit for broker in busy) and all(one in self._ctx.brokers for one in move.replicas):

@@ -75,7 +75,9 @@ class PartitionChanges:
         self._refused: list[Refusal] = []
 
     def __contains__(self, partition: object) -> bool:
-        """Whether it is being removed."""
+        """Whether it is being removed, or may be: a new controller hears of removals after its first word."""
+        if not self._known:
+            return True
         if not isinstance(partition, TopicPartition):
             return False
         removal = self._removals.get(partition.topic)

@@ -92,6 +92,8 @@ def view_to_proto(view: ClusterView) -> metadata_pb2.ClusterMetadata:
         topics=[topic_to_proto(topic) for topic in view.topics.values()],
         deleted_topics=list(view.deleted_topics),
         complete=view.complete,
+        part=view.part,
+        more_parts=view.more_parts,
     )
 
 
@@ -107,6 +109,8 @@ def view_from_proto(message: metadata_pb2.ClusterMetadata, *, shared: bool = Fal
         topics={topic.topic: read(topic) for topic in message.topics},
         deleted_topics=tuple(message.deleted_topics),
         complete=message.complete,
+        part=message.part,
+        more_parts=message.more_parts,
     )
 
 

@@ -130,3 +130,17 @@ def test_a_refusal_says_what_the_cluster_knows_of_the_partition() -> None:
     assert explain(TopicPartition("a", 0), epoch=8).metadata["leader_epoch"] == "8", "this broker knows better"
     assert explain(TopicPartition("a", 1)).code is ErrorCode.UNKNOWN_PARTITION
     assert explain(TopicPartition("b", 0)).code is ErrorCode.UNKNOWN_TOPIC
+
+
+async def test_what_is_told_in_parts_is_seen_when_the_last_one_has_come() -> None:
+    """A new controller tells everybody everything: no topic is unknown meanwhile, and none has some partitions only."""
+    known = cache(topic("a"), topic("b"), topic("gone"))
+    watch = known.watch([])
+    await anext(watch)
+    known.update(replace(told(topic("a", epoch=1), complete=True), more_parts=True))
+    assert (set(known.view.topics), known.view.topics["a"].partitions[0].leader_epoch) == ({"a", "b", "gone"}, 0)
+    known.update(replace(told(topic("b", epoch=1)), part=1))
+    assert (known.view.complete, set(known.view.topics)) == (True, {"a", "b"})
+    news = await anext(watch)
+    assert (news.complete, news.part, set(news.topics)) == (True, 0, {"a", "b"})
+    assert {one.partitions[0].leader_epoch for one in news.topics.values()} == {1}

@@ -25,13 +25,26 @@ class Office:
         clock: Any = SimpleNamespace(now_ms=lambda: self.now_ms)
         metrics: Any = None
         self.loop = ControllerLoop(settings, store, clock, metrics)
-        term: Any = SimpleNamespace(submit=self.submitted.append)
-        self.loop.term = term
+        self.term: Any = SimpleNamespace(submit=self.submitted.append, has_begun=True)
+        self.loop.term = self.term
         self.servicer = ControllerServicer(self.loop, BrokerId(100))
 
     async def hint(self) -> None:
         request = pb.ReportIsrChangesRequest(broker_id=1, partitions=[PartitionRef(topic="flights", partition=0)])
         await self.servicer.ReportIsrChanges(request, None)
+
+
+async def test_a_controller_takes_hints_when_it_knows_what_there_is_and_no_sooner() -> None:
+    """What it has read already may be older than the hint, which comes again until it is taken."""
+    office = Office()
+    office.term.has_begun = False
+    with pytest.raises(TidemarkError) as refusal:
+        await office.hint()
+    assert refusal.value.code is ErrorCode.CONTROLLER_NOT_ACTIVE
+    assert not office.submitted
+    office.term.has_begun = True
+    await office.hint()
+    assert len(office.submitted) == 1
 
 
 async def test_within_its_lease_a_controller_takes_hints_and_past_it_it_refuses_them() -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tidemark.core import controller_effects as fx
 from tidemark.core import controller_events as ev
-from tidemark.core.cluster_state import ClusterView, apply
+from tidemark.core.cluster_state import ClusterView, ToldInParts
 from tidemark.core.config import ControllerConfig
 from tidemark.core.controller import ControllerCore
 from tidemark.core.messages import PartitionCommand, ReplicaDescription
@@ -56,6 +56,7 @@ class BrokerKnows:
         self.registration = registration
         self.commands: dict[TopicPartition, PartitionCommand] = {}
         self.view = ClusterView()
+        self.parts = ToldInParts()
         self.complete = False
         self.suspected: frozenset[BrokerId] = frozenset()
         self.stopped: set[TopicPartition] = set()
@@ -442,7 +443,10 @@ class World:
         if knows is None or knows.registration.broker_epoch != epoch:
             return TidemarkError(ErrorCode.STALE_BROKER_EPOCH, "another broker epoch")
         if isinstance(effect, fx.SendUpdateMetadata):
-            knows.view = apply(knows.view, effect.view)
+            try:
+                knows.view = knows.parts.take(knows.view, effect.view) or knows.view
+            except TidemarkError as error:
+                return error
         elif isinstance(effect, fx.SendStopReplica):
             for replica in effect.command.replicas:
                 known = knows.commands.get(replica.partition)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 from tidemark.core import controller_effects as fx
 from tidemark.core import controller_events as ev
-from tidemark.model import BrokerId, TopicPartition
+from tidemark.core.cluster_state import ClusterView, ToldInParts
+from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
 
 from tests.unit.core.controller_world import World
 
@@ -64,6 +66,10 @@ def test_everybody_knows_everything_whatever_happens_between_the_parts(seed: int
         elif what < 0.95 and made < 3:
             made += 1
             world.topic(f"made-{made}", (0, 1), (1, 2))
+        elif what < 0.96 and world.topics:
+            world.delete(chance.choice(sorted(world.topics)))
+        elif what < 0.97:
+            world.fails_over()
         else:
             world.passes(500)
     world.up(*({0, 1, 2} - {int(one) for one in world.brokers}))
@@ -74,6 +80,94 @@ def test_everybody_knows_everything_whatever_happens_between_the_parts(seed: int
     for broker in range(3):
         assert shown(world, broker) == true(world), broker
         assert set(world.brokers[BrokerId(broker)].view.brokers) == {0, 1, 2}
+
+
+def two_topics() -> World:
+    world = World()
+    for broker in range(3):
+        world.register(broker)
+    for name in ("a", "b"):
+        world.make_topic(name, *[(0, 1, 2)] * 4, m="1")
+    world.elected()
+    return world
+
+
+def parts_for(world: World, broker: int) -> Iterator[ClusterView]:
+    """Each part that this broker is told, after it was answered, while nothing else is."""
+    while True:
+        for effect in world.pending:
+            if isinstance(effect, fx.SendUpdateMetadata) and effect.broker == broker:
+                break
+        else:
+            return
+        world.pending.remove(effect)
+        world.answer(effect)
+        yield effect.view
+
+
+def test_a_controller_change_makes_no_broker_forget_a_topic() -> None:
+    world = two_topics()
+    world.settle()
+    world.fails_over()
+    parts = 0
+    for _ in parts_for(world, 0):
+        parts += 1
+        assert shown(world, 0) == true(world)
+    assert parts == 3
+
+
+def test_a_broker_that_knows_nothing_sees_nothing_before_the_last_part() -> None:
+    world = two_topics()
+    world.settle()
+    world.down(0)
+    world.settle()
+    world.up(0)
+    for view in parts_for(world, 0):
+        assert world.brokers[BrokerId(0)].view.complete != view.more_parts
+    assert set(world.brokers[BrokerId(0)].view.topics) == {"a", "b"}
+
+
+@pytest.mark.parametrize("fails", range(3))
+def test_after_a_part_that_failed_all_are_told_again(fails: int) -> None:
+    world = two_topics()
+    world.settle()
+    world.fails_over()
+    told = parts_for(world, 0)
+    for _ in range(fails):
+        next(told)
+    (effect,) = [one for one in world.waiting(fx.SendUpdateMetadata) if one.broker == 0]
+    world.pending.remove(effect)
+    world.fail(effect)
+    world.passes(3000)
+    assert [view.part for view in parts_for(world, 0)][:3] == [0, 1, 2]
+    assert shown(world, 0) == true(world)
+
+
+def test_a_topic_that_goes_between_two_parts_is_gone_although_a_part_made_before_names_it() -> None:
+    world = two_topics()
+    world.settle()
+    world.fails_over()
+    ahead, behind = parts_for(world, 0), parts_for(world, 1)
+    for _ in range(3):
+        next(ahead)  # all parts are made now
+    next(behind)
+    world.delete("b")
+    world.settle()
+    assert set(world.brokers[BrokerId(1)].view.topics) == {"a"}
+
+
+def test_a_part_that_is_missing_is_missed() -> None:
+    told = ToldInParts()
+    nothing = ClusterView()
+    assert told.take(nothing, ClusterView(complete=True, more_parts=True)) is None
+    with pytest.raises(TidemarkError) as missed:
+        told.take(nothing, ClusterView(part=2))
+    assert missed.value.code is ErrorCode.INVALID_REQUEST
+    whole = told.take(nothing, ClusterView(part=1))
+    assert whole is not None
+    assert whole.complete
+    with pytest.raises(TidemarkError):
+        told.take(whole, ClusterView(part=1))  # it comes twice
 
 
 def test_what_several_brokers_are_shown_is_made_once() -> None:

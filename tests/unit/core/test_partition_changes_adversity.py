@@ -153,3 +153,17 @@ def test_settings_changed_while_the_topic_is_written_are_not_undone_by_the_answe
     world.settle()
     assert world.state("orders").min_isr == 1
     assert world.state("orders", 1).min_isr == 1
+
+
+def test_a_new_controller_begins_no_move_of_a_partition_that_is_being_removed() -> None:
+    """It hears of removals after moves: the move that waits for the end of one does not come first."""
+    world = a_world()
+    world.remove(P2)
+    while not world.states[P2].state.sealed:
+        world.answer(world.pending.pop(0))
+    world.move(P2, 3, 1, 2)
+    world.fails_over()
+    world.settle(catching_up=True)
+    assert partitions(world) == [0, 1]
+    assert codes(world) == [ErrorCode.UNKNOWN_PARTITION], "the move's, not the removal's"
+    is_whole(world)
