@@ -16,6 +16,8 @@ from tidemark.local.process import ServiceProcess
 from tests.integration.waiting import wait_for
 
 END_S = 60.0
+SOON_MS = "1500"
+"""So long an address that does not lead here is tried."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,7 @@ class Newcomer:
             "listeners": f"{HOST}:{self.port}",
             "metrics.listeners": f"{HOST}:{self.ports['newcomer metrics']}",
             "log.dirs": str(self.log_dir),
-            "advertised.check.timeout.ms": "500",
+            "advertised.check.timeout.ms": "20000",  # one that does lead here is found by then on any machine
             "termination.message.path": str(self.message),
         }
         self._log = directory / "log"
@@ -122,6 +124,7 @@ def test_the_id_of_a_living_broker_is_refused(two: LocalCluster, newcomer: Newco
 
 
 def test_an_advertised_address_that_nobody_reaches_is_refused(newcomer: Newcomer) -> None:
+    newcomer.flags["advertised.check.timeout.ms"] = SOON_MS
     newcomer.flags["advertised.listeners"] = f"{HOST}:{newcomer.ports['nobody']}"
     message = newcomer.refused()
     assert "ADVERTISED_ADDRESS_UNREACHABLE" in message
@@ -129,16 +132,19 @@ def test_an_advertised_address_that_nobody_reaches_is_refused(newcomer: Newcomer
 
 
 def test_an_advertised_name_that_dns_does_not_know_is_refused(newcomer: Newcomer) -> None:
+    newcomer.flags["advertised.check.timeout.ms"] = SOON_MS
     newcomer.flags["advertised.listeners"] = f"tidemark-2.no-such-service.invalid:{newcomer.port}"
     assert "the name tidemark-2.no-such-service.invalid cannot be resolved" in newcomer.refused()
 
 
 def test_the_advertised_address_of_another_broker_is_refused(two: LocalCluster, newcomer: Newcomer) -> None:
+    newcomer.flags["advertised.check.timeout.ms"] = SOON_MS
     newcomer.flags["advertised.listeners"] = two.address(broker_name(0))
     assert f"another process answers at {two.address(broker_name(0))}" in newcomer.refused()
 
 
 def test_a_wrong_address_is_told_at_once_though_zookeeper_is_away(newcomer: Newcomer) -> None:
+    newcomer.flags["advertised.check.timeout.ms"] = SOON_MS
     newcomer.flags["zookeeper.connect"] = f"{HOST}:{newcomer.ports['nobody']}"
     newcomer.flags["advertised.listeners"] = f"{HOST}:{newcomer.ports['nobody']}"
     assert "ADVERTISED_ADDRESS_UNREACHABLE" in newcomer.refused()

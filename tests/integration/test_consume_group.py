@@ -47,8 +47,9 @@ def lines(*numbers: int) -> str:
 
 def committed(cluster: LocalCluster, group: str) -> list[int]:
     with Groups(cluster.bootstrap) as groups:
+        # A command waits 3 s at most for the answer that it has left; who only stopped stays for a session of 45 s.
+        wait_for(lambda: groups.describe_groups([group])[0].members == (), "it has left", 20)
         (found,) = groups.describe_groups([group])
-    assert found.members == (), "it has left"
     return [one.committed for one in found.partitions]
 
 

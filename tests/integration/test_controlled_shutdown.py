@@ -102,7 +102,7 @@ async def test_a_broker_that_is_told_to_stop_says_so_at_once_and_serves_until_it
         assert (await pings.answer()).wants_shutdown
         assert process.running
         await pings.ping(may_shut_down=True)
-        assert await ends(process) < 2.0, process.tail(200)
+        assert await ends(process) < 8.0, process.tail(200)  # by itself it would end 10 s after the last ping
     assert (brokers.log_directory(0) / "clean-shutdown.json").exists()
     log = process.log.read_text()
     assert "waiting until nobody needs this broker" in log

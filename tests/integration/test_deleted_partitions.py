@@ -37,6 +37,13 @@ def leader_of(admin: AdminClient, topic: str) -> int:
 
 
 def elect_whoever_holds_most(admin: AdminClient) -> None:
+    """Of all replicas: the controller waits two seconds for those of brokers that have just started, and no longer."""
+
+    def everybody_is_heard() -> bool:
+        foreseen = admin.elect_leaders(ElectionKind.LAST_KNOWN, [HURT], validate_only=True)
+        return all(one.unclean is not None and not one.unclean.unheard for one in foreseen)
+
+    wait_for(everybody_is_heard, "both replicas say what they hold")
     wait_for(
         lambda: all(one.error is None for one in admin.elect_leaders(ElectionKind.LAST_KNOWN, [HURT])),
         "the replica that holds most is elected",

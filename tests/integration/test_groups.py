@@ -47,6 +47,26 @@ async def make_topic(cluster: LocalCluster, partitions: int) -> str:
     return name
 
 
+async def commit_once_known(groups: Groups, group: str, topic: str, offsets: dict[int, int]) -> None:
+    """Commits without a member; the group's coordinator may hear of a new topic after whoever made it."""
+    deadline_s = time.monotonic() + 20
+    while (codes := await groups.commit(group, topic, offsets)) != dict.fromkeys(offsets, ""):
+        assert set(codes.values()) <= {ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION, ""}
+        assert time.monotonic() < deadline_s, codes
+        await asyncio.sleep(0.05)
+
+
+async def described_with_lag(groups: Groups, group: str) -> pb.GroupDescription:
+    """Once all lag in it is known: leaders may hear of a new topic after the group's coordinator."""
+    deadline_s = time.monotonic() + 20
+    while True:
+        found = await groups.describe(group)
+        if not any(row.HasField("error") for row in found.partitions):
+            return found
+        assert time.monotonic() < deadline_s, found
+        await asyncio.sleep(0.05)
+
+
 def of(topic: str, *partitions: int) -> set[tuple[str, int]]:
     return {(topic, partition) for partition in partitions}
 
@@ -153,8 +173,8 @@ async def test_lag_is_told_in_one_answer(cluster: LocalCluster, groups: Groups, 
     async with Producer(cluster.bootstrap) as producer:
         for _ in range(10):
             await producer.send(topic, b"x", partition=1)
-    await groups.commit(group, topic, {1: 4, 2: 0})
-    described = await groups.describe(group)
+    await commit_once_known(groups, group, topic, {1: 4, 2: 0})
+    described = await described_with_lag(groups, group)
     rows = {row.partition: (row.committed_offset, row.high_watermark, row.lag) for row in described.partitions}
     assert rows == {1: (4, 10, 6), 2: (0, 0, 0)}
 
@@ -190,6 +210,7 @@ async def test_offsets_are_reset_and_groups_deleted_only_without_members(
 
 
 async def test_what_is_wrong_is_refused_with_its_own_code(groups: Groups, topic: str, group: str) -> None:
+    await commit_once_known(groups, group, topic, {0: 0})
     assert await groups.commit(group, topic, {9: 1}) == {9: ErrorCode.UNKNOWN_PARTITION}
     assert await groups.commit(group, "no-such-topic", {0: 1}) == {0: ErrorCode.UNKNOWN_TOPIC}
     assert await groups.commit(group, topic, {0: -5}) == {0: ErrorCode.INVALID_REQUEST}
@@ -243,7 +264,7 @@ async def test_a_topic_that_is_deleted_and_made_anew_is_read_from_its_start(
         await admin.create_topic(other, partitions=2, replication_factor=3)
     await member.until(of(topic, 0, 1, 2, 3) | of(other, 0, 1))
     assert await groups.committed(group) == {}
-    rows = (await groups.describe(group)).partitions
+    rows = (await described_with_lag(groups, group)).partitions
     assert {(row.committed_offset, row.lag) for row in rows if row.topic == other} == {(-1, 0)}
     await member.leave()
 

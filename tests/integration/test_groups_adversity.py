@@ -19,7 +19,8 @@ from tests.integration.group_member import Groups, Member, until
 TOPIC = "followed"
 PARTITIONS = 6
 LASTS_S = 15.0
-GAP_MAX_S = 10.0
+GAP_MAX_S = 30.0
+"""What hangs hangs for good; on a slow machine two absences of a coordinator may have no commit between them."""
 
 
 class Reader:
@@ -105,6 +106,13 @@ async def _hurt(cluster: LocalCluster, groups: Groups, dice: random.Random, over
         await asyncio.sleep(dice.uniform(1, 2))
 
 
+def _have_committed_since(readers: list[Reader], since_s: float) -> bool:
+    for reader in readers:
+        if reader.task.done():
+            reader.task.result()
+    return all(reader.last_commit_s > since_s for reader in readers)
+
+
 def _check_exclusive(readers: list[Reader]) -> None:
     read = [partition for reader in readers for partition in reader.member.reading]
     assert len(read) == len(set(read)), f"read by two: {sorted(read)}"
@@ -145,6 +153,12 @@ async def test_no_commit_is_lost_and_no_partition_read_twice_while_coordinators_
         over.set()
         await nemesis
         await once
+        peace_s = time.monotonic()
+        await until(
+            lambda: _have_committed_since(readers, peace_s) and min(acknowledged.values()) > 50,
+            lambda: f"a member hangs, or hardly anything is committed: {acknowledged}",
+            GAP_MAX_S,
+        )
         for reader in readers:
             await reader.stop()
         remembered = await asyncio.gather(*(groups.committed(group_id) for group_id in once.result()))
@@ -152,5 +166,4 @@ async def test_no_commit_is_lost_and_no_partition_read_twice_while_coordinators_
         assert not lost, f"of {len(remembered)} acknowledged commits {len(lost)} are lost: {lost[:5]}"
         committed = await groups.committed("g")
         assert all(committed[TOPIC, partition] >= offset for partition, offset in acknowledged.items())
-        assert min(acknowledged.values()) > 50
         await groups.close()

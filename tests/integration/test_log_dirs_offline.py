@@ -11,7 +11,7 @@ from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
 
 from tests.integration.test_broken_disks import DEADLINE_S, broken, cluster, led, metric, two_disks
-from tests.integration.test_cli import refused, succeeds, tidemark
+from tests.integration.test_cli import Ended, refused, succeeds, tidemark
 from tests.integration.test_reassign_log_dirs import moved
 from tests.integration.test_reassignments import assigned, file_of
 from tests.integration.waiting import wait_for
@@ -41,8 +41,17 @@ def test_nothing_is_moved_into_or_out_of_a_directory_that_is_offline(
             cluster, "log-dirs", "move", f"safe:{outside.partition}", "--broker", "0", "--to", bad.directory_id
         )
         refused(into, "LOG_DIR_OFFLINE")
-        out_of = tidemark(cluster, "log-dirs", "move", f"safe:{inside.partition}", "--broker", "0", "--to", good.path)
-        refused(out_of, "REPLICA_OFFLINE")
+        answers: list[Ended] = []
+
+        def out_of_it_is_refused() -> bool:
+            """For as long as the broker tries to open the log anew it does not know yet that it cannot."""
+            answers.append(
+                tidemark(cluster, "log-dirs", "move", f"safe:{inside.partition}", "--broker", "0", "--to", good.path)
+            )
+            return answers[-1].status != 0
+
+        wait_for(out_of_it_is_refused, "what cannot be read cannot be moved")
+        refused(answers[-1], "REPLICA_OFFLINE")
         (replicas,) = [assigned(admin, "safe")[outside.partition]]
         placed = [bad.path if broker == 0 else "any" for broker in replicas]
         file = file_of(tmp_path, moved("safe", outside.partition, replicas, placed))

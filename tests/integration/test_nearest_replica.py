@@ -113,7 +113,10 @@ async def test_at_the_end_the_replica_is_gone_back_to_after_the_leader_has_been_
         assert consumer.health()[ZERO].reads_from == NEAR
 
 
-async def test_a_replica_that_is_out_of_sync_or_away_is_left_on_news(cluster: FakeCluster) -> None:
+async def test_a_replica_that_is_out_of_sync_or_away_is_left_on_news(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.client.nearest.SILENT_S", 60.0)  # on news, and not for its silence
     cluster.follower_faults.append(HOLD)
     async with Consumer(cluster.bootstrap, rack="b", fetch_max_wait_ms=20_000) as consumer:
         await consumer.assign(TOPIC)

@@ -53,9 +53,8 @@ def cluster(whole: LocalCluster) -> Iterator[LocalCluster]:
 
 def test_every_service_is_alive_and_ready_a_standby_too(cluster: LocalCluster) -> None:
     for name in cluster.names:
-        wait_until_says(cluster, name, "readiness")
-        assert says(cluster, name, "")
-        assert says(cluster, name, "liveness")
+        for service in ("readiness", "", "liveness"):
+            wait_until_says(cluster, name, service)
 
 
 def test_a_restarted_broker_is_ready_only_when_its_replicas_are_back_in_their_isrs(cluster: LocalCluster) -> None:
@@ -135,8 +134,8 @@ def test_a_broker_that_is_told_to_stop_is_not_ready_while_it_serves_on(cluster: 
     process = cluster.process(name)
     process.signal(signal.SIGTERM)
     wait_for(lambda: not says(cluster, name, "readiness"), "not ready")
-    assert says(cluster, name, "liveness")
-    assert says(cluster, name, "tidemark.v1.BrokerService")
+    for service in ("liveness", "tidemark.v1.BrokerService"):
+        wait_until_says(cluster, name, service)  # which it never does again once it has stopped
     for controller in controllers:
         cluster.resume(controller)
     assert process.wait(WAIT_S), process.tail()

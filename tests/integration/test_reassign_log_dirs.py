@@ -256,6 +256,8 @@ def test_a_move_that_is_given_up_leaves_replicas_in_their_directories(
     before, wanted = place(admin, stays, partition), other(admin, stays, partition)
     limit = "replica.alter.log.dirs.io.max.bytes.per.second"
     succeeds(cluster, "config", "set", "broker", str(stays), f"{limit}=20000")
+    log = cluster.directory / "logs" / f"{broker_name(stays)}.log"
+    wait_for(lambda: f'"config": "{limit}"' in log.read_text(), "the broker goes by it")
     entry = moved("back", 0, [new, stays], ["any", wanted])
     entry["partitions"][0]["throttle_bytes_per_s"] = 20_000
     zookeeper.create("/admin/reassign_partitions", json.dumps(entry).encode())

@@ -100,12 +100,22 @@ async def of_one_kind(cluster: FakeCluster, kind: str, classes: Any) -> AsyncIte
     async def do(call: Callable[[], Any]) -> Any:
         return await call() if classes is aio else await asyncio.to_thread(call)
 
-    made = await do(partial(_made, cluster.bootstrap, kind, classes))
+    async def at_last(call: Callable[[], Any]) -> Any:
+        """While brokers speak: what each call is given may be too little on a busy machine."""
+        until_s = time.monotonic() + 30
+        while True:
+            try:
+                return await do(call)
+            except TidemarkError:
+                if time.monotonic() > until_s:
+                    raise
+
+    made = await at_last(partial(_made, cluster.bootstrap, kind, classes))
     if kind == "producer":
-        await do(lambda: made.send(TOPIC, b"before", partition=0))
+        await at_last(lambda: made.send(TOPIC, b"before", partition=0))
         await do(made.flush)
     if kind in ("consumer", "member"):
-        await do(lambda: made.assign(TOPIC, [0]))
+        await at_last(lambda: made.assign(TOPIC, [0]))
     cluster.speaking.clear()
     try:
         yield made
@@ -128,7 +138,11 @@ def _made(bootstrap: str, kind: str, classes: Any) -> Any:
 
 
 async def _started(made: Any) -> Any:
-    await made.start()
+    try:
+        await made.start()
+    except TidemarkError:
+        await made.close()
+        raise
     return made
 
 
