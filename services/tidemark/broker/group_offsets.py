@@ -118,10 +118,11 @@ class GroupOffsets:
 
     def is_current(self, partition: TopicPartition, committed: Committed) -> bool:
         """Unless this broker knows that the partition is another one now (rule C7)."""
-        topic = self._groups.metadata.view.topics.get(partition.topic)
+        view = self._groups.metadata.view
+        topic = view.topics.get(partition.topic)
         known = None if topic is None else topic.partitions.get(partition.partition)
         if topic is None or known is None:
-            return not self._groups.metadata.view.complete
+            return not view.complete or partition.topic in view.hidden_topics
         same_topic = topic.topic_id == committed.topic_id
         return same_topic and known.incarnation == committed.incarnation
 

@@ -104,7 +104,7 @@ class Groups:
         clock = self._logs.clock
         view = self.metadata.view
         topics = KnownTopics(view) if view.complete else None
-        return Situation(topics, self.settings, clock.now_ms(), clock.wall_us() // 1000)
+        return Situation(topics, self.settings, clock.now_ms(), clock.wall_us() // 1000, view.hidden_topics)
 
     @property
     def shards(self) -> Collection[GroupShard]:

@@ -111,6 +111,11 @@ class MetadataCache:
             return TidemarkError(
                 ErrorCode.LEADER_NOT_AVAILABLE, "this broker was told of no topic yet: no controller has spoken to it"
             )
+        if topic in self._view.hidden_topics:
+            return TidemarkError(
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                f"nodes of {topic} in ZooKeeper cannot be understood: put back those that the controller's log names",
+            )
         return unknown_topic(topic)
 
     def explain(self, error: TidemarkError, partition: TopicPartition) -> TidemarkError:

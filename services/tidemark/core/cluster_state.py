@@ -53,7 +53,8 @@ class ClusterView:
     """The whole cluster, or (not `complete`) what changed.
 
     In a change, `brokers` is always whole, and each topic holds only the partitions that changed. A controller tells
-    much in parts: the first of them is `complete`, and each but the last says that there are `more_parts`.
+    much in parts: the first of them is `complete`, and each but the last says that there are `more_parts`. Of
+    `hidden_topics` some node cannot be understood: they are not told, or not whole, and what is known of them stays.
     """
 
     cluster_id: str = ""
@@ -66,18 +67,24 @@ class ClusterView:
     complete: bool = False
     part: int = 0
     more_parts: bool = False
+    hidden_topics: tuple[str, ...] = ()
 
 
 def apply(view: ClusterView, update: ClusterView) -> ClusterView:
     """The view after an update: newer topics and partitions win, what an old teller says of them is ignored."""
     if update.controller_epoch < view.controller_epoch:
         return view
-    topics = {} if update.complete else dict(view.topics)
+    topics = _hidden(view, update) if update.complete else dict(view.topics)
     for name in update.deleted_topics:
         topics.pop(name, None)
     for name, topic in update.topics.items():
         topics[name] = merge_topic(view.topics.get(name), topic)
     return _applied(view, update, topics)
+
+
+def _hidden(view: ClusterView, update: ClusterView) -> dict[str, TopicView]:
+    """What is known of topics that the teller cannot understand."""
+    return {name: view.topics[name] for name in update.hidden_topics if name in view.topics}
 
 
 def _applied(view: ClusterView, update: ClusterView, topics: Mapping[str, TopicView]) -> ClusterView:
@@ -89,6 +96,7 @@ def _applied(view: ClusterView, update: ClusterView, topics: Mapping[str, TopicV
         brokers=update.brokers,
         topics=topics,
         complete=view.complete or update.complete,
+        hidden_topics=update.hidden_topics,
     )
 
 
@@ -119,7 +127,8 @@ class ToldInParts:
         self._next_part = update.part + 1
         if update.more_parts:
             return None
-        topics, self._topics, self._next_part = self._topics, {}, 0
+        topics = {**_hidden(view, update), **self._topics}
+        self._topics, self._next_part = {}, 0
         return _applied(view, replace(update, complete=True), topics)
 
 

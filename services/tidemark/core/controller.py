@@ -193,9 +193,7 @@ class ControllerCore:
     def _learn_topics(self, topics: Mapping[str, TopicDescription], unreadable: frozenset[str]) -> None:
         """All there are. One that is gone without having been deleted by us was deleted by the controller before us;
         one that cannot be understood any more stays as it was known."""
-        for name in unreadable - self._ctx.unreadable_topics:
-            self._ctx.observe("node_unreadable", None, topic=name)
-        self._ctx.unreadable_topics = unreadable
+        self._ctx.learn_unreadable(unreadable, topics)
         for topic in topics.values():
             self._learn_topic(topic)
         self._deletions.forget_ids({topic.topic_id for topic in topics.values()})

@@ -75,6 +75,29 @@ class ControllerContext:
         """Whether a replica that is not named is surely nobody's: every node could be understood."""
         return not self.unreadable_topics and not any(map(self.is_hidden, self.unreadable_states))
 
+    def learn_unreadable(self, unreadable: frozenset[str], readable: Iterable[str]) -> None:
+        """Topics that cannot be understood. One that nobody here ever understood and that is gone is told of as such:
+        brokers may know it from another controller."""
+        if unreadable == self.unreadable_topics:
+            return
+        for name in unreadable - self.unreadable_topics:
+            self.observe("node_unreadable", None, topic=name)
+        gone = (self.unreadable_topics - unreadable).difference(readable, self.topics)
+        self.unreadable_topics = unreadable
+        self.shown_version += 1
+        for link in self.links.values():
+            link.gone_topics |= gone
+            link.brokers_changed = True
+
+    def is_unread(self, topic: str) -> bool:
+        """Whether a topic is there that was never understood."""
+        return topic in self.unreadable_topics and topic not in self.topics
+
+    def hidden_topics(self) -> tuple[str, ...]:
+        """Those of which brokers may know more than can be told."""
+        states = {one.topic for one in self.unreadable_states if self.is_hidden(one)}
+        return tuple(sorted(states.union(filter(self.is_unread, self.unreadable_topics))))
+
     def is_hidden(self, partition: TopicPartition) -> bool:
         """Whether its state was never understood."""
         record = self.records.get(partition)

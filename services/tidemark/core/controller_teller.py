@@ -183,6 +183,7 @@ class ControllerTeller:
             complete=in_parts and part == 0,
             part=part if in_parts else 0,
             more_parts=link.first_view is not None,
+            hidden_topics=self._ctx.hidden_topics(),
         )
         return SendUpdateMetadata(broker, request_id, link.broker_epoch, view)
 

@@ -80,7 +80,11 @@ class Moves:
         """The node as it is now; `resumed`: the first time in this term, so they may be half done. Else an entry that
         is new is checked as the admin service checks it."""
         before = self._wanted
-        self._wanted = {move.partition: move for move in requests.moves if move not in self._finishing}
+        self._wanted = {
+            move.partition: move
+            for move in requests.moves
+            if move not in self._finishing and not self._ctx.is_unread(move.partition.topic)
+        }
         changed = [move for move in self._wanted.values() if before.get(move.partition) != move]
         for refusal in requests.malformed:
             self._refuse(refusal)

@@ -65,6 +65,8 @@ class PartitionChanges:
         self._ctx = ctx
         self._moved = moved
         self._known = False
+        self._resumed_later: set[str] = set()
+        """Topics that could not be understood when this was first asked for in this term."""
         self._added: defaultdict[str, dict[int, tuple[BrokerId, ...]]] = defaultdict(dict)
         self._removals: dict[str, _Removal] = {}
         self._asked: dict[int, TopicPartition] = {}
@@ -92,15 +94,21 @@ class PartitionChanges:
         for refusal in requests.malformed:
             self._refuse(refusal.kind, refusal.partition, refusal.error)
         removed = _by_topic(requests.removed)
+        if event.resumed:
+            self._resumed_later = set(filter(self._ctx.is_unread, removed))
         for topic, forced in removed.items():
+            if self._ctx.is_unread(topic):
+                continue
             self._remove(
                 topic,
                 {one: force for one, force in forced.items() if self._is_new(REMOVE, topic, one)},
                 now_ms,
-                resumed=event.resumed,
+                resumed=event.resumed or topic in self._resumed_later,
             )
+            self._resumed_later.discard(topic)
         for topic, added in _by_topic(requests.added).items():
-            self._add(topic, {one: found for one, found in added.items() if self._is_new(ADD, topic, one)})
+            if not self._ctx.is_unread(topic):
+                self._add(topic, {one: found for one, found in added.items() if self._is_new(ADD, topic, one)})
         for topic in [name for name, one in self._removals.items() if name not in removed and not one.gone]:
             del self._removals[topic]  # nobody wants it any more
         self._look_at_sealed()

@@ -56,7 +56,7 @@ class ViewWriter:
             return await _filled(kind, view)
         key = (
             *(kind, view.cluster_id, view.controller_id, view.controller_epoch, view.admin_address),
-            *(view.complete, view.deleted_topics, id(view.brokers)),
+            *(view.complete, view.deleted_topics, view.hidden_topics, id(view.brokers)),
             *((name, id(topic)) for name, topic in view.topics.items()),
         )
         known = self._written.get(key)
@@ -94,6 +94,7 @@ def view_to_proto(view: ClusterView) -> metadata_pb2.ClusterMetadata:
         complete=view.complete,
         part=view.part,
         more_parts=view.more_parts,
+        hidden_topics=view.hidden_topics,
     )
 
 
@@ -111,6 +112,7 @@ def view_from_proto(message: metadata_pb2.ClusterMetadata, *, shared: bool = Fal
         complete=message.complete,
         part=message.part,
         more_parts=message.more_parts,
+        hidden_topics=tuple(message.hidden_topics),
     )
 
 

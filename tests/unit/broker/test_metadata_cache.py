@@ -116,6 +116,9 @@ async def test_watches_end_when_the_broker_goes() -> None:
 def test_before_any_controller_spoke_a_topic_may_exist_and_afterwards_it_does_not() -> None:
     fresh = MetadataCache("")
     assert fresh.unknown("a").code is ErrorCode.LEADER_NOT_AVAILABLE
+    fresh.update(replace(told(topic("b"), complete=True), hidden_topics=("a",)))
+    assert fresh.unknown("a").code is ErrorCode.LEADER_NOT_AVAILABLE, "it is there, but nobody understands it"
+    assert fresh.unknown("c").code is ErrorCode.UNKNOWN_TOPIC
     assert cache().unknown("a").code is ErrorCode.UNKNOWN_TOPIC
 
 

@@ -60,6 +60,7 @@ class GroupWorld:
         self.topics = topics
         self.settings = GroupSettings(session_timeout_ms=SESSION_MS)._replace(**settings)  # type: ignore[arg-type]
         self.now_ms = 0
+        self.hidden_topics: tuple[str, ...] = ()
         self.log: list[tuple[bytes, bytes | None]] = []
         self.coordinator = GroupCoordinator()
         self.members: dict[str, Member] = {}
@@ -69,7 +70,7 @@ class GroupWorld:
 
     @property
     def situation(self) -> Situation:
-        return Situation(self.topics, self.settings, self.now_ms, 1_000_000_000 + self.now_ms)
+        return Situation(self.topics, self.settings, self.now_ms, 1_000_000_000 + self.now_ms, self.hidden_topics)
 
     @property
     def group(self) -> Group:

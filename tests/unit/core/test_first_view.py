@@ -34,6 +34,30 @@ def true(world: World) -> dict[TopicPartition, tuple[int, int, tuple[int, ...]]]
     }
 
 
+def something_happens(world: World, chance: random.Random) -> None:
+    what = chance.random()
+    if what < 0.4 and world.states:
+        partition = chance.choice(sorted(world.states))
+        if world.states[partition].state.leader >= 0:
+            keep = {world.states[partition].state.leader, *chance.sample(range(3), 2)}
+            world.leader_writes(partition, *sorted(keep))
+            world.happens(ev.IsrChangesReported((partition,)))
+    elif what < 0.6:
+        away = {0, 1, 2} - {int(one) for one in world.brokers}
+        if away:
+            world.up(*away)
+        else:
+            world.down(chance.randrange(3))
+    elif what < 0.7 and len(world.topics) < 5:
+        world.topic(f"made-{chance.randrange(10**6)}", (0, 1), (1, 2))
+    elif what < 0.74 and world.topics:
+        world.delete(chance.choice(sorted(world.topics)))
+    elif what < 0.78:
+        world.fails_over()
+    else:
+        world.passes(500)
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_everybody_knows_everything_whatever_happens_between_the_parts(seed: int) -> None:
     chance = random.Random(seed)
@@ -43,35 +67,13 @@ def test_everybody_knows_everything_whatever_happens_between_the_parts(seed: int
     for name in ("a", "b"):
         world.make_topic(name, *[(0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (1, 0, 2)], m="1")
     world.elected()
-    made = 0
     for _ in range(120):
-        what = chance.random()
-        if what < 0.75 and world.pending:
+        if world.pending and chance.random() < 0.75:
             effect = world.pending.pop(0)
-            told = isinstance(effect, fx.SendUpdateMetadata)
-            if told and chance.random() < 0.2:
-                world.fail(effect)
-            else:
-                world.answer(effect)
-        elif what < 0.85:
-            partition = chance.choice(sorted(world.states) or [TopicPartition("a", 0)])
-            if partition in world.states and world.states[partition].state.leader >= 0:
-                keep = {world.states[partition].state.leader, *chance.sample(range(3), 2)}
-                world.leader_writes(partition, *sorted(keep))
-                world.happens(ev.IsrChangesReported((partition,)))
-        elif what < 0.9:
-            world.down(chance.randrange(3)) if len(world.brokers) == 3 else world.up(
-                *({0, 1, 2} - {int(one) for one in world.brokers})
-            )
-        elif what < 0.95 and made < 3:
-            made += 1
-            world.topic(f"made-{made}", (0, 1), (1, 2))
-        elif what < 0.96 and world.topics:
-            world.delete(chance.choice(sorted(world.topics)))
-        elif what < 0.97:
-            world.fails_over()
+            fails = isinstance(effect, fx.SendUpdateMetadata) and chance.random() < 0.2
+            (world.fail if fails else world.answer)(effect)
         else:
-            world.passes(500)
+            something_happens(world, chance)
     world.up(*({0, 1, 2} - {int(one) for one in world.brokers}))
     for _ in range(30):
         world.settle()

@@ -138,6 +138,10 @@ def test_offsets_of_a_topic_that_is_gone_or_made_anew_go(world: GroupWorld) -> N
     world.now_ms += 60_001
     world.write(world.coordinator.expire(world.situation._replace(topics=None)))
     assert len(world.group.offsets) == 2, "it knows of no topic"
+    world.hidden_topics = ("a", "b")
+    world.write(world.coordinator.expire(world.situation))
+    assert len(world.group.offsets) == 2, "nobody knows how these are"
+    world.hidden_topics = ()
     world.write(world.coordinator.expire(world.situation))
     assert world.coordinator.find(GROUP) is None
 

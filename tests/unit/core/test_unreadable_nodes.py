@@ -76,3 +76,98 @@ def test_a_topic_that_cannot_be_understood_any_more_stays_as_it_was() -> None:
     world.happens(ev.TopicsChanged(good))
     world.settle()
     assert "bad" not in world.brokers[BrokerId(0)].view.topics, "now it is gone"
+
+
+def a_new_controller(world: World) -> None:
+    """It cannot understand the topic "bad", whatever the one before it knew."""
+    world.pending = []
+    world.core = type(world.core)(world.core._ctx.config, world.core._policy_of)
+    elected = ev.Elected(
+        world.registrations(),
+        dict(world.epochs),
+        {name: one for name, one in world.topics.items() if name != "bad"},
+        {one: found for one, found in world.states.items() if one.topic != "bad"},
+        frozenset(),
+        unreadable_topics=frozenset({"bad"}),
+        moves=world.asked.move_requests(),
+    )
+    world.happens(elected)
+    _reads(world, resumed=True)
+    world.settle()
+
+
+def _reads(world: World, *, resumed: bool = False) -> None:
+    good = {name: one for name, one in world.topics.items() if name != "bad"}
+    world.happens(ev.TopicsChanged(good, frozenset({"bad"})))
+    world.happens(ev.MovesRequested(world.asked.move_requests()))
+    world.happens(ev.PartitionsRequested(world.asked.partition_requests(), resumed))
+
+
+def test_what_a_new_controller_cannot_understand_stays_known_to_brokers_until_it_is_gone() -> None:
+    """Else they would refuse its clients as those of a topic that is gone, and let go what groups committed for it."""
+    world = a_world()
+    world.elected()
+    world.settle()
+    a_new_controller(world)
+    view = world.brokers[BrokerId(0)].view
+    assert (set(view.topics), view.hidden_topics) == ({"good", "bad"}, ("bad",))
+    world.topics_seen()
+    world.settle()
+    view = world.brokers[BrokerId(0)].view
+    assert (set(view.topics), view.hidden_topics) == ({"good", "bad"}, ())
+    a_new_controller(world)
+    world.happens(ev.TopicsChanged({"good": world.topics["good"]}))
+    world.settle()
+    view = world.brokers[BrokerId(0)].view
+    assert (set(view.topics), view.hidden_topics) == ({"good"}, ())
+
+
+def test_a_topic_all_of_whose_states_cannot_be_understood_stays_known_to_brokers() -> None:
+    world = a_world()
+    world.elected()
+    world.settle()
+    world.pending = []
+    world.core = type(world.core)(world.core._ctx.config, world.core._policy_of)
+    elected(world, unreadable_states=frozenset({TopicPartition("bad", 0)}))
+    for effect in [one for one in world.pending if isinstance(one, fx.SendUpdateMetadata)]:
+        world.pending.remove(effect)
+        world.answer(effect)
+    view = world.brokers[BrokerId(0)].view
+    assert (set(view.topics), view.hidden_topics) == ({"good", "bad"}, ("bad",))
+
+
+def test_a_move_under_way_waits_for_its_topic_to_be_understood_and_keeps_its_throttle() -> None:
+    world = a_world()
+    world.register(3)
+    world.elected()
+    world.settle()
+    bad = TopicPartition("bad", 0)
+    world.move(bad, 3, 1, 2, throttle_bytes_per_s=1000)
+    world.settle()
+    a_new_controller(world)
+    assert bad in world.asked.moves
+    world.asked_seen()
+    world.settle()
+    assert world.brokers[BrokerId(1)].commands[bad].throttle_bytes_per_s == 1000
+    world.settle(catching_up=True)
+    assert not world.asked.refusals
+    assert world.topics["bad"].partitions[0] == (3, 1, 2)
+
+
+def test_a_removal_under_way_waits_for_its_topic_to_be_understood() -> None:
+    world = World()
+    for broker in range(3):
+        world.register(broker)
+    world.make_topic("good", (0, 1, 2), m="1")
+    world.make_topic("bad", (0, 1, 2), (0, 1, 2), m="1")
+    world.elected()
+    world.asked_seen(resumed=True)
+    world.settle()
+    world.remove(TopicPartition("bad", 1))
+    a_new_controller(world)
+    assert TopicPartition("bad", 1) in world.asked.removed
+    world.asked_seen()
+    world.settle(catching_up=True)
+    assert not world.asked.refusals
+    assert not world.asked.removed
+    assert sorted(world.topics["bad"].partitions) == [0]

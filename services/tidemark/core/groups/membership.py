@@ -80,12 +80,14 @@ class Situation(NamedTuple):
         topics: those that exist; None: not known yet.
         now_ms: monotonic.
         wall_ms: since 1970, UTC.
+        hidden_topics: others that exist, of which nobody knows how they are: nothing of theirs is let go.
     """
 
     topics: Topics | None
     settings: GroupSettings
     now_ms: int
     wall_ms: int
+    hidden_topics: tuple[str, ...] = ()
 
 
 def heartbeat(transaction: Transaction, beat: Heartbeat, now: Situation) -> HeartbeatAnswer:

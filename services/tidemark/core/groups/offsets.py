@@ -153,7 +153,9 @@ _ORPHAN_AFTER_MS = 60_000
 
 def _is_orphan(partition: TopicPartition, committed: Committed, now: Situation) -> bool:
     """Whether its topic was deleted, perhaps made anew, since."""
-    if now.topics is None or now.wall_ms - committed.committed_at_ms < _ORPHAN_AFTER_MS:
+    if now.topics is None or partition.topic in now.hidden_topics:
+        return False
+    if now.wall_ms - committed.committed_at_ms < _ORPHAN_AFTER_MS:
         return False
     facts = now.topics.get(partition.topic)
     return facts is None or facts.topic_id != committed.topic_id
