@@ -6,7 +6,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,14 +73,17 @@ class Troop:
             member.kill()
 
     def live_until(self, ended: threading.Event) -> None:
-        """One change after the other; everybody is there and awake when this returns."""
-        acts = (self._kill, self._stop, self._stop, self._cut, self._cut, self._leave, self._leave, self._grow)
+        """One change after the other, dealt like cards: none is left out for long. Everybody is there and awake when
+        this returns."""
+        acts = [self._kill, self._stop, self._stop, self._cut, self._cut, self._leave, self._leave, self._grow]
+        dealt: list[Callable[[], None]] = []
         next_s = time.monotonic()
         while not ended.wait(0.05):
             self._wake(time.monotonic())
             if time.monotonic() < next_s:
                 continue
-            self._chance.choice(acts)()
+            dealt = dealt or self._chance.sample(acts, len(acts))
+            dealt.pop()()
             for slot in range(len(SLOTS)):
                 if slot not in self._members and self._chance.random() < 0.7:
                     self._join(slot)
