@@ -91,13 +91,14 @@ class LeaderInIsr(Invariant):
 
 
 class OneLeader(Invariant):
-    """One leader an epoch; who is deposed, and without a session, lets nothing go (rules F1, F2)."""
+    """One leader an epoch; who is deposed, and without a session, lets nothing go (rules F1, F2). What was elected
+    uncleanly deposes nobody who lives and has not heard of it: rule F2 proves that no clean election was possible."""
 
     name = "ONE-LEADER"
 
     def __init__(self) -> None:
         self._leaders: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
-        self._began: dict[TopicPartition, list[tuple[int, int]]] = {}
+        self._began: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         self._registered: dict[tuple[TopicPartition, int], int] = {}
 
     def check(self, world: World, partition: TopicPartition) -> None:
@@ -110,7 +111,8 @@ class OneLeader(Invariant):
             first = self._leaders.get(key)
             if first is None:
                 self._leaders[key] = first = me
-                self._began.setdefault(partition, []).append((leader.leader_epoch, world.engine.now))
+                began = (leader.leader_epoch, leader.state.lineage, world.engine.now)
+                self._began.setdefault(partition, []).append(began)
             if first != me:
                 self.fails(f"{partition} epoch {leader.leader_epoch} led by {first} and {me}")
             if process.broker_epoch >= 0:
@@ -126,8 +128,9 @@ class OneLeader(Invariant):
         if leader is None or world.session_is_live(process):
             return
         oldest_ms = world.engine.now - process.store.lease_length_ms()
-        for epoch, began_ms in self._began.get(partition, ()):
-            if not (epoch <= leader.leader_epoch or began_ms >= oldest_ms):
+        for epoch, lineage, began_ms in self._began.get(partition, ()):
+            clean = lineage == leader.state.lineage
+            if clean and not (epoch <= leader.leader_epoch or began_ms >= oldest_ms):
                 self.fails(
                     f"{partition}: broker {process.broker_id}, without a session, lets something go in epoch "
                     f"{leader.leader_epoch}; epoch {epoch} began {world.engine.now - began_ms} ms ago"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.invariants_of_fronts import LatestKept
 from tests.simulation.lives import live
-from tests.simulation.plan import draw
+from tests.simulation.plan import Item, Plan, draw
 from tests.simulation.recipes import RECIPES
 from tests.simulation.shrink import shortest_story
 from tests.simulation.world import PARTITION
@@ -64,3 +64,18 @@ def test_cleaned_logs_have_lost_what_is_covered_and_tombstones_in_their_time(nam
         gone += sum(len(one.came_of_age) for one in world.invariants if isinstance(one, LatestKept))
     assert 0 < left < records / 2
     assert (gone > 0) == (recipe.quiet_ms > recipe.delete_retention_ms)
+
+
+def test_an_unclean_election_deposes_nobody_who_is_in_sync_without_a_session() -> None:
+    """Brokers 0 and 1 live on without sessions, in sync with each other, while broker 2 is elected uncleanly: what the
+    two acknowledge until they hear of it is lost by that election, and no mistake of theirs (rule F2)."""
+    items = (
+        Item(745, "cut_zookeeper", (-2, "from", 2500)),
+        Item(785, "full_disk", (1, 1500)),
+        Item(875, "append", (5,)),
+        Item(886, "pause", (0, 2500)),
+        Item(1097, "crash", (2, 200)),
+    )
+    life = live(Plan(331, RECIPES["unclean-single"], items))
+    assert life.failure is None, life.failure
+    assert any("unclean_election (leader 2" in sentence for _, sentence in life.world.story)
