@@ -160,6 +160,20 @@ def test_truncation_at_any_offset_leaves_a_prefix(log: Log, end: int) -> None:
     assert len(left) == log.size_bytes()
 
 
+@pytest.mark.parametrize("end", [10, 11])
+def test_after_a_truncation_at_the_log_start_what_lies_below_it_is_no_damage(world: World, end: int) -> None:
+    """After an unclean election: it is of a later epoch than what comes after the cut."""
+    log, _ = world.open()
+    lead(log, *(make_batch(["a", "b"]) for _ in range(10)), epoch=2)
+    log.trim(Offset(end))
+    log.truncate(Offset(end))
+    assert (log.log_start_offset, log.log_end_offset) == (10, 10)
+    follow(log, at(make_batch(["c", "d"]), 10, leader_epoch=0), at(make_batch(["e"]), 12, leader_epoch=1))
+    log, recovered = world.restart().open(PARTITION, IDENTITY, SMALL)
+    assert (recovered.log_start_offset, recovered.log_end_offset, recovered.damaged) == (10, 13, None)
+    assert [batch.envelope.leader_epoch for batch in check_batches(read_all(log))] == [0, 1]
+
+
 def test_truncation_gives_the_producer_state_of_what_is_left(log: Log) -> None:
     for number in range(20):
         lead(log, make_batch(["a", "b"], producer_id=5, producer_epoch=1, sequence=2 * number))

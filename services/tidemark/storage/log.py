@@ -290,7 +290,9 @@ class PartitionLog(CleanableLog, MovableLog):
                 self._cuts += 1
                 self._names_behind = True  # a flush in the meantime was too early
             self._rebuild_state(end)
-            if vouched_for and position:  # never written over: the cut may reach the disk after what is appended
+            # Never written over: the cut may reach the disk after what is appended. After an unclean election what lies
+            # below the start may be of later epochs than what comes now.
+            if position and (vouched_for or end == self._start):
                 self._roll_if_there_is_space()
 
     def _cut_bytes(self, segment: Segment, size_bytes: int) -> None:
