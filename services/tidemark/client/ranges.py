@@ -379,6 +379,8 @@ class RangeReader:
                     self.ask_another()
                 elif in_time:
                     missing = None
+                    if error.code is ErrorCode.LEADER_NOT_AVAILABLE:  # as who was told of no topic yet says of all
+                        self.ask_another()
                 elif missing is not None:  # so late nobody had the time to say it once more
                     raise missing from None
                 else:

@@ -453,7 +453,7 @@ class ControllerCore:
             if event.error is not None:
                 link.metadata_failed(now_ms)
             else:
-                link.metadata.succeeded()
+                link.metadata_succeeded()
         elif event.request_id == link.stops.request_id:
             self._on_stops_answered(event, link, now_ms)
 

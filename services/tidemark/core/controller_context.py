@@ -37,6 +37,7 @@ class ControllerContext:
         rewritten: topics whose node may have to be written anew.
         shown_version: rises with everything that is shown to brokers as metadata.
         unwanted: brokers that are suspected or leaving: nobody is elected there who need not be.
+        put_back: topics that could not be understood at first and can be now, until their states are known.
     """
 
     def __init__(self, config: ControllerConfig) -> None:
@@ -54,6 +55,7 @@ class ControllerContext:
         self.shown_version = 0
         self.unreadable_topics: frozenset[str] = frozenset()
         self.unreadable_states: frozenset[TopicPartition] = frozenset()
+        self.put_back: set[str] = set()
         self.effects: list[ControllerEffect] = []
 
     def emit(self, effect: ControllerEffect) -> None:
@@ -82,7 +84,9 @@ class ControllerContext:
             return
         for name in unreadable - self.unreadable_topics:
             self.observe("node_unreadable", None, topic=name)
-        gone = (self.unreadable_topics - unreadable).difference(readable, self.topics)
+        understood = {one for one in self.unreadable_topics - unreadable if one not in self.topics}
+        gone = understood.difference(readable)
+        self.put_back |= understood - gone
         self.unreadable_topics = unreadable
         self.shown_version += 1
         for link in self.links.values():
@@ -96,7 +100,12 @@ class ControllerContext:
     def hidden_topics(self) -> tuple[str, ...]:
         """Those of which brokers may know more than can be told."""
         states = {one.topic for one in self.unreadable_states if self.is_hidden(one)}
-        return tuple(sorted(states.union(filter(self.is_unread, self.unreadable_topics))))
+        self.put_back = set(filter(self._has_unknown_states, self.put_back))
+        return tuple(sorted(states.union(self.put_back, filter(self.is_unread, self.unreadable_topics))))
+
+    def _has_unknown_states(self, topic: str) -> bool:
+        known = self.topics.get(topic)
+        return known is not None and any(self.is_hidden(TopicPartition(topic, index)) for index in known.partitions)
 
     def is_hidden(self, partition: TopicPartition) -> bool:
         """Whether its state was never understood."""

@@ -99,6 +99,12 @@ class BrokerLink:
         self.suspects_changed = True
         self.leadership.failed(now_ms)
 
+    def metadata_succeeded(self) -> None:
+        """What was under way is known; between two parts it is not forgotten how often all had to be told again."""
+        failures = self.metadata.failures if self.first_view is not None else 0
+        self.metadata.succeeded()
+        self.metadata.failures = failures
+
     def metadata_failed(self, now_ms: int) -> None:
         """What was under way is to be told again."""
         self.shown.update(self.sent_shown)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tidemark.client import ranges
 from tidemark.client.cluster import none_answers
 from tidemark.client.ranges import RangeReader
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.core.cluster_state import ClusterView, TopicView
+from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError
+from tidemark.rpc.metadata_codec import view_to_proto
 
 CALL_S = 0.15
 """What a broker needs for an answer."""
@@ -63,3 +66,19 @@ def test_where_nobody_answers_the_time_is_over_at_the_deadline_with_the_cause(
             reader.topics(["nope"])
     assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert 101.0 < clock.now_s <= 102.1
+
+
+def test_another_broker_is_asked_where_one_was_told_of_no_topic_yet(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers = {BrokerId(one): BrokerRegistration(BrokerId(one), "h", 9000 + one, BrokerEpoch(0)) for one in range(2)}
+    unheard = TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, "this broker was told of no topic yet")
+
+    def call(reader: RangeReader, address: str, *_: object, **__: object) -> Any:
+        found = TopicView("t", "", error=unheard) if address.endswith("9000") else TopicView("t", "id", created_zxid=1)
+        view = ClusterView(brokers=brokers, controller_epoch=ControllerEpoch(1), topics={"t": found})
+        return SimpleNamespace(metadata=view_to_proto(view))
+
+    monkeypatch.setattr(RangeReader, "_call", call)
+    with RangeReader("h:9000,h:9001", deadline_s=30.0) as reader:
+        assert reader.topics(["t"])["t"].topic_id == "id"

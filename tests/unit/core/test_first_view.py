@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from tidemark.core import controller_effects as fx
@@ -143,6 +144,24 @@ def test_after_a_part_that_failed_all_are_told_again(fails: int) -> None:
     world.passes(3000)
     assert [view.part for view in parts_for(world, 0)][:3] == [0, 1, 2]
     assert shown(world, 0) == true(world)
+
+
+def test_the_pauses_grow_where_a_later_part_fails_again_and_again() -> None:
+    world = two_topics()
+    world.settle()
+    world.fails_over()
+    began_ms: list[int] = []
+    while len(began_ms) < 6:
+        told = parts_for(world, 0)
+        next(told)
+        began_ms.append(world.now_ms)
+        (effect,) = [one for one in world.waiting(fx.SendUpdateMetadata) if one.broker == 0]
+        world.pending.remove(effect)
+        world.fail(effect)
+        while not any(isinstance(one, fx.SendUpdateMetadata) and one.broker == 0 for one in world.pending):
+            world.passes(100)
+    pauses_ms = [after - before for before, after in pairwise(began_ms)]
+    assert pauses_ms == [100, 200, 400, 800, 1600]
 
 
 def test_a_topic_that_goes_between_two_parts_is_gone_although_a_part_made_before_names_it() -> None:

@@ -171,3 +171,31 @@ def test_a_removal_under_way_waits_for_its_topic_to_be_understood() -> None:
     assert not world.asked.refusals
     assert not world.asked.removed
     assert sorted(world.topics["bad"].partitions) == [0]
+
+
+def test_a_topic_put_back_while_its_brokers_are_away_is_not_gone_for_a_broker_that_knows_nothing_of_it() -> None:
+    """Nobody reads its states before one of them registers; a coordinator would let go what was committed for it."""
+    world = World()
+    for broker in range(4):
+        world.register(broker)
+    world.make_topic("good", (0, 3), m="1")
+    world.make_topic("bad", (1, 2), m="1")
+    world.elected()
+    world.settle()
+    world.down(1, 2)
+    world.settle()
+    a_new_controller(world)
+    world.down(3)
+    world.settle()
+    world.up(3)
+    world.settle()
+    assert world.brokers[BrokerId(3)].view.hidden_topics == ("bad",)
+    world.topics_seen()
+    world.settle()
+    view = world.brokers[BrokerId(3)].view
+    assert view.complete
+    assert "bad" in view.topics or view.hidden_topics == ("bad",)
+    world.up(1, 2)
+    world.settle()
+    view = world.brokers[BrokerId(3)].view
+    assert (set(view.topics), view.hidden_topics) == ({"good", "bad"}, ())
