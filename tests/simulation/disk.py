@@ -63,8 +63,6 @@ class StoredLog:
             end = min(end, self.batches.pop().envelope.base_offset)
         del self.values[end:]
         self.start = min(self.start, self.end)
-        if self.start == self.end:
-            self.values = [None] * self.end  # nobody can read it, and it may be of another lineage than what comes
         self.durable_start = min(self.durable_start, self.end)
         self.clean_point = min(self.clean_point, self.end)
         self.flushed = min(self.flushed, self.end)

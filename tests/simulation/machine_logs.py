@@ -275,6 +275,8 @@ class MachineLogs:
 
     def _cut(self, log: StoredLog, effect: fx.TruncateLog) -> ProducerStates:
         log.truncate(effect.end_offset)
+        if self._node.world.recipe.unclean and log.start == log.end:
+            log.values = [None] * log.end  # below the start, and maybe of another lineage than what comes
         return log.producers()
 
     def _start_anew(self, log: StoredLog, effect: fx.ResetLog) -> ProducerStates:
