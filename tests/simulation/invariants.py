@@ -129,8 +129,8 @@ class OneLeader(Invariant):
             return
         oldest_ms = world.engine.now - process.store.lease_length_ms()
         for epoch, lineage, began_ms in self._began.get(partition, ()):
-            clean = lineage == leader.state.lineage
-            if clean and not (epoch <= leader.leader_epoch or began_ms >= oldest_ms):
+            unclean = lineage != leader.state.lineage and process.core.holds_epoch_since(partition, oldest_ms)
+            if not (unclean or epoch <= leader.leader_epoch or began_ms >= oldest_ms):
                 self.fails(
                     f"{partition}: broker {process.broker_id}, without a session, lets something go in epoch "
                     f"{leader.leader_epoch}; epoch {epoch} began {world.engine.now - began_ms} ms ago"

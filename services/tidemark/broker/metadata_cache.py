@@ -51,14 +51,13 @@ class MetadataCache:
         if view is None:
             return
         self._view = view
-        whole = update.complete or update.part > 0
         # What is passed on is the merged state of what the update names: news that was no news changes nothing.
         changed = replace(
             update,
             cluster_id=self._view.cluster_id,
             admin_address=self._view.admin_address,
-            topics=view.topics if whole else self._named_in(update),
-            complete=whole,
+            topics=view.topics if update.is_whole else self._named_in(update),
+            complete=update.is_whole,
             part=0,
         )
         for watcher in self._watchers:

@@ -69,6 +69,11 @@ class ClusterView:
     more_parts: bool = False
     hidden_topics: tuple[str, ...] = ()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is everything there is, or a part of that, and not a change."""
+        return self.complete or self.part > 0
+
 
 def apply(view: ClusterView, update: ClusterView) -> ClusterView:
     """The view after an update: newer topics and partitions win, what an old teller says of them is ignored."""
@@ -113,7 +118,7 @@ class ToldInParts:
         Raises:
             TidemarkError: INVALID_REQUEST, where this is not the next part: everything is to be told again.
         """
-        if not (update.complete or update.part) or update.controller_epoch < view.controller_epoch:
+        if not update.is_whole or update.controller_epoch < view.controller_epoch:
             return apply(view, update)
         if update.part == 0:
             self._topics = {}

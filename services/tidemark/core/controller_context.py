@@ -37,7 +37,7 @@ class ControllerContext:
         rewritten: topics whose node may have to be written anew.
         shown_version: rises with everything that is shown to brokers as metadata.
         unwanted: brokers that are suspected or leaving: nobody is elected there who need not be.
-        put_back: topics that could not be understood at first and can be now, until their states are known.
+        put_back: topics that could not be understood at first and can be since; their states may not be known yet.
     """
 
     def __init__(self, config: ControllerConfig) -> None:
@@ -100,8 +100,8 @@ class ControllerContext:
     def hidden_topics(self) -> tuple[str, ...]:
         """Those of which brokers may know more than can be told."""
         states = {one.topic for one in self.unreadable_states if self.is_hidden(one)}
-        self.put_back = set(filter(self._has_unknown_states, self.put_back))
-        return tuple(sorted(states.union(self.put_back, filter(self.is_unread, self.unreadable_topics))))
+        states.update(filter(self._has_unknown_states, self.put_back))
+        return tuple(sorted(states.union(filter(self.is_unread, self.unreadable_topics))))
 
     def _has_unknown_states(self, topic: str) -> bool:
         known = self.topics.get(topic)
