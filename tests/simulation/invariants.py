@@ -303,7 +303,8 @@ class LogMatch(_OfCommitted):
 
 
 class HighWatermarkMonotonic(Invariant):
-    """Neither a replica's own, from one opening of its log to the next, nor what leaders state goes back (rule E6)."""
+    """Neither a replica's own, from one opening of its log to the next, nor what leaders state goes back (rule E6). A
+    replica on its way to another lineage falls with the end of its log, and no further."""
 
     name = "HW-MONOTONIC"
 
@@ -318,6 +319,8 @@ class HighWatermarkMonotonic(Invariant):
             if log is None or lineage is None or log.cutting:
                 continue
             opening, before = self._own.get((partition, process.broker_id, lineage), (log, 0))
+            if is_told_of_another(process, partition, lineage):
+                before = min(before, log.log_end_offset)
             if not (log.damaged is not None or log is not opening or log.high_watermark >= before):
                 self.fails(f"{partition}: HW of {process.broker_id} went back from {before} to {log.high_watermark}")
             self._own[partition, process.broker_id, lineage] = (log, log.high_watermark)
@@ -477,3 +480,10 @@ def lineage_of(process: BrokerNode, partition: TopicPartition) -> int | None:
     if not process.world.recipe.unclean:
         return 0
     return replica.reconciled_lineage if replica.reconciled_lineage >= 0 else None
+
+
+def is_told_of_another(process: BrokerNode, partition: TopicPartition, lineage: int) -> bool:
+    """Whether a replica in line with one lineage is on its way to another: its log may be cut below what it knew to be
+    committed in the first, as rule E3 lets it be, and more than once."""
+    replica = process.replica(partition)
+    return replica is not None and replica.command is not None and replica.command.state.lineage != lineage

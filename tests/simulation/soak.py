@@ -1,7 +1,7 @@
 """Many worlds on all cores: python -m tests.simulation.soak --seeds 1000 [--first 0] [--recipe harsh].
 
-Consumer groups live through a tenth of the seeds. A progress line; at the first failure its story, shrunk, and exit
-status 1.
+Consumer groups live through a tenth of the seeds. A progress line, and one for each world that fails; after the last,
+or the fifth failure, the stories of those, shrunk, and exit status 1.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tests.simulation.recipes import RECIPES, recipe_of
 from tests.simulation.shrink import shortest_story
 
 _CLUSTERS_A_GROUP = 10
+_FAILURES_MAX = 5
 
 
 class _Outcome(NamedTuple):
@@ -47,15 +48,16 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     seeds = range(options.first, options.first + options.seeds)
     began_s, steps, acknowledged, done = time.monotonic(), 0, 0, 0
+    failed: list[tuple[Plan, Failure]] = []
     with multiprocessing.Pool(options.processes) as pool:
         for outcome in pool.imap_unordered(_one, [(seed, options.recipe) for seed in seeds], chunksize=8):
             done, steps = done + 1, steps + outcome.steps
             acknowledged += outcome.acknowledged
             if outcome.failure is not None:
                 _say(f"\nseed {outcome.seed} fails: {outcome.failure.message}\n")
-                pool.terminate()
-                _say(shortest_story(_plan(outcome.seed, options.recipe), outcome.failure) + "\n")
-                return 1
+                failed.append((_plan(outcome.seed, options.recipe), outcome.failure))
+                if len(failed) == _FAILURES_MAX:
+                    break
             if done % 50 == 0 or done == len(seeds):
                 seconds = time.monotonic() - began_s
                 _say(
@@ -63,6 +65,10 @@ def main(arguments: list[str]) -> int:
                     f"{acknowledged // done} acknowledgements; {done / seconds:.1f} worlds a second"
                 )
     _say("\n")
+    for plan, failure in failed:
+        _say(f"\n{shortest_story(plan, failure)}\n")
+    if failed:
+        return 1
     return 0 if options.recipe is not None else of_groups(options.first, max(1, options.seeds // _CLUSTERS_A_GROUP))
 
 

@@ -79,3 +79,20 @@ def test_an_unclean_election_deposes_nobody_who_is_in_sync_without_a_session() -
     life = live(Plan(331, RECIPES["unclean-single"], items))
     assert life.failure is None, life.failure
     assert any("unclean_election (leader 2" in sentence for _, sentence in life.world.story)
+
+
+def test_a_replica_on_its_way_to_another_lineage_falls_with_its_log_and_no_further() -> None:
+    """Broker 0, leader of lineage 1 without a session, is told of lineage 2: its log is cut below what it knew to be
+    committed in lineage 1, and it is in line with lineage 2 only after another round (rule E3)."""
+    items = (
+        Item(487, "depose", (2000,)),
+        Item(760, "crash", (2, 2500)),
+        Item(833, "append", (5,)),
+        Item(1866, "cut_zookeeper", (1, "to", 700)),
+        Item(1950, "power", (1, 1500)),
+        Item(2455, "append", (5,)),
+        Item(2472, "cut_zookeeper", (0, "to", 2500)),
+    )
+    life = live(Plan(2901, RECIPES["files-unclean"], items))
+    assert life.failure is None, life.failure
+    assert any("broker 0: truncated" in line and "below_high_watermark 1" in line for _, line in life.world.story)
