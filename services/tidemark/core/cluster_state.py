@@ -55,6 +55,7 @@ class ClusterView:
     In a change, `brokers` is always whole, and each topic holds only the partitions that changed. A controller tells
     much in parts: the first of them is `complete`, and each but the last says that there are `more_parts`. Of
     `hidden_topics` some node cannot be understood: they are not told, or not whole, and what is known of them stays.
+    `sequence` rises with each message of a controller's term to a broker; 0: not numbered.
     """
 
     cluster_id: str = ""
@@ -68,6 +69,7 @@ class ClusterView:
     part: int = 0
     more_parts: bool = False
     hidden_topics: tuple[str, ...] = ()
+    sequence: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -106,20 +108,32 @@ def _applied(view: ClusterView, update: ClusterView, topics: Mapping[str, TopicV
 
 
 class ToldInParts:
-    """Puts a complete view together that is told in parts: what is known stays until all of them are there."""
+    """Puts a complete view together that is told in parts: what is known stays until all of them are there.
+
+    A part is sent when the one before it was answered, so numbers that rise keep the parts of two views apart.
+    """
 
     def __init__(self) -> None:
         self._topics: dict[str, TopicView] = {}
         self._next_part = 0
+        self._taken = (NO_CONTROLLER_EPOCH, 0)
 
     def take(self, view: ClusterView, update: ClusterView) -> ClusterView | None:
-        """The view after an update, or a change; None: it is as before, until the last part has come.
+        """The view after an update, or a change; None: it is as before, until the last part has come, or for good
+        where this comes late or again: nobody waits for the answer of what came late.
 
         Raises:
             TidemarkError: INVALID_REQUEST, where this is not the next part: everything is to be told again.
         """
-        if not update.is_whole or update.controller_epoch < view.controller_epoch:
-            return apply(view, update)
+        number = (update.controller_epoch, update.sequence)
+        if update.sequence and number <= self._taken:
+            return None
+        whole = update.is_whole and update.controller_epoch >= view.controller_epoch
+        after = self._put_together(view, update) if whole else apply(view, update)
+        self._taken = max(self._taken, number)
+        return after
+
+    def _put_together(self, view: ClusterView, update: ClusterView) -> ClusterView | None:
         if update.part == 0:
             self._topics = {}
         elif update.part != self._next_part:

@@ -74,7 +74,7 @@ class ControllerTeller:
         if link.metadata.is_free(now_ms) and (
             link.needs_all_metadata or link.first_view or link.shown or link.gone_topics or link.brokers_changed
         ):
-            effects.append(self._metadata(broker, link))
+            effects.append(self._metadata(broker, link, now_ms))
         return effects
 
     def _leadership(self, broker: BrokerId, link: BrokerLink, now_ms: int) -> list[ControllerEffect]:
@@ -155,7 +155,7 @@ class ControllerTeller:
         )
         return SendStopReplica(broker, request_id, command)
 
-    def _metadata(self, broker: BrokerId, link: BrokerLink) -> ControllerEffect:
+    def _metadata(self, broker: BrokerId, link: BrokerLink, now_ms: int) -> ControllerEffect:
         """Everything at first, in parts where it is much; then what changed, also since the first part.
 
         A topic that goes meanwhile is told of afterwards: parts that were made before still name it.
@@ -184,6 +184,7 @@ class ControllerTeller:
             part=part if in_parts else 0,
             more_parts=link.first_view is not None,
             hidden_topics=self._ctx.hidden_topics(),
+            sequence=_sequence(now_ms, request_id),
         )
         return SendUpdateMetadata(broker, request_id, link.broker_epoch, view)
 

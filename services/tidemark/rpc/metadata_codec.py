@@ -95,6 +95,7 @@ def view_to_proto(view: ClusterView) -> metadata_pb2.ClusterMetadata:
         part=view.part,
         more_parts=view.more_parts,
         hidden_topics=view.hidden_topics,
+        sequence=view.sequence,
     )
 
 
@@ -113,6 +114,7 @@ def view_from_proto(message: metadata_pb2.ClusterMetadata, *, shared: bool = Fal
         part=message.part,
         more_parts=message.more_parts,
         hidden_topics=tuple(message.hidden_topics),
+        sequence=message.sequence,
     )
 
 

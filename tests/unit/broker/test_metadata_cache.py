@@ -140,10 +140,10 @@ async def test_what_is_told_in_parts_is_seen_when_the_last_one_has_come() -> Non
     known = cache(topic("a"), topic("b"), topic("gone"))
     watch = known.watch([])
     await anext(watch)
-    known.update(replace(told(topic("a", epoch=1), complete=True), more_parts=True))
+    known.update(replace(told(topic("a", epoch=1), complete=True), more_parts=True, sequence=1))
     assert (set(known.view.topics), known.view.topics["a"].partitions[0].leader_epoch) == ({"a", "b", "gone"}, 0)
-    known.update(replace(told(topic("b", epoch=1)), part=1))
+    known.update(replace(told(topic("b", epoch=1)), part=1, sequence=2))
     assert (known.view.complete, set(known.view.topics)) == (True, {"a", "b"})
     news = await anext(watch)
-    assert (news.complete, news.part, set(news.topics)) == (True, 0, {"a", "b"})
+    assert (news.complete, news.part, news.sequence, set(news.topics)) == (True, 0, 0, {"a", "b"})
     assert {one.partitions[0].leader_epoch for one in news.topics.values()} == {1}

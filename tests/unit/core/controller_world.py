@@ -344,6 +344,10 @@ class World:
         """A command that never arrived."""
         return self.happens(ev.ControlAnswered(effect.broker, effect.request_id, TidemarkError(code, "no")))
 
+    def comes_again(self, effect: fx.SendUpdateMetadata) -> None:
+        """A message that was sent once arrives; its answer goes to nobody."""
+        self._tell(effect)
+
     def _finish(self, effect: fx.FinishElections, lost: bool) -> ev.ElectionsRequested:
         kind, found = effect.request.kind, self.requests.get(effect.request.kind)
         if not lost and found is not None and found.modified_zxid == effect.request.modified_zxid:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from tidemark.core import controller_effects as fx
 from tidemark.core import controller_events as ev
-from tidemark.core.cluster_state import ClusterView, ToldInParts
-from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
+from tidemark.core.cluster_state import ClusterView, ToldInParts, TopicView
+from tidemark.model import BrokerId, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
 
 from tests.unit.core.controller_world import World
 
@@ -80,6 +81,34 @@ def test_everybody_knows_everything_whatever_happens_between_the_parts(seed: int
         world.settle()
         world.passes(3000)
     world.settle()
+    for broker in range(3):
+        assert shown(world, broker) == true(world), broker
+        assert set(world.brokers[BrokerId(broker)].view.brokers) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_comes_late_or_again_makes_no_broker_know_less(seed: int) -> None:
+    chance = random.Random(seed)
+    world = two_topics()
+    sent: list[fx.SendUpdateMetadata] = []
+    for _ in range(120):
+        if world.pending and chance.random() < 0.75:
+            effect = world.pending.pop(0)
+            fails = False
+            if isinstance(effect, fx.SendUpdateMetadata):
+                sent.append(effect)
+                fails = chance.random() < 0.2
+            (world.fail if fails else world.answer)(effect)
+        elif sent and chance.random() < 0.5:
+            world.comes_again(chance.choice(sent))
+        else:
+            something_happens(world, chance)
+    world.up(*({0, 1, 2} - {int(one) for one in world.brokers}))
+    for _ in range(30):
+        world.settle()
+        world.passes(3000)
+    for effect in sent:
+        world.comes_again(effect)
     for broker in range(3):
         assert shown(world, broker) == true(world), broker
         assert set(world.brokers[BrokerId(broker)].view.brokers) == {0, 1, 2}
@@ -189,6 +218,55 @@ def test_a_part_that_is_missing_is_missed() -> None:
     assert whole.complete
     with pytest.raises(TidemarkError):
         told.take(whole, ClusterView(part=1))  # it comes twice
+
+
+def told_of(*names: str, sequence: int, part: int = 0, more_parts: bool = False, complete: bool = True) -> ClusterView:
+    topics = {name: TopicView(name, f"{name}-id", created_zxid=1) for name in names}
+    return ClusterView(topics=topics, complete=complete, part=part, more_parts=more_parts, sequence=sequence)
+
+
+def test_a_first_part_that_comes_late_begins_nothing_again() -> None:
+    told = ToldInParts()
+    nothing = ClusterView()
+    late = told_of("old", sequence=1, more_parts=True)
+    assert told.take(nothing, told_of("a", sequence=3, more_parts=True)) is None
+    assert told.take(nothing, late) is None
+    assert told.take(nothing, told_of("b", sequence=4, part=1, more_parts=True)) is None
+    assert told.take(nothing, late) is None
+    whole = told.take(nothing, told_of("c", sequence=5, part=2))
+    assert whole is not None
+    assert set(whole.topics) == {"a", "b", "c"}
+    assert told.take(whole, told_of("old", sequence=2)) is None, "neither when all of it has come"
+
+
+def test_a_part_that_comes_again_is_answered_as_before() -> None:
+    told = ToldInParts()
+    nothing = ClusterView()
+    first, second, last = (
+        told_of(name, sequence=part + 1, part=part, more_parts=part < 2) for part, name in enumerate("abc")
+    )
+    assert [told.take(nothing, part) for part in (first, first, second, first, second)] == [None] * 5
+    whole = told.take(nothing, last)
+    assert whole is not None
+    assert set(whole.topics) == {"a", "b", "c"}
+    assert told.take(whole, last) is None
+    with pytest.raises(TidemarkError):
+        told.take(whole, told_of("d", sequence=5, part=1))
+    with pytest.raises(TidemarkError):
+        told.take(whole, told_of("d", sequence=5, part=1))  # what was refused is refused again
+
+
+def test_a_change_that_comes_late_brings_no_topic_back() -> None:
+    told = ToldInParts()
+    view = told.take(ClusterView(), told_of("a", sequence=1))
+    assert view is not None
+    view = told.take(view, ClusterView(deleted_topics=("a",), sequence=3))
+    assert view is not None
+    assert told.take(view, told_of("a", sequence=2, complete=False)) is None
+    first_of_another = replace(told_of("b", sequence=1), controller_epoch=ControllerEpoch(1))
+    view = told.take(view, first_of_another)
+    assert view is not None
+    assert set(view.topics) == {"b"}, "another controller counts for itself"
 
 
 def test_what_several_brokers_are_shown_is_made_once() -> None:

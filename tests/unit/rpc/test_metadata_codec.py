@@ -64,6 +64,11 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert await writer.answer(pb.GetMetadataResponse, many[0]) is not answers[0]
 
 
+def test_a_part_is_read_as_it_was_written() -> None:
+    part = replace(view(topic("a", 1)), complete=False, part=3, more_parts=True, hidden_topics=("b",), sequence=1 << 60)
+    assert view_from_proto(view_to_proto(part)) == part
+
+
 def test_clients_of_one_process_hold_a_large_topic_once() -> None:
     message = view_to_proto(view(topic("large", LARGE_PARTITIONS)))
     one, other = (view_from_proto(message, shared=True) for _ in range(2))
