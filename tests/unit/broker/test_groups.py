@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from tidemark.broker.group_lag import PartitionEnds
 from tidemark.broker.group_log import GroupLogs
 from tidemark.broker.group_metrics import GroupMetrics
+from tidemark.broker.group_offsets import GroupOffsets
 from tidemark.broker.group_topic import GroupTopic
 from tidemark.broker.groups import Groups, KnownTopics
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.core.groups.group import Group
 from tidemark.core.groups.partitioning import OFFSETS_TOPIC
-from tidemark.core.groups.state import TopicFacts
+from tidemark.core.groups.state import Committed, TopicFacts
 from tidemark.model import (
     NO_LEADER,
     BrokerId,
@@ -22,6 +26,7 @@ from tidemark.model import (
     ErrorCode,
     LeaderEpoch,
     TidemarkError,
+    TopicPartition,
 )
 from tidemark.runtime.configuration import BrokerSettings, read_settings
 from tidemark.runtime.metrics import Metrics
@@ -124,6 +129,43 @@ def test_topics_are_those_that_the_cluster_has() -> None:
     assert dict(known) == {"a": TopicFacts("a-id", 7)}
     assert "broken" not in known
     assert len(known) == 1
+
+
+def offset_of(offsets: GroupOffsets, topic: str, topic_id: str, incarnation: str = "") -> int:
+    """Which of partition 0 is answered where 7 is remembered."""
+    committed = Committed(7, LeaderEpoch(4), "", topic_id, incarnation, 0)
+    return offsets.to_proto(TopicPartition(topic, 0), committed).offset
+
+
+def test_an_offset_counts_unless_its_partition_is_surely_another_one_now() -> None:
+    groups, _ = groups_of(THERE)
+    offsets = GroupOffsets(groups, cast(PartitionEnds, None))
+    assert offset_of(offsets, OFFSETS_TOPIC, "id") == 7
+    assert offset_of(offsets, OFFSETS_TOPIC, "another id") == -1
+    assert offset_of(offsets, OFFSETS_TOPIC, "id", "another incarnation") == -1
+    assert offset_of(offsets, "gone", "gone-id") == -1
+    groups.metadata.update(replace(view(THERE), hidden_topics=("bad", OFFSETS_TOPIC)))
+    assert offset_of(offsets, "bad", "bad-id") == 7, "it is there, but nobody understands it"
+    assert offset_of(offsets, OFFSETS_TOPIC, "another id") == -1, "what is understood of it counts"
+    assert offset_of(offsets, "gone", "gone-id") == -1
+    groups.metadata.update(view(THERE))
+    assert offset_of(offsets, "bad", "bad-id") == -1
+
+
+def test_an_offset_counts_while_nobody_has_told_of_the_topics() -> None:
+    groups, _ = groups_of(None)
+    groups.metadata = MetadataCache("")
+    assert offset_of(GroupOffsets(groups, cast(PartitionEnds, None)), "a", "a-id") == 7
+
+
+def test_the_offset_of_a_hidden_topic_is_in_the_list_of_its_group() -> None:
+    groups, _ = groups_of(THERE)
+    groups.metadata.update(replace(view(THERE), hidden_topics=("bad",)))
+    group = Group("g")
+    for name in ("bad", "gone"):
+        group.offsets[TopicPartition(name, 0)] = Committed(7, LeaderEpoch(4), "", f"{name}-id", "", 0)
+    (row,) = GroupOffsets(groups, cast(PartitionEnds, None)).rows(group)
+    assert (row.topic, row.committed_offset, row.topic_id) == ("bad", 7, "")
 
 
 @pytest.mark.parametrize("assignors", ["best", "sticky,best", "sticky,sticky", ","])
