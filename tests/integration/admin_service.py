@@ -30,6 +30,7 @@ from tidemark.rpc.channel import open_channel
 from tidemark.zookeeper.store import SessionMetadataStore
 
 READY_TIMEOUT_S = 20
+RETRY_S = 0.05
 
 
 class StandInController:
@@ -74,7 +75,8 @@ class StandInController:
             except TidemarkError as error:
                 if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
                     raise
-                continue  # until ZooKeeper is back, as a controller does
+                await asyncio.sleep(RETRY_S)  # until ZooKeeper is back, as a controller does
+                continue
             await self._hints.get()
 
     async def _carry_out(self, term: ControllerTerm) -> None:
