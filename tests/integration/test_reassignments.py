@@ -287,8 +287,7 @@ def test_an_interruption_leaves_the_move_going_and_says_so(
     assert error.startswith("what is moving goes on in the cluster; tidemark reassign list shows how far it is")
     assert len(error.splitlines()) == 1, "no traceback"
     assert "copying" in {one["state"] for one in listing(four)["moves"]}
-    # What was moved off the broker beside it ends by itself; a move that ends as it is given up is told as an error.
-    wait_for(lambda: [one["topic"] for one in listing(four)["moves"]] == ["going"], "the other moves have ended")
+    # What was moved off the broker beside it ends by itself, maybe just as it is to be given up.
     assert tidemark(four, "reassign", "cancel", "--all").status == 0
     assert tidemark(four, "cluster", "add-brokers", str(before), "--yes").status == 0
 

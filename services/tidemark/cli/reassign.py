@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
+from tidemark.cli.give_up import ended_meanwhile, give_up, raise_refused
 from tidemark.cli.move_directories import (
     Placed,
     Present,
@@ -166,7 +167,7 @@ def execute(
         if dry_run:
             return
         if asked.cancel:
-            raise_all_of(client.alter_partition_reassignments(cancel=asked.cancel, request_id=request_id).outcomes)
+            raise_refused(client.alter_partition_reassignments(cancel=asked.cancel, request_id=request_id).outcomes)
         before = {one.partition: one.before for one in checked}
         missing = [move for move in moves if before[move.partition] != move.replicas or named_directories(move)]
         feed = MoveFeed(client, missing, asked.throttle_bytes_per_s, request_id)
@@ -375,6 +376,8 @@ def cancel_moves(
 ) -> None:
     """Give moves up: the partitions get exactly their original replicas back, in their order.
 
+    A move that ends meanwhile by itself is told as such; it is an error where its partition was named.
+
     \b
     Examples:
       tidemark reassign cancel test:2
@@ -386,29 +389,39 @@ def cancel_moves(
     topics, partitions = parse_targets(targets or [])
     with connect_admin(bootstrap, admin) as client:
         moves = client.list_partition_reassignments().moves
-        chosen = set(partitions)
-        chosen |= {one.partition for one in moves if everything or one.partition.topic in topics}
-        if not chosen:
+        found = {
+            one.partition: one.original
+            for one in moves
+            if (everything or one.partition.topic in topics) and one.partition not in partitions
+        }
+        if not found and not partitions:
             raise TidemarkError(
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
                 "no such move is wanted or under way: nothing to give up",
             )
-        answer = client.alter_partition_reassignments(cancel=sorted(chosen))
-        raise_all_of(answer.outcomes)
+        meanwhile, refused = give_up(client, sorted(set(partitions)), found)
+        chosen = {*partitions, *found}.difference(meanwhile, refused)
         ended = []
         try:
             with MoveView(silent=no_wait or output is Output.JSON) as view:
-                for left, ends in () if no_wait else client.watch_partition_reassignments(sorted(chosen)):
+                for left, ends in () if no_wait or not chosen else client.watch_partition_reassignments(sorted(chosen)):
                     view.show(left, ends)
                     ended += ends
         except KeyboardInterrupt:
             raise interrupted("the cancellation") from None
-    failed = [one.error for one in ended if one.error is not None]
+    too_late = ended_meanwhile(found, ended)
+    meanwhile |= too_late
+    chosen -= too_late
+    failed = [one.error for one in ended if one.error is not None and one.partition not in too_late]
+    told = {"cancelled": chosen, "ended_meanwhile": meanwhile}
+    names = {what: [name_of(one) for one in sorted(which)] for what, which in told.items()}
     if output is Output.JSON:
-        print_json({"cancelled": [name_of(one) for one in sorted(chosen)], "ended": [ended_json(one) for one in ended]})
+        print_json({**names, "ended": [ended_json(one) for one in ended]})
     else:
-        given_up = len(chosen) - len(failed)
-        print_line(f"{counted(given_up, 'move')} {'to be ' if no_wait else ''}given up")
+        print_line(f"{counted(len(chosen) - len(failed), 'move')} {'to be ' if no_wait else ''}given up")
+        if meanwhile:
+            print_line(f"{counted(len(meanwhile), 'move')} ended meanwhile: {', '.join(names['ended_meanwhile'])}")
+    failed += refused.values()
     if failed:
         raise_all(failed)
 
@@ -458,13 +471,6 @@ def _content(file: Path) -> bytes:
             return opened.read(_FILE_BYTES_MAX)
     except OSError as error:
         raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{file} cannot be read: {error.strerror}") from None
-
-
-def raise_all_of(outcomes: Sequence[MoveOutcome]) -> None:
-    """What was refused, if anything was."""
-    refused = [outcome.error for outcome in outcomes if outcome.error is not None]
-    if refused:
-        raise_all(refused)
 
 
 def _replicas(topic: TopicView | None, index: int) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tidemark.core.reassignment import ReplicaState
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Move, Refusal, TidemarkError, TopicPartition
 from typer.testing import CliRunner
 
-T2 = TopicPartition("test", 2)
+T2, T3 = TopicPartition("test", 2), TopicPartition("test", 3)
 ONE_TWO, TWO_ONE = (BrokerId(1), BrokerId(2)), (BrokerId(2), BrokerId(1))
 FILE = {"version": 1, "partitions": [{"topic": "test", "partition": 2, "replicas": [2, 1]}]}
 
@@ -56,6 +57,9 @@ class Client:
         self.interrupted = False
         self.failures: list[TidemarkError] = []
         self.ends_with: TidemarkError | None = None
+        self.ends_first: list[TidemarkError] = []
+        self.originals: dict[TopicPartition, tuple[BrokerId, ...]] = {}
+        self.too_late: set[TopicPartition] = set()
 
     def __enter__(self) -> Client:
         return self
@@ -71,23 +75,28 @@ class Client:
         throttle_bytes_per_s: int = 0,
         validate_only: bool = False,
         request_id: str = "",
+        allow_partial: bool = False,
     ) -> AlteredReassignments:
         names = [move.partition for move in moves]
         assert not names or request_id, "a retry must be harmless"
         self.asked.append((names, throttle_bytes_per_s, validate_only))
         outcomes = [MoveOutcome(name, ONE_TWO, False, self.refusals.get(name)) for name in names]
         outcomes += [MoveOutcome(name, ONE_TWO, True, self.refusals.get(name)) for name in cancel]
-        if validate_only or any(one.error for one in outcomes):
+        if validate_only or (not allow_partial and any(one.error for one in outcomes)):
             return AlteredReassignments(outcomes, None)
         if len(self.wanted) + len(names) > self.takes:
             raise TidemarkError(ErrorCode.INVALID_REQUEST, "too many", {"moves_max": str(self.takes)})
+        if self.ends_first:
+            raise self.ends_first.pop()
         self.wanted += names
-        self.cancelled += cancel
+        self.cancelled += [name for name in cancel if name not in self.refusals]
+        self.wanted = [name for name in self.wanted if name not in cancel]
         return AlteredReassignments(outcomes, None)
 
     def list_partition_reassignments(self) -> Reassignments:
         refusal = Refusal("reassign", None, TidemarkError(ErrorCode.INVALID_REQUEST, "no JSON"), at_ms=0)
-        return Reassignments([moved(name) for name in self.wanted], [refusal])
+        moves = [replace(moved(name), original=self.originals.get(name, ONE_TWO)) for name in self.wanted]
+        return Reassignments(moves, [refusal])
 
     def watch_partition_reassignments(
         self, partitions: Sequence[TopicPartition], *, interval_ms: int = 0, request_id: str = ""
@@ -102,8 +111,10 @@ class Client:
             name = left.pop(0)
             self.wanted.remove(name)
             yield ReassignmentNews([moved(one) for one in left], [EndedMove(name, TWO_ONE, self.ends_with)])
+        assert partitions, "else it would wait for all there are"
         gone = [name for name in partitions if name in self.cancelled]
-        yield ReassignmentNews([], [EndedMove(name, ONE_TWO) for name in gone])
+        ends = [EndedMove(name, TWO_ONE if name in self.too_late else ONE_TWO, self.ends_with) for name in gone]
+        yield ReassignmentNews([], ends)
 
     def describe_topics(self, names: Sequence[str] = ()) -> list[TopicView]:
         partition = PartitionView(2, BrokerId(1), LeaderEpoch(0), TWO_ONE, TWO_ONE, "i")
@@ -269,6 +280,72 @@ def test_moves_are_given_up_by_partition_topic_or_all(client: Client) -> None:
         assert (result.exit_code, client.cancelled) == (0, [T2])
     client.wanted = []
     assert code_of(run("cancel", "--all")) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+def ended_before_it_was_given_up(partition: TopicPartition) -> TidemarkError:
+    where = {"topic": partition.topic, "partition": str(partition.partition)}
+    return TidemarkError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "nothing to give up", where)
+
+
+@pytest.mark.parametrize("arguments", [("--all",), ("test",), ("test", "test:2")])
+@pytest.mark.parametrize("code", [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC])
+def test_what_ends_before_it_is_given_up_holds_up_no_other(
+    client: Client, arguments: tuple[str, ...], code: ErrorCode
+) -> None:
+    client.wanted = [T2, T3]
+    client.refusals[T3] = TidemarkError(code, "nothing to give up")
+    result = run("cancel", *arguments, "--no-wait")
+    assert (result.exit_code, client.cancelled) == (0, [T2])
+    assert result.stdout == "1 move to be given up\n1 move ended meanwhile: test:3\n"
+    client.wanted = [T2, T3]
+    told = json.loads(run("cancel", *arguments, "--no-wait", "-o", "json").stdout)
+    assert told == {"cancelled": ["test:2"], "ended": [], "ended_meanwhile": ["test:3"]}
+
+
+def test_where_all_have_ended_meanwhile_nothing_is_waited_for(client: Client) -> None:
+    client.wanted = [T2]
+    client.refusals[T2] = ended_before_it_was_given_up(T2)
+    result = run("cancel", "--all")
+    assert (result.exit_code, client.cancelled) == (0, [])
+    assert result.stdout == "0 moves given up\n1 move ended meanwhile: test:2\n"
+
+
+def test_a_move_of_a_topic_that_nobody_understands_has_not_ended(client: Client) -> None:
+    client.wanted, client.originals = [T2, T3], {T3: ()}
+    client.refusals[T3] = TidemarkError(ErrorCode.UNKNOWN_TOPIC, "there is none")
+    result = run("cancel", "--all")
+    assert code_of(result) is ErrorCode.UNKNOWN_TOPIC
+    assert (client.cancelled, result.stdout) == ([T2], "test:2 is on 1,2\n1 move given up\n")
+
+
+def test_what_ends_while_the_service_writes_the_cancellations_down_holds_up_no_other(client: Client) -> None:
+    client.wanted = [T2, T3]
+    client.refusals[T3] = ended_before_it_was_given_up(T3)
+    client.ends_first = [client.refusals[T3]] * 2
+    assert run("cancel", "--all", "--no-wait").exit_code == 0
+    assert client.cancelled == [T2]
+    client.wanted, client.ends_first = [T2, T3], [client.refusals[T3]] * 100
+    assert code_of(run("cancel", "--all", "--no-wait")) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    client.wanted, client.ends_first = [T2, T3], [TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "no")] * 100
+    assert code_of(run("cancel", "--all", "--no-wait")) is ErrorCode.COORDINATION_UNAVAILABLE
+    assert len(client.ends_first) == 99
+
+
+@pytest.mark.parametrize("error", [None, ended_before_it_was_given_up(T2)])
+def test_what_ends_although_it_was_to_be_given_up_ended_meanwhile(client: Client, error: TidemarkError | None) -> None:
+    client.wanted, client.too_late, client.ends_with = [T2], {T2}, error
+    result = run("cancel", "--all")
+    assert result.exit_code == 0
+    assert result.stdout.endswith("0 moves given up\n1 move ended meanwhile: test:2\n")
+
+
+def test_a_partition_that_was_named_is_refused_before_anything_is_given_up(client: Client) -> None:
+    client.wanted = [T2, TopicPartition("other", 0)]
+    client.refusals[T3] = ended_before_it_was_given_up(T3)
+    assert code_of(run("cancel", "other", "test:3")) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    assert client.cancelled == []
+    client.wanted, client.ends_with = [T2], ended_before_it_was_given_up(T2)
+    assert code_of(run("cancel", "test:2")) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
 def test_the_list_shows_progress_and_what_was_refused(client: Client) -> None:
