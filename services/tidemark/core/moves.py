@@ -68,6 +68,8 @@ class Moves:
         self._fences: dict[TopicPartition, tuple[tuple[BrokerId, ...], LeaderEpoch]] = {}
         """Target and leader epoch of the settling write: from this epoch on leaders know nobody but the target."""
         self._settled: dict[TopicPartition, _Settled] = {}
+        self._resumed_later: set[Move] = set()
+        """Of topics that could not be understood when this term began, and not since."""
         self._finishing: set[Move] = set()
         self._finished: list[Move] = []
         self._refused: list[Refusal] = []
@@ -80,17 +82,17 @@ class Moves:
         """The node as it is now; `resumed`: the first time in this term, so they may be half done. Else an entry that
         is new is checked as the admin service checks it."""
         before = self._wanted
+        unread = {move for move in requests.moves if self._ctx.is_unread(move.partition.topic)}
         self._wanted = {
-            move.partition: move
-            for move in requests.moves
-            if move not in self._finishing and not self._ctx.is_unread(move.partition.topic)
+            move.partition: move for move in requests.moves if move not in self._finishing and move not in unread
         }
         changed = [move for move in self._wanted.values() if before.get(move.partition) != move]
         for refusal in requests.malformed:
             self._refuse(refusal)
-        for move, error in self._checked(changed, resumed=resumed):
+        for move, error in self._checked(changed, set(changed) if resumed else self._resumed_later):
             self._finish(move)
             self._refuse(Refusal(REASSIGN, move.partition, error, move.request_id))
+        self._resumed_later = unread if resumed else self._resumed_later & unread
         for partition in {*before, *self._wanted}:
             entry = self._wanted.get(partition)
             if entry != before.get(partition):
@@ -122,7 +124,7 @@ class Moves:
         if entry is not None and self._directories.is_news(broker, partition):
             self._refuse(Refusal(REASSIGN, partition, directory_refusal(broker, error), entry.request_id))
 
-    def _checked(self, moves: Iterable[Move], *, resumed: bool) -> list[tuple[Move, TidemarkError]]:
+    def _checked(self, moves: Iterable[Move], resumed: Container[Move]) -> list[tuple[Move, TidemarkError]]:
         """Those refused. What a controller before this one has found, or begun, is not looked at as if it were new."""
         ctx = self._ctx
         new = []
@@ -130,14 +132,14 @@ class Moves:
         for move in moves:
             found = self._status(move.partition)
             if found is not None:
-                if not move.cancel and found.target != move.replicas and not resumed:
+                if not move.cancel and found.target != move.replicas and move not in resumed:
                     refused.append((move, _in_progress(move.partition, found)))
             elif not move.cancel and not (self._is_done(move) and not named_directories(move)):
                 new.append(move)
         errors = check_moves(new, ctx.topics, set(ctx.brokers), ())
         for move in new:
             error = errors.get(move.partition)
-            if error is not None and not (resumed and error.code is ErrorCode.BROKER_NOT_AVAILABLE):
+            if error is not None and not (move in resumed and error.code is ErrorCode.BROKER_NOT_AVAILABLE):
                 refused.append((move, error))
         return refused
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tidemark.core import controller_effects as fx
 from tidemark.core import controller_events as ev
-from tidemark.model import BrokerId, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, Move, TopicPartition
 
 from tests.unit.core.controller_world import World
 
@@ -152,6 +152,64 @@ def test_a_move_under_way_waits_for_its_topic_to_be_understood_and_keeps_its_thr
     world.settle(catching_up=True)
     assert not world.asked.refusals
     assert world.topics["bad"].partitions[0] == (3, 1, 2)
+
+
+def test_a_move_that_had_not_begun_waits_for_its_topic_to_be_understood_and_then_for_its_brokers() -> None:
+    world = a_world()
+    world.register(3)
+    world.elected()
+    world.settle()
+    bad = TopicPartition("bad", 0)
+    world.asked.moves[bad] = Move(bad, (BrokerId(3), BrokerId(1), BrokerId(2)))
+    a_new_controller(world)
+    _reads(world)  # for some other reason
+    world.down(3)
+    world.settle()
+    world.asked_seen()
+    world.settle()
+    assert not world.asked.refusals
+    assert bad in world.asked.moves
+    world.up(3)
+    world.settle(catching_up=True)
+    assert world.topics["bad"].partitions[0] == (3, 1, 2)
+    assert not world.asked.moves
+    world.down(0)
+    world.settle()
+    world.move(bad, 0, 1, 2)
+    world.settle()
+    assert [one.error.code for one in world.asked.refusals] == [ErrorCode.BROKER_NOT_AVAILABLE], "it is another one"
+
+
+def test_a_move_that_is_new_is_checked_once_its_topic_is_understood() -> None:
+    world = a_world()
+    world.elected()
+    world.settle()
+    bad = TopicPartition("bad", 0)
+    away = Move(bad, (BrokerId(3), BrokerId(1), BrokerId(2)))
+    a_new_controller(world)
+    world.asked.moves[bad] = away
+    _reads(world)
+    world.settle()
+    assert not world.asked.refusals
+    world.asked_seen()
+    world.settle()
+    assert [one.error.code for one in world.asked.refusals] == [ErrorCode.BROKER_NOT_AVAILABLE]
+
+
+def test_a_move_asked_for_again_after_it_was_withdrawn_from_a_hidden_topic_is_new() -> None:
+    world = a_world()
+    world.elected()
+    world.settle()
+    bad = TopicPartition("bad", 0)
+    world.asked.moves[bad] = away = Move(bad, (BrokerId(3), BrokerId(1), BrokerId(2)))
+    a_new_controller(world)
+    del world.asked.moves[bad]
+    _reads(world)
+    world.asked_seen()
+    world.asked.moves[bad] = away
+    world.asked_seen()
+    world.settle()
+    assert [one.error.code for one in world.asked.refusals] == [ErrorCode.BROKER_NOT_AVAILABLE]
 
 
 def test_a_removal_under_way_waits_for_its_topic_to_be_understood() -> None:
