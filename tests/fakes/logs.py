@@ -127,7 +127,7 @@ class MemoryLog:
         stored = self._stored
         stored.cut(0)
         stored.start = stored.end = stored.flushed = start_offset
-        stored.epochs.clear()
+        stored.epochs = LeaderEpochs()
 
     def trim(self, start_offset: Offset) -> None:
         self._check_usable()

@@ -17,7 +17,7 @@ from tidemark.core import effects as fx
 from tidemark.core import events as ev
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
-from tidemark.model import BrokerId, EpochEntry, ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.ports import RetentionLimits
 from tidemark.record.envelope import Batch, split_batches
 from tidemark.storage import log as storage_log
@@ -75,8 +75,13 @@ class FiledLogs(MachineLogs):
         self._same("the recovered start", real.log_start_offset, model.log_start_offset)
         self._same("the recovered end", real.log_end_offset, model.log_end_offset)
         self._same("the recovered high watermark", real.high_watermark, model.high_watermark)
-        written = _epochs_from(real.epochs, model.epochs) if real.epochs or real.log_start_offset < log.end else ()
-        self._same("the recovered epochs", real.epochs, written)
+        epochs = LeaderEpochs(real.epochs)
+        epochs.truncate_from_start(real.log_start_offset)
+        told, kept = model.epochs, epochs.entries
+        if len(told) == len(kept) + 1 and told[0].start_offset == told[1].start_offset:
+            # the file had gone on, and the segments that ended there are gone: nothing tells of what was let go
+            told = told[1:]
+        self._same("the recovered epochs", kept, told)
         self._same("the recovered producers", _producers(real.producers), _producers(model.producers))
         self._same("the recovered damage", real.damaged is None, model.damaged is None)
         return real
@@ -224,14 +229,6 @@ def lose_power_on_files(machine: Machine, dice: random.Random) -> None:
         last.remove_indexes()
         with last.log_path.open("rb+") as file:
             file.truncate(kept_bytes + (dice.randrange(min(lost_bytes, 300)) if lost_bytes > 0 else 0))
-
-
-def _epochs_from(known: tuple[EpochEntry, ...], written: tuple[EpochEntry, ...]) -> tuple[EpochEntry, ...]:
-    """What was let go is forgotten by the file of epochs at once, by the log's start with the next checkpoint."""
-    epochs = LeaderEpochs(written)
-    if known:
-        epochs.truncate_from_start(known[0].start_offset)
-    return epochs.entries
 
 
 def _named(batch: Batch) -> tuple[tuple[str | None, ...], int, int]:

@@ -42,7 +42,11 @@ def keep_house(node: BrokerNode) -> None:
 
 def release(node: BrokerNode, event: ev.FrontReleased) -> None:
     """Hand it to the core, and remember what was let go."""
-    node.world.released_front = max(node.world.released_front, event.start_offset)
+    world, leader = node.world, node.leading(event.partition)
+    world.released_front = max(world.released_front, event.start_offset)
+    if leader is not None:
+        key = (event.partition, leader.state.lineage)
+        world.released_fronts[key] = max(world.released_fronts.get(key, 0), event.start_offset)
     node.feed(event)
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.partition_follower import PartitionFollower
-from tidemark.model import BrokerId, IsrEntry, LeaderEpoch, Offset, TopicPartition, VersionedState
+from tidemark.model import BrokerId, IsrEntry, Offset, TopicPartition, VersionedState
 
 from tests.simulation.records import Values, agree
 
@@ -378,26 +377,26 @@ class EpochsMonotonic(Invariant):
         looked_at = (len(stored.batches), stored.cuts, log.epochs.entries, log.log_start_offset)
         if self._looked_at.get(key) == looked_at:
             return
-        written = LeaderEpochs()
-        last = -1
+        begun: dict[int, int] = {}
+        let_go = last = -1
         for batch in stored.batches:
-            epoch = batch.envelope.leader_epoch
+            epoch, base = batch.envelope.leader_epoch, batch.envelope.base_offset
             if epoch < last:
-                if not (world.recipe.unclean and batch.envelope.base_offset <= log.log_start_offset):
+                if not (world.recipe.unclean and base <= log.log_start_offset):
                     self.fails(f"{partition} at {process.broker_id}: epoch {epoch} after {last}")
-                written = LeaderEpochs()  # the log was cut where it starts; what lies below is of another lineage
-            written.assign(LeaderEpoch(epoch), Offset(batch.envelope.base_offset))
+                let_go = -1  # the log was cut where it starts; what lies below is of another lineage
+            if batch.envelope.next_offset <= log.log_start_offset:
+                let_go = epoch
+            else:
+                begun.setdefault(epoch, max(base, log.log_start_offset))
             last = epoch
-        cached = [entry for entry in log.epochs.entries if entry.start_offset < log.log_end_offset]
-        begins = log.epochs.entries[0].start_offset if log.epochs.entries else log.log_end_offset
-        if begins <= world.released_front:
-            # what lies below was let go, here or by its leader
-            written.truncate_from_start(max(begins, log.log_start_offset))
-        known = [entry for entry in written.entries if entry.start_offset < log.log_end_offset]
-        if cached and known and known[0] != cached[0] and cached[0].start_offset <= log.log_start_offset:
-            del cached[0]  # of the epoch that spans the start; what says so may lie below
-        if cached != known:
-            self.fails(f"{partition} at {process.broker_id}: {cached} for {known}")
+        cached = log.epochs.entries
+        within = [entry for entry in cached if log.log_start_offset < entry.start_offset < log.log_end_offset]
+        wrong = [epoch for epoch, first in begun.items() if log.epochs.epoch_at(Offset(first)) != epoch]
+        if wrong or any(begun.get(epoch) != first for epoch, first in within):
+            self.fails(f"{partition} at {process.broker_id}: {cached} for {begun}")
+        if log.let_go_epoch < let_go and not world.recipe.unclean:
+            self.fails(f"{partition} at {process.broker_id}: {cached}, but epoch {let_go} was let go")
         self._looked_at[key] = looked_at
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.model import BrokerId, TopicPartition
 
-from tests.simulation.invariants import CommittedRead, Invariant, Read, lineage_of
+from tests.simulation.invariants import CommittedRead, Invariant, Read, is_told_of_another, lineage_of
 from tests.simulation.records import Values, is_tombstone, key_of
 
 if TYPE_CHECKING:
@@ -82,16 +82,26 @@ class LatestKept(Invariant):
 
 
 class StartReleased(Invariant):
-    """A log starts where somebody has let go of what lies below, and nowhere past what is committed."""
+    """A log starts where somebody has let go of what lies below, and nowhere past what is committed. What was let go in
+    an earlier lineage counts only as far as the present one goes back to it: what was written since is there."""
 
     name = "START-RELEASED"
 
     def __init__(self, committed: CommittedRead) -> None:
         self._committed = committed
+        self._begins: dict[tuple[TopicPartition, int], int] = {}
+
+    def _allowed(self, world: World, partition: TopicPartition, lineage: int) -> int:
+        before = [front for (of, one), front in world.released_fronts.items() if of == partition and one < lineage]
+        shared = min(max(before, default=0), self._begins.get((partition, lineage), 0))
+        return max(world.released_fronts.get((partition, lineage), 0), shared)
 
     def check(self, world: World, partition: TopicPartition) -> None:
         for process in world.brokers.values():
             log = process.replica_log(partition)
+            leader = process.leading(partition)
+            if leader is not None:
+                self._begins.setdefault((partition, leader.state.lineage), leader.epoch_start_offset)
             if log is None or not log.log_start_offset:
                 continue
             start = log.log_start_offset
@@ -100,7 +110,12 @@ class StartReleased(Invariant):
                     f"{partition}: broker {process.broker_id} starts at {start}, released was {world.released_front}"
                 )
             lineage = lineage_of(process, partition)
-            if lineage is not None:
+            if lineage is not None and not log.cutting:
+                allowed = self._allowed(world, partition, lineage)
+                if start > allowed and not is_told_of_another(process, partition, lineage):
+                    self.fails(
+                        f"{partition}: broker {process.broker_id} starts at {start}, lineage {lineage} at {allowed}"
+                    )
                 committed = len(self._committed.of(partition, lineage))
                 if not (start <= committed or lineage > 0):
                     self.fails(f"{partition}: starts at {start}, {committed} are committed")

@@ -83,6 +83,8 @@ class World:
         self.invariants = all_invariants()
         self.clients = Clients(self)
         self.released_front = 0
+        self.released_fronts: dict[tuple[TopicPartition, int], int] = {}
+        """The same by lineage."""
         """Nothing below it is needed any more: the highest that was ever said."""
         self.steps = 0
         self.near_reads = 0

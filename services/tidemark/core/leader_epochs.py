@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from tidemark.model import NO_EPOCH, EpochEntry, LeaderEpoch, Offset
 
 
 class LeaderEpochs:
-    """(epoch, start offset) pairs, both strictly increasing except that the last epoch may be empty.
+    """(epoch, start offset) pairs, both strictly increasing; only the last epoch may be empty, and the first one.
+
+    A first entry that starts above 0 is that of the last record let go: what lies below it is of that epoch, and no
+    offset is. It stays whatever is cut, so that a log of which nothing is left can still say what it held.
 
     Invariant: epochs strictly increase, start offsets never decrease.
     """
@@ -41,8 +44,7 @@ class LeaderEpochs:
         """
         if leader_epoch <= self.latest:
             return False
-        while self._entries and self._entries[-1].start_offset >= start_offset:
-            self._entries.pop()
+        self.truncate_from_end(start_offset)
         self._entries.append(EpochEntry(leader_epoch, start_offset))
         return True
 
@@ -61,25 +63,32 @@ class LeaderEpochs:
 
     def epoch_at(self, offset: Offset) -> LeaderEpoch:
         """Epoch of the record at `offset`, -1 below the first entry."""
-        index = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
+        index = bisect_right(self._entries, offset, key=_start_of)
         return self._entries[index - 1].leader_epoch if index else NO_EPOCH
 
     def truncate_from_end(self, end_offset: Offset) -> bool:
-        """Drop entries that start at or above `end_offset`; True when any was dropped."""
-        before = len(self._entries)
-        while self._entries and self._entries[-1].start_offset >= end_offset:
-            self._entries.pop()
-        return len(self._entries) != before
+        """Drop entries that start at or above `end_offset`, but not that of what was let go; True when any changed."""
+        before = self._entries
+        self._entries = before[: bisect_left(before, end_offset, key=_start_of)]
+        if not self._entries and before and before[0].start_offset and end_offset:
+            # a cut that falls into the batch that spans the log start begins where that batch does
+            self.begin_at(min(before[0].start_offset, end_offset), before[0].leader_epoch)
+        return self._entries != before
 
     def truncate_from_start(self, start_offset: Offset) -> bool:
-        """Forget what lies wholly below `start_offset`; the epoch that spans it is kept from there on."""
-        index = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
-        if index == 0 or (index == 1 and self._entries[0].start_offset == start_offset):
+        """Forget what lies wholly below `start_offset`; the epoch of the last record there is kept, from there on."""
+        index = bisect_left(self._entries, start_offset, key=_start_of)
+        if index == 0:
             return False
-        spanning = self._entries[index - 1]
-        self._entries[:index] = [EpochEntry(spanning.leader_epoch, start_offset)]
+        self._entries[:index] = [EpochEntry(self._entries[index - 1].leader_epoch, start_offset)]
         return True
 
-    def clear(self) -> None:
-        """Forget everything."""
+    def begin_at(self, start_offset: Offset, epoch_below: LeaderEpoch) -> None:
+        """Forget everything; what lies below `start_offset` was of that epoch, NO_EPOCH where nobody knows."""
         self._entries.clear()
+        if start_offset and epoch_below != NO_EPOCH:
+            self._entries.append(EpochEntry(epoch_below, start_offset))
+
+
+def _start_of(entry: EpochEntry) -> Offset:
+    return entry.start_offset

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidemark.model import (
+    NO_EPOCH,
     BrokerEpoch,
     BrokerId,
     BrokerRegistration,
@@ -115,13 +116,14 @@ class Chunk(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Leader: this partition cannot be sent."""
+    """Leader: this partition cannot be sent. `log_start_epoch`: of the last record that it let go, as far as known."""
 
     partition: TopicPartition
     code: ErrorCode
     message: str
     current_leader_epoch: LeaderEpoch
     log_start_offset: Offset
+    log_start_epoch: LeaderEpoch = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)

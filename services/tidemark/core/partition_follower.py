@@ -219,13 +219,17 @@ class PartitionFollower:
     # -- reconciliation ----------------------------------------------------------------------------------------
 
     def on_epoch_end(self, answer: EpochEnd) -> None:
-        """One round of rule E2: cut to the nearer end, ask again while the epochs differ."""
+        """One round of rule E2: cut to the nearer end, ask again while the epochs differ. A log that lies wholly above
+        where it leaves the leader's has nothing to keep: it starts where the leader's does (rule E3)."""
         if self.phase is not Phase.ASKING or answer.current_leader_epoch != self.leader_epoch:
             return
         log = self.log
         own = log.epochs.end_of(answer.leader_epoch, log.log_end_offset)
         end = min(answer.end_offset, own.start_offset)
         self.ask_again = own.leader_epoch != answer.leader_epoch
+        left_below = answer.leader_epoch < log.let_go_epoch
+        if end < log.log_start_offset or (left_below and not self.spares_high_watermark):
+            end = Offset(0)
         self._cut(Offset(end), answer.leader_epoch)
 
     def _cut(self, end: Offset, answered_epoch: LeaderEpoch) -> None:
@@ -252,7 +256,7 @@ class PartitionFollower:
         self.phase = Phase.CUTTING
         if end < log.log_start_offset:
             self.ask_again = False
-            log.reset(end)
+            log.reset(end)  # a leader that starts above refuses what is fetched from there, and says where it starts
         else:
             log.truncate(end)
 
@@ -402,7 +406,7 @@ class PartitionFollower:
             )
             self.phase = Phase.CUTTING
             self.ask_again = False
-            log.reset(refusal.log_start_offset)
+            log.reset(refusal.log_start_offset, refusal.log_start_epoch)
             return
         if same_epoch and refusal.code is ErrorCode.LOG_DIVERGED:
             self._reconciled = False

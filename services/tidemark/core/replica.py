@@ -242,7 +242,7 @@ class Replica:
             sentence = f"{self.partition} is not ready in leader epoch {question.leader_epoch} yet; try again"
             raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, sentence)
         return ReplicaDescription(
-            log.last_record_epoch,
+            log.furthest_epoch,
             log.log_end_offset,
             log.known_high_watermark,
             log.damaged is not None,

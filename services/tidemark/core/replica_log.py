@@ -118,6 +118,16 @@ class ReplicaLog:
         return self.epochs.epoch_at(Offset(self.log_end_offset - 1))
 
     @property
+    def let_go_epoch(self) -> LeaderEpoch:
+        """Leader epoch of the last record that was let go, as far as known; -1 where none was."""
+        return self.epochs.earliest if self.log_start_offset else NO_EPOCH
+
+    @property
+    def furthest_epoch(self) -> LeaderEpoch:
+        """Leader epoch of the last record that this log held, also where it was let go; -1 where it never held one."""
+        return self.last_record_epoch if self.log_end_offset > self.log_start_offset else self.let_go_epoch
+
+    @property
     def known_high_watermark(self) -> Offset:
         """The highest one this log ever knew in its lineage, even where it lost records below it."""
         return max(self.high_watermark, self.recovered_high_watermark)
@@ -218,11 +228,11 @@ class ReplicaLog:
         self.cutting = True
         self._ctx.emit(TruncateLog(self.partition, self.identity, end_offset))
 
-    def reset(self, start_offset: Offset) -> None:
-        """Drop everything and start at another offset (rule E3)."""
+    def reset(self, start_offset: Offset, epoch_below: LeaderEpoch = NO_EPOCH) -> None:
+        """Drop everything and start at another offset; what lies below was of that epoch (rule E3)."""
         assert self.quiet, "a log is cut only while nothing is under way"
         self.cutting = True
-        self.epochs.clear()
+        self.epochs.begin_at(start_offset, epoch_below)
         self.high_watermark = start_offset
         self._ctx.emit(ResetLog(self.partition, self.identity, start_offset))
 

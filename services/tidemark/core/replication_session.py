@@ -34,6 +34,7 @@ from tidemark.core.replica_log import ReplicaLog
 from tidemark.core.throttle import Throttle
 from tidemark.core.touch import Touch
 from tidemark.model import (
+    NO_EPOCH,
     BrokerEpoch,
     BrokerId,
     BrokerRegistration,
@@ -264,6 +265,7 @@ class FollowerSession:
                 message,
                 leader.leader_epoch if leader is not None else LeaderEpoch(-1),
                 leader.log.log_start_offset if leader is not None else Offset(0),
+                leader.log.let_go_epoch if leader is not None else NO_EPOCH,
             )
         )
         self._ctx.talking_sessions[self] = None

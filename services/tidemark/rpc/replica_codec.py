@@ -23,7 +23,7 @@ from tidemark.core.messages import (
     Report,
     StopFetch,
 )
-from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import NO_EPOCH, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
 from tidemark.rpc import errors, wire
 from tidemark.rpc.channel import SPLIT_BYTES
@@ -152,6 +152,7 @@ class FollowerEnd:
             error.message,
             LeaderEpoch(refusal.current_leader_epoch),
             Offset(refusal.log_start_offset),
+            LeaderEpoch(refusal.log_start_epoch) if refusal.HasField("log_start_epoch") else NO_EPOCH,
         )
 
     def _name(self, partition: TopicPartition, identity: ReplicaIdentity) -> pb.ReplicaHandle:
@@ -255,6 +256,7 @@ class LeaderEnd:
                     error=record_pb2.Error(code=str(refusal.code), message=refusal.message),
                     current_leader_epoch=refusal.current_leader_epoch,
                     log_start_offset=refusal.log_start_offset,
+                    log_start_epoch=refusal.log_start_epoch,
                 )
                 for refusal in message.refusals
             ],

@@ -173,8 +173,8 @@ def disagreement(copy: LogState, log: LogState) -> str | None:
     told.truncate_from_start(log.log_start_offset)
     for entry in told.entries:
         at = Offset(max(entry.start_offset, log.log_start_offset))
-        if at < log.log_end_offset and epochs.epoch_at(at) != entry.leader_epoch:
-            return f"it has leader epoch {entry.leader_epoch} at {at}"
+        if at < log.log_end_offset and epochs.epoch_at(at) != told.epoch_at(at):
+            return f"it has leader epoch {told.epoch_at(at)} at {at}"
     known = log.producers.entries
     for producer_id, found in copy.producers.entries.items():
         if producer_id in known and known[producer_id].batches[-1:] != found.batches[-1:]:

@@ -396,6 +396,8 @@ def _fold(directory: Path, recovered: Recovered, recovery_point: int, interval_b
     if epochs is None:
         epochs, epochs_from = LeaderEpochs(), 0
     known = epochs.entries
+    if known and known[0].start_offset > recovered.log_start:
+        epochs = _with_front(recovered.segments, known, interval_bytes)
     epochs.truncate_from_end(Offset(end + 1))
     offsets = segment_offsets(directory, SNAPSHOT_SUFFIX)
     for offset in offsets:
@@ -418,6 +420,18 @@ def _fold(directory: Path, recovered: Recovered, recovery_point: int, interval_b
     if epochs.entries != known:
         write_epochs(directory, epochs.entries)
     recovered.epochs = epochs
+
+
+def _with_front(segments: Sequence[Segment], known: Sequence[EpochEntry], interval_bytes: int) -> LeaderEpochs:
+    """The file forgets at once what is let go, and the log's start comes a checkpoint later: batches say the rest."""
+    epochs = LeaderEpochs()
+    for envelope in envelopes_from(segments, 0, interval_bytes):
+        if envelope.base_offset >= known[0].start_offset:
+            break
+        epochs.assign(LeaderEpoch(envelope.leader_epoch), Offset(envelope.base_offset))
+    for entry in known:
+        epochs.assign(entry.leader_epoch, entry.start_offset)
+    return epochs
 
 
 def envelopes_from(segments: Sequence[Segment], offset: int, interval_bytes: int) -> Iterator[Envelope]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from tidemark.core.leader_epochs import LeaderEpochs
 
@@ -46,11 +48,18 @@ def test_a_leader_without_epochs_answers_with_its_log_end() -> None:
 
 @pytest.mark.parametrize(
     ("end", "left"),
-    [(90, [(1, 20), (2, 80)]), (80, [(1, 20)]), (20, []), (121, [(1, 20), (2, 80), (3, 120)])],
+    [
+        (90, [(1, 20), (2, 80)]),
+        (80, [(1, 20)]),
+        (20, [(1, 20)]),
+        (19, [(1, 19)]),
+        (0, []),
+        (121, [(1, 20), (2, 80), (3, 120)]),
+    ],
 )
 def test_a_cut_at_the_end_forgets_the_epochs_that_begin_there_or_above(end: int, left: list[tuple[int, int]]) -> None:
     epochs = LeaderEpochs(entries((1, 20), (2, 80), (3, 120)))
-    assert epochs.truncate_from_end(end) == (len(left) < 3)
+    assert epochs.truncate_from_end(end) == (end < 121)
     assert list(epochs.entries) == left
 
 
@@ -60,11 +69,44 @@ def test_a_cut_at_the_end_forgets_the_epochs_that_begin_there_or_above(end: int,
         (10, [(1, 20), (2, 80), (3, 120)]),
         (20, [(1, 20), (2, 80), (3, 120)]),
         (50, [(1, 50), (2, 80), (3, 120)]),
-        (80, [(2, 80), (3, 120)]),
+        (80, [(1, 80), (2, 80), (3, 120)]),
+        (81, [(2, 81), (3, 120)]),
         (200, [(3, 200)]),
     ],
 )
-def test_a_new_log_start_keeps_the_epoch_that_spans_it(start: int, left: list[tuple[int, int]]) -> None:
+def test_a_new_log_start_keeps_the_epoch_of_the_last_record_below_it(start: int, left: list[tuple[int, int]]) -> None:
     epochs = LeaderEpochs(entries((1, 20), (2, 80), (3, 120)))
     assert epochs.truncate_from_start(start) == (start > 20)
     assert list(epochs.entries) == left
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_whatever_is_written_cut_and_let_go_it_says_what_the_records_say(seed: int) -> None:
+    """Against a list of the epoch of every record: those below the start are gone, and the last of them is known."""
+    dice = random.Random(seed)
+    epochs, records, start = LeaderEpochs(), [0], 0
+    epochs.assign(0, 0)
+    for _ in range(60):
+        step = dice.random()
+        if step < 0.4:
+            epoch = max(records[-1], epochs.latest) + dice.randint(0, 1)
+            epochs.assign(epoch, len(records))
+            records += [epoch] * dice.randint(1, 5)
+        elif step < 0.5:
+            epochs.assign(epochs.latest + 1, len(records))  # led without a record
+        elif step < 0.75 and len(records) > start > 0:
+            end = dice.randint(start, len(records))
+            epochs.truncate_from_end(end)
+            del records[end:]
+        else:
+            start = dice.randint(start, len(records))
+            epochs.truncate_from_start(start)
+        assert LeaderEpochs(epochs.entries).entries == epochs.entries
+        assert [epochs.epoch_at(offset) for offset in range(start, len(records))] == records[start:]
+        if start:
+            assert epochs.earliest == records[start - 1]
+        for asked in range(epochs.earliest, epochs.latest + 1):
+            end = epochs.end_of(asked, len(records))
+            held = [n for n, epoch in enumerate(records) if epoch <= asked]
+            assert end.start_offset == held[-1] + 1
+            assert end.leader_epoch == records[held[-1]] or (asked == epochs.latest and end.leader_epoch == asked)

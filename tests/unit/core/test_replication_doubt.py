@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
-from tidemark.core.messages import Chunk, EpochQuery, FetchPosition, Refusal, ReplicaQuestion
+from tidemark.core.messages import Chunk, EpochEnd, EpochQuery, FetchPosition, Refusal, ReplicaQuestion
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import ErrorCode, TidemarkError
 
@@ -66,24 +66,63 @@ def test_once_in_line_with_its_leader_a_cut_below_the_high_watermark_is_our_mist
         stage.answered(4, 5)
 
 
-def test_a_log_of_which_the_leader_has_nothing_is_dropped_and_begins_where_they_part() -> None:
+@pytest.mark.parametrize(
+    ("entries", "answer"),
+    [([(4, 6)], (4, 2)), ([(4, 6)], (3, 2)), ([(4, 6)], (3, 6)), ([(4, 6)], (3, 9)), ([(2, 6), (4, 6)], (2, 5))],
+)
+def test_a_log_that_leaves_the_leaders_below_its_start_is_dropped_whole(
+    entries: list[tuple[int, int]], answer: tuple[int, int]
+) -> None:
+    """The leader has records below that start which this log never held, so it begins where the leader's does."""
     stage = Stage()
     stage.command(node(2, 5, (1, 2)))
-    stage.opened(10, (4, 6), start=6)
+    stage.opened(10, *entries, start=6)
     stage.feed(ev.LeaderConnected(2))
-    stage.answered(3, 2)
-    assert stage.one(fx.ResetLog).start_offset == 2
-    stage.truncated(2, start=2)
-    assert stage.said().positions == (FetchPosition(P, ID, 5, 2, -1, 0, log_start_offset=2),)
+    stage.answered(*answer)
+    assert stage.one(fx.ResetLog).start_offset == 0
+    stage.truncated(0)
+    assert stage.said().positions == (FetchPosition(P, ID, 5, 0, -1, 0),)
+    stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 1, 0)])
+    assert stage.one(fx.ResetLog).start_offset == 1
+    stage.truncated(1, start=1)
+    assert stage.one(fx.SaveEpochs).entries == ((0, 1),)
 
 
-def test_where_its_log_begins_it_may_be_cut_to_nothing() -> None:
+def test_where_its_log_begins_it_may_be_cut_to_nothing_and_can_say_what_it_held() -> None:
     stage = Stage()
     stage.command(node(2, 5, (1, 2)))
-    stage.opened(10, (4, 6), start=6)
+    stage.opened(10, (2, 6), (4, 6), start=6)
     stage.feed(ev.LeaderConnected(2))
     stage.answered(3, 6)
     assert stage.one(fx.TruncateLog).end_offset == 6
+    stage.truncated(6, start=6)
+    assert stage.one(fx.SaveEpochs).entries == ((2, 6),)
+    assert stage.said().queries == (EpochQuery(P, ID, 5, 2),)
+    stage.answered(2, 6)
+    assert stage.said().positions == (FetchPosition(P, ID, 5, 6, -1, 0, log_start_offset=6),)
+
+
+def test_a_replica_that_began_empty_above_what_another_lineage_has_does_not_pass_for_one_that_has_it_all() -> None:
+    """It was brought to the front of a topic of which nothing is left; a stale replica is elected uncleanly then. It
+    would else wait where it is until that leader has come so far, and be in sync without what it acknowledged below."""
+    stage = fetching(high_watermark=10)
+    stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 100, 4)])
+    stage.truncated(100, start=100)
+    stage.chunk(100, high_watermark=100)
+    stage.command(node(3, 7, (3,), lineage=1))
+    stage.feed(ev.LeaderConnected(3))
+    assert stage.said().queries == (EpochQuery(P, ID, 7, 4),)
+    stage.from_leader(leader=3, ends=[EpochEnd(P, 7, 4, 10)])
+    assert stage.one(fx.ResetLog).start_offset == 0
+
+
+def test_the_first_epoch_of_a_log_whose_records_have_all_gone_outlives_an_append_that_found_no_space() -> None:
+    stage = fetching(high_watermark=10)
+    stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 100, 4)])
+    stage.truncated(100, start=100)
+    stage.chunk(100, batch(5, offset=100, epoch=5))
+    stage.feed(ev.LogFull(P, ID, 100, ProducerStates(), TidemarkError(ErrorCode.DISK_FULL, "full")))
+    assert stage.one(fx.SaveEpochs).entries == ((4, 100),)
 
 
 def test_a_stream_that_breaks_during_a_cut_is_asked_again_only_when_it_is_there_and_the_cut_is_done() -> None:

@@ -346,6 +346,19 @@ def test_a_log_cut_for_a_new_lineage_knows_no_more_than_it_holds() -> None:
     assert stage.core.describe(question(8)) == held(3, 4, 4)
 
 
+def test_a_log_of_which_all_was_let_go_still_says_how_far_it_was() -> None:
+    stage = Stage().leads((1,), end=10, epochs=[(3, 0)], high_watermark=10)
+    stage.feed(bev.FrontReleased(P, ID, 5, 10))
+    stage.command(node(-1, 6, ()))
+    assert stage.core.describe(question(6)) == held(3, 10, 10)._replace(log_start_offset=10)
+
+
+def test_a_log_that_was_never_written_to_has_no_epoch() -> None:
+    stage = Stage().leads()
+    stage.command(node(-1, 6, ()))
+    assert stage.core.describe(question(6)) == held(-1, 0, 0)
+
+
 def test_a_log_that_cannot_be_read_says_so() -> None:
     stage = Stage()
     stage.command(node(-1, 6, ()))
