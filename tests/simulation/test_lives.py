@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from tidemark.core.partition_follower import PartitionFollower
 
 from tests.simulation.invariants_of_fronts import LatestKept
 from tests.simulation.lives import live
@@ -96,3 +99,37 @@ def test_a_replica_on_its_way_to_another_lineage_falls_with_its_log_and_no_furth
     life = live(Plan(2901, RECIPES["files-unclean"], items))
     assert life.failure is None, life.failure
     assert any("broker 0: truncated" in line and "below_high_watermark 1" in line for _, line in life.world.story)
+
+
+def _emptied(seed: int) -> Plan:
+    """Broker 2 is away while the others write, and delete all of it; they die, and it is elected uncleanly."""
+    appends = (*range(430, 480, 25), *range(700, 1000, 50), *range(2600, 3800, 60))
+    misfortunes = (
+        Item(520, "crash", (2, 1500)),
+        Item(1600, "delete_records", (100,)),
+        Item(2000, "crash", (0, 1300)),
+        Item(2002, "crash", (1, 1500)),
+    )
+    items = [Item(at_ms, "append", (5,)) for at_ms in appends]
+    recipe = replace(RECIPES["retained-unclean"], retention_bytes=-1)
+    return Plan(seed, recipe, tuple(sorted((*items, *misfortunes), key=lambda item: item.at_ms)))
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_a_replica_without_records_begins_anew_where_a_stale_one_leads_in_a_new_lineage(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be in sync, once that leader has come so far, without what was acknowledged below its start."""
+    life = live(_emptied(seed))
+    assert life.failure is None, life.failure
+    assert any("unclean_election (leader 2" in line for _, line in life.world.story)
+    begin = PartitionFollower._begin
+
+    def asks_nothing(self: PartitionFollower) -> None:
+        self._reconciled |= self.log.quiet and self.log.log_end_offset == self.log.log_start_offset
+        begin(self)
+
+    monkeypatch.setattr(PartitionFollower, "_begin", asks_nothing)
+    failure = live(_emptied(seed)).failure
+    assert failure is not None
+    assert failure.name == "START-RELEASED"
