@@ -14,7 +14,7 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.model import BrokerEpoch, LeaderEpoch, Offset
 from tidemark.ports import RetentionLimits
 from tidemark.record.envelope import Batch, Codec, split_batches
-from tidemark.storage import log as log_module
+from tidemark.storage import checkpointed
 from tidemark.storage.cleaner import CleanerSettings, clean_log
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.manager import LogManager, open_logs
@@ -373,6 +373,6 @@ def in_files(log: PartitionLog) -> tuple[Batch, ...]:
 def small_intervals() -> Iterator[None]:
     """So that a short life meets what a long one does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_module, "snapshot_due", lambda batches, states: batches >= 4)
-        patch.setattr(log_module, "_INDEX_BEHIND_ENTRIES", 2)
+        patch.setattr(checkpointed, "snapshot_due", lambda batches, states: batches >= 4)
+        patch.setattr(checkpointed, "_INDEX_BEHIND_ENTRIES", 2)
         yield

@@ -12,7 +12,7 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.model import BrokerEpoch, Offset
 from tidemark.record.checks import check_batches
 from tidemark.record.envelope import Batch
-from tidemark.storage import log as log_module
+from tidemark.storage import checkpointed
 from tidemark.storage import snapshot as snapshot_module
 from tidemark.storage.epoch_file import EPOCH_FILE
 from tidemark.storage.index import INDEX_SUFFIX, TIME_INDEX_SUFFIX
@@ -174,7 +174,7 @@ def test_after_any_stop_or_kill_the_log_holds_a_prefix_with_all_that_was_durable
 ) -> None:
     rng = random.Random(seed)
     monkeypatch.setattr(snapshot_module, "_BATCHES", rng.choice((1, 8)))
-    monkeypatch.setattr(log_module, "_INDEX_BEHIND_ENTRIES", rng.choice((1, 5)))
+    monkeypatch.setattr(checkpointed, "_INDEX_BEHIND_ENTRIES", rng.choice((1, 5)))
     world = World(path, rng)
     world.append()
     for _ in range(STEPS):

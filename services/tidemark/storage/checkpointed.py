@@ -1,0 +1,112 @@
+"""What a log lets the checkpoints of its directory see and do (rules R5, T5): what they vouch for, what goes then."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidemark.core.producer_state import ProducerStates
+from tidemark.storage.checkpoint import Captured
+from tidemark.storage.damage import CUT_FILE, forget_damage
+from tidemark.storage.epoch_file import write_epochs
+from tidemark.storage.movable import MovableLog
+from tidemark.storage.recovery import segment_offsets
+from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, snapshot_due, snapshot_path, write_snapshot
+
+_INDEX_BEHIND_ENTRIES: Final = 64
+
+
+class CheckpointedLog(MovableLog):
+    """A log that a checkpoint vouches for, beside its appends."""
+
+    @property
+    def broken(self) -> str | None:
+        """Why every call is refused (a write failed, or the log is closed), None while it is not."""
+        return self._broken
+
+    @property
+    def cut_pending(self) -> bool:
+        """The checkpoints on disk are older than the last cut, or files of the front wait for one."""
+        return self._cut_pending or bool(self._trimmed)
+
+    def capture(self) -> Captured | None:
+        """Before a syncfs: write what is behind, and say what that syncfs will vouch for; None if unusable.
+
+        Raises:
+            OSError: the disk does not answer.
+        """
+        with self._files_lock:
+            if self._broken:
+                return None
+            active = self._segments[-1]
+            with self._lock:
+                captured = Captured(self._end, self._start, self._cuts)
+                index = active.index
+                behind = index is not None and len(index) - index.written >= _INDEX_BEHIND_ENTRIES
+                epochs = self._epochs.entries if self._epochs_behind else None
+                self._epochs_behind = False
+                due = snapshot_due(self._unsnapshotted_batches, self._producers)
+                snapshot = self._producers.copy() if due else None
+            idle, self._captured_end = captured.log_end == self._captured_end, captured.log_end
+            if behind or (idle and index is not None and len(index) > _INDEX_BEHIND_ENTRIES):
+                with self._lock:
+                    active.persist()
+                    if idle:
+                        active.forget_index()
+            if epochs is not None:
+                try:
+                    write_epochs(self._path, epochs)
+                except OSError:
+                    self._epochs_behind = True
+                    raise
+            if snapshot is not None:
+                self._snapshot(captured.log_end, snapshot)
+            return captured
+
+    def checkpointed(self, captured: Captured) -> None:
+        """After the checkpoints were renamed: they vouch for what was captured.
+
+        Raises:
+            OSError: the disk does not answer.
+        """
+        self._note_flushed(captured.log_end, captured.cuts)
+        with self._files_lock:
+            if captured.cuts != self._cuts:
+                return
+            if self._cut_pending:
+                (self._path / CUT_FILE).unlink(missing_ok=True)
+                self._cut_pending = False
+            if self._damaged_until is not None and captured.log_end >= self._damaged_until:
+                forget_damage(self._path)
+                self._damaged_until = None
+            if self._trimmed:
+                self._rename_trimmed(captured.log_start)
+
+    def _snapshot(self, end: int, states: ProducerStates) -> None:
+        """Write a snapshot and drop what it replaces; those at the starts of segments stay, for truncations."""
+        write_snapshot(self._path, end, states)
+        self._snapshot_at, self._unsnapshotted_batches = end, 0
+        kept = {segment.base_offset for segment in self._segments} | {end}
+        for offset in segment_offsets(self._path, SNAPSHOT_SUFFIX):
+            if offset not in kept:
+                snapshot_path(self._path, offset).unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """Before the last syncfs of a clean stop: index, end mark, snapshot and epochs, so that no start scans.
+
+        Raises:
+            OSError: the disk does not answer.
+        """
+        with self._files_lock:
+            if self._broken or self._unmade is not None:
+                return
+            self._segments[-1].seal()
+            if self._end > 0 and self._snapshot_at != self._end:
+                self._snapshot(self._end, self._producers)
+            if self._epochs_behind:
+                write_epochs(self._path, self._epochs.entries)
+                self._epochs_behind = False
+
+    def _note_flushed(self, end: int, cuts: int) -> None:
+        with self._lock:
+            if cuts == self._cuts:
+                self._flushed = max(self._flushed, end)
