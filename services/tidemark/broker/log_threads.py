@@ -154,8 +154,17 @@ class LogThreads:
         """Be told, on the event loop, of each log that has been opened."""
         self._opened_listener = listener
 
-    def _submit_later(self, effect: LogEffect) -> None:
-        self._loop.call_later(_SPACE_S, self.submit, effect)
+    def _submit_later(self, replica: OpenReplica, effect: LogEffect) -> None:
+        self._loop.call_later(_SPACE_S, self._submit_again, replica, effect)
+
+    def _submit_again(self, replica: OpenReplica, effect: LogEffect) -> None:
+        """To the log that it was meant for, wherever that lies now; one that was closed has no need of it."""
+        current = self._replicas.get(replica.partition)
+        if current is not None and current.opening is replica.opening:
+            if replica.partition in self._paused:  # what is held may close it
+                self._submit_later(replica, effect)
+            else:
+                self.submit(effect)
 
     def roll_by_time(self, partition: TopicPartition, now_ms: int) -> None:
         """Have the active segment of an open log rolled if it is old enough."""
@@ -218,7 +227,7 @@ class LogThreads:
         current = replica
         if moved is not None:
             current = self._replicas[partition] = OpenReplica(partition, identity, *moved)
-            current.full = replica.full
+            current.full, current.opening = replica.full, replica.opening
             if replica.was_full:
                 self._note_space(replica.directory, True)
             if replica.failed:
@@ -395,7 +404,7 @@ class LogThreads:
             done.append(LogFull(replica.partition, replica.identity, end, replica.log.truncate(end), error))
             return True
         if isinstance(effect, TruncateLog | ResetLog):  # the core waits for its end, and asks for nothing else
-            self._on_loop(self._submit_later, effect)
+            self._on_loop(self._submit_later, replica, effect)
             return True
         return False
 

@@ -19,6 +19,7 @@ class OpenReplica:
         failed: an effect on it or a flush failed; what comes after that is dropped, as the core was told.
         full: there was no space for an append; what comes is dropped until the core knows. Of the append thread.
         was_full: no append has succeeded since. Of the append thread.
+        opening: the same as long as the log is open, in whichever directory.
         cuts: truncations and resets that were answered; written by the event loop only.
     """
 
@@ -32,6 +33,7 @@ class OpenReplica:
         "full",
         "identity",
         "log",
+        "opening",
         "partition",
         "was_full",
     )
@@ -55,6 +57,7 @@ class OpenReplica:
         self.failed = False
         self.full = False
         self.was_full = False
+        self.opening = object()
         self.cuts = 0
         self._first_failure = threading.Lock()
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 import pytest
 from tidemark.broker import log_threads
+from tidemark.broker.open_replica import OpenReplica
 from tidemark.core.effects import AppendToLog, CloseLog, OpenLog, ResumeLog, TruncateLog
-from tidemark.core.events import LogAppended, LogFull, LogOpened, LogTruncated
+from tidemark.core.events import LogAppended, LogFull, LogMoved, LogOpened, LogTruncated
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.record.envelope import Batch
@@ -109,3 +111,73 @@ async def test_a_replica_that_waits_for_space_can_be_closed(harness: Harness, di
     await harness.wait_for(2)
     assert isinstance(harness.events[1], LogOpened)
     assert harness.failures == []
+
+
+class Timers:
+    """What waits for its time, which comes when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._due: list[Callable[[], object]] = []
+        self._news = asyncio.Event()
+        monkeypatch.setattr(asyncio.get_running_loop(), "call_later", self._call_later)
+
+    def _call_later(self, delay_s: float, call: Callable[..., object], *arguments: object) -> None:
+        self._due.append(partial(call, *arguments))
+        self._news.set()
+
+    async def wait_for_one(self) -> None:
+        async with asyncio.timeout(5):
+            await self._news.wait()
+
+    def fire(self) -> None:
+        due, self._due = self._due, []
+        for call in due:
+            call()
+
+
+async def cut_that_waits(harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> tuple[Timers, OpenReplica]:
+    """A cut at 0 of a log of one batch; there is space from now on."""
+    timers = Timers(monkeypatch)
+    harness.threads.submit(append(0))
+    await harness.wait_for(1)
+    disk.full = True
+    harness.threads.submit(TruncateLog(PARTITION, IDENTITY, Offset(0)))
+    await timers.wait_for_one()
+    disk.full = False
+    replica = harness.threads.replica(PARTITION)
+    assert replica is not None
+    return timers, replica
+
+
+@pytest.mark.parametrize("paused", [False, True])
+async def test_a_cut_that_waits_for_space_is_not_made_in_a_later_opening_of_the_replica(
+    harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch, paused: bool
+) -> None:
+    timers, replica = await cut_that_waits(harness, disk, monkeypatch)
+    if paused:
+        assert await harness.threads.pause(replica)
+    harness.threads.submit(CloseLog(PARTITION, IDENTITY, "delete"))
+    harness.threads.submit(OpenLog(PARTITION, IDENTITY))
+    if paused:
+        timers.fire()
+        harness.threads.resume(replica, None)
+    await harness.wait_for(2)
+    harness.threads.submit(append(0))
+    timers.fire()
+    harness.threads.submit(append(RECORDS))
+    opened, *written = (await harness.wait_for(4))[1:]
+    assert isinstance(opened, LogOpened)
+    assert written == [LogAppended(PARTITION, IDENTITY, Offset(end)) for end in (RECORDS, 2 * RECORDS)]
+
+
+async def test_a_cut_that_waits_for_space_is_made_where_the_log_lies_by_then(
+    harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers, replica = await cut_that_waits(harness, disk, monkeypatch)
+    assert await harness.threads.pause(replica)
+    timers.fire()
+    harness.threads.resume(replica, (replica.log, 0))
+    timers.fire()
+    moved, cut = (await harness.wait_for(3))[1:]
+    assert isinstance(moved, LogMoved)
+    assert isinstance(cut, LogTruncated)
