@@ -84,6 +84,7 @@ class FutureLog:
                 return Copied(size_bytes, copied.caught_up)
 
     def _copy_some(self, max_bytes: int) -> Copied:
+        cuts = self.source.cuts
         self._follow_cuts()
         at, end = self.log.log_end_offset, self.source.log_end_offset
         if at >= end:
@@ -94,7 +95,9 @@ class FutureLog:
             if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:  # cut, or its front let go, since
                 return Copied(0, False)
             raise
-        if not data:  # cut since, or the log ends in a hole
+        if self.source.cuts != cuts:  # what was read may be of another history than what the copy holds
+            return Copied(0, False)
+        if not data:  # the log ends in a hole
             return Copied(0, True)
         self.log.append(check_batches(data), base_offset=at, leader_epoch=LeaderEpoch(-1), stamp=False)
         return Copied(len(data), self.log.log_end_offset >= self.source.log_end_offset)

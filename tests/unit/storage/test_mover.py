@@ -134,6 +134,31 @@ def test_a_copy_follows_appends_cuts_resets_and_a_front_that_goes_through_any_re
     logs.close()
 
 
+def test_a_copy_takes_nothing_that_was_read_after_a_cut_it_has_not_followed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log grows past the end of the copy again, with batches that begin elsewhere."""
+    logs, log = open_in(root)
+    lead(log, *(make_batch(["a", "b"]) for _ in range(50)))
+    future = begin(logs)
+    copy_all(future)
+    lead(log, *(make_batch(["a", "b"]) for _ in range(5)))
+    read = log.read
+
+    def cut_first(offset: Offset, *, end_offset: int, max_bytes: int) -> bytes | None:
+        monkeypatch.setattr(log, "read", read)
+        log.truncate(Offset(50))
+        lead(log, *(make_batch(["c"] * 7) for _ in range(12)), epoch=1)
+        return read(offset, end_offset=end_offset, max_bytes=max_bytes)
+
+    monkeypatch.setattr(log, "read", cut_first)
+    copy_all(future)
+    before = content(log)
+    moved = logs.mover.finish(future, log.log_end_offset)
+    assert content(moved) == before
+    logs.close()
+
+
 def test_a_copy_of_before_a_kill_keeps_nothing_that_the_log_replaced_meanwhile(root: Path) -> None:
     logs, log = open_in(root)
     lead(log, make_batch(["one", "two"]), epoch=1)
