@@ -71,11 +71,12 @@ class Note(NamedTuple):
     Attributes:
         version: number of the version that the log is in.
         promised_end: everything below is on disk (exclusive), as it was in version `promised_version` or later.
-        high_watermark: the last that a checkpoint that came to its end wrote; `last_high_watermark` of any.
-        log_start: likewise.
+        high_watermark: the last that a checkpoint that came to its end wrote.
+        last_high_watermark: the highest that may be found: of that checkpoint, or of one under way.
+        log_start: as `high_watermark`.
         lowest_cut: nothing at or past it was spared by the cuts of the life until then.
         cut_unsynced: the log was cut, and no sync was asked for since.
-        may_doubt: what follows may leave a replica that says it is damaged, though nothing is lost.
+        may_doubt: a power loss may leave a replica that says it is damaged, though nothing is lost.
     """
 
     doing: str
@@ -172,6 +173,8 @@ class Life:
             flushed = max((one.envelope.next_offset for one in seen.below(int(self._log.flushed_offset))), default=0)
             if flushed > self._note.promised_end or (flushed == self._note.promised_end and changes.get("durable")):
                 changes = {"promised_end": flushed, "promised_version": len(self.versions) - 1, **changes}
+        if "high_watermark" in changes:
+            changes["last_high_watermark"] = changes["high_watermark"]
         if changes.pop("durable", False):
             changes["cut_unsynced"] = False
         self._note = self._note._replace(doing=doing, version=len(self.versions) - 1, **changes)
@@ -181,6 +184,10 @@ class Life:
         """Before a step that takes something back."""
         self._note = self._note._replace(doing=doing, **changes)
         self._recorder.mark(self._note)
+
+    def _begin_vouching(self, doing: str) -> None:
+        """Before a step that writes the high watermark."""
+        self._begin(doing, last_high_watermark=max(self._note.last_high_watermark, self._high_watermark))
 
     # -- steps
 
@@ -215,7 +222,7 @@ class Life:
 
     def _checkpoint(self) -> None:
         self._advance()
-        self._begin("checkpointing", last_high_watermark=self._high_watermark)
+        self._begin_vouching("checkpointing")
         self._logs.checkpoint({PARTITION: Offset(self._high_watermark)})
         self._settle()
         start = int(self._log.log_start_offset)
@@ -279,8 +286,15 @@ class Life:
         self._done("cleaned")
 
     def _reset(self) -> None:
-        start = self._end + self._rng.randint(1, 5)
-        self._begin(f"resetting to {start}", promised_end=0, may_doubt=True, **self._cut_at(min(start, self._end)))
+        """Past the end, or after an unclean election to below the start."""
+        start = int(self._log.log_start_offset)
+        if start and self._rng.random() < 0.5:
+            start = self._rng.randrange(start)
+        else:
+            start = self._end + self._rng.randint(1, 5)
+        note, cut = self._note, self._cut_at(min(start, self._end))
+        lowered = {"high_watermark": min(note.high_watermark, start), "log_start": min(note.log_start, start)}
+        self._begin(f"resetting to {start}", promised_end=0, may_doubt=True, **lowered, **cut)
         self._log.reset(Offset(start))
         self._high_watermark = start
         self._sequences.clear()
@@ -294,7 +308,7 @@ class Life:
         self._done("reset and begun", may_doubt=False)
 
     def _stop_cleanly(self) -> None:
-        self._begin("stopping", last_high_watermark=self._high_watermark)
+        self._begin_vouching("stopping")
         self._logs.close_clean(BrokerEpoch(self._broker_epoch - 1), {PARTITION: Offset(self._high_watermark)})
         self._done(
             "stopped",
@@ -320,7 +334,7 @@ class Life:
             return
         while not future.copy(3000).caught_up:
             pass
-        self._begin("moving", last_high_watermark=self._high_watermark)
+        self._begin_vouching("moving")
         self._log = self._logs.mover.finish(future, Offset(self._high_watermark))
         start = int(self._log.log_start_offset)
         self._done("moved", durable=True, high_watermark=self._high_watermark, log_start=start)

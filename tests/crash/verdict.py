@@ -84,7 +84,9 @@ def _start(path: Path, moment: Moment, expected: Sequence[Batch] | None = None) 
 def _compare(log: PartitionLog, recovered: RecoveredLog, batches: tuple[Batch, ...], moment: Moment) -> None:
     before, after = moment.before, moment.after
     start, end = int(log.log_start_offset), int(log.log_end_offset)
-    if moment.killed or moment.crash is Crash.STRICT:
+    if moment.killed:
+        assert recovered.damaged is None, recovered.damaged
+    if moment.crash is Crash.STRICT:
         assert recovered.damaged is None or before.may_doubt or _doubts_cut(moment), recovered.damaged
     promised = min(before.promised_end, after.promised_end)
     assert end >= promised or before.may_doubt, f"the log ends at {end}, {promised} was promised"

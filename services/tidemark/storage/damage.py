@@ -32,10 +32,14 @@ _SEARCH_BYTES: Final = 8 << 20
 
 
 class CutPoint(NamedTuple):
-    """No checkpoint vouches for anything at or past `end_offset`; `log_start` is that of the log after the cut."""
+    """No checkpoint vouches for anything at or past `end_offset`; `log_start` is that of the log after the cut.
+
+    `resetting`: a reset is under way, and every segment that is there is to go.
+    """
 
     end_offset: int
     log_start: int
+    resetting: bool = False
 
 
 class KnownDamage(NamedTuple):
@@ -56,7 +60,9 @@ def read_cut_point(directory: Path) -> CutPoint | None:
         document = read_json(directory / CUT_FILE, end_offset=int, log_start=int)
     except BadFile:
         return CutPoint(UNKNOWN, UNKNOWN)
-    return None if document is None else CutPoint(document["end_offset"], document["log_start"])
+    if document is None:
+        return None
+    return CutPoint(document["end_offset"], document["log_start"], document.get("resetting") is True)
 
 
 def write_damage(directory: Path, damage: KnownDamage) -> None:

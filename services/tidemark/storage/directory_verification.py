@@ -316,6 +316,9 @@ class _ReplicaLook:
         points = self._points
         if cut is None:
             return points
+        if cut.resetting:
+            self._note(FindingKind.LEFTOVER, self._path / CUT_FILE, "a reset was cut short; the next start finishes it")
+            return _Points(None, None, None)
         self._note(FindingKind.LEFTOVER, self._path / CUT_FILE, "the log was cut, and no checkpoint knows of it yet")
         end = max(cut.end_offset, 0)
         return _Points(

@@ -345,9 +345,10 @@ class PartitionLog(CleanableLog, CheckpointedLog):
         self.make_directory()
         try:
             with self._files_lock:
-                self._mark_cut(CutPoint(min(start_offset, self._end), start_offset))
+                cut = CutPoint(min(start_offset, self._end), start_offset)
+                self._mark_cut(cut._replace(resetting=True))
                 with self._lock:
-                    self._count_cut(min(start_offset, self._end))
+                    self._count_cut(cut.end_offset)
                     dropped = (*self._trimmed, *self._segments)
                     for other in dropped:
                         self._pool.drop(other)
@@ -358,7 +359,8 @@ class PartitionLog(CleanableLog, CheckpointedLog):
                     self._producers = self._expiring(ProducerStates())
                     self._epochs = LeaderEpochs()
                     self._latest_epoch, self._epochs_behind, self._snapshot_at = -1, False, -1
-                    self._names_behind = True
+                self._mark_cut(cut)  # what comes from here on is to stay
+                self._names_behind = True  # a flush in the meantime was too early
         except OSError as error:
             self._suspect_disk(error)
             self._broken = f"reset {self._path.name}: {error}"
@@ -369,7 +371,7 @@ class PartitionLog(CleanableLog, CheckpointedLog):
         if self._cut_pending:
             earlier = read_cut_point(self._path)
             if earlier is not None:
-                cut = CutPoint(min(cut.end_offset, earlier.end_offset), cut.log_start)
+                cut = cut._replace(end_offset=min(cut.end_offset, earlier.end_offset))
         try:
             write_cut_point(self._path, cut)
         except OSError as error:

@@ -28,6 +28,7 @@ from tidemark.storage.damage import (
     read_damage,
     set_aside,
     valid_batches_in_file,
+    write_cut_point,
     write_damage,
 )
 from tidemark.storage.epoch_file import EPOCH_FILE, read_epochs, write_epochs
@@ -121,26 +122,27 @@ def recover(
         if name.endswith((TEMPORARY_SUFFIX, DELETED_SUFFIX)):
             (directory / name).unlink()
     recover_swaps(directory, names)
-    try:
-        recovered = _recover(directory, expected, reading, trusting=True)
-    except Damage:
-        # A header below the recovery point, met while folding: look at everything.
-        recovered = _recover(directory, expected, reading, trusting=False)
-    if cut is not None and cut.end_offset <= cut.log_start and recovered.log_end < cut.log_start:
-        recovered = _finished_reset(directory, recovered, cut)
+    if cut is not None and cut.resetting:
+        recovered = _finished_reset(directory, expected, cut)
+    else:
+        try:
+            recovered = _recover(directory, expected, reading, trusting=True)
+        except Damage:
+            # A header below the recovery point, met while folding: look at everything.
+            recovered = _recover(directory, expected, reading, trusting=False)
     recovered.cut_pending = cut is not None
     if CLEANER_FILE in names:
         lower_clean_point(directory, recovered.log_end)
     return recovered
 
 
-def _finished_reset(directory: Path, recovered: Recovered, cut: CutPoint) -> Recovered:
-    """After a kill in the middle of one, which had taken some of the segments: the rest goes too."""
+def _finished_reset(directory: Path, expected: Expected, cut: CutPoint) -> Recovered:
+    """After a kill in the middle of one, which may have taken some of the segments: all of them go."""
     start = cut.log_start
-    segment = start_anew(directory, recovered.segments, start)
-    damage = _remembered(directory, recovered.damage if cut.end_offset == start else None, start)
-    high_watermark = min(recovered.high_watermark, start)
-    return Recovered([segment], start, start, high_watermark, LeaderEpochs(), ProducerStates(), damage)
+    segment = start_anew(directory, [Segment(directory, base) for base in segment_offsets(directory)], start)
+    write_cut_point(directory, cut._replace(resetting=False))
+    damage = _remembered(directory, None, start)
+    return Recovered([segment], start, start, max(expected.high_watermark, 0), LeaderEpochs(), ProducerStates(), damage)
 
 
 def start_anew(directory: Path, segments: Sequence[Segment], start_offset: int) -> Segment:

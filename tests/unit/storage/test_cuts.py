@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tidemark.model import Offset
+from tidemark.storage.damage import CutPoint
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.manager import LogManager
 from tidemark.storage.segment import Segment
@@ -67,6 +68,54 @@ def test_a_reset_cut_short_by_a_kill_is_finished_by_the_start(
         assert found.producers.entries == {}
         fill(log, 4, epoch=appended)
         logs.close()
+
+
+@pytest.mark.parametrize("trimmed", [False, True], ids=["checkpointed front", "front that waits for a checkpoint"])
+@pytest.mark.parametrize("start", [10, 12, 52])
+@pytest.mark.parametrize("removals", range(6))
+def test_a_reset_to_below_the_log_start_cut_short_by_a_kill_is_finished_by_the_start(
+    path: Path, monkeypatch: pytest.MonkeyPatch, removals: int, start: int, trimmed: bool
+) -> None:
+    """After an unclean election: what is left begins above, and was taken for a log that has lost its front."""
+    logs, log = opened(path)
+    fill(log, 20)
+    if trimmed:
+        logs.checkpoint({PARTITION: Offset(100)})
+    log.trim(Offset(54))
+    if not trimmed:
+        logs.checkpoint({PARTITION: Offset(100)})
+    assert killed_in(monkeypatch, removals, lambda: log.reset(Offset(start)))
+    logs.close()
+    for appended in range(3):
+        logs = open_one(path)
+        log, found = logs.open(PARTITION, IDENTITY, SMALL)
+        assert (found.log_start_offset, found.log_end_offset, found.damaged) == (start, start + 5 * appended, None)
+        assert found.high_watermark == start
+        fill(log, 1, epoch=appended)
+        logs.close()
+
+
+def test_what_is_flushed_after_a_reset_outlives_a_flush_in_the_middle_of_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark that has the next start finish the reset is on disk then."""
+    disk = StrictDisk(monkeypatch)
+    _, log = opened(path / "disk")
+    fill(log, 20)
+    log.flush()
+    mark_cut = PartitionLog._mark_cut
+
+    def flushing(log: PartitionLog, cut: CutPoint) -> None:
+        if not cut.resetting:
+            log.flush()
+        mark_cut(log, cut)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionLog, "_mark_cut", flushing)
+        log.reset(Offset(200))
+    fill(log, 1)
+    assert log.flush() == 205
+    assert recovered(disk, path) == (read_all(log), None, 205)
 
 
 def test_a_flush_after_a_cut_keeps_the_cut_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

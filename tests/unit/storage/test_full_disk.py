@@ -14,6 +14,7 @@ from tidemark.core.events import RecoveredLog
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.storage import directory as directory_module
 from tidemark.storage.damage import CutPoint
+from tidemark.storage.files import pack_json
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.manager import LogManager
 
@@ -174,6 +175,25 @@ def test_a_cut_without_space_has_changed_nothing_and_can_be_made_later(path: Pat
     assert log.log_end_offset == 1
     log.reset(Offset(9))
     assert lead(log, make_batch(["nine"])) == 10
+
+
+def test_a_reset_whose_end_cannot_be_noted_is_made_again_before_anything_is_appended(
+    path: Path, disk: FullDisk
+) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    lead(log, make_batch(["one"]))
+    disk.room_bytes = len(pack_json(CutPoint(1, 9, resetting=True)._asdict()))
+    with pytest.raises(TidemarkError) as caught:
+        log.reset(Offset(9))
+    assert (caught.value.code, log.broken, disk.room_bytes) == (ErrorCode.DISK_FULL, None, 0)
+    disk.room_bytes = 1 << 40
+    log.reset(Offset(9))
+    lead(log, make_batch(["nine"]))
+    whole = read_all(log)
+    logs.close()
+    again, found = opened(open_one(path))
+    assert (read_all(again), found.log_start_offset, found.damaged) == (whole, 9, None)
 
 
 def test_a_sync_that_finds_no_space_takes_the_directory_offline(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from tidemark.record.envelope import ENVELOPE_BYTES, Batch, parse_envelope, seal
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.storage.checkpoint import HIGH_WATERMARKS, LOG_STARTS
 from tidemark.storage.cleaner import CleanerSettings, clean_log
-from tidemark.storage.damage import KnownDamage, write_damage
+from tidemark.storage.damage import CutPoint, KnownDamage, write_cut_point, write_damage
 from tidemark.storage.directory_verification import DirectoryReport, DirectoryVerifier, Options
 from tidemark.storage.epoch_file import EPOCH_FILE
 from tidemark.storage.files import PARTITION_FILE, pack_lines, read_lines
@@ -100,6 +100,12 @@ def test_a_replica_alone_is_looked_at_with_the_checkpoints_beside_it(good: Path)
 def test_a_log_that_was_killed_is_as_good(path: Path) -> None:
     fill(path, stop=False)
     assert errors(path) == []
+
+
+def test_a_reset_that_a_start_will_finish_is_no_error(good: Path) -> None:
+    segments(good)[-1].unlink()
+    write_cut_point(replica(good), CutPoint(32, 40, resetting=True))
+    assert errors(good) == []
 
 
 def test_looking_writes_and_locks_nothing(good: Path) -> None:
