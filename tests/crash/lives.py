@@ -92,7 +92,10 @@ class Note(NamedTuple):
 
 
 class Life:
-    """Steps by a seed. Invariant: high watermark <= log end, and nothing is cut below it but by a reset."""
+    """Steps by a seed. Invariant: high watermark <= log end, and nothing is cut below it but by a reset.
+
+    The first checkpoint after a reset may be told a high watermark of before it.
+    """
 
     def __init__(self, root: Path, seed: int, recorder: Recorder) -> None:
         self._root = root
@@ -101,7 +104,7 @@ class Life:
         self._recorder = recorder
         self.versions = [Version(0, 0, (), ())]
         self._note = Note("the beginning", 0, 0, 0)
-        self._high_watermark = 0
+        self._high_watermark = self._high_watermark_of_before = 0
         self._epoch = 0
         self._broker_epoch = 0
         self._now_ms = 1_000_000
@@ -144,6 +147,7 @@ class Life:
         self._logs._deleter.submit(lambda: None).result()
 
     def _open(self) -> None:
+        self._high_watermark_of_before = 0
         self._logs = open_directories(self._root, self._seed)
         self._log, recovered = self._logs.open(PARTITION, IDENTITY, CONFIGS)
         assert recovered.damaged is None
@@ -185,9 +189,11 @@ class Life:
         self._note = self._note._replace(doing=doing, **changes)
         self._recorder.mark(self._note)
 
-    def _begin_vouching(self, doing: str) -> None:
-        """Before a step that writes the high watermark."""
-        self._begin(doing, last_high_watermark=max(self._note.last_high_watermark, self._high_watermark))
+    def _begin_vouching(self, doing: str, log: PartitionLog) -> int:
+        """Before a step that writes the high watermark of this log; gives what it will write."""
+        written = min(self._high_watermark, log._uncovered_cut)
+        self._begin(doing, last_high_watermark=max(self._note.last_high_watermark, written))
+        return written
 
     # -- steps
 
@@ -222,11 +228,12 @@ class Life:
 
     def _checkpoint(self) -> None:
         self._advance()
-        self._begin_vouching("checkpointing")
-        self._logs.checkpoint({PARTITION: Offset(self._high_watermark)})
+        told, self._high_watermark_of_before = max(self._high_watermark, self._high_watermark_of_before), 0
+        written = self._begin_vouching("checkpointing", self._log)
+        self._logs.checkpoint({PARTITION: Offset(told)})
         self._settle()
         start = int(self._log.log_start_offset)
-        self._done("checkpointed", durable=True, high_watermark=self._high_watermark, log_start=start)
+        self._done("checkpointed", durable=True, high_watermark=written, log_start=start)
 
     def _roll_by_time(self) -> None:
         self._log.roll_by_time(self._now_ms)
@@ -296,7 +303,7 @@ class Life:
         lowered = {"high_watermark": min(note.high_watermark, start), "log_start": min(note.log_start, start)}
         self._begin(f"resetting to {start}", promised_end=0, may_doubt=True, **lowered, **cut)
         self._log.reset(Offset(start))
-        self._high_watermark = start
+        self._high_watermark, self._high_watermark_of_before = start, self._high_watermark
         self._sequences.clear()
         self.versions.append(Version(start, start, (), ()))
         self._done("reset")
@@ -306,16 +313,19 @@ class Life:
                 epoch = LeaderEpoch(self._epoch)
                 self._log.append([batch], base_offset=Offset(start), leader_epoch=epoch, stamp=False)
         self._done("reset and begun", may_doubt=False)
+        if self._rng.random() < 0.5:
+            self._append()
+            self._checkpoint()
 
     def _stop_cleanly(self) -> None:
-        self._begin_vouching("stopping")
+        written = self._begin_vouching("stopping", self._log)
         self._logs.close_clean(BrokerEpoch(self._broker_epoch - 1), {PARTITION: Offset(self._high_watermark)})
         self._done(
             "stopped",
             durable=True,
             promised_end=self.versions[-1].end if self.versions[-1].batches else 0,
             promised_version=self._note.version,
-            high_watermark=self._high_watermark,
+            high_watermark=written,
             log_start=self.versions[-1].start,
         )
         self._open()
@@ -334,10 +344,10 @@ class Life:
             return
         while not future.copy(3000).caught_up:
             pass
-        self._begin_vouching("moving")
+        written, self._high_watermark_of_before = self._begin_vouching("moving", future.log), 0
         self._log = self._logs.mover.finish(future, Offset(self._high_watermark))
         start = int(self._log.log_start_offset)
-        self._done("moved", durable=True, high_watermark=self._high_watermark, log_start=start)
+        self._done("moved", durable=True, high_watermark=written, log_start=start)
 
     def _be_killed(self) -> None:
         self._logs.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tidemark.storage import directory as directory_module
+from tidemark.storage.checkpoint import Captured
 from tidemark.storage.cleanable import CleanableLog
 from tidemark.storage.log import PartitionLog
 
@@ -39,6 +40,21 @@ def cut_without_mark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionLog, "_mark_cut", nothing)
 
 
+def reset_without_a_mark_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    mark_cut = PartitionLog._mark_cut
+    patch.setattr(PartitionLog, "_mark_cut", lambda log, cut: mark_cut(log, cut._replace(resetting=False)))
+
+
+def high_watermark_of_before_a_cut(patch: pytest.MonkeyPatch) -> None:
+    capture = PartitionLog.capture
+
+    def unbounded(log: PartitionLog) -> Captured | None:
+        captured = capture(log)
+        return captured and captured._replace(high_watermark_max=captured.log_end)
+
+    patch.setattr(PartitionLog, "capture", unbounded)
+
+
 def front_goes_before_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
     trim = PartitionLog.trim
 
@@ -62,6 +78,8 @@ MUTANTS: list[Mutant] = [
     flush_without_names,
     checkpoint_without_sync,
     cut_without_mark,
+    reset_without_a_mark_of_its_own,
+    high_watermark_of_before_a_cut,
     front_goes_before_the_checkpoint,
     cleaned_segment_not_synced,
     snapshots_outlive_a_cut,

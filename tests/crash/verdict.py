@@ -99,7 +99,8 @@ def _compare(log: PartitionLog, recovered: RecoveredLog, batches: tuple[Batch, .
         if not moment.killed:  # a cut's mark may come back
             vouched = 0 if _doubts_cut(moment) else min(vouched, before.lowest_cut, after.lowest_cut)
         assert vouched <= recovered.high_watermark, f"high watermark {recovered.high_watermark}, {vouched} was on disk"
-    assert recovered.high_watermark <= max(after.last_high_watermark, before.last_high_watermark, 0)
+    highest = max(after.last_high_watermark, before.last_high_watermark, 0)
+    assert recovered.high_watermark <= highest, f"high watermark {recovered.high_watermark}, none above {highest} was"
     if recovered.damaged and before.may_doubt:
         return
     _compare_epochs(recovered, batches, start)

@@ -167,7 +167,6 @@ class BrokerProcess:
         if self._control.broker_epoch != UNREGISTERED and not self.failed.done():
             await self._shutdown.run(given_up=self.failed)
         await self._server.set_serving(False)
-        high_watermarks = self._core.high_watermarks()
         await self._registration.stop()
         self._set_broker_epoch(UNREGISTERED)
         self._driver.submit(SessionExpired())
@@ -197,6 +196,7 @@ class BrokerProcess:
         if self._registration.broker_epoch == UNREGISTERED:
             self._logs.close()  # the marks on disk are those of the last registration, and stay
         else:
+            high_watermarks = self._core.high_watermarks()  # later than those of the last checkpoint
             await asyncio.to_thread(self._logs.close_clean, self._registration.broker_epoch, high_watermarks)
         self._close_metrics()
 

@@ -27,11 +27,15 @@ CheckpointKey = tuple[TopicPartition, str]
 
 
 class Captured(NamedTuple):
-    """What a checkpoint will vouch for: the log at one instant, and the number of cuts until then."""
+    """What a checkpoint will vouch for: the log at one instant, and the number of cuts until then.
+
+    `high_watermark_max`: what it is told of a higher one may be of before a cut.
+    """
 
     log_end: int
     log_start: int
     cuts: int
+    high_watermark_max: int
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from tidemark.storage.checkpoint import Captured
 from tidemark.storage.damage import CUT_FILE, forget_damage
 from tidemark.storage.epoch_file import write_epochs
 from tidemark.storage.movable import MovableLog
+from tidemark.storage.reader import NOT_CUT
 from tidemark.storage.recovery import segment_offsets
 from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, snapshot_due, snapshot_path, write_snapshot
 
@@ -16,7 +17,12 @@ _INDEX_BEHIND_ENTRIES: Final = 64
 
 
 class CheckpointedLog(MovableLog):
-    """A log that a checkpoint vouches for, beside its appends."""
+    """A log that a checkpoint vouches for, beside its appends.
+
+    High watermarks are taken before a checkpoint looks at the log, so that after a cut they may be of what was cut, or
+    of another lineage. They are bounded by `_uncovered_cut` until one has been told, and the log has grown behind the
+    cut by then: nothing is appended before whoever tells them knows of the cut.
+    """
 
     @property
     def broken(self) -> str | None:
@@ -39,7 +45,8 @@ class CheckpointedLog(MovableLog):
                 return None
             active = self._segments[-1]
             with self._lock:
-                captured = Captured(self._end, self._start, self._cuts)
+                bound = min(self._end, self._uncovered_cut)
+                captured = Captured(self._end, self._start, self._cuts, high_watermark_max=bound)
                 index = active.index
                 behind = index is not None and len(index) - index.written >= _INDEX_BEHIND_ENTRIES
                 epochs = self._epochs.entries if self._epochs_behind else None
@@ -62,8 +69,10 @@ class CheckpointedLog(MovableLog):
                 self._snapshot(captured.log_end, snapshot)
             return captured
 
-    def checkpointed(self, captured: Captured) -> None:
+    def checkpointed(self, captured: Captured, *, told: bool) -> None:
         """After the checkpoints were renamed: they vouch for what was captured.
+
+        `told`: with a high watermark, so that the next one is taken later than this capture.
 
         Raises:
             OSError: the disk does not answer.
@@ -72,6 +81,8 @@ class CheckpointedLog(MovableLog):
         with self._files_lock:
             if captured.cuts != self._cuts:
                 return
+            if told and captured.log_end > self._uncovered_cut:
+                self._uncovered_cut = NOT_CUT
             if self._cut_pending:
                 (self._path / CUT_FILE).unlink(missing_ok=True)
                 self._cut_pending = False

@@ -280,7 +280,7 @@ class LogDirectory:
         return any(found)
 
     def _checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        captured: list[tuple[PartitionLog, Captured]] = []
+        captured: list[tuple[PartitionLog, Captured, bool]] = []
         points = self.checkpoints
         changed = points.changed
         points.changed = False
@@ -288,10 +288,12 @@ class LogDirectory:
             capture = log.capture()
             if capture is None:
                 continue
-            captured.append((log, capture))
+            told = key[0] in high_watermarks
+            captured.append((log, capture, told))
             high_watermark = high_watermarks.get(key[0], max(points.high_watermarks.get(key, 0), 0))
-            entry = (min(high_watermark, capture.log_end), capture.log_end, capture.log_start)
-            changed = points.put(key, *entry) or changed or log.cut_pending
+            entry = (min(high_watermark, capture.high_watermark_max), capture.log_end, capture.log_start)
+            bounded = told and capture.high_watermark_max < capture.log_end
+            changed = points.put(key, *entry) or changed or log.cut_pending or bounded
         if not changed:
             return
         renames = points.write_temporaries(self.path)
@@ -304,8 +306,8 @@ class LogDirectory:
             if not is_unopened(error):
                 self.fail(f"checkpoint: {error.strerror}")
             raise
-        for log, capture in captured:
-            log.checkpointed(capture)
+        for log, capture, told in captured:
+            log.checkpointed(capture, told=told)
 
     def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
         """Rule T1: the registration that used them is confirmed, so boot id and broker epoch are written now.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
@@ -12,9 +12,8 @@ from tidemark.model import EpochEntry, Offset, TidemarkError
 from tidemark.ports import TimestampOffset
 from tidemark.storage.cleaner_point import read_clean_point, write_clean_point
 from tidemark.storage.files import DELETED_SUFFIX
+from tidemark.storage.reader import NOT_CUT
 from tidemark.storage.retention import FrontOfLog
-
-_NOT_CUT: Final = (1 << 63) - 1
 
 
 class LogState(NamedTuple):
@@ -32,13 +31,14 @@ class MovableLog(FrontOfLog):
     Readers that still have the log that gave way are served by its successor.
     """
 
-    _lowest_cut: int = _NOT_CUT
+    _lowest_cut: int = NOT_CUT
     _successor: MovableLog | None = None
 
     def _count_cut(self, end_offset: int) -> None:
         """A cut begins; under `_lock`."""
         self._cuts += 1
         self._lowest_cut = min(self._lowest_cut, end_offset)
+        self._uncovered_cut = min(self._uncovered_cut, end_offset)
 
     def take_lowest_cut(self) -> int:
         """The lowest end that the log was cut to since this was asked before; past every offset if it was not.
@@ -46,7 +46,7 @@ class MovableLog(FrontOfLog):
         What a copy holds at or past it may not be what the log holds there.
         """
         with self._lock:
-            lowest, self._lowest_cut = self._lowest_cut, _NOT_CUT
+            lowest, self._lowest_cut = self._lowest_cut, NOT_CUT
             return lowest
 
     @property

@@ -26,6 +26,7 @@ from tidemark.storage.segment import Damage, Segment, fit, skip_to
 from tidemark.storage.settings import StorageSettings
 from tidemark.storage.tail import Tail
 
+NOT_CUT: Final = (1 << 63) - 1
 _T = TypeVar("_T")
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", None)
 
@@ -89,7 +90,8 @@ class LogReader:
         self._damaged_until = recovered.damage.until if recovered.damage else None
         self._cuts = 0
         self._swaps = 0
-        self._cut_pending = recovered.cut_pending
+        self._cut_pending = recovered.cut is not None
+        self._uncovered_cut = max(recovered.cut.end_offset, 0) if recovered.cut is not None else NOT_CUT
         self._snapshot_at = recovered.snapshot_at
         self._unsnapshotted_batches = recovered.unsnapshotted_batches
         self._captured_end = -1

@@ -75,8 +75,8 @@ class Recovered:
     epochs: LeaderEpochs
     producers: ProducerStates
     damage: KnownDamage | None = None
-    cut_pending: bool = False
-    """The directory says of a cut that no checkpoint knows of yet."""
+    cut: CutPoint | None = None
+    """One that no checkpoint knows of yet."""
     snapshot_at: int = -1
     """Offset of the producer snapshot that was used, -1 for none."""
     unsnapshotted_batches: int = 0
@@ -130,7 +130,7 @@ def recover(
         except Damage:
             # A header below the recovery point, met while folding: look at everything.
             recovered = _recover(directory, expected, reading, trusting=False)
-    recovered.cut_pending = cut is not None
+    recovered.cut = cut
     if CLEANER_FILE in names:
         lower_clean_point(directory, recovered.log_end)
     return recovered

@@ -118,6 +118,71 @@ def test_what_is_flushed_after_a_reset_outlives_a_flush_in_the_middle_of_it(
     assert recovered(disk, path) == (read_all(log), None, 205)
 
 
+def after_a_cut_below_the_high_watermark(path: Path) -> tuple[LogManager, PartitionLog]:
+    """After an unclean election: 100 records of the old lineage were committed, none of the 30 new ones is."""
+    logs, log = opened(path)
+    fill(log, 20)
+    logs.checkpoint({PARTITION: Offset(100)})
+    log.truncate(Offset(50))
+    fill(log, 6, epoch=1)
+    return logs, log
+
+
+def found_after_a_kill(path: Path, logs: LogManager) -> int:
+    logs.close()
+    logs = open_one(path)
+    found = logs.open(PARTITION, IDENTITY, SMALL)[1]
+    logs.close()
+    assert (found.log_end_offset, found.damaged) == (80, None)
+    return found.high_watermark
+
+
+def test_a_high_watermark_of_before_a_cut_vouches_for_nothing_that_came_after_it(path: Path) -> None:
+    """It was taken before the cut, the log was looked at when it had grown again."""
+    logs, _ = after_a_cut_below_the_high_watermark(path)
+    logs.checkpoint({PARTITION: Offset(100)})
+    assert found_after_a_kill(path, logs) == 50
+
+
+def test_a_checkpoint_that_is_told_no_high_watermark_vouches_for_none_of_before_a_cut(path: Path) -> None:
+    """One that a move needs knows the high watermark of that replica only."""
+    logs, _ = after_a_cut_below_the_high_watermark(path)
+    logs.checkpoint({})
+    logs.checkpoint({PARTITION: Offset(100)})  # taken before that one
+    assert found_after_a_kill(path, logs) == 50
+
+
+def test_a_start_after_a_cut_does_not_bring_the_high_watermark_of_before_it_back(path: Path) -> None:
+    logs, _ = after_a_cut_below_the_high_watermark(path)
+    logs.close()
+    logs, _ = opened(path)
+    logs.checkpoint({})
+    assert found_after_a_kill(path, logs) == 50
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_second_checkpoint_after_a_cut_knows_what_has_been_committed_since(path: Path, moved: bool) -> None:
+    """One that was told no high watermark, as another replica's move needs it, does not count."""
+    logs, _ = after_a_cut_below_the_high_watermark(path)
+    if moved:
+        logs.checkpoint({})
+    logs.checkpoint({PARTITION: Offset(70)})
+    logs.checkpoint({PARTITION: Offset(70)})
+    assert found_after_a_kill(path, logs) == 70
+
+
+def test_a_cut_is_not_forgotten_by_checkpoints_before_the_log_has_grown_again(path: Path) -> None:
+    """Whoever tells them the high watermark may not have heard of the cut yet."""
+    logs, log = opened(path)
+    fill(log, 20)
+    log.truncate(Offset(50))
+    logs.checkpoint({PARTITION: Offset(100)})
+    logs.checkpoint({PARTITION: Offset(100)})
+    fill(log, 6, epoch=1)
+    logs.checkpoint({PARTITION: Offset(100)})
+    assert found_after_a_kill(path, logs) == 50
+
+
 def test_a_flush_after_a_cut_keeps_the_cut_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = StrictDisk(monkeypatch)
     _, log = opened(path / "disk")
