@@ -103,13 +103,16 @@ class StoredLog:
     def recovered(self) -> RecoveredLog:
         """As storage opens it: the batches carry the truth about epochs, the checkpoint what lies past their end."""
         self.start = self.durable_start
-        gone = [entry for entry in self.epochs if entry.start_offset <= self.start]
-        epochs = LeaderEpochs(gone[:1])  # what was let go is told by the checkpoint only
+        epochs = LeaderEpochs(self.epochs[:1])  # what was let go is told by the checkpoint only
+        if epochs.entries and epochs.entries[0].start_offset > self.start:
+            epochs = LeaderEpochs()
         for batch in self.batches:
             epochs.assign(LeaderEpoch(batch.envelope.leader_epoch), Offset(batch.envelope.base_offset))
         for entry in self.epochs:
             if entry.start_offset == self.end:
                 epochs.assign(entry.leader_epoch, entry.start_offset)
+        if self.epochs and not epochs.entries:
+            epochs.begin_at(Offset(self.end), self.epochs[0].leader_epoch)
         epochs.truncate_from_start(Offset(self.start))
         damaged = f"ends at {self.end}, below {self.high_watermark}" if self.high_watermark > self.end else None
         fresh, self.fresh = self.fresh, False

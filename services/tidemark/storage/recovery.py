@@ -400,7 +400,9 @@ def _fold(directory: Path, recovered: Recovered, recovery_point: int, interval_b
     known = epochs.entries
     if known and known[0].start_offset > recovered.log_start:
         epochs = _with_front(recovered.segments, known, interval_bytes)
-    epochs.truncate_from_end(Offset(end + 1))
+    epochs.truncate_from_end(Offset(end + 1))  # one may begin there, of which no record is written yet
+    if epochs.entries and epochs.entries[0].start_offset > end:
+        epochs.truncate_from_end(Offset(end))
     offsets = segment_offsets(directory, SNAPSHOT_SUFFIX)
     for offset in offsets:
         if offset > end:  # of batches that are lost: when others have their offsets it would count again
