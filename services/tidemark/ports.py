@@ -106,6 +106,9 @@ class Log(Protocol):
     def expired_until(self, limits: RetentionLimits, *, high_watermark: Offset, now_ms: int) -> Offset:
         """Where the log may start by these limits, not past the high watermark; thread-safe, never blocks."""
 
+    def end_damage(self) -> None:
+        """As `effects.DamageOver`: forgotten with the next checkpoint, which vouches for the log as it is now."""
+
     def save_epochs(self, entries: Sequence[EpochEntry]) -> None:
         """Write the leader-epoch-checkpoint."""
 

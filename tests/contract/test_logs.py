@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,6 +54,18 @@ class World:
 
     def open(self) -> tuple[Log, RecoveredLog]:
         return self.logs.open(PARTITION, IDENTITY, SMALL)
+
+    def lose_the_last_batch(self) -> None:
+        """The disk does, whatever was synced."""
+        self.stop()
+        if self._path is None:
+            stored = self._memory._stored[PARTITION]
+            high_watermark = stored.high_watermark
+            stored.cut(stored.batches[-1].envelope.base_offset)
+            stored.high_watermark = high_watermark
+        else:
+            last = max((self._path / str(PARTITION)).glob("*.log"))
+            os.truncate(last, last.stat().st_size - 8)
 
 
 @pytest.fixture(params=["files", "memory"])
@@ -252,6 +265,29 @@ def test_a_truncation_below_the_checkpoint_is_no_damage(world: World) -> None:
     assert (recovered.log_end_offset, recovered.damaged) == (7, None)
     assert recovered.high_watermark <= 6
     assert recovered.flushed_offset <= 6
+
+
+def test_damage_stands_over_restarts_until_a_checkpoint_knows_that_it_is_over(world: World) -> None:
+    log, _ = world.open()
+    lead(log, make_batch(["a", "b", "c"]), make_batch(["d"]))
+    world.logs.checkpoint({PARTITION: Offset(4)})
+    world.lose_the_last_batch()
+    world.restart()
+    log, recovered = world.open()
+    assert (recovered.log_end_offset, recovered.damaged is None) == (3, False)
+    world.logs.checkpoint({PARTITION: Offset(3)})
+    world.restart()
+    log, recovered = world.open()
+    assert recovered.damaged is not None, "nobody has said that it is over"
+    log.end_damage()
+    world.restart()
+    log, recovered = world.open()
+    assert recovered.damaged is not None, "no checkpoint vouches for the log as it was then"
+    log.end_damage()
+    world.logs.checkpoint({PARTITION: Offset(3)})
+    world.restart()
+    log, recovered = world.open()
+    assert (recovered.log_end_offset, recovered.damaged) == (3, None)
 
 
 def test_flush_tells_up_to_where_everything_is_on_disk(log: Log) -> None:

@@ -40,6 +40,8 @@ class StoredReplica:
     next_offsets: list[int] = field(default_factory=list)
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     high_watermark: int = 0
+    damaged: str | None = None
+    damage_over: bool = False
 
     def cut(self, end_offset: int) -> None:
         """Drop every batch with a record at or past `end_offset`, and set the end there or before."""
@@ -146,6 +148,9 @@ class MemoryLog:
     def expired_until(self, limits: RetentionLimits, *, high_watermark: Offset, now_ms: int) -> Offset:
         return Offset(self._stored.start)
 
+    def end_damage(self) -> None:
+        self._stored.damage_over = True
+
     def save_epochs(self, entries: Sequence[EpochEntry]) -> None:
         self._check_usable()
         self._stored.epochs = LeaderEpochs(entries)
@@ -220,6 +225,9 @@ class MemoryLogs:
         if partition in self._logs:
             self._logs[partition].close()
         log = self._logs[partition] = MemoryLog(stored)
+        if stored.high_watermark > stored.end:
+            stored.damaged = f"the log ends at {stored.end}, below its high watermark {stored.high_watermark}"
+        stored.damage_over = False
         return log, RecoveredLog(
             log_start_offset=Offset(stored.start),
             log_end_offset=Offset(stored.end),
@@ -227,11 +235,7 @@ class MemoryLogs:
             high_watermark=Offset(stored.high_watermark),
             epochs=stored.epochs.entries,
             producers=stored.producers(),
-            damaged=(
-                f"the log ends at {stored.end}, below its high watermark {stored.high_watermark}"
-                if stored.high_watermark > stored.end
-                else None
-            ),
+            damaged=stored.damaged,
             fresh=found is None,
         )
 
@@ -247,6 +251,8 @@ class MemoryLogs:
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
         for partition, stored in self._stored.items():
             stored.flushed = stored.end
+            if stored.damage_over:
+                stored.damaged = None
             stored.high_watermark = min(high_watermarks.get(partition, stored.high_watermark), stored.end)
 
     def stop_process(self) -> None:

@@ -24,7 +24,17 @@ from tidemark.broker.flush_threads import FlushThreads
 from tidemark.broker.log_openers import LogOpeners
 from tidemark.broker.open_replica import GROUP_COMMIT, OpenReplica
 from tidemark.broker.topics import TopicTable
-from tidemark.core.effects import AppendToLog, CloseLog, OpenLog, ResetLog, ResumeLog, SaveEpochs, TrimLog, TruncateLog
+from tidemark.core.effects import (
+    AppendToLog,
+    CloseLog,
+    DamageOver,
+    OpenLog,
+    ResetLog,
+    ResumeLog,
+    SaveEpochs,
+    TrimLog,
+    TruncateLog,
+)
 from tidemark.core.events import (
     Event,
     LogAppended,
@@ -64,7 +74,17 @@ class ReachPause:
 
 
 LogEffect = (
-    OpenLog | CloseLog | AppendToLog | TruncateLog | ResetLog | TrimLog | ResumeLog | SaveEpochs | RollLog | ReachPause
+    OpenLog
+    | CloseLog
+    | AppendToLog
+    | TruncateLog
+    | ResetLog
+    | TrimLog
+    | ResumeLog
+    | DamageOver
+    | SaveEpochs
+    | RollLog
+    | ReachPause
 )
 _DRAIN_MAX: Final = 64
 _SPACE_S: Final = 1.0
@@ -470,6 +490,9 @@ def _do(replica: OpenReplica, effect: LogEffect, done: list[Event]) -> None:
         return
     elif isinstance(effect, ResumeLog):
         replica.full = False
+        return
+    elif isinstance(effect, DamageOver):
+        log.end_damage()
         return
     elif isinstance(effect, RollLog):
         log.roll_by_time(effect.now_ms)

@@ -371,6 +371,7 @@ class BrokerProcess:
             ef.ResetLog: log,
             ef.TrimLog: log,
             ef.ResumeLog: log,
+            ef.DamageOver: log,
             ef.SaveEpochs: log,
             ef.ReplyToProduce: self._appends.reply,
             ef.ReplyToControl: self._control.reply,

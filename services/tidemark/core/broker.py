@@ -299,6 +299,8 @@ class BrokerCore(BrokerQueries):
         leader = PartitionLeader(self._ctx, log, command, now_ms)
         replica.role = leader
         log.forget_recovered()
+        if log.damaged is not None:
+            log.end_damage(log.log_end_offset)
         replica.reconciled_lineage = state.lineage
         self._ctx.emit(LeadershipChanged(replica.partition, leading=True))
         self._ctx.observe(

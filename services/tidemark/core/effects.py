@@ -96,6 +96,15 @@ class ResumeLog:
 
 
 @dataclass(frozen=True, slots=True)
+class DamageOver:
+    """The log is in line with its lineage, whatever was lost of it before (rule T5): it is to count as damaged no more,
+    after a restart either, once that is safe. No answer."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+
+
+@dataclass(frozen=True, slots=True)
 class SaveEpochs:
     """Write the leader-epoch-checkpoint behind (the envelopes carry the truth); no answer."""
 
@@ -273,6 +282,7 @@ Effect = (
     | ResetLog
     | TrimLog
     | ResumeLog
+    | DamageOver
     | SaveEpochs
     | ReplyToProduce
     | ReplyToControl

@@ -90,12 +90,17 @@ class FollowerMessage:
 
 
 class EpochEnd(NamedTuple):
-    """Leader: answer to an EpochQuery; `end_offset` is exclusive (rule E2)."""
+    """Leader: answer to an EpochQuery; `end_offset` is exclusive (rule E2).
+
+    `in_sync_offset`: who holds all below it (exclusive) holds all that was committed before (rules R8, T5); None: the
+    leader is of a version that does not say.
+    """
 
     partition: TopicPartition
     current_leader_epoch: LeaderEpoch
     leader_epoch: LeaderEpoch
     end_offset: Offset
+    in_sync_offset: Offset | None = None
 
 
 class Chunk(NamedTuple):

@@ -54,6 +54,7 @@ class PartitionFollower:
         "_added",
         "_chunk_bytes",
         "_ctx",
+        "_in_sync_offset",
         "_leader_high_watermark",
         "_leader_log_start",
         "_pause_ms",
@@ -96,6 +97,8 @@ class PartitionFollower:
         self.ask_again = False
         self._reconciled = False
         self._accepted = False
+        self._in_sync_offset: Offset | None = None
+        """Of a damaged log: with all below it there is nothing missing any more; None until the leader has said it."""
         self._leader_high_watermark = Offset(0)
         self._leader_log_start = Offset(0)
         self._pause_ms = PAUSE_MS
@@ -174,7 +177,7 @@ class PartitionFollower:
             self.phase = Phase.IDLE
         elif not self.log.quiet:
             self.phase = Phase.DRAINING
-        elif self._reconciled or self.log.epochs.latest == NO_EPOCH:
+        elif self._reconciled or (self.log.epochs.latest == NO_EPOCH and self.log.damaged is None):
             self._fetch()
         else:
             self._ask()
@@ -187,6 +190,7 @@ class PartitionFollower:
     def _fetch(self) -> None:
         assert self.link is not None
         log = self.log
+        self._maybe_heal()
         self._reconciled = True
         self._accepted = False
         self.spares_high_watermark = True
@@ -224,6 +228,10 @@ class PartitionFollower:
         if self.phase is not Phase.ASKING or answer.current_leader_epoch != self.leader_epoch:
             return
         log = self.log
+        self._in_sync_offset = answer.in_sync_offset
+        if log.epochs.latest == NO_EPOCH:
+            self._fetch()
+            return
         own = log.epochs.end_of(answer.leader_epoch, log.log_end_offset)
         end = min(answer.end_offset, own.start_offset)
         self.ask_again = own.leader_epoch != answer.leader_epoch
@@ -339,6 +347,7 @@ class PartitionFollower:
         """A chunk is in the page cache: report it (rule R1) and let the leader send more."""
         log = self.log
         used_bytes = self._chunk_bytes.popleft() if self._chunk_bytes else 0
+        self._maybe_heal()
         self._advance_high_watermark()
         if not self._connected:
             return
@@ -374,11 +383,15 @@ class PartitionFollower:
     def _advance_high_watermark(self) -> None:
         """Rule R2: the lesser of the own log end and the leader's high watermark."""
         log = self.log
-        moved = log.raise_high_watermark(min(log.log_end_offset, self._leader_high_watermark))
-        if moved and log.damaged is not None and log.log_end_offset >= self._leader_high_watermark:
-            self._ctx.observe("replica_healed", log.partition, was=log.damaged)
-            log.damaged = None
+        log.raise_high_watermark(min(log.log_end_offset, self._leader_high_watermark))
         self._let_go()
+
+    def _maybe_heal(self) -> None:
+        """Always before the leader hears of a log end with which it would let this replica into the ISR (rule T5)."""
+        log, enough = self.log, self._in_sync_offset
+        if log.damaged is not None and enough is not None and log.log_end_offset >= enough:
+            self._ctx.observe("replica_healed", log.partition, was=log.damaged, log_end_offset=log.log_end_offset)
+            log.end_damage(enough)
 
     def _let_go(self) -> None:
         """The front goes as it went at the leader, but not past what is known here to be committed (rule L1)."""

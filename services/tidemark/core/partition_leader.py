@@ -108,6 +108,11 @@ class PartitionLeader:
         return self.log.high_watermark >= self.epoch_start_offset
 
     @property
+    def in_sync_offset(self) -> Offset:
+        """Rule R8: what was ever committed lies below; a new leader's high watermark may not tell of all of it yet."""
+        return max(self.log.high_watermark, self.epoch_start_offset)
+
+    @property
     def awaits_isr_answer(self) -> bool:
         """A change is in flight; whoever leads anew does not take over the question of an earlier leadership."""
         return not isinstance(self._isr, Committed)
@@ -395,20 +400,17 @@ class PartitionLeader:
         return (
             remote.acknowledged
             and silent_ms <= self._ctx.config.replica_lag_time_max_ms
-            and remote.log_end_offset >= self.log.high_watermark
-            and remote.log_end_offset >= self.epoch_start_offset
+            and remote.log_end_offset >= self.in_sync_offset
             and self._is_flushed(remote)
             and remote.broker_id not in self._ctx.suspected
             and (known is None or known.broker_epoch <= sending.session.broker_epoch)
         )
 
     def _is_flushed(self, remote: RemoteReplica) -> bool:
-        """What was ever committed is on the disk of every member where flushes count (rule R3); that may be more than a
-        new leader's high watermark says, but no more than its log had at first (rule R8)."""
+        """What was ever committed is on the disk of every member where flushes count (rule R3)."""
         if not self.log.group_commit:
             return True
-        committed = max(self.log.high_watermark, self.epoch_start_offset)
-        return remote.flushed_offset >= committed and not self._flush_hangs(remote, self._ctx.now_ms)
+        return remote.flushed_offset >= self.in_sync_offset and not self._flush_hangs(remote, self._ctx.now_ms)
 
     def _write(self, change: IsrState, proposed: LeaderAndIsr, joining: tuple[IsrEntry, ...] | list[IsrEntry]) -> None:
         self._isr = change

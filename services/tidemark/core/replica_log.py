@@ -11,6 +11,7 @@ from collections import deque
 from tidemark.core.broker_context import BrokerContext
 from tidemark.core.effects import (
     AppendToLog,
+    DamageOver,
     HighWatermarkAdvanced,
     ResetLog,
     ResumeLog,
@@ -135,6 +136,12 @@ class ReplicaLog:
     def forget_recovered(self) -> None:
         """This log is its lineage's from here on: what it lost belongs to another one."""
         self.recovered_high_watermark = self.high_watermark
+
+    def end_damage(self, in_sync_offset: Offset) -> None:
+        """It holds all that its lineage has committed, which lies below `in_sync_offset` (exclusive, rule T5)."""
+        self.damaged = None
+        self.recovered_high_watermark = min(self.recovered_high_watermark, in_sync_offset)
+        self._ctx.emit(DamageOver(self.partition, self.identity))
 
     def append_as_leader(self, batches: tuple[Batch, ...], leader_epoch: LeaderEpoch) -> Offset:
         """Put batches at the end; gives the offset of the first record."""

@@ -112,6 +112,7 @@ class FollowerEnd:
                     LeaderEpoch(end.current_leader_epoch),
                     LeaderEpoch(end.leader_epoch),
                     Offset(end.end_offset),
+                    Offset(end.in_sync_offset) if end.HasField("in_sync_offset") else None,
                 )
                 for end in response.epoch_ends
             ),
@@ -247,6 +248,7 @@ class LeaderEnd:
                     current_leader_epoch=end.current_leader_epoch,
                     leader_epoch=end.leader_epoch,
                     end_offset=end.end_offset,
+                    in_sync_offset=end.in_sync_offset,
                 )
                 for end in message.epoch_ends
             ],

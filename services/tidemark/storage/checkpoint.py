@@ -29,13 +29,15 @@ CheckpointKey = tuple[TopicPartition, str]
 class Captured(NamedTuple):
     """What a checkpoint will vouch for: the log at one instant, and the number of cuts until then.
 
-    `high_watermark_max`: what it is told of a higher one may be of before a cut.
+    `high_watermark_max`: what it is told of a higher one may be of before a cut. `damage_over`: by then it was damaged
+    no more.
     """
 
     log_end: int
     log_start: int
     cuts: int
     high_watermark_max: int
+    damage_over: bool
 
 
 @dataclass(slots=True)

@@ -31,8 +31,8 @@ class CheckpointedLog(MovableLog):
 
     @property
     def cut_pending(self) -> bool:
-        """The checkpoints on disk are older than the last cut, or files of the front wait for one."""
-        return self._cut_pending or bool(self._trimmed)
+        """The checkpoints on disk are older than the last cut, or files of the front or an old damage wait for one."""
+        return self._cut_pending or self._damage_over or bool(self._trimmed)
 
     def capture(self) -> Captured | None:
         """Before a syncfs: write what is behind, and say what that syncfs will vouch for; None if unusable.
@@ -46,7 +46,7 @@ class CheckpointedLog(MovableLog):
             active = self._segments[-1]
             with self._lock:
                 bound = min(self._end, self._uncovered_cut)
-                captured = Captured(self._end, self._start, self._cuts, high_watermark_max=bound)
+                captured = Captured(self._end, self._start, self._cuts, bound, self._damage_over)
                 index = active.index
                 behind = index is not None and len(index) - index.written >= _INDEX_BEHIND_ENTRIES
                 epochs = self._epochs.entries if self._epochs_behind else None
@@ -86,7 +86,7 @@ class CheckpointedLog(MovableLog):
             if self._cut_pending:
                 (self._path / CUT_FILE).unlink(missing_ok=True)
                 self._cut_pending = False
-            if self._damaged_until is not None and captured.log_end >= self._damaged_until:
+            if captured.damage_over:
                 forget_damage(self._path)
                 self._damaged_until = None
             if self._trimmed:

@@ -51,8 +51,17 @@ class MovableLog(FrontOfLog):
 
     @property
     def is_damaged(self) -> bool:
-        """What was set aside of it has not been refetched yet (rule T5)."""
+        """Something is missing of it, or no checkpoint knows yet that this is over (rule T5)."""
         return self._damaged_until is not None
+
+    def end_damage(self) -> None:
+        """As the port says."""
+        if self._damaged_until is not None:
+            self._damaged_until = 0
+
+    @property
+    def _damage_over(self) -> bool:
+        return self._damaged_until is not None and self._end >= self._damaged_until
 
     @property
     def path(self) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.topics import TopicTable
-from tidemark.core.effects import AppendToLog, CloseLog, OpenLog, ResetLog, TruncateLog
+from tidemark.core.effects import AppendToLog, CloseLog, DamageOver, OpenLog, ResetLog, TruncateLog
 from tidemark.core.events import Event, LogAppended, LogFailed, LogMoved, LogOpened, LogTruncated
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batch
@@ -115,6 +115,19 @@ async def test_a_cut_stays_between_the_appends_it_was_asked_between(harness: Har
     assert ends == [3, 6, 3, 6, 50]
     assert isinstance(events[4], LogTruncated)
     assert events[4].log_start_offset == 50
+
+
+async def test_a_log_hears_after_what_came_before_that_its_damage_is_over(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[int] = []
+    monkeypatch.setattr(MemoryLog, "end_damage", lambda log: ends.append(log.log_end_offset))
+    await harness.open()
+    harness.threads.submit(append(0))
+    harness.threads.submit(DamageOver(PARTITION, IDENTITY))
+    harness.threads.submit(append(3))
+    await harness.wait_for(3)
+    assert ends == [3]
 
 
 async def test_after_a_failure_the_core_hears_of_it_once_and_the_rest_is_dropped(

@@ -251,8 +251,8 @@ class Stage:
     ) -> list[fx.Effect]:
         return self.from_leader(chunks=[Chunk(P, epoch, continues_from, high_watermark, 0, batches, error)])
 
-    def answered(self, epoch: int, end: int, *, current: int = 5) -> list[fx.Effect]:
-        return self.from_leader(ends=[EpochEnd(P, current, epoch, end)])
+    def answered(self, epoch: int, end: int, *, current: int = 5, in_sync: int | None = None) -> list[fx.Effect]:
+        return self.from_leader(ends=[EpochEnd(P, current, epoch, end, in_sync)])
 
     def truncated(self, end: int, *, start: int = 0) -> list[fx.Effect]:
         return self.feed(ev.LogTruncated(P, ID, start, end, ProducerStates()))

@@ -169,7 +169,7 @@ class Follower(Stage):
         self.command(node(2, 5, (1, 2)))
         self.opened(10, (3, 0), high_watermark=own, damaged=damaged)
         self.feed(ev.LeaderConnected(2))
-        self.hears(ends=(EpochEnd(P, 5, 3, 10),))
+        self.hears(ends=(EpochEnd(P, 5, 3, 10, high_watermark),))
         self.hears(chunks=(Chunk(P, 5, 10, high_watermark, 0, ()),))
 
     def hears(self, *, ends: Sequence[EpochEnd] = (), chunks: Sequence[Chunk] = (), sent_ms: int | None = None) -> None:

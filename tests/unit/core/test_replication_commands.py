@@ -83,7 +83,7 @@ def test_a_damaged_replica_follows_but_does_not_lead_cleanly() -> None:
     assert stage.refusals() == [ErrorCode.REPLICA_DAMAGED]
     stage.command(node(2, 6, (1, 2)))
     stage.feed(ev.LeaderConnected(2))
-    stage.answered(3, 20, current=6)
+    stage.answered(3, 20, current=6, in_sync=20)
     assert stage.said().positions[0].fetch_offset == 4
     stage.chunk(4, batch(16, offset=4, epoch=3), high_watermark=20, epoch=6)
     stage.feed(ev.LogAppended(P, ID, 20))

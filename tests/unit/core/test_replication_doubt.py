@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
-from tidemark.core.messages import Chunk, EpochEnd, EpochQuery, FetchPosition, Refusal, ReplicaQuestion
+from tidemark.core.messages import Chunk, EpochEnd, EpochQuery, FetchPosition, Refusal
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import ErrorCode, TidemarkError
 
@@ -241,27 +241,6 @@ def test_the_front_stays_while_nothing_above_it_is_known_to_be_committed() -> No
 
 def chunk_with_start(start: int, *, high_watermark: int) -> Chunk:
     return Chunk(P, 5, 10, high_watermark, start, (), None)
-
-
-def test_a_damaged_replica_has_healed_only_when_it_holds_all_that_is_committed() -> None:
-    stage = Stage()
-    stage.command(node(2, 5, (2,)))
-    stage.opened(5, (4, 0), high_watermark=5, damaged="a hole")
-    stage.feed(ev.LeaderConnected(2))
-    stage.answered(4, 10)
-
-    def damaged() -> bool:
-        return stage.core.describe(ReplicaQuestion(P, ID, 5)).damaged
-
-    stage.chunk(5, high_watermark=0)
-    assert damaged(), "a leader that knows of nothing committed proves nothing"
-    stage.chunk(5, batch(2, offset=5, epoch=4), high_watermark=10)
-    stage.feed(ev.LogAppended(P, ID, 7))
-    assert damaged(), "three committed records are missing"
-    stage.chunk(7, batch(3, offset=7, epoch=4), high_watermark=10)
-    stage.feed(ev.LogAppended(P, ID, 10))
-    assert [one.kind for one in stage.got(fx.Observed)] == ["replica_healed"]
-    assert not damaged()
 
 
 # -- refusals --------------------------------------------------------------------------------------------------

