@@ -35,6 +35,9 @@ class StoredLog:
     flushed: int = 0
     epochs: tuple[EpochEntry, ...] = ()
     high_watermark: int = 0
+    recovery_point: int = 0
+    damaged_until: int | None = None
+    damage_over: bool = False
     fresh: bool = True
     cuts: int = 0
     cleanings: int = 0
@@ -42,6 +45,15 @@ class StoredLog:
     @property
     def end(self) -> int:
         return len(self.values)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Found or not; a start that finds nothing missing takes it back."""
+        return (self.damaged_until is not None or self.lost_until > self.end) and not self.damage_over
+
+    @property
+    def lost_until(self) -> int:
+        return max(self.high_watermark, self.recovery_point)
 
     def append(self, batches: tuple[Batch, ...], leader_epoch: LeaderEpoch, *, stamp: bool) -> None:
         for batch in batches:
@@ -67,6 +79,7 @@ class StoredLog:
         self.clean_point = min(self.clean_point, self.end)
         self.flushed = min(self.flushed, self.end)
         self.high_watermark = min(self.high_watermark, self.end)
+        self.recovery_point = min(self.recovery_point, self.end)
 
     def reset(self, start: int) -> None:
         self.cuts += 1
@@ -74,6 +87,7 @@ class StoredLog:
         self.values = [None] * start
         self.start = self.durable_start = self.flushed = start
         self.high_watermark = min(self.high_watermark, start)
+        self.recovery_point = min(self.recovery_point, start)
         self.clean_point = min(self.clean_point, start)
         self.epochs = ()
 
@@ -100,6 +114,27 @@ class StoredLog:
                 states.observe(batch.envelope)
         return states
 
+    def rot(self, kept: int) -> None:
+        """The disk loses what lies past `kept`, though it was synced; checkpoints know better."""
+        points = self.high_watermark, self.recovery_point
+        self.truncate(kept)
+        self.high_watermark, self.recovery_point = points
+        self.damage_over = False
+
+    def checkpointed(self, high_watermark: int) -> None:
+        self.high_watermark, self.recovery_point, self.durable_start = high_watermark, self.end, self.start
+        if self.damage_over or (self.damaged_until is not None and self.end >= self.damaged_until):
+            self.damaged_until, self.damage_over = None, False
+
+    def _find_damage(self) -> str | None:
+        """What was found before stands until it is told to be over, or refetched (rule T5)."""
+        self.damage_over = False
+        if self.lost_until > self.end:
+            self.damaged_until = max(self.lost_until, self.damaged_until or 0)
+        elif self.damaged_until is not None and self.end >= self.damaged_until:
+            self.damaged_until = None
+        return f"ends at {self.end}, below {self.damaged_until}" if self.damaged_until is not None else None
+
     def recovered(self) -> RecoveredLog:
         """As storage opens it: the batches carry the truth about epochs, the checkpoint what lies past their end."""
         self.start = self.durable_start
@@ -114,7 +149,6 @@ class StoredLog:
         if self.epochs and not epochs.entries:
             epochs.begin_at(Offset(self.end), self.epochs[0].leader_epoch)
         epochs.truncate_from_start(Offset(self.start))
-        damaged = f"ends at {self.end}, below {self.high_watermark}" if self.high_watermark > self.end else None
         fresh, self.fresh = self.fresh, False
         return RecoveredLog(
             Offset(self.start),
@@ -123,7 +157,7 @@ class StoredLog:
             Offset(self.high_watermark),
             epochs.entries,
             self.producers(),
-            damaged=damaged,
+            damaged=self._find_damage(),
             fresh=fresh,
         )
 
@@ -166,7 +200,9 @@ class Machine:
             self.lost, self.lost_at_epoch = False, broker_epoch - 1
 
     def keeps_promise_of(self, broker_epoch: int) -> bool:
-        return not self.lost and broker_epoch > self.lost_at_epoch
+        """Of one that is damaged nothing is expected: the controller hears of it when that one is to lead (rule T5)."""
+        damaged = any(log.is_damaged for log in self.logs.values())
+        return not self.lost and not damaged and broker_epoch > self.lost_at_epoch
 
     def lose_power(self, *, counted_on: bool) -> int:
         """Gives how many records went; `counted_on`: acknowledgements did not wait for the disk."""

@@ -173,6 +173,10 @@ class FiledLogs(MachineLogs):
         self._files[effect.partition].reset(effect.start_offset)
         return super()._start_anew(log, effect)
 
+    def _end_damage(self, log: StoredLog, effect: fx.DamageOver) -> None:
+        super()._end_damage(log, effect)
+        self._files[effect.partition].end_damage()
+
     def _save_epochs(self, log: StoredLog, effect: fx.SaveEpochs) -> None:
         super()._save_epochs(log, effect)
         self._files[effect.partition].save_epochs(effect.entries)

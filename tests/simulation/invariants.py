@@ -301,6 +301,30 @@ class LogMatch(_OfCommitted):
                     self.fails(f"{partition}: replicas differ at peace")
 
 
+class Healed(Invariant):
+    """Whom a leader has taken in counts as damaged no more (rule T5); at peace on no disk either."""
+
+    name = "HEALED"
+
+    def check(self, world: World, partition: TopicPartition) -> None:
+        found = world.state(partition)
+        for member in found.state.isr if found is not None else ():
+            process = world.brokers.get(member.broker_id)
+            if process is None or process.broker_epoch != member.broker_epoch or member.broker_id == found.state.leader:
+                continue  # who was eligible says that it is damaged when it is to lead
+            log = process.replica_log(partition)
+            if log is not None and log.damaged is not None:
+                self.fails(f"{partition}: broker {member.broker_id} is in sync and damaged")
+
+    def at_the_end(self, world: World) -> None:
+        for partition in world.partitions:
+            for process in world.brokers.values():
+                log, stored = process.replica_log(partition), world.machines[process.broker_id].logs.get(partition)
+                known = log is not None and log.damaged is not None
+                if known or (stored is not None and stored.is_damaged):
+                    self.fails(f"{partition}: broker {process.broker_id} holds everything and counts as damaged")
+
+
 class HighWatermarkMonotonic(Invariant):
     """Neither a replica's own, from one opening of its log to the next, nor what leaders state goes back (rule E6). A
     replica on its way to another lineage falls with the end of its log, and no further."""

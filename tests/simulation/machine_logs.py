@@ -47,6 +47,7 @@ class MachineLogs:
             fx.ResetLog: lambda effect: self._work(effect, self._do_reset),
             fx.TrimLog: lambda effect: self._work(effect, self._do_trim),
             fx.ResumeLog: lambda effect: self._work(effect, self._do_resume),
+            fx.DamageOver: lambda effect: self._work(effect, self._do_end_damage),
             fx.SaveEpochs: lambda effect: self._work(effect, self._do_save_epochs),
             fx.ReadForFollower: self._read,
         }
@@ -193,6 +194,11 @@ class MachineLogs:
     def _do_resume(self, effect: fx.ResumeLog) -> None:
         self._full.discard(effect.partition)
 
+    def _do_end_damage(self, effect: fx.DamageOver) -> None:
+        log = self._opened(effect)
+        if log is not None:
+            self._end_damage(log, effect)
+
     def _do_reset(self, effect: fx.ResetLog) -> None:
         log = self._opened(effect)
         if log is not None:
@@ -283,6 +289,9 @@ class MachineLogs:
         log.reset(effect.start_offset)
         return log.producers()
 
+    def _end_damage(self, log: StoredLog, effect: fx.DamageOver) -> None:
+        log.damage_over = True
+
     def _save_epochs(self, log: StoredLog, effect: fx.SaveEpochs) -> None:
         log.epochs = effect.entries
 
@@ -306,5 +315,4 @@ class MachineLogs:
         """Sync, then write down where every open log starts and, as far as they are told, high watermarks (rule R5)."""
         self.sync()
         for partition, (_, log) in self._open.items():
-            log.high_watermark = min(high_watermarks.get(partition, log.high_watermark), log.end)
-            log.durable_start = log.start
+            log.checkpointed(min(high_watermarks.get(partition, log.high_watermark), log.end))

@@ -30,6 +30,7 @@ from tidemark.core.replica_log import ReplicaLog
 from tidemark.core.replication_session import Sending
 from tidemark.model import BrokerId, LeaderEpoch, Offset
 
+from tests.simulation import mutants_of_damage as of_damage
 from tests.simulation import mutants_of_fronts as of_fronts
 from tests.simulation import mutants_of_moves as of_moves
 from tests.simulation import mutants_of_nearest as of_nearest
@@ -414,6 +415,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(of_moves.obeys_commands_in_any_order, "F4", of_moves.LATE_MOVES),
     *(Mutant(patch, *where) for patch, where in of_fronts.RULES.items()),
     *(Mutant(patch, *where) for patch, where in of_nearest.RULES.items()),
+    *(Mutant(patch, *where) for patch, where in of_damage.RULES.items()),
 )
 
 

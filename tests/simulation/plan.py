@@ -137,7 +137,7 @@ def _arguments(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | st
     if kind in ("reassign", "cancel", "drop_moves", "add_partition", "remove_partition", *TOPICS):
         return _requested(kind, dice, recipe)
     match kind:
-        case "crash" | "power" | "pause" | "slow_disk" | "failed_disk" | "full_disk" | "shutdown":
+        case "crash" | "power" | "rot" | "pause" | "slow_disk" | "failed_disk" | "full_disk" | "shutdown":
             return (broker, long_ms)
         case "crash_all":
             return (dice.choice((20, 300, 900)), dice.choice((20, 300, 900)), dice.choice((20, 300, 900)))

@@ -89,6 +89,21 @@ MOVES_RETAINED = replace(
 )
 MOVES_COMPACTED = replace(MOVES, name="moves-compacted", compacted=True)
 TOPICS = replace(MOVES, name="topics", weights={**_MOVING, "make_topic": 15, "move_topic": 6, "delete_topic": 10})
+_ROTTING = {
+    "rot": 8,
+    "crash": 5,
+    "crash_all": 1,
+    "depose": 2,
+    "elect": 1,
+    "cut": 3,
+    "isolate": 2,
+    "cut_zookeeper": 2,
+    "pause": 2,
+}
+ROTTEN = Recipe("rotten", min_isr=1, misfortunes=15, weights=_ROTTING)
+ROTTEN_FILES = replace(ROTTEN, name="rotten-files", files=True)
+ROTTEN_UNCLEAN = replace(ROTTEN, name="rotten-unclean", unclean=True, weights={**_ROTTING, "elect_last_known": 2})
+ROTTEN_UNCLEAN_FILES = replace(ROTTEN_UNCLEAN, name="rotten-unclean-files", files=True)
 NEAR = replace(HARSH, name="near", near=True)
 NEAR_UNCLEAN = replace(UNCLEAN, name="near-unclean", near=True)
 NEAR_SINGLE = replace(UNCLEAN_SINGLE, name="near-single", near=True)
@@ -146,6 +161,10 @@ RECIPES: Mapping[str, Recipe] = {
         NEAR_GROUP_COMMIT,
         NEAR_MOVES,
         NEAR_KILLED,
+        ROTTEN,
+        ROTTEN_FILES,
+        ROTTEN_UNCLEAN,
+        ROTTEN_UNCLEAN_FILES,
     )
 }
 

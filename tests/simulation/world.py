@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,9 @@ from tests.simulation.controller_node import ControllerNode
 from tests.simulation.disk import Machine
 from tests.simulation.engine import Engine, Node
 from tests.simulation.ensemble import ZOOKEEPER, Ensemble
-from tests.simulation.filed_logs import lose_power_on_files
 from tests.simulation.fronts import delete_records
 from tests.simulation.invariants import InvariantError
+from tests.simulation.losses import lose_power, rot
 from tests.simulation.near_readers import NearReader
 from tests.simulation.network import Network
 from tests.simulation.plan import CONTROLLERS, START_MS, Item, Plan
@@ -93,6 +94,8 @@ class World:
         self.lines: list[str] | None = None
         self._lives = dict.fromkeys(self.machines, 0)
         self._power_losses = 0
+        self.has_rotted = False
+        """A disk has, since everybody had caught up."""
         self._offline_after_ms = 0
         self.offline_at_the_end = False
         self._topic: tuple[int, TopicDescription] | None = None
@@ -191,8 +194,8 @@ class World:
         for partition in self.partitions:
             for invariant in self.invariants:
                 invariant.check(self, partition)
-        if self._power_losses and self.caught_up():
-            self._power_losses = 0
+        if (self._power_losses or self.has_rotted) and self.caught_up():
+            self._power_losses, self.has_rotted = 0, False
 
     # -- brokers and controllers -------------------------------------------------------------------------------------
 
@@ -386,7 +389,8 @@ class Misfortunes:
     def happen(self, item: Item) -> None:
         actions: dict[str, Callable[..., None]] = {
             "crash": self._crash,
-            "power": self._power,
+            "power": partial(self._crash, disk=lose_power),
+            "rot": partial(self._crash, disk=rot),
             "crash_all": self._crash_all,
             "pause": self._pause,
             "cut": self._cut,
@@ -416,21 +420,12 @@ class Misfortunes:
     def _later(self, delay_ms: int, work: Callable[[], None]) -> None:
         self._world.engine.after(delay_ms, work)
 
-    def _crash(self, named: int, down_ms: int) -> None:
+    def _crash(self, named: int, down_ms: int, disk: Callable[[World, BrokerId], None] | None = None) -> None:
         broker = self._broker(named)
         self._world.stop_broker(broker)
+        if disk is not None:
+            disk(self._world, broker)
         self._later(down_ms, lambda: self._world.start_broker(broker))
-
-    def _power(self, named: int, down_ms: int) -> None:
-        world, broker = self._world, self._broker(named)
-        world.stop_broker(broker)
-        if world.may_lose_power():
-            world.count_power_loss()
-            lost = world.machines[broker].lose_power(counted_on=not world.recipe.group_commit)
-            if world.recipe.files:
-                lose_power_on_files(world.machines[broker], world.engine.dice("torn"))
-            world.tell(f"machine {broker} loses power, and {lost} records with it")
-        self._later(down_ms, lambda: world.start_broker(broker))
 
     def _crash_all(self, *down_ms: int) -> None:
         for broker, delay_ms in zip(self._world.machines, (*down_ms, down_ms[0]), strict=False):

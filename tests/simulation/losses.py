@@ -1,0 +1,40 @@
+"""What a machine loses of its logs while its process is dead: what was not synced, or what a disk did not keep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemark.model import BrokerId
+
+from tests.simulation.filed_logs import lose_power_on_files
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+def lose_power(world: World, broker: BrokerId) -> None:
+    """Within the budget of docs."""
+    if not world.may_lose_power():
+        return
+    world.count_power_loss()
+    lost = world.machines[broker].lose_power(counted_on=not world.recipe.group_commit)
+    if world.recipe.files:
+        lose_power_on_files(world.machines[broker], world.engine.dice("torn"))
+    world.tell(f"machine {broker} loses power, and {lost} records with it")
+
+
+def rot(world: World, broker: BrokerId) -> None:
+    """Once between two catch-ups, where somebody else in sync has it all: no protocol keeps what every disk loses."""
+    machine, dice = world.machines[broker], world.engine.dice("rot")
+    if world.has_rotted:
+        return
+    for partition, log in machine.logs.items():
+        found = world.state(partition)
+        others = () if found is None else [one for one in found.state.isr if one.broker_id != broker]
+        kept = any(world.machines[one.broker_id].keeps_promise_of(one.broker_epoch) for one in others)
+        if kept and log.high_watermark > log.start:
+            log.rot(dice.randrange(log.start, log.high_watermark))
+            machine.lost = world.has_rotted = True
+            world.tell(f"the disk of machine {broker} keeps {partition} up to {log.end}, of {log.high_watermark}")
+    if machine.lost and world.recipe.files:
+        lose_power_on_files(machine, world.engine.dice("torn"))

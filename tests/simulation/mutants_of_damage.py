@@ -1,0 +1,80 @@
+"""Mistakes in what becomes of a replica whose disk has lost records below its high watermark (rule T5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tidemark.core.partition_follower import PartitionFollower
+from tidemark.core.replica_log import ReplicaLog
+
+from tests.simulation.machine_logs import MachineLogs
+from tests.simulation.recipes import ROTTEN, ROTTEN_UNCLEAN
+
+REFETCHING = replace(
+    ROTTEN,
+    name="refetching",
+    min_isr=2,
+    misfortunes=22,
+    weights={"rot": 8, "crash_all": 6, "crash": 8, "cut": 5, "isolate": 4},
+)
+"""Below m the last members stay eligible, and one of them has lost records."""
+IDLE = replace(
+    ROTTEN_UNCLEAN,
+    name="idle",
+    min_isr=2,
+    produces=6,
+    idempotent=0,
+    weights={"rot": 8, "crash_all": 4, "crash": 4, "depose": 2},
+)
+"""A replica lacks nothing, and nothing comes by which it could be seen."""
+
+
+def leads_though_damaged(monkeypatch: Any) -> None:
+    """Nobody asks whether something is missing."""
+    opened = ReplicaLog.__init__
+
+    def init(self: ReplicaLog, *arguments: Any) -> None:
+        opened(self, *arguments)
+        self.damaged = None
+
+    monkeypatch.setattr(ReplicaLog, "__init__", init)
+
+
+def heals_with_any_leader(monkeypatch: Any) -> None:
+    """A replica is whole again as soon as it is in line with a leader."""
+
+    def heal(self: PartitionFollower) -> None:
+        if self.log.damaged is not None:
+            self.log.end_damage(self.log.log_end_offset)
+
+    monkeypatch.setattr(PartitionFollower, "_maybe_heal", heal)
+
+
+def heals_when_the_high_watermark_moves(monkeypatch: Any) -> None:
+    """A replica is whole again when its high watermark has reached its leader's, as far as that knows it, by moving."""
+
+    def advance(self: PartitionFollower) -> None:
+        log, before = self.log, self.log.high_watermark
+        original(self)
+        moved = log.high_watermark > before
+        if moved and log.damaged is not None and log.log_end_offset >= self.leader_high_watermark:
+            log.end_damage(log.log_end_offset)
+
+    original = PartitionFollower._advance_high_watermark
+    monkeypatch.setattr(PartitionFollower, "_advance_high_watermark", advance)
+    monkeypatch.setattr(PartitionFollower, "_maybe_heal", lambda self: None)
+
+
+def keeps_its_healing_to_itself(monkeypatch: Any) -> None:
+    """The disk never hears that a replica is whole again."""
+    monkeypatch.setattr(MachineLogs, "_do_end_damage", lambda self, effect: None)
+
+
+RULES = {
+    leads_though_damaged: ("T5", ROTTEN),
+    heals_with_any_leader: ("T5", REFETCHING),
+    heals_when_the_high_watermark_moves: ("T5", IDLE),
+    keeps_its_healing_to_itself: ("T5", IDLE),
+}
+"""Each with the rule it breaks and the kind of world that shows it."""
