@@ -14,6 +14,7 @@ from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import EpochEntry, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.envelope import Batch
+from tidemark.storage.reader import NOT_CUT
 
 from tests.simulation.records import Values, stamp_at, values_of
 
@@ -36,6 +37,10 @@ class StoredLog:
     epochs: tuple[EpochEntry, ...] = ()
     high_watermark: int = 0
     recovery_point: int = 0
+    cut_point: int = NOT_CUT
+    """Of a cut that no checkpoint knows of yet."""
+    uncovered_cut: int = NOT_CUT
+    """A high watermark that is told may be of before it, and vouches for nothing past it."""
     damaged_until: int | None = None
     damage_over: bool = False
     fresh: bool = True
@@ -114,6 +119,9 @@ class StoredLog:
                 states.observe(batch.envelope)
         return states
 
+    def mark_cut(self, end: int) -> None:
+        self.cut_point, self.uncovered_cut = min(self.cut_point, end), min(self.uncovered_cut, end)
+
     def rot(self, kept: int) -> None:
         """The disk loses what lies past `kept`, though it was synced; checkpoints know better."""
         points = self.high_watermark, self.recovery_point
@@ -121,8 +129,12 @@ class StoredLog:
         self.high_watermark, self.recovery_point = points
         self.damage_over = False
 
-    def checkpointed(self, high_watermark: int) -> None:
-        self.high_watermark, self.recovery_point, self.durable_start = high_watermark, self.end, self.start
+    def checkpointed(self, told: int | None) -> None:
+        high_watermark = self.high_watermark if told is None else told
+        self.high_watermark = min(high_watermark, self.end, self.uncovered_cut)
+        self.recovery_point, self.durable_start, self.cut_point = self.end, self.start, NOT_CUT
+        if told is not None and self.end > self.uncovered_cut:
+            self.uncovered_cut = NOT_CUT
         if self.damage_over or (self.damaged_until is not None and self.end >= self.damaged_until):
             self.damaged_until, self.damage_over = None, False
 
@@ -137,7 +149,7 @@ class StoredLog:
 
     def recovered(self) -> RecoveredLog:
         """As storage opens it: the batches carry the truth about epochs, the checkpoint what lies past their end."""
-        self.start = self.durable_start
+        self.start, self.uncovered_cut = self.durable_start, self.cut_point
         epochs = LeaderEpochs(self.epochs[:1])  # what was let go is told by the checkpoint only
         if epochs.entries and epochs.entries[0].start_offset > self.start:
             epochs = LeaderEpochs()

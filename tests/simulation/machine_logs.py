@@ -281,11 +281,13 @@ class MachineLogs:
 
     def _cut(self, log: StoredLog, effect: fx.TruncateLog) -> ProducerStates:
         log.truncate(effect.end_offset)
+        log.mark_cut(log.end)
         if self._node.world.recipe.unclean and log.start == log.end:
             log.values = [None] * log.end  # below the start, and maybe of another lineage than what comes
         return log.producers()
 
     def _start_anew(self, log: StoredLog, effect: fx.ResetLog) -> ProducerStates:
+        log.mark_cut(min(effect.start_offset, log.end))
         log.reset(effect.start_offset)
         return log.producers()
 
@@ -315,4 +317,4 @@ class MachineLogs:
         """Sync, then write down where every open log starts and, as far as they are told, high watermarks (rule R5)."""
         self.sync()
         for partition, (_, log) in self._open.items():
-            log.checkpointed(min(high_watermarks.get(partition, log.high_watermark), log.end))
+            log.checkpointed(high_watermarks.get(partition))

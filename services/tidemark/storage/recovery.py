@@ -393,16 +393,10 @@ def _remembered(directory: Path, damage: KnownDamage | None, end: int) -> KnownD
 def _fold(directory: Path, recovered: Recovered, recovery_point: int, interval_bytes: int) -> None:
     """Epochs and producer state, brought up to the end of the log from their files and the envelopes."""
     end = recovered.segments[-1].next_offset
-    epochs = read_epochs(directory)
-    epochs_from = max(recovery_point, 0)
-    if epochs is None:
-        epochs, epochs_from = LeaderEpochs(), 0
-    known = epochs.entries
-    if known and known[0].start_offset > recovered.log_start:
-        epochs = _with_front(recovered.segments, known, interval_bytes)
-    epochs.truncate_from_end(Offset(end + 1))  # one may begin there, of which no record is written yet
-    if epochs.entries and epochs.entries[0].start_offset > end:
-        epochs.truncate_from_end(Offset(end))
+    told = read_epochs(directory)
+    epochs_from = max(recovery_point, 0) if told is not None else 0
+    known = told.entries if told is not None else ()
+    epochs = _with_front(recovered, known, end, interval_bytes)
     offsets = segment_offsets(directory, SNAPSHOT_SUFFIX)
     for offset in offsets:
         if offset > end:  # of batches that are lost: when others have their offsets it would count again
@@ -426,15 +420,21 @@ def _fold(directory: Path, recovered: Recovered, recovery_point: int, interval_b
     recovered.epochs = epochs
 
 
-def _with_front(segments: Sequence[Segment], known: Sequence[EpochEntry], interval_bytes: int) -> LeaderEpochs:
-    """The file forgets at once what is let go, and the log's start comes a checkpoint later: batches say the rest."""
+def _with_front(recovered: Recovered, known: Sequence[EpochEntry], end: int, interval_bytes: int) -> LeaderEpochs:
+    """What the file tells of a log that ends there. It forgets at once what is let go, and the log's start comes a
+    checkpoint later: batches say the rest."""
     epochs = LeaderEpochs()
-    for envelope in envelopes_from(segments, 0, interval_bytes):
-        if envelope.base_offset >= known[0].start_offset:
-            break
-        epochs.assign(LeaderEpoch(envelope.leader_epoch), Offset(envelope.base_offset))
+    first = known[0].start_offset if known else 0
+    if first > recovered.log_start:
+        for envelope in envelopes_from(recovered.segments, 0, interval_bytes):
+            if envelope.base_offset >= first:
+                break
+            epochs.assign(LeaderEpoch(envelope.leader_epoch), Offset(envelope.base_offset))
     for entry in known:
         epochs.assign(entry.leader_epoch, entry.start_offset)
+    epochs.truncate_from_end(Offset(end + 1))  # one may begin there, of which no record is written yet
+    if epochs.entries and epochs.entries[0].start_offset > end:
+        epochs.truncate_from_end(Offset(end))
     return epochs
 
 
