@@ -71,7 +71,8 @@ def test_it_is_over_in_a_lineage_that_ends_before_what_was_lost(path: Path) -> N
     assert not leftovers(path)
     logs.close()
     logs, _, found = start(path)
-    assert (found.log_end_offset, found.high_watermark, found.damaged) == (4, 4, None)
+    # the first high watermark that is told after a cut may be of before it
+    assert (found.log_end_offset, found.high_watermark, found.damaged) == (4, 3, None)
     logs.close()
 
 
