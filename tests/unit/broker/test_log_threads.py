@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 from tidemark.broker.log_threads import LogThreads
@@ -278,3 +279,44 @@ async def test_a_directory_that_goes_offline_during_a_pause_fails_the_replica_wh
     harness.threads.submit(append(0))
     harness.threads.resume(replica, None)
     assert harness.events[1:] == [LogFailed(PARTITION, IDENTITY, offline)]
+
+
+async def test_what_is_said_of_one_opening_comes_before_the_next_one_though_another_log_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the core takes the answer to an earlier cut for one of the new log, which asked for none, and stops."""
+    harness, other = Harness(MemoryLogs()), TopicPartition("flights", 1)
+    began, gates = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+    calls = iter(range(2))
+    write = MemoryLog.append
+
+    def slow(self: MemoryLog, *arguments: Any, **more: Any) -> Any:
+        number = next(calls)
+        began[number].set()
+        assert gates[number].wait(30)
+        return write(self, *arguments, **more)
+
+    def at(base: int) -> AppendToLog:
+        return AppendToLog(other, IDENTITY, Offset(base), LeaderEpoch(1), (BATCH,), stamp=True)
+
+    harness.threads.start()
+    await harness.open()
+    harness.threads.submit(OpenLog(other, IDENTITY))
+    await harness.wait_for(2)
+    harness.threads.submit(append(0))
+    await harness.wait_for(3)
+    monkeypatch.setattr(MemoryLog, "append", slow)
+    harness.threads.submit(at(0))
+    await asyncio.to_thread(began[0].wait, 30)
+    harness.threads.submit(TruncateLog(PARTITION, IDENTITY, Offset(0)))
+    harness.threads.submit(CloseLog(PARTITION, IDENTITY, None))
+    harness.threads.submit(at(3))
+    harness.threads.submit(OpenLog(PARTITION, IDENTITY))
+    gates[0].set()
+    await asyncio.to_thread(began[1].wait, 30)
+    await harness.wait_for(6)  # the append, the cut and the opening: the second append waits still
+    gates[1].set()
+    await harness.wait_for(7)
+    kinds = [type(event) for event in harness.events[3:] if event.partition == PARTITION]
+    assert kinds == [LogTruncated, LogOpened]
+    await asyncio.to_thread(harness.threads.stop)
