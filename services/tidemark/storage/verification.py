@@ -219,6 +219,8 @@ class _Look:
         epochs = self._facts.epochs
         if epochs is None or epoch == self._wrong_epoch:
             return
+        if epochs.entries and base < epochs.entries[0].start_offset:
+            return  # it is let go, or about to be: the file has forgotten it
         said = epochs.epoch_at(Offset(base))
         if said == epoch or (epoch > epochs.latest and base >= self._facts.recovery_point):
             return  # the file is written behind, and what it lacks is read from here

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tidemark.model import BrokerEpoch, Offset, TidemarkError, TopicPartition
+from tidemark.model import BrokerEpoch, EpochEntry, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
 from tidemark.record.envelope import ENVELOPE_BYTES, Batch, parse_envelope, seal, stamp
 from tidemark.record.payload import build_batch, from_columns
@@ -106,6 +106,22 @@ def test_a_reset_that_a_start_will_finish_is_no_error(good: Path) -> None:
     segments(good)[-1].unlink()
     write_cut_point(replica(good), CutPoint(32, 40, resetting=True))
     assert errors(good) == []
+
+
+@pytest.mark.parametrize("stop", [True, False], ids=["stopped", "killed"])
+def test_batches_that_were_let_go_are_not_held_against_the_epoch_file(path: Path, stop: bool) -> None:
+    """It forgets them at once; they go with their segment, or with the next checkpoint."""
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    for number in range(10):
+        lead(log, make_batch([str(number)]), epoch=1 if number < 6 else 2)
+    logs.checkpoint({PARTITION: Offset(10)})
+    log.trim(Offset(7))
+    log.save_epochs((EpochEntry(LeaderEpoch(2), Offset(7)),))
+    if stop:
+        logs.close_clean(BrokerEpoch(3), {PARTITION: Offset(10)})
+    logs.close()
+    assert errors(path) == []
 
 
 def test_looking_writes_and_locks_nothing(good: Path) -> None:
