@@ -17,7 +17,16 @@ from tidemark.core import effects as fx
 from tidemark.core import events as ev
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
-from tidemark.model import BrokerId, ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.model import (
+    NO_EPOCH,
+    BrokerId,
+    EpochEntry,
+    ErrorCode,
+    LeaderEpoch,
+    Offset,
+    TidemarkError,
+    TopicPartition,
+)
 from tidemark.ports import RetentionLimits
 from tidemark.record.envelope import Batch, split_batches
 from tidemark.storage import log as storage_log
@@ -75,13 +84,10 @@ class FiledLogs(MachineLogs):
         self._same("the recovered start", real.log_start_offset, model.log_start_offset)
         self._same("the recovered end", real.log_end_offset, model.log_end_offset)
         self._same("the recovered high watermark", real.high_watermark, model.high_watermark)
-        epochs = LeaderEpochs(real.epochs)
-        epochs.truncate_from_start(real.log_start_offset)
-        told, kept = model.epochs, epochs.entries
-        if len(told) == len(kept) + 1 and told[0].start_offset == told[1].start_offset:
-            # the file had gone on, and the segments that ended there are gone: nothing tells of what was let go
-            told = told[1:]
-        self._same("the recovered epochs", kept, told)
+        told, known = _epochs_of(model), _epochs_of(real)
+        if known[0] == NO_EPOCH:  # the file had gone on, and the segments that ended there are gone
+            told = (NO_EPOCH, *told[1:])
+        self._same("the recovered epochs", known, told)
         self._same("the recovered producers", _producers(real.producers), _producers(model.producers))
         self._same("the recovered damage", real.damaged is None, model.damaged is None)
         return real
@@ -233,6 +239,14 @@ def lose_power_on_files(machine: Machine, dice: random.Random) -> None:
         last.remove_indexes()
         with last.log_path.open("rb+") as file:
             file.truncate(kept_bytes + (dice.randrange(min(lost_bytes, 300)) if lost_bytes > 0 else 0))
+
+
+def _epochs_of(log: ev.RecoveredLog) -> tuple[LeaderEpoch, LeaderEpoch, tuple[EpochEntry, ...]]:
+    """Of the last record let go, of the first one that is there, and all that begin later."""
+    epochs = LeaderEpochs(log.epochs)
+    epochs.truncate_from_start(log.log_start_offset)
+    later = tuple(entry for entry in epochs.entries if entry.start_offset > log.log_start_offset)
+    return epochs.let_go, epochs.epoch_at(log.log_start_offset), later
 
 
 def _named(batch: Batch) -> tuple[tuple[str | None, ...], int, int]:

@@ -419,7 +419,8 @@ class EpochsMonotonic(Invariant):
         wrong = [epoch for epoch, first in begun.items() if log.epochs.epoch_at(Offset(first)) != epoch]
         if wrong or any(begun.get(epoch) != first for epoch, first in within):
             self.fails(f"{partition} at {process.broker_id}: {cached} for {begun}")
-        if let_go > (cached[0].leader_epoch if cached else -1) and not world.recipe.unclean:
+        is_known = bool(cached) and cached[0].leader_epoch >= 0
+        if is_known and let_go > cached[0].leader_epoch and not world.recipe.unclean:
             self.fails(f"{partition} at {process.broker_id}: {cached}, but epoch {let_go} was let go")
         self._looked_at[key] = looked_at
 

@@ -290,11 +290,10 @@ class BrokerStreams:
         leader = self._asked_leader(session, query)
         if leader is None:
             return
-        end = leader.log.epochs.end_of(query.last_epoch, leader.log.log_end_offset)
-        answer = EpochEnd(
-            query.partition, leader.leader_epoch, end.leader_epoch, end.start_offset, leader.in_sync_offset
-        )
-        session.answer_query(answer)
+        log = leader.log
+        end = log.epochs.end_of(query.last_epoch, log.log_end_offset)
+        enough = leader.in_sync_offset, log.log_start_offset
+        session.answer_query(EpochEnd(query.partition, leader.leader_epoch, *end, *enough))
 
     def _on_position(self, session: FollowerSession, position: FetchPosition, now_ms: int) -> None:
         leader = self._asked_leader(session, position)

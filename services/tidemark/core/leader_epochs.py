@@ -11,8 +11,9 @@ from tidemark.model import NO_EPOCH, EpochEntry, LeaderEpoch, Offset
 class LeaderEpochs:
     """(epoch, start offset) pairs, both strictly increasing; only the last epoch may be empty, and the first one.
 
-    A first entry that starts above 0 is that of the last record let go: what lies below it is of that epoch, and no
-    offset is. It stays whatever is cut, so that a log of which nothing is left can still say what it held.
+    A first entry that starts above 0 is that of the last record let go, with NO_EPOCH where nobody knows any more: the
+    record below it is of that epoch. It stays whatever is cut, so that a log of which nothing is left can still say
+    what it held.
 
     Invariant: epochs strictly increase, start offsets never decrease.
     """
@@ -20,6 +21,8 @@ class LeaderEpochs:
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
         self._entries: list[EpochEntry] = []
         for entry in entries:
+            if entry.leader_epoch == NO_EPOCH:
+                self.begin_at(entry.start_offset, NO_EPOCH)
             self.assign(entry.leader_epoch, entry.start_offset)
 
     @property
@@ -34,8 +37,13 @@ class LeaderEpochs:
 
     @property
     def earliest(self) -> LeaderEpoch:
-        """The first epoch, -1 when there is none."""
-        return self._entries[0].leader_epoch if self._entries else NO_EPOCH
+        """The first epoch that is known, -1 when there is none."""
+        return next((entry.leader_epoch for entry in self._entries if entry.leader_epoch != NO_EPOCH), NO_EPOCH)
+
+    @property
+    def let_go(self) -> LeaderEpoch:
+        """Epoch of the last record that was let go, -1 where nobody knows, or none was."""
+        return self._entries[0].leader_epoch if self._entries and self._entries[0].start_offset else NO_EPOCH
 
     def assign(self, leader_epoch: LeaderEpoch, start_offset: Offset) -> bool:
         """Enter an epoch; True when it was new.
@@ -55,11 +63,9 @@ class LeaderEpochs:
         the epoch asked for and the first epoch's start offset; with no epochs at all, the log end.
         """
         index = bisect_right(self._entries, leader_epoch, key=lambda entry: entry.leader_epoch)
-        if index == 0:
-            first = self._entries[0].start_offset if self._entries else log_end_offset
-            return EpochEntry(leader_epoch, first)
         end = self._entries[index].start_offset if index < len(self._entries) else log_end_offset
-        return EpochEntry(self._entries[index - 1].leader_epoch, end)
+        found = self._entries[index - 1].leader_epoch if index else NO_EPOCH
+        return EpochEntry(found if found != NO_EPOCH else leader_epoch, end)
 
     def epoch_at(self, offset: Offset) -> LeaderEpoch:
         """Epoch of the record at `offset`, -1 below the first entry."""
@@ -77,16 +83,17 @@ class LeaderEpochs:
 
     def truncate_from_start(self, start_offset: Offset) -> bool:
         """Forget what lies wholly below `start_offset`; the epoch of the last record there is kept, from there on."""
-        index = bisect_left(self._entries, start_offset, key=_start_of)
-        if index == 0:
-            return False
-        self._entries[:index] = [EpochEntry(self._entries[index - 1].leader_epoch, start_offset)]
-        return True
+        before = self.entries
+        index = bisect_left(before, start_offset, key=_start_of)
+        if start_offset and (index or not before or before[0].start_offset > start_offset):
+            last = before[index - 1].leader_epoch if index else NO_EPOCH
+            self._entries[:index] = [EpochEntry(last, start_offset)]
+        return self.entries != before
 
     def begin_at(self, start_offset: Offset, epoch_below: LeaderEpoch) -> None:
         """Forget everything; what lies below `start_offset` was of that epoch, NO_EPOCH where nobody knows."""
         self._entries.clear()
-        if start_offset and epoch_below != NO_EPOCH:
+        if start_offset:
             self._entries.append(EpochEntry(epoch_below, start_offset))
 
 

@@ -92,8 +92,8 @@ class FollowerMessage:
 class EpochEnd(NamedTuple):
     """Leader: answer to an EpochQuery; `end_offset` is exclusive (rule E2).
 
-    `in_sync_offset`: who holds all below it (exclusive) holds all that was committed before (rules R8, T5); None: the
-    leader is of a version that does not say.
+    `in_sync_offset`: who holds all below it (exclusive), from `log_start_offset` on, holds all that was committed
+    before (rules R8, T5); None: the leader is of a version that does not say.
     """
 
     partition: TopicPartition
@@ -101,6 +101,7 @@ class EpochEnd(NamedTuple):
     leader_epoch: LeaderEpoch
     end_offset: Offset
     in_sync_offset: Offset | None = None
+    log_start_offset: Offset | None = None
 
 
 class Chunk(NamedTuple):

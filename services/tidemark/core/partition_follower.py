@@ -223,22 +223,27 @@ class PartitionFollower:
     # -- reconciliation ----------------------------------------------------------------------------------------
 
     def on_epoch_end(self, answer: EpochEnd) -> None:
-        """One round of rule E2: cut to the nearer end, ask again while the epochs differ. A log that lies wholly above
-        where it leaves the leader's has nothing to keep: it starts where the leader's does (rule E3)."""
+        """One round of rule E2: cut to the nearer end, ask again while the epochs differ."""
         if self.phase is not Phase.ASKING or answer.current_leader_epoch != self.leader_epoch:
             return
         log = self.log
         self._in_sync_offset = answer.in_sync_offset
-        if log.epochs.latest == NO_EPOCH:
-            self._fetch()
-            return
         own = log.epochs.end_of(answer.leader_epoch, log.log_end_offset)
-        end = min(answer.end_offset, own.start_offset)
+        end = min(answer.end_offset, own.start_offset) if log.epochs.latest != NO_EPOCH else log.log_end_offset
         self.ask_again = own.leader_epoch != answer.leader_epoch
-        left_below = answer.leader_epoch < log.let_go_epoch
-        if end < log.log_start_offset or (left_below and not self.spares_high_watermark):
+        if end < log.log_start_offset or self._lacks_front(answer):
             end = Offset(0)
         self._cut(Offset(end), answer.leader_epoch)
+
+    def _lacks_front(self, answer: EpochEnd) -> bool:
+        """Whether the leader has records below where this log starts that it never held, or has lost: there is nothing
+        to keep, it is to start where the leader's does (rules E3, T5)."""
+        log = self.log
+        if self.spares_high_watermark:
+            return False
+        told = answer.log_start_offset
+        lost = log.damaged is not None and told is not None and told < log.log_start_offset
+        return lost or answer.leader_epoch < log.let_go_epoch
 
     def _cut(self, end: Offset, answered_epoch: LeaderEpoch) -> None:
         log = self.log

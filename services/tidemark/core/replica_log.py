@@ -120,8 +120,8 @@ class ReplicaLog:
 
     @property
     def let_go_epoch(self) -> LeaderEpoch:
-        """Leader epoch of the last record that was let go, as far as known; -1 where none was."""
-        return self.epochs.earliest if self.log_start_offset else NO_EPOCH
+        """Leader epoch of the last record that was let go; -1 where none was, or nobody knows."""
+        return self.epochs.let_go if self.log_start_offset else NO_EPOCH
 
     @property
     def furthest_epoch(self) -> LeaderEpoch:

@@ -113,6 +113,7 @@ class FollowerEnd:
                     LeaderEpoch(end.leader_epoch),
                     Offset(end.end_offset),
                     Offset(end.in_sync_offset) if end.HasField("in_sync_offset") else None,
+                    Offset(end.log_start_offset) if end.HasField("log_start_offset") else None,
                 )
                 for end in response.epoch_ends
             ),
@@ -249,6 +250,7 @@ class LeaderEnd:
                     leader_epoch=end.leader_epoch,
                     end_offset=end.end_offset,
                     in_sync_offset=end.in_sync_offset,
+                    log_start_offset=end.log_start_offset,
                 )
                 for end in message.epoch_ends
             ],

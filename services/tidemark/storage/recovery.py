@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
-from tidemark.model import EpochEntry, LeaderEpoch, Offset
+from tidemark.model import NO_EPOCH, EpochEntry, LeaderEpoch, Offset
 from tidemark.record.envelope import Envelope
 from tidemark.storage.checkpoint import UNKNOWN
 from tidemark.storage.cleaner_point import CLEANER_FILE, lower_clean_point
@@ -174,6 +174,12 @@ def _recover(directory: Path, expected: Expected, reading: _Reading, *, trusting
         damage = damage or KnownDamage("no segment of the log was found", max(expected.recovery_point, base) + 1)
     log_start = max(segments[0].base_offset, log_start or 0)
     end = segments[-1].next_offset
+    if end < log_start and not any(segment.size_bytes for segment in segments):
+        # killed before a batch that spans the log start was in the segment made for it
+        empty, segments = segments, [make_segment(directory, log_start)]
+        for segment in empty:
+            segment.remove()
+        end = log_start
     if end < log_start:
         log_start = segments[0].base_offset
     lost_until = max(expected.recovery_point, expected.high_watermark)
@@ -396,7 +402,7 @@ def _fold(directory: Path, recovered: Recovered, recovery_point: int, interval_b
     told = read_epochs(directory)
     epochs_from = max(recovery_point, 0) if told is not None else 0
     known = told.entries if told is not None else ()
-    epochs = _with_front(recovered, known, end, interval_bytes)
+    epochs = _epochs_told(recovered, known, end, interval_bytes)
     offsets = segment_offsets(directory, SNAPSHOT_SUFFIX)
     for offset in offsets:
         if offset > end:  # of batches that are lost: when others have their offsets it would count again
@@ -420,18 +426,20 @@ def _fold(directory: Path, recovered: Recovered, recovery_point: int, interval_b
     recovered.epochs = epochs
 
 
-def _with_front(recovered: Recovered, known: Sequence[EpochEntry], end: int, interval_bytes: int) -> LeaderEpochs:
+def _epochs_told(recovered: Recovered, known: Sequence[EpochEntry], end: int, interval_bytes: int) -> LeaderEpochs:
     """What the file tells of a log that ends there. It forgets at once what is let go, and the log's start comes a
-    checkpoint later: batches say the rest."""
-    epochs = LeaderEpochs()
+    checkpoint later: batches say the rest, but not of which epoch the record before the first of them was."""
     first = known[0].start_offset if known else 0
-    if first > recovered.log_start:
+    if known and first <= recovered.log_start:
+        epochs = LeaderEpochs(known)
+    else:
+        epochs = LeaderEpochs([EpochEntry(NO_EPOCH, Offset(recovered.segments[0].base_offset))])
         for envelope in envelopes_from(recovered.segments, 0, interval_bytes):
             if envelope.base_offset >= first:
                 break
             epochs.assign(LeaderEpoch(envelope.leader_epoch), Offset(envelope.base_offset))
-    for entry in known:
-        epochs.assign(entry.leader_epoch, entry.start_offset)
+        for entry in known:
+            epochs.assign(entry.leader_epoch, entry.start_offset)
     epochs.truncate_from_end(Offset(end + 1))  # one may begin there, of which no record is written yet
     if epochs.entries and epochs.entries[0].start_offset > end:
         epochs.truncate_from_end(Offset(end))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
-from tidemark.core.messages import EpochQuery, FollowerMessage, ReplicaDescription, ReplicaQuestion, Report
+from tidemark.core.messages import EpochEnd, EpochQuery, FollowerMessage, ReplicaDescription, ReplicaQuestion, Report
 from tidemark.model import ErrorCode
 
 from tests.unit.core.stage import ID, P, Stage, batch, node
@@ -36,11 +36,11 @@ def test_what_a_replica_must_hold_lies_below_the_high_watermark_and_the_start_of
     leader = Stage(me=2).leads((2, 3), end=60, epochs=[(3, 0)], high_watermark=40)
     asks = FollowerMessage(queries=(EpochQuery(P, ID, 5, 3),))
     leader.from_follower(1, asks)
-    assert leader.one(fx.SendToFollower).message.epoch_ends == ((P, 5, 3, 60, 60),)
+    assert leader.one(fx.SendToFollower).message.epoch_ends == ((P, 5, 3, 60, 60, 0),)
     leader.write(batch(5))
     leader.fetches(3, 62, last_epoch=5)
     leader.from_follower(1, asks)
-    assert leader.one(fx.SendToFollower).message.epoch_ends == ((P, 5, 3, 60, 62),)
+    assert leader.one(fx.SendToFollower).message.epoch_ends == ((P, 5, 3, 60, 62, 0),)
 
 
 def test_on_an_idle_topic_a_replica_with_everything_has_healed_before_it_says_where_its_log_ends() -> None:
@@ -128,3 +128,26 @@ def test_whom_its_leader_took_in_is_elected_when_that_leader_is_restarted() -> N
     assert leader.one(fx.WriteIsr).state.isr_ids == (2, 1)
     follower.command(node(1, 6, (1,), lineage=1))
     assert follower.refusals() == []
+
+
+def test_a_replica_that_has_lost_its_front_is_not_whole_however_far_it_goes() -> None:
+    """Where nothing vouched for its log start; leading, it would have had everybody let go of what lies below."""
+    stage = Stage()
+    stage.command(node(2, 5, (2,)))
+    stage.opened(200, (3, 100), start=100, damaged="nothing vouches for the log to start at 100")
+    stage.feed(ev.LeaderConnected(2))
+    stage.from_leader(ends=[EpochEnd(P, 5, 3, 200, 200, 0)])
+    assert not stage.got(fx.DamageOver)
+    assert stage.one(fx.ResetLog).start_offset == 0
+    stage.truncated(0)
+    assert [one.fetch_offset for one in stage.said().positions] == [0]
+
+
+def test_a_damaged_replica_that_starts_where_its_leader_does_keeps_what_it_has() -> None:
+    stage = Stage()
+    stage.command(node(2, 5, (2,)))
+    stage.opened(200, (3, 100), start=100, damaged="lost from 200 on")
+    stage.feed(ev.LeaderConnected(2))
+    stage.from_leader(ends=[EpochEnd(P, 5, 3, 210, 210, 100)])
+    assert not stage.got(fx.ResetLog)
+    assert [one.fetch_offset for one in stage.said().positions] == [200]

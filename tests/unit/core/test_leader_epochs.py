@@ -66,7 +66,8 @@ def test_a_cut_at_the_end_forgets_the_epochs_that_begin_there_or_above(end: int,
 @pytest.mark.parametrize(
     ("start", "left"),
     [
-        (10, [(1, 20), (2, 80), (3, 120)]),
+        (0, [(1, 20), (2, 80), (3, 120)]),
+        (10, [(-1, 10), (1, 20), (2, 80), (3, 120)]),
         (20, [(1, 20), (2, 80), (3, 120)]),
         (50, [(1, 50), (2, 80), (3, 120)]),
         (80, [(1, 80), (2, 80), (3, 120)]),
@@ -76,8 +77,24 @@ def test_a_cut_at_the_end_forgets_the_epochs_that_begin_there_or_above(end: int,
 )
 def test_a_new_log_start_keeps_the_epoch_of_the_last_record_below_it(start: int, left: list[tuple[int, int]]) -> None:
     epochs = LeaderEpochs(entries((1, 20), (2, 80), (3, 120)))
-    assert epochs.truncate_from_start(start) == (start > 20)
+    assert epochs.truncate_from_start(start) == (start not in (0, 20))
     assert list(epochs.entries) == left
+
+
+def test_where_nobody_knows_what_was_let_go_it_says_so() -> None:
+    epochs = LeaderEpochs()
+    epochs.truncate_from_start(10)
+    assert (epochs.entries, epochs.latest, epochs.earliest, epochs.let_go) == (((-1, 10),), -1, -1, -1)
+    assert epochs.end_of(4, 12) == (4, 12)
+    epochs.assign(5, 10)
+    assert LeaderEpochs(epochs.entries).entries == epochs.entries == ((-1, 10), (5, 10))
+    assert (epochs.latest, epochs.earliest, epochs.let_go) == (5, 5, -1)
+    assert (epochs.end_of(4, 12), epochs.end_of(5, 12)) == ((4, 10), (5, 12))
+    epochs.truncate_from_end(10)
+    assert epochs.entries == ((-1, 10),)
+    epochs.assign(6, 10)
+    epochs.truncate_from_start(11)
+    assert (epochs.entries, epochs.let_go) == (((6, 11),), 6)
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -164,7 +164,7 @@ def test_a_follower_below_the_leaders_log_start_starts_empty_there() -> None:
     stage.truncated(70, start=70)
     assert stage.said().positions == (FetchPosition(P, ID, 5, 70, -1, 0, log_start_offset=70),)
     stage.chunk(70, batch(10, offset=65, epoch=4), high_watermark=75)
-    assert stage.one(fx.SaveEpochs).entries == ((4, 70),)
+    assert stage.one(fx.SaveEpochs).entries == ((-1, 70), (4, 70))
     stage.feed(ev.LogAppended(P, ID, 75))
     assert stage.high_watermark() == 75
 

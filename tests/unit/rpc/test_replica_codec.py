@@ -88,7 +88,7 @@ def test_what_a_leader_says_arrives_as_it_was_said(stream: Stream) -> None:
     message = LeaderMessage(
         epoch_ends=(
             EpochEnd(OTHER, EPOCH, LeaderEpoch(1), Offset(80)),
-            EpochEnd(OTHER, EPOCH, LeaderEpoch(1), Offset(80), in_sync_offset=Offset(0)),
+            EpochEnd(OTHER, EPOCH, LeaderEpoch(1), Offset(80), in_sync_offset=Offset(0), log_start_offset=Offset(7)),
         ),
         chunks=(chunk(batch, batch), chunk(partition=OTHER)),
         refusals=(Refusal(OTHER, ErrorCode.LOG_DIVERGED, "cut", EPOCH, Offset(4)),),

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tidemark.model import Offset
+from tidemark.model import EpochEntry, LeaderEpoch, Offset
 from tidemark.storage.damage import CutPoint
+from tidemark.storage.epoch_file import EPOCH_FILE
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.manager import LogManager
 from tidemark.storage.segment import Segment
@@ -263,3 +264,48 @@ def test_a_snapshot_from_before_a_gap_is_not_taken_for_what_producers_did_last(p
     assert log.log_start_offset == log.log_end_offset == starts[-1]
     assert log.state().producers.entries == {}
     logs.close()
+
+
+def test_a_log_killed_before_the_batch_that_spans_its_start_was_written_has_lost_nothing(path: Path) -> None:
+    """The segment for it begins below the log start; the empty one that it replaces is gone already."""
+    logs, log = opened(path)
+    fill(log, 2)
+    log.reset(Offset(54))
+    logs.checkpoint({PARTITION: Offset(54)})
+    logs.close()
+    replica = path / str(PARTITION)
+    (replica / f"{54:020}.log").rename(replica / f"{52:020}.log")
+    for _ in range(2):
+        logs = open_one(path)
+        log, found = logs.open(PARTITION, IDENTITY, SMALL)
+        assert (found.log_start_offset, found.log_end_offset, found.damaged) == (54, 54, None)
+        logs.close()
+
+
+def test_a_log_without_its_epoch_file_says_that_nobody_knows_what_was_let_go(path: Path) -> None:
+    logs, log = opened(path)
+    fill(log, 2, epoch=3)
+    log.reset(Offset(54))
+    log.save_epochs((EpochEntry(LeaderEpoch(3), Offset(54)),))
+    logs.close()
+    (path / str(PARTITION) / EPOCH_FILE).unlink()
+    for _ in range(2):
+        logs = open_one(path)
+        log, found = logs.open(PARTITION, IDENTITY, SMALL)
+        assert found.epochs == ((-1, 54),)
+        logs.close()
+
+
+def test_what_was_let_go_before_a_kill_is_known_by_the_batches_that_are_back(path: Path) -> None:
+    """The file of epochs goes on at once, the log start with the next checkpoint."""
+    logs, log = opened(path)
+    fill(log, 4, epoch=3)
+    fill(log, 4, epoch=5)
+    log.save_epochs((EpochEntry(LeaderEpoch(3), Offset(0)), EpochEntry(LeaderEpoch(5), Offset(20))))
+    logs.checkpoint({PARTITION: Offset(40)})
+    log.trim(Offset(30))
+    log.save_epochs((EpochEntry(LeaderEpoch(5), Offset(30)),))
+    logs.close()
+    _, found = open_one(path).open(PARTITION, IDENTITY, SMALL)
+    assert found.log_start_offset == 0
+    assert found.epochs == ((3, 0), (5, 20))
