@@ -206,7 +206,7 @@ def test_reset_drops_everything_and_starts_there(world: World) -> None:
     log, recovered = world.restart().open(PARTITION, IDENTITY, SMALL)
     assert (recovered.log_start_offset, recovered.log_end_offset) == (100, 101)
     assert recovered.damaged is None
-    assert recovered.epochs == ((2, 100),)
+    assert recovered.epochs == ((-1, 100), (2, 100))
 
 
 def test_an_empty_log_takes_the_batch_that_spans_its_start(world: World) -> None:

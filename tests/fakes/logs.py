@@ -15,6 +15,7 @@ from tidemark.core.events import RecoveredLog
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import (
+    NO_EPOCH,
     EpochEntry,
     ErrorCode,
     LeaderEpoch,
@@ -129,7 +130,7 @@ class MemoryLog:
         stored = self._stored
         stored.cut(0)
         stored.start = stored.end = stored.flushed = start_offset
-        stored.epochs = LeaderEpochs()
+        stored.epochs.begin_at(start_offset, NO_EPOCH)
 
     def trim(self, start_offset: Offset) -> None:
         self._check_usable()

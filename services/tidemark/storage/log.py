@@ -15,7 +15,7 @@ from typing import Final
 
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
-from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
+from tidemark.model import NO_EPOCH, EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.record.envelope import STAMP_BYTES, Batch, stamp
 from tidemark.storage.checkpointed import CheckpointedLog
 from tidemark.storage.cleanable import CleanableLog
@@ -357,7 +357,7 @@ class PartitionLog(CleanableLog, CheckpointedLog):
                     self._trimmed = ()
                     self._tail = Tail(start_offset, 0)
                     self._producers = self._expiring(ProducerStates())
-                    self._epochs = LeaderEpochs()
+                    self._epochs.begin_at(start_offset, NO_EPOCH)
                     self._latest_epoch, self._epochs_behind, self._snapshot_at = -1, False, -1
                 self._mark_cut(cut)  # what comes from here on is to stay
                 self._names_behind = True  # a flush in the meantime was too early

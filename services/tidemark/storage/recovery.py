@@ -142,7 +142,8 @@ def _finished_reset(directory: Path, expected: Expected, cut: CutPoint) -> Recov
     segment = start_anew(directory, [Segment(directory, base) for base in segment_offsets(directory)], start)
     write_cut_point(directory, cut._replace(resetting=False))
     damage = _remembered(directory, None, start)
-    return Recovered([segment], start, start, max(expected.high_watermark, 0), LeaderEpochs(), ProducerStates(), damage)
+    epochs = LeaderEpochs([EpochEntry(NO_EPOCH, Offset(start))])
+    return Recovered([segment], start, start, max(expected.high_watermark, 0), epochs, ProducerStates(), damage)
 
 
 def start_anew(directory: Path, segments: Sequence[Segment], start_offset: int) -> Segment:
