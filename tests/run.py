@@ -76,7 +76,7 @@ _PARTS = (
     Part("contract", (_pytest_by_files("tests/contract"),), 360),
     Part("integration", _INTEGRATION, 900),
     Part("chaos", _CHAOS, 480),
-    Part("spark", (_pytest("tests/spark"),), 480),
+    Part("spark", (_pytest("tests/spark"),), 1200),
 )
 
 
