@@ -392,10 +392,10 @@ class LogThreads:
                 continue
             for effect in some:
                 if isinstance(effect, CloseLog):
-                    # what is said of this opening comes before anything of the next one
-                    self._on_loop(self._completed, [*done], [*cut], [])
-                    done.clear()
-                    cut.clear()
+                    if done:  # what is said of this opening comes before anything of the next one
+                        self._on_loop(self._completed, [*done], [*cut], [])
+                        done.clear()
+                        cut.clear()
                     self._close(effect)
                 elif not replica.failed:
                     self._attempt(replica, effect, done, partial(_do, replica, effect, done))
