@@ -14,6 +14,7 @@ from tidemark.core.config_resource import ConfigResource, VersionedConfigs
 from tidemark.core.events import RecoveredLog
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import (
+    NO_EPOCH,
     BrokerEpoch,
     BrokerEpochRecord,
     BrokerId,
@@ -91,8 +92,8 @@ class Log(Protocol):
     def truncate(self, end_offset: Offset) -> ProducerStates:
         """Cut at `end_offset`, exclusive; gives the producer state of what is left."""
 
-    def reset(self, start_offset: Offset) -> None:
-        """Drop everything, start empty there."""
+    def reset(self, start_offset: Offset, epoch_below: LeaderEpoch = NO_EPOCH) -> None:
+        """Drop everything, start empty there; what lies below was of that epoch, -1 where nobody knows."""
 
     def trim(self, start_offset: Offset) -> None:
         """Start there from now on: what lies below may go, whole segments at a time (rule L1)."""

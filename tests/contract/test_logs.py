@@ -209,6 +209,14 @@ def test_reset_drops_everything_and_starts_there(world: World) -> None:
     assert recovered.epochs == ((-1, 100), (2, 100))
 
 
+def test_a_reset_log_knows_of_which_epoch_the_record_below_its_start_was(world: World) -> None:
+    log, _ = world.open()
+    lead(log, make_batch(["a"]), epoch=7)
+    log.reset(Offset(100), LeaderEpoch(5))
+    _, recovered = world.restart().open(PARTITION, IDENTITY, SMALL)
+    assert recovered.epochs == ((5, 100),)
+
+
 def test_an_empty_log_takes_the_batch_that_spans_its_start(world: World) -> None:
     log, _ = world.open()
     log.reset(Offset(100))
@@ -413,7 +421,7 @@ def test_files_and_memory_do_the_same_for_any_calls(steps: list[tuple[str, int, 
                 case "truncate":
                     outcomes = [log.truncate(Offset(first)) for log in logs]
                 case "reset":
-                    outcomes = [log.reset(Offset(first)) for log in logs]
+                    outcomes = [log.reset(Offset(first), LeaderEpoch(number)) for log in logs]
                 case "restart":
                     opened = [world.restart().open(PARTITION, IDENTITY, SMALL) for world in worlds]
                     logs = [log for log, _ in opened]

@@ -125,12 +125,12 @@ class MemoryLog:
             self._stored.cut(end_offset)
         return self._stored.producers()
 
-    def reset(self, start_offset: Offset) -> None:
+    def reset(self, start_offset: Offset, epoch_below: LeaderEpoch = NO_EPOCH) -> None:
         self._check_usable()
         stored = self._stored
         stored.cut(0)
         stored.start = stored.end = stored.flushed = start_offset
-        stored.epochs.begin_at(start_offset, NO_EPOCH)
+        stored.epochs.begin_at(start_offset, epoch_below)
 
     def trim(self, start_offset: Offset) -> None:
         self._check_usable()

@@ -86,7 +86,7 @@ class StoredLog:
         self.high_watermark = min(self.high_watermark, self.end)
         self.recovery_point = min(self.recovery_point, self.end)
 
-    def reset(self, start: int) -> None:
+    def reset(self, start: int, epoch_below: LeaderEpoch) -> None:
         self.cuts += 1
         self.batches.clear()
         self.values = [None] * start
@@ -94,7 +94,7 @@ class StoredLog:
         self.high_watermark = min(self.high_watermark, start)
         self.recovery_point = min(self.recovery_point, start)
         self.clean_point = min(self.clean_point, start)
-        self.epochs = ()
+        self.epochs = (EpochEntry(epoch_below, Offset(start)),) if start else ()
 
     def trim(self, start: int) -> None:
         """It starts there from now on; of what lies below, nothing is missed before a checkpoint."""

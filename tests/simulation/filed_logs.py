@@ -176,7 +176,7 @@ class FiledLogs(MachineLogs):
         return real
 
     def _start_anew(self, log: StoredLog, effect: fx.ResetLog) -> ProducerStates:
-        self._files[effect.partition].reset(effect.start_offset)
+        self._files[effect.partition].reset(effect.start_offset, effect.epoch_below)
         return super()._start_anew(log, effect)
 
     def _end_damage(self, log: StoredLog, effect: fx.DamageOver) -> None:

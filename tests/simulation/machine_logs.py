@@ -288,7 +288,7 @@ class MachineLogs:
 
     def _start_anew(self, log: StoredLog, effect: fx.ResetLog) -> ProducerStates:
         log.mark_cut(min(effect.start_offset, log.end))
-        log.reset(effect.start_offset)
+        log.reset(effect.start_offset, effect.epoch_below)
         return log.producers()
 
     def _end_damage(self, log: StoredLog, effect: fx.DamageOver) -> None:

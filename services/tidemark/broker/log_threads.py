@@ -487,7 +487,7 @@ def _do(replica: OpenReplica, effect: LogEffect, done: list[Event]) -> None:
     if isinstance(effect, TruncateLog):
         producers = log.truncate(effect.end_offset)
     elif isinstance(effect, ResetLog):
-        log.reset(effect.start_offset)
+        log.reset(effect.start_offset, effect.epoch_below)
         producers = ProducerStates()
     elif isinstance(effect, TrimLog):
         log.trim(effect.start_offset)

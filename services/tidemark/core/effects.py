@@ -71,11 +71,15 @@ class TruncateLog:
 
 @dataclass(frozen=True, slots=True)
 class ResetLog:
-    """Drop everything and start empty at `start_offset` (rule E3); answered by `LogTruncated` or `LogFailed`."""
+    """Drop everything and start empty at `start_offset` (rule E3); answered by `LogTruncated` or `LogFailed`.
+
+    What lies below was of `epoch_below`, -1 where nobody knows.
+    """
 
     partition: TopicPartition
     identity: ReplicaIdentity
     start_offset: Offset
+    epoch_below: LeaderEpoch
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,7 +241,7 @@ class ReplicaLog:
         self.cutting = True
         self.epochs.begin_at(start_offset, epoch_below)
         self.high_watermark = start_offset
-        self._ctx.emit(ResetLog(self.partition, self.identity, start_offset))
+        self._ctx.emit(ResetLog(self.partition, self.identity, start_offset, epoch_below))
 
     def trim(self, start_offset: Offset) -> None:
         """Let go of what lies below `start_offset` (rule L1)."""

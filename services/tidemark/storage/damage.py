@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tidemark.model import TidemarkError
+from tidemark.model import NO_EPOCH, TidemarkError
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import ENVELOPE_BYTES, MAGIC
 from tidemark.storage.checkpoint import UNKNOWN
@@ -34,12 +34,14 @@ _SEARCH_BYTES: Final = 8 << 20
 class CutPoint(NamedTuple):
     """No checkpoint vouches for anything at or past `end_offset`; `log_start` is that of the log after the cut.
 
-    `resetting`: a reset is under way, and every segment that is there is to go.
+    `resetting`: a reset is under way, and every segment that is there is to go. What lay below `log_start` is of
+    `epoch_below` then, which is in the epoch file afterwards.
     """
 
     end_offset: int
     log_start: int
     resetting: bool = False
+    epoch_below: int = NO_EPOCH
 
 
 class KnownDamage(NamedTuple):
@@ -62,7 +64,13 @@ def read_cut_point(directory: Path) -> CutPoint | None:
         return CutPoint(UNKNOWN, UNKNOWN)
     if document is None:
         return None
-    return CutPoint(document["end_offset"], document["log_start"], document.get("resetting") is True)
+    epoch_below = document.get("epoch_below")
+    return CutPoint(
+        document["end_offset"],
+        document["log_start"],
+        document.get("resetting") is True,
+        epoch_below if type(epoch_below) is int else NO_EPOCH,
+    )
 
 
 def write_damage(directory: Path, damage: KnownDamage) -> None:

@@ -335,8 +335,8 @@ class PartitionLog(CleanableLog, CheckpointedLog):
                 raise
             self._epochs_behind = True  # the next checkpoint tries again
 
-    def reset(self, start_offset: Offset) -> None:
-        """Drop everything, start empty there (rule E3).
+    def reset(self, start_offset: Offset, epoch_below: LeaderEpoch = NO_EPOCH) -> None:
+        """Drop everything, start empty there; what lies below was of that epoch, -1 where nobody knows (rule E3).
 
         Raises:
             TidemarkError: STORAGE_ERROR; the replica is offline then.
@@ -346,7 +346,7 @@ class PartitionLog(CleanableLog, CheckpointedLog):
         try:
             with self._files_lock:
                 cut = CutPoint(min(start_offset, self._end), start_offset)
-                self._mark_cut(cut._replace(resetting=True))
+                self._mark_cut(cut._replace(resetting=True, epoch_below=epoch_below))
                 with self._lock:
                     self._count_cut(cut.end_offset)
                     dropped = (*self._trimmed, *self._segments)
@@ -357,8 +357,9 @@ class PartitionLog(CleanableLog, CheckpointedLog):
                     self._trimmed = ()
                     self._tail = Tail(start_offset, 0)
                     self._producers = self._expiring(ProducerStates())
-                    self._epochs.begin_at(start_offset, NO_EPOCH)
-                    self._latest_epoch, self._epochs_behind, self._snapshot_at = -1, False, -1
+                    self._epochs.begin_at(start_offset, epoch_below)
+                    self._latest_epoch, self._epochs_behind, self._snapshot_at = self._epochs.latest, False, -1
+                self._write_epochs()
                 self._mark_cut(cut)  # what comes from here on is to stay
                 self._names_behind = True  # a flush in the meantime was too early
         except OSError as error:

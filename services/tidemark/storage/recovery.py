@@ -140,9 +140,11 @@ def _finished_reset(directory: Path, expected: Expected, cut: CutPoint) -> Recov
     """After a kill in the middle of one, which may have taken some of the segments: all of them go."""
     start = cut.log_start
     segment = start_anew(directory, [Segment(directory, base) for base in segment_offsets(directory)], start)
+    epochs = LeaderEpochs()
+    epochs.begin_at(Offset(start), LeaderEpoch(cut.epoch_below))
+    write_epochs(directory, epochs.entries)
     write_cut_point(directory, cut._replace(resetting=False))
     damage = _remembered(directory, None, start)
-    epochs = LeaderEpochs([EpochEntry(NO_EPOCH, Offset(start))])
     return Recovered([segment], start, start, max(expected.high_watermark, 0), epochs, ProducerStates(), damage)
 
 
@@ -291,7 +293,8 @@ def _judge(
         size = os.fstat(descriptor.number).st_size
         ends.append(end_of_valid_batches(descriptor.number, start=found.position, end=size, at_least=found.offset))
     valid_until = max((end for end in ends if end is not None), default=None)
-    torn = valid_until is None and UNKNOWN != expected.recovery_point <= found.offset
+    needed_from = max(found.offset, expected.log_start or 0)
+    torn = valid_until is None and UNKNOWN != expected.recovery_point <= needed_from
     damage = None
     if not torn:
         until = max(valid_until or 0, expected.recovery_point, expected.high_watermark, found.offset + 1)

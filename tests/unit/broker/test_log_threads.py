@@ -12,7 +12,7 @@ from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.topics import TopicTable
 from tidemark.core.effects import AppendToLog, CloseLog, DamageOver, OpenLog, ResetLog, TruncateLog
 from tidemark.core.events import Event, LogAppended, LogFailed, LogMoved, LogOpened, LogTruncated
-from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import NO_EPOCH, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import Batch
 
@@ -110,7 +110,7 @@ async def test_a_cut_stays_between_the_appends_it_was_asked_between(harness: Har
     harness.threads.submit(append(3))
     harness.threads.submit(TruncateLog(PARTITION, IDENTITY, Offset(3)))
     harness.threads.submit(append(3))
-    harness.threads.submit(ResetLog(PARTITION, IDENTITY, Offset(50)))
+    harness.threads.submit(ResetLog(PARTITION, IDENTITY, Offset(50), NO_EPOCH))
     events = (await harness.wait_for(6))[1:]
     ends = [event.log_end_offset for event in events if isinstance(event, LogAppended | LogTruncated)]
     assert ends == [3, 6, 3, 6, 50]

@@ -69,7 +69,10 @@ class Trio:
             )
             answer((me, ev.LogAppended(P, ID, end)))
         elif isinstance(effect, fx.TruncateLog | fx.ResetLog):
-            log.truncate(effect.end_offset) if isinstance(effect, fx.TruncateLog) else log.reset(effect.start_offset)
+            if isinstance(effect, fx.TruncateLog):
+                log.truncate(effect.end_offset)
+            else:
+                log.reset(effect.start_offset, effect.epoch_below)
             producers = log.truncate(log.log_end_offset)
             answer((me, ev.LogTruncated(P, ID, log.log_start_offset, log.log_end_offset, producers)))
         elif isinstance(effect, fx.TrimLog):

@@ -142,12 +142,12 @@ def test_a_snapshot_gives_producers_or_nothing(directory: Path, content: bytes) 
 @given(content=any_json(pack_json(CutPoint(4, 2)._asdict())))
 @example(content=pack_json({"end_offset": "4", "log_start": None}))
 @example(content=pack_json({"end_offset": 4, "log_start": 2}))
-@example(content=pack_json({"end_offset": 4, "log_start": 2, "resetting": 7}))
+@example(content=pack_json({"end_offset": 4, "log_start": 2, "resetting": 7, "epoch_below": "x"}))
 def test_a_cut_point_is_two_offsets_which_may_be_unknown(directory: Path, content: bytes) -> None:
     (directory / CUT_FILE).write_bytes(content)
     found = read_cut_point(directory)
     assert found is not None
-    assert [type(member) for member in found] == [int, int, bool]
+    assert [type(member) for member in found] == [int, int, bool, int]
 
 
 @FEW
