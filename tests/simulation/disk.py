@@ -150,7 +150,9 @@ class StoredLog:
     def recovered(self) -> RecoveredLog:
         """As storage opens it: the batches carry the truth about epochs, the checkpoint what lies past their end."""
         self.start, self.uncovered_cut = self.durable_start, self.cut_point
-        epochs = LeaderEpochs(self.epochs[:1])  # what was let go is told by the checkpoint only
+        told = LeaderEpochs(self.epochs)
+        told.truncate_from_start(Offset(self.start))
+        epochs = LeaderEpochs(told.entries[:1])  # what was let go is told by the checkpoint only
         if epochs.entries and epochs.entries[0].start_offset > self.start:
             epochs = LeaderEpochs()
         for batch in self.batches:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
+from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch
@@ -295,7 +296,7 @@ class MachineLogs:
         log.damage_over = True
 
     def _save_epochs(self, log: StoredLog, effect: fx.SaveEpochs) -> None:
-        log.epochs = effect.entries
+        log.epochs = LeaderEpochs(log.epochs).continued_by(effect.entries).entries
 
     def _fetch(self, log: StoredLog, effect: fx.ReadForFollower) -> tuple[Batch, ...]:
         if effect.offset < log.start:

@@ -204,6 +204,8 @@ class DirMoves:
             move.future = await copier.run(partial(self._logs.mover.begin, move.partition, move.directory, configs))
         except TidemarkError as error:
             refusal = error
+            if error.code is not ErrorCode.REPLICA_OFFLINE:  # one that the last process left goes
+                await copier.run(partial(self._logs.mover.abandon, move.partition))
         except Exception as error:  # noqa: BLE001 - handed on: a task's death must not go unseen
             self._fail(error)
             refusal = TidemarkError(ErrorCode.INTERNAL, str(error))

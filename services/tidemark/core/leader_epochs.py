@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tidemark.model import NO_EPOCH, EpochEntry, LeaderEpoch, Offset
 
@@ -89,6 +89,19 @@ class LeaderEpochs:
             last = before[index - 1].leader_epoch if index else NO_EPOCH
             self._entries[:index] = [EpochEntry(last, start_offset)]
         return self.entries != before
+
+    def continued_by(self, entries: Sequence[EpochEntry]) -> LeaderEpochs:
+        """These entries, and of those here what came before the first of them: a log start that no checkpoint knows of
+        yet is forgotten in a crash, and the log says again of which epochs the records below it are."""
+        if not entries:
+            return LeaderEpochs()
+        first = entries[0]
+        earlier = (
+            one
+            for one in self._entries
+            if one.start_offset < first.start_offset and one.leader_epoch <= first.leader_epoch
+        )
+        return LeaderEpochs((*earlier, *entries))
 
     def begin_at(self, start_offset: Offset, epoch_below: LeaderEpoch) -> None:
         """Forget everything; what lies below `start_offset` was of that epoch, NO_EPOCH where nobody knows."""

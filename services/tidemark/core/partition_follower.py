@@ -177,10 +177,15 @@ class PartitionFollower:
             self.phase = Phase.IDLE
         elif not self.log.quiet:
             self.phase = Phase.DRAINING
-        elif self._reconciled or (self.log.epochs.latest == NO_EPOCH and self.log.damaged is None):
+        elif self._reconciled or self._has_held_nothing:
             self._fetch()
         else:
             self._ask()
+
+    @property
+    def _has_held_nothing(self) -> bool:
+        log = self.log
+        return log.log_end_offset == 0 and log.epochs.latest == NO_EPOCH and log.damaged is None
 
     def _ask(self) -> None:
         assert self.link is not None
@@ -243,7 +248,10 @@ class PartitionFollower:
             return False
         told = answer.log_start_offset
         lost = log.damaged is not None and told is not None and told < log.log_start_offset
-        return lost or answer.leader_epoch < log.let_go_epoch
+        enough = answer.in_sync_offset
+        # a leader of the lineage in which it was let go has committed that far
+        is_short = enough is not None and enough < log.log_start_offset
+        return lost or is_short or answer.leader_epoch < log.let_go_epoch
 
     def _cut(self, end: Offset, answered_epoch: LeaderEpoch) -> None:
         log = self.log

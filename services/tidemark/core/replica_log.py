@@ -240,7 +240,6 @@ class ReplicaLog:
         assert self.quiet, "a log is cut only while nothing is under way"
         self.cutting = True
         self.epochs.begin_at(start_offset, epoch_below)
-        self.high_watermark = start_offset
         self._ctx.emit(ResetLog(self.partition, self.identity, start_offset, epoch_below))
 
     def trim(self, start_offset: Offset) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidemark.core.producer_state import ProducerStates
+from tidemark.model import Offset
 from tidemark.storage.checkpoint import Captured
 from tidemark.storage.damage import CUT_FILE, forget_damage
 from tidemark.storage.epoch_file import write_epochs
@@ -91,6 +92,8 @@ class CheckpointedLog(MovableLog):
                 self._damaged_until = None
             if self._trimmed:
                 self._rename_trimmed(captured.log_start)
+            with self._lock:
+                self._epochs.truncate_from_start(Offset(captured.log_start))
 
     def _snapshot(self, end: int, states: ProducerStates) -> None:
         """Write a snapshot and drop what it replaces; those at the starts of segments stay, for truncations."""

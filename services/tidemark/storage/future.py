@@ -13,6 +13,7 @@ from tidemark.record.checks import check_batches
 from tidemark.storage.files import storage_error
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.movable import disagreement, shared_end
+from tidemark.storage.reader import NOT_CUT
 
 _REST_BYTES: Final = 4 << 20
 
@@ -50,6 +51,8 @@ class FutureLog:
         self.log = log
         self.directory = directory
         self.clean_point = clean_point
+        self._to_cut = NOT_CUT
+        """Where the log was cut and the copy was not yet: its disk may have no space even for that."""
 
     @property
     def offset_lag(self) -> int:
@@ -103,10 +106,11 @@ class FutureLog:
         return Copied(len(data), self.log.log_end_offset >= self.source.log_end_offset)
 
     def _follow_cuts(self) -> None:
-        lowest = self.source.take_lowest_cut()
-        self.clean_point = min(self.clean_point, lowest)
-        if lowest < self.log.log_end_offset:
-            self.log.truncate(Offset(lowest))
+        self._to_cut = min(self._to_cut, self.source.take_lowest_cut())
+        self.clean_point = min(self.clean_point, self._to_cut)
+        if self._to_cut < self.log.log_end_offset:
+            self.log.truncate(Offset(self._to_cut))
+        self._to_cut = NOT_CUT
         start = self.source.log_start_offset
         if start > self.log.log_end_offset:
             self.log.reset(start)

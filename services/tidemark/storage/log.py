@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import NO_EPOCH, EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.record.envelope import STAMP_BYTES, Batch, stamp
@@ -374,13 +373,13 @@ class PartitionLog(CleanableLog, CheckpointedLog):
             if earlier is not None:
                 cut = cut._replace(end_offset=min(cut.end_offset, earlier.end_offset))
         try:
+            lower_clean_point(self._path, cut.end_offset)
             write_cut_point(self._path, cut)
         except OSError as error:
             if has_no_room(error):  # nothing is cut yet: it can be tried again
                 raise storage_error(f"cut {self._path.name}", error) from error
             raise
         self._cut_pending = True
-        lower_clean_point(self._path, cut.end_offset)
 
     def _drop_snapshots(self, above: int) -> None:
         for offset in segment_offsets(self._path, SNAPSHOT_SUFFIX):
@@ -394,13 +393,14 @@ class PartitionLog(CleanableLog, CheckpointedLog):
         """Write the leader-epoch-checkpoint, behind what is in memory; durable with the next syncfs."""
         with self._files_lock:
             with self._lock:
-                self._epochs = LeaderEpochs(entries)
+                self._epochs = self._epochs.continued_by(entries)
                 self._latest_epoch, self._epochs_behind = self._epochs.latest, False
+                known = self._epochs.entries
             try:
                 if self._unmade is not None:
                     self._unmade.save_epochs(entries)
                 else:
-                    write_epochs(self._path, entries)
+                    write_epochs(self._path, known)
             except OSError as error:
                 if has_no_room(error):
                     self._epochs_behind = self._unmade is None  # the next checkpoint tries again

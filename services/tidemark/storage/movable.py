@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
-from tidemark.model import EpochEntry, Offset, TidemarkError
+from tidemark.model import NO_EPOCH, EpochEntry, Offset, TidemarkError
 from tidemark.ports import TimestampOffset
 from tidemark.storage.cleaner_point import read_clean_point, write_clean_point
 from tidemark.storage.files import DELETED_SUFFIX
@@ -76,9 +76,9 @@ class MovableLog(FrontOfLog):
     def state(self) -> LogState:
         """As of one instant."""
         with self._lock:
-            return LogState(
-                Offset(self._start), Offset(self._end), self._epochs.entries, ProducerStates(self._producers.entries)
-            )
+            start, epochs = Offset(self._start), LeaderEpochs(self._epochs.entries)
+            epochs.truncate_from_start(start)
+            return LogState(start, Offset(self._end), epochs.entries, ProducerStates(self._producers.entries))
 
     # -- the copy
 
@@ -182,8 +182,9 @@ def disagreement(copy: LogState, log: LogState) -> str | None:
     told.truncate_from_start(log.log_start_offset)
     for entry in told.entries:
         at = Offset(max(entry.start_offset, log.log_start_offset))
-        if at < log.log_end_offset and epochs.epoch_at(at) != told.epoch_at(at):
-            return f"it has leader epoch {told.epoch_at(at)} at {at}"
+        said = told.epoch_at(at)
+        if said not in (NO_EPOCH, epochs.epoch_at(at)) and at < log.log_end_offset:
+            return f"it has leader epoch {said} at {at}"
     known = log.producers.entries
     for producer_id, found in copy.producers.entries.items():
         if producer_id in known and known[producer_id].batches[-1:] != found.batches[-1:]:

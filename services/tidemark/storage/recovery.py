@@ -431,11 +431,12 @@ def _fold(directory: Path, recovered: Recovered, recovery_point: int, interval_b
 
 
 def _epochs_told(recovered: Recovered, known: Sequence[EpochEntry], end: int, interval_bytes: int) -> LeaderEpochs:
-    """What the file tells of a log that ends there. It forgets at once what is let go, and the log's start comes a
-    checkpoint later: batches say the rest, but not of which epoch the record before the first of them was."""
+    """What the file tells of a log that ends there; where it tells less than all, batches say the rest, but not of
+    which epoch the record before the first of them was."""
     first = known[0].start_offset if known else 0
     if known and first <= recovered.log_start:
         epochs = LeaderEpochs(known)
+        epochs.truncate_from_start(Offset(recovered.log_start))
     else:
         epochs = LeaderEpochs([EpochEntry(NO_EPOCH, Offset(recovered.segments[0].base_offset))])
         for envelope in envelopes_from(recovered.segments, 0, interval_bytes):

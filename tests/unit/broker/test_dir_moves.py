@@ -393,6 +393,32 @@ async def test_a_directory_in_which_no_copy_can_be_made_is_answered_with_why(
     await world.moved_to(1)
 
 
+async def test_a_copy_that_was_left_and_cannot_be_gone_on_with_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was tried again at once, and again, some hundred times a second."""
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        await world.start()
+        await slow_move(world)
+        await world.stop()
+        tried: list[Path] = []
+
+        def full(path: Path, *arguments: object, **named: object) -> None:
+            tried.append(path)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(mover_module, "recover", full)
+        again = MovesWorld(root)
+        await again.start()
+        await again.until(lambda: again.metric("_failed_total") == 1 and not again.moves._moves)
+        assert again.logs.mover.target_of(PARTITION) is None
+        assert len(tried) == 1
+        monkeypatch.undo()
+        assert offsets(again) == list(range(300))
+        await again.alter(again.paths[1])
+        await again.moved_to(1)
+        await again.stop()
+
+
 async def test_a_broker_whose_append_thread_has_died_stops_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dir_copier, "_STOP_S", 0.01)
     with memory_directory() as root:

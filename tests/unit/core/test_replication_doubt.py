@@ -116,6 +116,35 @@ def test_a_replica_that_began_empty_above_what_another_lineage_has_does_not_pass
     assert stage.one(fx.ResetLog).start_offset == 0
 
 
+def test_where_nobody_knows_what_was_let_go_a_leader_that_has_committed_less_is_of_another_lineage() -> None:
+    """It would else ask that leader over and over until its log has grown so far, and lack what lies below."""
+    stage = Stage()
+    stage.command(node(3, 7, (3,), lineage=1))
+    stage.opened(100, (-1, 100), start=100, high_watermark=100)
+    stage.feed(ev.LeaderConnected(3))
+    assert stage.said().queries == (EpochQuery(P, ID, 7, -1),)
+    stage.from_leader(leader=3, ends=[EpochEnd(P, 7, -1, 0, 60, 0)])
+    assert stage.one(fx.ResetLog).start_offset == 0
+
+
+def test_where_nobody_knows_what_was_let_go_a_leader_that_has_committed_as_much_is_fetched_from() -> None:
+    stage = Stage()
+    stage.command(node(3, 7, (3,), lineage=1))
+    stage.opened(100, (-1, 100), start=100, high_watermark=100)
+    stage.feed(ev.LeaderConnected(3))
+    stage.from_leader(leader=3, ends=[EpochEnd(P, 7, -1, 0, 100, 0)])
+    assert stage.said().positions == (FetchPosition(P, ID, 7, 100, -1, 0, log_start_offset=100),)
+
+
+def test_a_high_watermark_goes_with_the_log_that_is_dropped_and_not_before_it() -> None:
+    """A checkpoint in between would say of the old log that more of it was committed than ever was."""
+    stage = fetching(high_watermark=5)
+    stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 100, 4)])
+    assert stage.high_watermark() == 5
+    stage.truncated(100, start=100)
+    assert stage.high_watermark() == 100
+
+
 def test_the_first_epoch_of_a_log_whose_records_have_all_gone_outlives_an_append_that_found_no_space() -> None:
     stage = fetching(high_watermark=10)
     stage.from_leader(refusals=[Refusal(P, ErrorCode.OFFSET_OUT_OF_RANGE, "gone", 5, 100, 4)])

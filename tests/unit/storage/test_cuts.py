@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tidemark.model import EpochEntry, LeaderEpoch, Offset
 from tidemark.storage.damage import CutPoint
-from tidemark.storage.epoch_file import EPOCH_FILE
+from tidemark.storage.epoch_file import EPOCH_FILE, read_epochs
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.manager import LogManager
 from tidemark.storage.segment import Segment
@@ -314,3 +314,35 @@ def test_what_was_let_go_before_a_kill_is_known_by_the_batches_that_are_back(pat
     _, found = open_one(path).open(PARTITION, IDENTITY, SMALL)
     assert found.log_start_offset == 0
     assert found.epochs == ((3, 0), (5, 20))
+
+
+def test_a_kill_after_a_front_was_let_go_leaves_what_was_let_go_before_it_known(path: Path) -> None:
+    """The log starts there again, and what lay below is told by no batch."""
+    logs, log = opened(path)
+    fill(log, 20, epoch=5)
+    for start in (20, 60):
+        logs.checkpoint({PARTITION: Offset(100)})
+        log.trim(Offset(start))
+        log.save_epochs((EpochEntry(LeaderEpoch(5), Offset(start)),))
+    logs.close()
+    for _ in range(2):
+        logs = open_one(path)
+        _, found = logs.open(PARTITION, IDENTITY, SMALL)
+        assert (found.log_start_offset, found.epochs) == (20, ((5, 20),))
+        logs.close()
+
+
+def test_epochs_of_before_the_log_start_go_when_a_checkpoint_knows_of_it(path: Path) -> None:
+    logs, log = opened(path)
+    fill(log, 4, epoch=3)
+    fill(log, 4, epoch=5)
+    log.save_epochs((EpochEntry(LeaderEpoch(3), Offset(0)), EpochEntry(LeaderEpoch(5), Offset(20))))
+    log.trim(Offset(30))
+    told = (EpochEntry(LeaderEpoch(5), Offset(30)),)
+    for known in (((3, 0), (5, 20)), told):
+        log.save_epochs(told)
+        epochs = read_epochs(log.path)
+        assert epochs is not None
+        assert epochs.entries == known
+        logs.checkpoint({PARTITION: Offset(40)})
+    logs.close()

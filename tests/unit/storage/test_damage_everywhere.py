@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tidemark.model import BrokerEpoch, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
@@ -291,7 +291,10 @@ def test_logs_with_any_wear(
 ) -> None:
     logs = files(states[how], lambda name: name.endswith(".log"))
     name, content = logs[file % len(logs)]
-    tried(directory, states[how], name, worn(content, spots, length))
+    spoiled = worn(content, spots, length)
+    # cleaned batches differ by their headers only; a second one in the place of another is no wear that a start can see
+    assume(all(spoiled.count(data) <= content.count(data) for data in states[how].batches.values()))
+    tried(directory, states[how], name, spoiled)
 
 
 @pytest.mark.parametrize("how", STATES)

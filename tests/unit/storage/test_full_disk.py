@@ -13,6 +13,7 @@ import pytest
 from tidemark.core.events import RecoveredLog
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.storage import directory as directory_module
+from tidemark.storage.cleaner_point import write_clean_point
 from tidemark.storage.damage import CutPoint
 from tidemark.storage.files import pack_json
 from tidemark.storage.log import PartitionLog
@@ -175,6 +176,22 @@ def test_a_cut_without_space_has_changed_nothing_and_can_be_made_later(path: Pat
     assert log.log_end_offset == 1
     log.reset(Offset(9))
     assert lead(log, make_batch(["nine"])) == 10
+
+
+def test_a_cut_without_space_for_the_clean_point_can_be_made_later_too(path: Path, disk: FullDisk) -> None:
+    log, _ = opened(open_one(path))
+    lead(log, make_batch(["one"]), make_batch(["two"]))
+    marks = CutPoint(1, 0), CutPoint(2, 9, resetting=True)
+    for mark, cut in zip(marks, (lambda: log.truncate(Offset(1)), lambda: log.reset(Offset(9))), strict=True):
+        disk.room_bytes = 1 << 40
+        write_clean_point(log.path, 2)
+        disk.room_bytes = len(pack_json(mark._asdict()))
+        with pytest.raises(TidemarkError) as caught:
+            cut()
+        assert (caught.value.code, log.broken) == (ErrorCode.DISK_FULL, None)
+    disk.room_bytes = 1 << 40
+    log.truncate(Offset(1))
+    assert (log.log_end_offset, log.clean_point) == (1, 1)
 
 
 def test_a_reset_whose_end_cannot_be_noted_is_made_again_before_anything_is_appended(

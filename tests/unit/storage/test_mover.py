@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError
+from tidemark.storage import log as log_module
 from tidemark.storage import mover as mover_module
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.manager import LogManager
@@ -298,6 +299,40 @@ def test_a_full_target_leaves_the_copy_as_it_was_and_the_copying_can_go_on(
     copy_all(future)
     before = content(log)
     assert content(logs.mover.finish(future, log.log_end_offset)) == before
+    logs.close()
+
+
+def test_a_cut_that_a_full_target_had_no_space_for_is_made_when_it_has(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy went on behind records that the log had replaced, and took its place with them."""
+    logs, log = open_in(root)
+    lead(log, *(make_batch(["old"]) for _ in range(8)), epoch=3)
+    future = begin(logs)
+    copy_all(future)
+    log.truncate(Offset(5))
+    lead(log, *(make_batch(["new"]) for _ in range(8)), epoch=4)
+    with monkeypatch.context() as full:
+        full.setattr(log_module, "write_cut_point", _raising(errno.ENOSPC))
+        for _ in range(2):
+            with pytest.raises(TidemarkError) as caught:
+                future.copy(1 << 20)
+            assert caught.value.code is ErrorCode.DISK_FULL
+    copy_all(future)
+    before = content(log)
+    assert content(logs.mover.finish(future, log.log_end_offset)) == before
+    logs.close()
+
+
+def test_a_log_whose_first_batch_lies_past_its_start_moves(root: Path) -> None:
+    """What lay below is told by no batch of the copy."""
+    logs, log = open_in(root)
+    lead(log, *(make_batch(["a", "b"]) for _ in range(3)), epoch=5)
+    log.append([at(make_batch(["c"]), 20, 5)], base_offset=Offset(20), leader_epoch=LeaderEpoch(5), stamp=False)
+    log.trim(Offset(10))
+    log.save_epochs([EpochEntry(LeaderEpoch(5), Offset(10))])
+    before = content(log)
+    assert content(move(logs)) == before
     logs.close()
 
 
