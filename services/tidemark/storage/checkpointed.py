@@ -93,7 +93,9 @@ class CheckpointedLog(MovableLog):
             if self._trimmed:
                 self._rename_trimmed(captured.log_start)
             with self._lock:
-                self._epochs.truncate_from_start(Offset(captured.log_start))
+                known = self._epochs.entries
+                if known and known[0].start_offset < captured.log_start:
+                    self._epochs.truncate_from_start(Offset(captured.log_start))
 
     def _snapshot(self, end: int, states: ProducerStates) -> None:
         """Write a snapshot and drop what it replaces; those at the starts of segments stay, for truncations."""

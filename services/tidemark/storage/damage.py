@@ -34,8 +34,8 @@ _SEARCH_BYTES: Final = 8 << 20
 class CutPoint(NamedTuple):
     """No checkpoint vouches for anything at or past `end_offset`; `log_start` is that of the log after the cut.
 
-    `resetting`: a reset is under way, and every segment that is there is to go. What lay below `log_start` is of
-    `epoch_below` then, which is in the epoch file afterwards.
+    `resetting`: a reset is under way, and every segment that is there is to go. `epoch_below`: that of the last record
+    below `log_start`, as a reset was told, for where there was no space for the epoch file.
     """
 
     end_offset: int

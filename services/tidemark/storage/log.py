@@ -344,8 +344,8 @@ class PartitionLog(CleanableLog, CheckpointedLog):
         self.make_directory()
         try:
             with self._files_lock:
-                cut = CutPoint(min(start_offset, self._end), start_offset)
-                self._mark_cut(cut._replace(resetting=True, epoch_below=epoch_below))
+                cut = CutPoint(min(start_offset, self._end), start_offset, epoch_below=epoch_below)
+                self._mark_cut(cut._replace(resetting=True))
                 with self._lock:
                     self._count_cut(cut.end_offset)
                     dropped = (*self._trimmed, *self._segments)

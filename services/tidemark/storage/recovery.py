@@ -32,7 +32,7 @@ from tidemark.storage.damage import (
     write_damage,
 )
 from tidemark.storage.epoch_file import EPOCH_FILE, read_epochs, write_epochs
-from tidemark.storage.files import DELETED_SUFFIX, TEMPORARY_SUFFIX, Descriptor, read_exactly
+from tidemark.storage.files import DELETED_SUFFIX, TEMPORARY_SUFFIX, Descriptor, has_no_room, read_exactly
 from tidemark.storage.index import SegmentIndex, load_index, read_end_mark
 from tidemark.storage.scan import check_at, checked_batches
 from tidemark.storage.segment import LOG_SUFFIX, OFFSET_DIGITS, Damage, Segment, skip_to, walk
@@ -49,6 +49,8 @@ class Expected:
     recovery_point: int = 0
     high_watermark: int = 0
     log_start: int | None = None
+    epoch_below: int = NO_EPOCH
+    """Leader epoch of the last record below `log_start`."""
 
     @property
     def is_nothing(self) -> bool:
@@ -59,9 +61,8 @@ class Expected:
         """What is left of it after a cut that no checkpoint knows of yet."""
         if cut is None:
             return self
-        return Expected(
-            min(self.recovery_point, cut.end_offset), min(self.high_watermark, cut.end_offset), cut.log_start
-        )
+        end = cut.end_offset
+        return Expected(min(self.recovery_point, end), min(self.high_watermark, end), cut.log_start, cut.epoch_below)
 
 
 @dataclass(slots=True)
@@ -204,7 +205,7 @@ def _recover(directory: Path, expected: Expected, reading: _Reading, *, trusting
         ProducerStates(),
         damage,
     )
-    _fold(directory, recovered, expected.recovery_point, reading.interval_bytes)
+    _fold(directory, recovered, expected, reading.interval_bytes)
     return recovered
 
 
@@ -400,13 +401,15 @@ def _remembered(directory: Path, damage: KnownDamage | None, end: int) -> KnownD
     return earlier
 
 
-def _fold(directory: Path, recovered: Recovered, recovery_point: int, interval_bytes: int) -> None:
+def _fold(directory: Path, recovered: Recovered, expected: Expected, interval_bytes: int) -> None:
     """Epochs and producer state, brought up to the end of the log from their files and the envelopes."""
-    end = recovered.segments[-1].next_offset
+    end, recovery_point = recovered.segments[-1].next_offset, expected.recovery_point
     told = read_epochs(directory)
     epochs_from = max(recovery_point, 0) if told is not None else 0
     known = told.entries if told is not None else ()
-    epochs = _epochs_told(recovered, known, end, interval_bytes)
+    start, below = recovered.log_start, LeaderEpoch(expected.epoch_below)
+    from_cut = (EpochEntry(below, Offset(start)),) if below != NO_EPOCH and start == expected.log_start else ()
+    epochs = _epochs_told(recovered, known or from_cut, end, interval_bytes)
     offsets = segment_offsets(directory, SNAPSHOT_SUFFIX)
     for offset in offsets:
         if offset > end:  # of batches that are lost: when others have their offsets it would count again
@@ -426,7 +429,11 @@ def _fold(directory: Path, recovered: Recovered, recovery_point: int, interval_b
     for segment in recovered.segments[:-1]:
         segment.forget_index()
     if epochs.entries != known:
-        write_epochs(directory, epochs.entries)
+        try:
+            write_epochs(directory, epochs.entries)
+        except OSError as error:
+            if not has_no_room(error):  # else the next start finds it out again
+                raise
     recovered.epochs = epochs
 
 
@@ -436,7 +443,6 @@ def _epochs_told(recovered: Recovered, known: Sequence[EpochEntry], end: int, in
     first = known[0].start_offset if known else 0
     if known and first <= recovered.log_start:
         epochs = LeaderEpochs(known)
-        epochs.truncate_from_start(Offset(recovered.log_start))
     else:
         epochs = LeaderEpochs([EpochEntry(NO_EPOCH, Offset(recovered.segments[0].base_offset))])
         for envelope in envelopes_from(recovered.segments, 0, interval_bytes):

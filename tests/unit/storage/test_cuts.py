@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tidemark.model import EpochEntry, LeaderEpoch, Offset
+from tidemark.core.leader_epochs import LeaderEpochs
+from tidemark.model import BrokerEpoch, EpochEntry, LeaderEpoch, Offset
+from tidemark.storage import log as log_module
+from tidemark.storage import recovery as recovery_module
 from tidemark.storage.damage import CutPoint
 from tidemark.storage.epoch_file import EPOCH_FILE, read_epochs
 from tidemark.storage.log import PartitionLog
@@ -330,6 +335,66 @@ def test_a_kill_after_a_front_was_let_go_leaves_what_was_let_go_before_it_known(
         _, found = logs.open(PARTITION, IDENTITY, SMALL)
         assert (found.log_start_offset, found.epochs) == (20, ((5, 20),))
         logs.close()
+
+
+def test_a_stop_leaves_an_epoch_file_that_the_next_start_need_not_write(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor that of a log whose front was let go: a start would write one for each replica."""
+    logs, log = opened(path)
+    fill(log, 20, epoch=5)
+    log.trim(Offset(60))
+    log.save_epochs((EpochEntry(LeaderEpoch(5), Offset(60)),))
+    for _ in range(3):
+        logs.checkpoint({PARTITION: Offset(100)})
+    logs.close_clean(BrokerEpoch(1), {PARTITION: Offset(100)})
+    logs.close()
+
+    def written(*arguments: object) -> None:
+        raise AssertionError(f"it wrote {arguments}")
+
+    monkeypatch.setattr(recovery_module, "write_epochs", written)
+    _, found = open_one(path).open(PARTITION, IDENTITY, SMALL)
+    assert LeaderEpochs(found.epochs).epoch_at(Offset(59)) == 5
+
+
+def test_a_reset_that_has_no_space_for_its_epochs_has_noted_them_with_the_cut(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, log = opened(path)
+    fill(log, 20, epoch=5)
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(log_module, "write_epochs", full)
+    monkeypatch.setattr(recovery_module, "write_epochs", full)
+    log.reset(Offset(500), LeaderEpoch(7))
+    for _ in range(2):
+        logs.close()
+        logs = open_one(path)
+        log, found = logs.open(PARTITION, IDENTITY, SMALL)
+        assert (found.log_start_offset, found.epochs, found.damaged) == (500, ((7, 500),), None)
+    monkeypatch.undo()
+    fill(log, 1, epoch=8)
+    logs.close()
+    log, found = open_one(path).open(PARTITION, IDENTITY, SMALL)
+    assert found.epochs == ((7, 500), (8, 500))
+
+
+def test_a_checkpoint_that_ends_late_forgets_nothing_that_was_told_meanwhile(path: Path) -> None:
+    """A copy takes over the epochs of the log, which starts later, while the checkpoints of its directory go on."""
+    logs, log = opened(path)
+    fill(log, 20, epoch=5)
+    log.trim(Offset(10))
+    captured = log.capture()
+    assert captured is not None
+    log.trim(Offset(60))
+    state = log.state()
+    log.adopt(state, 0)
+    log.checkpointed(captured, told=True)
+    assert log.state().epochs == state.epochs == ((5, 60),)
+    logs.close()
 
 
 def test_epochs_of_before_the_log_start_go_when_a_checkpoint_knows_of_it(path: Path) -> None:
