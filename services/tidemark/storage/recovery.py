@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -259,7 +260,7 @@ def _recover_segments(
             damage = _Found(found.reason, segment.next_offset, segment, found.position)
             return segments, _judge(directory, damage, bases[number + 1 :], segments, expected)
         if not last:
-            segment.seal()
+            _if_there_is_space(segment.seal)  # else its index is made anew when it is read
             segment.forget_index()
         segments.append(segment)
     return segments, None
@@ -429,12 +430,17 @@ def _fold(directory: Path, recovered: Recovered, expected: Expected, interval_by
     for segment in recovered.segments[:-1]:
         segment.forget_index()
     if epochs.entries != known:
-        try:
-            write_epochs(directory, epochs.entries)
-        except OSError as error:
-            if not has_no_room(error):  # else the next start finds it out again
-                raise
+        _if_there_is_space(partial(write_epochs, directory, epochs.entries))  # else the next start finds it out again
     recovered.epochs = epochs
+
+
+def _if_there_is_space(write: Callable[[], None]) -> None:
+    """Of what a log can be opened without: on a full disk replicas are there for as long as it takes to make space."""
+    try:
+        write()
+    except OSError as error:
+        if not has_no_room(error):
+            raise
 
 
 def _epochs_told(recovered: Recovered, known: Sequence[EpochEntry], end: int, interval_bytes: int) -> LeaderEpochs:

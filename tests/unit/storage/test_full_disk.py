@@ -160,6 +160,32 @@ def test_epochs_that_cannot_be_written_are_written_with_a_later_checkpoint(path:
     assert found.epochs[-1] == EpochEntry(LeaderEpoch(9), Offset(1))
 
 
+@pytest.mark.parametrize("room_bytes", [0, 50, 500])
+def test_a_start_on_a_full_disk_opens_what_was_appended_since_the_last_checkpoint(
+    path: Path, disk: FullDisk, room_bytes: int
+) -> None:
+    """A replica that did not open there stayed offline until the next start, though there was space a moment later."""
+    logs = open_one(path)
+    log, _ = opened(logs)
+    logs.checkpoint({})
+    for epoch in range(4):
+        lead(log, *(make_batch(["x" * 300]) for _ in range(10)), epoch=epoch)
+    whole = read_all(log)
+    logs.close()
+    disk.room_bytes = room_bytes
+    for _ in range(2):
+        logs = open_one(path)
+        log, found = opened(logs)
+        assert (found.log_end_offset, found.damaged) == (40, None)
+        assert found.epochs == tuple((epoch, 10 * epoch) for epoch in range(4))
+        assert read_all(log) == whole
+        logs.close()
+    disk.room_bytes = 1 << 40
+    log, _ = opened(open_one(path))
+    assert read_all(log) == whole
+    assert lead(log, make_batch(["more"]), epoch=4) == 41
+
+
 def test_a_cut_without_space_has_changed_nothing_and_can_be_made_later(path: Path, disk: FullDisk) -> None:
     logs = open_one(path)
     log, _ = opened(logs)
