@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -201,11 +201,9 @@ class DirMoves:
         configs = self._topics.configs(move.partition.topic)
         refusal: TidemarkError | None = None
         try:
-            move.future = await copier.run(partial(self._logs.mover.begin, move.partition, move.directory, configs))
+            move.future = await copier.run(partial(self._begin_copy, move, configs))
         except TidemarkError as error:
             refusal = error
-            if error.code is not ErrorCode.REPLICA_OFFLINE:  # one that the last process left goes
-                await copier.run(partial(self._logs.mover.abandon, move.partition))
         except Exception as error:  # noqa: BLE001 - handed on: a task's death must not go unseen
             self._fail(error)
             refusal = TidemarkError(ErrorCode.INTERNAL, str(error))
@@ -223,6 +221,16 @@ class DirMoves:
         _log.error("a copy could not be made", extra={"partition": str(move.partition), "why": refusal.message})
         self._ended(move, Outcome.GIVEN_UP)
         return refusal
+
+    def _begin_copy(self, move: DirMove, configs: Mapping[str, str]) -> FutureLog:
+        """On the copier's thread; one that the last process left and that cannot be gone on with goes."""
+        mover = self._logs.mover
+        try:
+            return mover.begin(move.partition, move.directory, configs)
+        except TidemarkError as error:
+            if error.code is not ErrorCode.REPLICA_OFFLINE:
+                mover.abandon(move.partition)
+            raise
 
     def _end(self, move: DirMove, *, keeps_copy: bool) -> None:
         if move in self._beginning:

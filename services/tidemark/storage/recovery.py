@@ -144,7 +144,7 @@ def _finished_reset(directory: Path, expected: Expected, cut: CutPoint) -> Recov
     segment = start_anew(directory, [Segment(directory, base) for base in segment_offsets(directory)], start)
     epochs = LeaderEpochs()
     epochs.begin_at(Offset(start), LeaderEpoch(cut.epoch_below))
-    write_epochs(directory, epochs.entries)
+    _if_there_is_space(partial(write_epochs, directory, epochs.entries))  # else the mark of the cut tells it
     write_cut_point(directory, cut._replace(resetting=False))
     damage = _remembered(directory, None, start)
     return Recovered([segment], start, start, max(expected.high_watermark, 0), epochs, ProducerStates(), damage)

@@ -116,22 +116,25 @@ def test_a_replica_that_began_empty_above_what_another_lineage_has_does_not_pass
     assert stage.one(fx.ResetLog).start_offset == 0
 
 
-def test_where_nobody_knows_what_was_let_go_a_leader_that_has_committed_less_is_of_another_lineage() -> None:
-    """It would else ask that leader over and over until its log has grown so far, and lack what lies below."""
+def empty_from_100_on() -> Stage:
+    """Of which epoch the record below was is not known; its leader is of another lineage."""
     stage = Stage()
     stage.command(node(3, 7, (3,), lineage=1))
     stage.opened(100, (-1, 100), start=100, high_watermark=100)
     stage.feed(ev.LeaderConnected(3))
+    return stage
+
+
+def test_where_nobody_knows_what_was_let_go_a_leader_that_has_committed_less_is_of_another_lineage() -> None:
+    """It would else ask that leader over and over until its log has grown so far, and lack what lies below."""
+    stage = empty_from_100_on()
     assert stage.said().queries == (EpochQuery(P, ID, 7, -1),)
     stage.from_leader(leader=3, ends=[EpochEnd(P, 7, -1, 0, 60, 0)])
     assert stage.one(fx.ResetLog).start_offset == 0
 
 
 def test_where_nobody_knows_what_was_let_go_a_leader_that_has_committed_as_much_is_fetched_from() -> None:
-    stage = Stage()
-    stage.command(node(3, 7, (3,), lineage=1))
-    stage.opened(100, (-1, 100), start=100, high_watermark=100)
-    stage.feed(ev.LeaderConnected(3))
+    stage = empty_from_100_on()
     stage.from_leader(leader=3, ends=[EpochEnd(P, 7, -1, 0, 100, 0)])
     assert stage.said().positions == (FetchPosition(P, ID, 7, 100, -1, 0, log_start_offset=100),)
 

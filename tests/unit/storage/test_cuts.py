@@ -306,12 +306,17 @@ def test_a_log_without_its_epoch_file_says_that_nobody_knows_what_was_let_go(pat
         logs.close()
 
 
-def test_what_was_let_go_before_a_kill_is_known_by_the_batches_that_are_back(path: Path) -> None:
-    """The file of epochs goes on at once, the log start with the next checkpoint."""
+def of_two_epochs(path: Path) -> tuple[LogManager, PartitionLog]:
     logs, log = opened(path)
     fill(log, 4, epoch=3)
     fill(log, 4, epoch=5)
     log.save_epochs((EpochEntry(LeaderEpoch(3), Offset(0)), EpochEntry(LeaderEpoch(5), Offset(20))))
+    return logs, log
+
+
+def test_what_was_let_go_before_a_kill_is_known_by_the_batches_that_are_back(path: Path) -> None:
+    """The file of epochs goes on at once, the log start with the next checkpoint."""
+    logs, log = of_two_epochs(path)
     logs.checkpoint({PARTITION: Offset(40)})
     log.trim(Offset(30))
     log.save_epochs((EpochEntry(LeaderEpoch(5), Offset(30)),))
@@ -382,6 +387,22 @@ def test_a_reset_that_has_no_space_for_its_epochs_has_noted_them_with_the_cut(
     assert found.epochs == ((7, 500), (8, 500))
 
 
+def test_a_reset_is_finished_without_space_for_its_epochs_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs, log = opened(path)
+    fill(log, 20)
+    assert killed_in(monkeypatch, 1, lambda: log.reset(Offset(104), LeaderEpoch(7)))
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(recovery_module, "write_epochs", full)
+    for _ in range(2):
+        logs.close()
+        logs = open_one(path)
+        log, found = logs.open(PARTITION, IDENTITY, SMALL)
+        assert (found.log_start_offset, found.epochs, found.damaged) == (104, ((7, 104),), None)
+
+
 def test_a_checkpoint_that_ends_late_forgets_nothing_that_was_told_meanwhile(path: Path) -> None:
     """A copy takes over the epochs of the log, which starts later, while the checkpoints of its directory go on."""
     logs, log = opened(path)
@@ -398,10 +419,7 @@ def test_a_checkpoint_that_ends_late_forgets_nothing_that_was_told_meanwhile(pat
 
 
 def test_epochs_of_before_the_log_start_go_when_a_checkpoint_knows_of_it(path: Path) -> None:
-    logs, log = opened(path)
-    fill(log, 4, epoch=3)
-    fill(log, 4, epoch=5)
-    log.save_epochs((EpochEntry(LeaderEpoch(3), Offset(0)), EpochEntry(LeaderEpoch(5), Offset(20))))
+    logs, log = of_two_epochs(path)
     log.trim(Offset(30))
     told = (EpochEntry(LeaderEpoch(5), Offset(30)),)
     for known in (((3, 0), (5, 20)), told):

@@ -279,6 +279,12 @@ def worn(content: bytes, spots: list[Spot], length: int) -> bytes:
     return bytes(spoiled[:length])
 
 
+def one_is_in_the_place_of_another(content: bytes, spoiled: bytes, state: State) -> bool:
+    """Cleaned batches differ by their headers only: that one of them stands twice is nothing that a start can see."""
+    places = {data: content.find(data) for data in state.batches.values() if data in content}
+    return any(spoiled.startswith(data, at) for data in places for at in places.values() if at != places[data])
+
+
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     how=st.sampled_from(STATES),
@@ -292,8 +298,7 @@ def test_logs_with_any_wear(
     logs = files(states[how], lambda name: name.endswith(".log"))
     name, content = logs[file % len(logs)]
     spoiled = worn(content, spots, length)
-    # cleaned batches differ by their headers only; a second one in the place of another is no wear that a start can see
-    assume(all(spoiled.count(data) <= content.count(data) for data in states[how].batches.values()))
+    assume(not one_is_in_the_place_of_another(content, spoiled, states[how]))
     tried(directory, states[how], name, spoiled)
 
 
