@@ -139,6 +139,25 @@ async def test_commits_are_kept_and_those_of_old_epochs_refused(groups: Groups, 
     assert (await groups.committed(group))[topic, 0] == 5
 
 
+async def test_a_commit_that_was_long_on_its_way_undoes_no_later_one(groups: Groups, topic: str, group: str) -> None:
+    await commit_once_known(groups, group, topic, {0: 0})
+
+    async def committed(offset: int, sequence: int, committer_id: str = "me") -> int:
+        turn = {"committer_id": committer_id, "sequence": sequence}
+        assert await groups.commit(group, topic, {0: offset}, **turn) == {0: ""}
+        return (await groups.committed(group))[topic, 0]
+
+    assert await committed(469, 2) == 469
+    assert await committed(468, 1) == 469
+    assert await committed(400, 3) == 400, "by its own will"
+    assert await committed(300, 1, "another") == 300
+    for wrong in ({"committer_id": "x" * 129}, {"committer_id": "me", "sequence": -1}):
+        with pytest.raises(TidemarkError) as refused:
+            await groups.commit(group, topic, {0: 7}, **wrong)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert (await groups.committed(group))[topic, 0] == 300
+
+
 async def test_a_static_member_comes_back_without_a_rebalance(groups: Groups, topic: str, group: str) -> None:
     other = Member(groups, group, topic).start()
     static = Member(groups, group, topic, instance_id="one").start()

@@ -19,7 +19,7 @@ from tidemark.core.groups.transaction import Transaction
 
 from tests.simulation.group_world import BrokenError, GroupWorld, draw
 
-WORLDS_MAX = 60
+WORLDS_MAX = 250
 
 
 class GroupLife(NamedTuple):
@@ -64,6 +64,22 @@ def remembers_commits_of_who_is_out(monkeypatch: Any) -> None:
     monkeypatch.setattr(offsets, "_refusal", lambda *_: None)
 
 
+def carries_out_commits_as_they_come(monkeypatch: Any) -> None:
+    """Nobody looks at which of a client's commits is the later one."""
+    monkeypatch.setattr(offsets, "_is_overtaken", lambda *_: False)
+
+
+def remembers_commits_of_another_life(monkeypatch: Any) -> None:
+    """Nobody looks at whether a member has joined anew since it committed."""
+    checked = offsets.check_committer
+    monkeypatch.setattr(offsets, "check_committer", lambda *arguments: checked(*arguments[:4]))
+
+
+def listens_to_what_is_late(monkeypatch: Any) -> None:
+    """What a member says it has counts though it was told since that it may read more."""
+    monkeypatch.setattr(membership, "_is_late", lambda *_: False)
+
+
 def raises_the_epoch_last(monkeypatch: Any) -> None:
     """The records of a change are in the order in which it was made."""
     monkeypatch.setattr(Transaction, "changes", property(lambda self: tuple(self._changes.values())))
@@ -84,6 +100,9 @@ class GroupMutant(NamedTuple):
 GROUP_MUTANTS = (
     GroupMutant(gives_what_is_not_let_go_of, "G4", "ONE-OWNER"),
     GroupMutant(remembers_commits_of_who_is_out, "G7", "COMMITS-KEPT"),
+    GroupMutant(carries_out_commits_as_they_come, "G7", "COMMITS-KEPT"),
+    GroupMutant(remembers_commits_of_another_life, "G7", "COMMITS-KEPT"),
+    GroupMutant(listens_to_what_is_late, "G2", "ONE-OWNER"),
     GroupMutant(raises_the_epoch_last, "G8", "SETTLED"),
 )
 

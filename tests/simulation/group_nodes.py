@@ -10,7 +10,7 @@ from tidemark.core.groups.group import Group
 from tidemark.core.groups.membership import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, check_committer
 from tidemark.core.groups.records import decode, encode
-from tidemark.core.groups.state import JOINING, LEAVING, Change, Committed, GroupPartition
+from tidemark.core.groups.state import JOINING, LEAVING, Change, Committed, GroupPartition, Turn
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 from tests.simulation.engine import Node
@@ -156,6 +156,7 @@ class MemberNode(Node):
         self._heard_ms = self.engine.now
         self._confirm_by_ms: int | None = None
         self._beat = 0
+        self._sequence = 0
         self._hand_over = 0
         self._handing_over = False
 
@@ -176,7 +177,8 @@ class MemberNode(Node):
         self._commit(frozenset(self.reading), lambda _: None)
         self.reading = {}
         if self._epoch > JOINING:
-            self._ask(self._change(Heartbeat(GROUP, self.name, LEAVING)), lambda _: None)
+            leaving = Heartbeat(GROUP, self.name, LEAVING, sequence=self._next_sequence())
+            self._ask(self._change(leaving), lambda _: None)
         self.alive = False
         del self._world.members[self.name]
 
@@ -194,6 +196,7 @@ class MemberNode(Node):
             rebalance_timeout_ms=REBALANCE_MS if self._whole else 0,
             topics=(TOPIC,) if self._whole else None,
             owned=frozenset(GroupPartition(TOPIC, "id", one) for one in owned) if self._whole else None,
+            sequence=self._next_sequence(),
         )
         said = owned if self._whole else None
         self._whole = False
@@ -320,16 +323,15 @@ class MemberNode(Node):
     def _commit(self, partitions: frozenset[int], then: Reply) -> None:
         """What was read of these, in the epoch that it has now; `then` in any case."""
         wall_ms = self._world.situation().wall_ms
+        turn = Turn(self.name, self._next_sequence())
         offsets = {one: self.reading[one] for one in partitions if one in self.reading}
         asked = Commit(
             GROUP,
             self.name,
             self._epoch,
             "",
-            {
-                TopicPartition(TOPIC, one): Committed(at, -1, self.name, "id", "", wall_ms)
-                for one, at in offsets.items()
-            },
+            {TopicPartition(TOPIC, one): Committed(at, -1, "", "id", "", wall_ms) for one, at in offsets.items()},
+            turn,
         )
         done = False
 
@@ -338,13 +340,17 @@ class MemberNode(Node):
             if not isinstance(answer, TidemarkError | None):
                 for one, at in offsets.items():
                     if TopicPartition(TOPIC, one) not in answer:
-                        self._world.acknowledged(self, one, at)
+                        self._world.acknowledged(one, at, turn)
             if not done:
                 done = True
                 then(answer)
 
         self._ask(lambda core, now: core.commit(asked, now), answered)
         self.after(_CALL_MS, lambda: answered(None))
+
+    def _next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
 
     def _change(self, beat: Heartbeat) -> Change_:
         return lambda core, now: core.heartbeat(beat, now)

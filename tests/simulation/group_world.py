@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tidemark.core.groups.membership import Situation
 from tidemark.core.groups.settings import GroupSettings
-from tidemark.core.groups.state import Change, Committed, Holding, HoldingKey, OffsetKey, TopicFacts
+from tidemark.core.groups.state import Change, Committed, Holding, HoldingKey, OffsetKey, TopicFacts, Turn
 
 from tests.simulation.engine import Engine, Node
 from tests.simulation.group_nodes import GROUP, SESSION_MS, TOPIC, CoordinatorNode, MemberNode
@@ -81,12 +81,14 @@ class GroupWorld:
         self.leader_epoch = 0
         self.members: dict[str, MemberNode] = {}
         self.story: list[tuple[int, str]] = []
-        self.committed: dict[int, tuple[int, str]] = {}
-        """What is remembered of each partition, and of whom."""
+        self.committed: dict[int, Committed] = {}
+        """What is remembered of each partition."""
         self.held: dict[str, frozenset[int]] = {}
         self.read_to: defaultdict[int, int] = defaultdict(int)
         self.reads = self.commits = self.refused = self.handed_over = 0
         self._joined = 0
+        self._late = self.engine.dice("late").choice((0.03, 0.1, 0.3))
+        """How often a message comes late, and a request twice."""
         for item in plan:
             self.engine.at(item.at_ms, lambda item=item: self._befall(item))  # type: ignore[misc]
 
@@ -115,10 +117,10 @@ class GroupWorld:
             self.engine.after(self.network.delay_ms(sender.name, receiver.name), lambda: receiver.run(work))
             return
         dice = self.engine.dice(f"loss {sender.name}")
-        for _ in range(2 if twice and dice.random() < 0.03 else 1):
+        for _ in range(2 if twice and dice.random() < self._late else 1):
             if dice.random() < 0.03:
                 continue
-            late_ms = dice.choice((0, 0, 0, 0, 0, 0, 400, 1600)) if dice.random() < 0.1 else 0
+            late_ms = dice.choice((0, 0, 400, 1600)) if dice.random() < self._late else 0
             delay_ms = self.network.delay_ms(sender.name, receiver.name) + late_ms
             self.engine.after(delay_ms, lambda: self._arrive(sender, receiver, work))
 
@@ -140,23 +142,25 @@ class GroupWorld:
         self.log += changes
 
     def _committed_one(self, partition: int, value: Committed) -> None:
-        """A member may take its own commits back, as an application may: one may be long on its way."""
+        """None goes back, not even one that was long on its way while its member committed more."""
         self.commits += 1
-        before, author = self.committed.get(partition, (0, value.metadata))
-        told = f"{value.metadata} commits {value.offset} of partition {partition}"
-        if partition not in self.held.get(value.metadata, ()):
+        before = self.committed.get(partition, value)
+        author = value.turn.committer_id
+        told = f"{author} commits {value.offset} of partition {partition}"
+        if partition not in self.held.get(author, ()):
             raise BrokenError("COMMITS-KEPT", f"{told}, which it does not hold")
-        if value.offset < before and value.metadata != author:
-            raise BrokenError("COMMITS-KEPT", f"{told}, where {author} has committed {before}")
+        if value.offset < before.offset:
+            raise BrokenError("COMMITS-KEPT", f"{told}, where {before.turn.committer_id} has committed {before.offset}")
         if value.offset > self.read_to[partition]:
             raise BrokenError("COMMITS-KEPT", f"{told}, read to {self.read_to[partition]}")
-        self.committed[partition] = (value.offset, value.metadata)
+        self.committed[partition] = value
 
-    def acknowledged(self, member: MemberNode, partition: int, offset: int) -> None:
-        """A member was told that this is remembered."""
-        known, author = self.committed.get(partition, (0, ""))
-        if known < offset and author != member.name:
-            raise BrokenError("COMMITS-KEPT", f"{offset} of partition {partition} was acknowledged to {member.name}")
+    def acknowledged(self, partition: int, offset: int, turn: Turn) -> None:
+        """A member was told that this is remembered: unless by then a later commit of its own is."""
+        known = self.committed.get(partition)
+        if known is None or (known.offset < offset and not turn.is_before(known.turn)):
+            told = f"{offset} of partition {partition} was acknowledged to {turn.committer_id}"
+            raise BrokenError("COMMITS-KEPT", f"{told}, remembered is {known}")
 
     def reads_one(self, member: MemberNode, partition: int, offset: int) -> None:
         """A member is given a record."""

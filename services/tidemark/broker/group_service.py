@@ -28,6 +28,7 @@ from tidemark.rpc.group_codec import (
     partitions_to_proto,
     results_to_proto,
     state_to_proto,
+    turn_from_proto,
 )
 from tidemark.rpc.refs import ref_from_proto
 from tidemark.runtime.slices import Pace
@@ -87,8 +88,9 @@ class GroupService(GroupServiceServicer):
         began_s = time.perf_counter()
         check_named(request.offsets, "partitions")
         shard = self._groups.shard_of(request.group_id)
+        turn = turn_from_proto(request)
         asked, refused = await self._offsets.resolve(request.offsets)
-        commit = Commit(request.group_id, request.member_id, request.member_epoch, request.instance_id, asked)
+        commit = Commit(request.group_id, request.member_id, request.member_epoch, request.instance_id, asked, turn)
         try:
             more = await shard.change(lambda coordinator, now: coordinator.commit(commit, now))
         except TidemarkError as error:

@@ -14,13 +14,13 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from tidemark.client.cluster import ON_ITS_WAY
+from tidemark.client.commits import Commits, GroupPosition, raise_refused
 from tidemark.client.coordinator import Coordinator
 from tidemark.client.group_settings import GroupSettings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.rpc import errors
 from tidemark.v1 import group_service_pb2 as pb
 
 _log = logging.getLogger("tidemark.client")
@@ -36,17 +36,6 @@ _FAREWELL_S: Final = 0.5
 _LOOK_S: Final = 0.5
 _SESSION_TIMEOUT_S: Final = 45.0
 """Until the coordinator has told its own."""
-
-
-class GroupPosition(NamedTuple):
-    """How far a partition was read: the next offset, the leader epoch of the record before it (-1 if unknown), and
-    which topic and incarnation that is (rule C7)."""
-
-    partition: TopicPartition
-    offset: int
-    leader_epoch: int
-    topic_id: str
-    incarnation: str
 
 
 class Reader(Protocol):
@@ -104,8 +93,9 @@ class Membership:
         self._confirm_by_s = math.inf
         """Until then it must be heard that what was taken away is given up."""
         self._committed: dict[TopicPartition, int] = {}
+        self._commits = Commits(settings)
         self._committing = asyncio.Lock()
-        """One after the other: a retry of an earlier commit must not undo a later one."""
+        """One after the other: what was committed is known before more is."""
         self._tasks: list[asyncio.Task[None]] = []
         self._poke = asyncio.Event()
         self._news = asyncio.Event()
@@ -181,7 +171,7 @@ class Membership:
     async def _commit(self, found: list[GroupPosition], deadline_s: float) -> None:
         while found:
             epoch = self.member_epoch
-            request = commit_request(self._settings, found, self.member_id, epoch)
+            request = self._commits.request(found, self.member_id, epoch)
             left_s = deadline_s - time.monotonic()
             try:
                 response = await self._coordinator.call(lambda stub: stub.CommitOffsets, request, timeout_s=left_s)
@@ -280,6 +270,7 @@ class Membership:
             member_epoch=self.member_epoch,
             instance_id=settings.instance_id,
             client_id=settings.client_id,
+            sequence=self._commits.next_sequence(),
         )
         if all_of_it or self.member_epoch == JOINING:
             request.rebalance_timeout_ms = settings.rebalance_timeout_ms
@@ -308,6 +299,7 @@ class Membership:
             member_id=self.member_id,
             member_epoch=epoch,
             instance_id=self._settings.instance_id,
+            sequence=self._commits.next_sequence(),
         )
         try:
             await self._coordinator.call(lambda stub: stub.GroupHeartbeat, request, timeout_s=timeout_s)
@@ -456,38 +448,3 @@ def _named(request: pb.GroupHeartbeatRequest) -> frozenset[TopicPartition] | Non
     if not request.HasField("owned"):
         return None
     return frozenset(TopicPartition(one.topic, index) for one in request.owned.topics for index in one.partitions)
-
-
-def commit_request(
-    settings: GroupSettings, positions: Iterable[GroupPosition], member_id: str, member_epoch: int
-) -> pb.CommitOffsetsRequest:
-    """With no member id: of a consumer that chose its partitions by hand."""
-    return pb.CommitOffsetsRequest(
-        group_id=settings.group,
-        member_id=member_id,
-        member_epoch=member_epoch,
-        instance_id=settings.instance_id if member_id else "",
-        offsets=commit_positions(positions),
-    )
-
-
-def commit_positions(positions: Iterable[tuple[TopicPartition, int, int, str, str]]) -> list[pb.OffsetCommit]:
-    """As `GroupPosition` has them."""
-    return [
-        pb.OffsetCommit(
-            topic=where.topic,
-            partition=where.partition,
-            offset=offset,
-            leader_epoch=leader_epoch,
-            topic_id=topic_id,
-            incarnation=incarnation,
-        )
-        for where, offset, leader_epoch, topic_id, incarnation in positions
-    ]
-
-
-def raise_refused(results: Iterable[pb.GroupPartitionResult]) -> None:
-    """Raise what the first partition was refused with."""
-    for result in results:
-        if result.HasField("error"):
-            raise errors.from_proto(result.error)

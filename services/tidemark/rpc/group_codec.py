@@ -8,11 +8,12 @@ from typing import Final
 from tidemark.core.groups.group import Group, facts_of
 from tidemark.core.groups.membership import Heartbeat
 from tidemark.core.groups.records import by_topic
-from tidemark.core.groups.state import AWAY, GroupPartition, GroupState, MemberState, Partitions
-from tidemark.model import TidemarkError, TopicPartition
+from tidemark.core.groups.state import AWAY, GroupPartition, GroupState, MemberState, Partitions, Turn
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.v1 import group_service_pb2 as pb
 
+_COMMITTER_ID_CHARACTERS_MAX: Final = 128
 _STATES: Final = {
     GroupState.EMPTY: pb.GROUP_STATE_EMPTY,
     GroupState.ASSIGNING: pb.GROUP_STATE_ASSIGNING,
@@ -29,6 +30,17 @@ _MEMBER_STATES: Final = {
 def state_to_proto(state: GroupState) -> pb.GroupState.ValueType:
     """What a group is about to do."""
     return _STATES[state]
+
+
+def turn_from_proto(message: pb.CommitOffsetsRequest) -> Turn:
+    """Which of its client's commits it is; raises INVALID_REQUEST."""
+    if len(message.committer_id) > _COMMITTER_ID_CHARACTERS_MAX or message.sequence < 0:
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST,
+            f"a committer id has at most {_COMMITTER_ID_CHARACTERS_MAX} characters, and the numbers of its commits "
+            "begin at 0",
+        )
+    return Turn(message.committer_id, message.sequence)
 
 
 def partitions_to_proto(partitions: Iterable[GroupPartition]) -> pb.GroupPartitions:
@@ -62,6 +74,7 @@ def heartbeat_from_proto(message: pb.GroupHeartbeatRequest, client_host: str) ->
         protocol=message.protocol,
         client_id=message.client_id,
         client_host=client_host,
+        sequence=message.sequence,
     )
 
 

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tidemark.client.commits import Commits, GroupPosition
 from tidemark.client.coordinator import Coordinator
 from tidemark.client.group_settings import group_settings
-from tidemark.client.membership import GroupPosition, Membership
+from tidemark.client.membership import Membership
 from tidemark.errors import ErrorCode, RequestTimedOutError, TidemarkError
 from tidemark.model import TopicPartition
 from tidemark.v1 import group_service_pb2 as pb
@@ -239,3 +240,24 @@ async def test_a_commit_behind_one_that_is_not_answered_ends_in_its_own_time(
     finally:
         stuck.cancel()
         await asyncio.gather(stuck, return_exceptions=True)
+
+
+async def test_each_commit_has_a_number_which_it_keeps_when_it_is_sent_again() -> None:
+    mine, another = Commits(group_settings("g")), Commits(group_settings("g"))
+    sent = [mine.request([], member_id, -1) for member_id in ("", "m", "m")] + [another.request([], "", -1)]
+    assert [one.sequence for one in sent] == [1, 2, 3, 1]
+    assert sent[0].committer_id == sent[2].committer_id != sent[3].committer_id
+
+
+async def test_heartbeats_and_commits_of_a_member_are_numbered_as_they_are_sent(
+    coordinator: ByHand, member: Membership
+) -> None:
+    first, answer = await coordinator.beat()
+    answer.set_result(pb.GroupHeartbeatResponse(member_epoch=1))
+    second, _ = await coordinator.beat()
+    commit = asyncio.create_task(member.commit([GroupPosition(TopicPartition("a", 0), 1, 0, "i", "")], timeout_s=5))
+    async with asyncio.timeout(5):
+        while not isinstance((asked := (await coordinator.asked.get())[0]), pb.CommitOffsetsRequest):
+            pass
+    commit.cancel()
+    assert 0 < first.sequence < second.sequence < asked.sequence

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tidemark.core.groups.membership import Heartbeat
+from tidemark.core.groups.membership import Heartbeat, HeartbeatAnswer
 from tidemark.core.groups.records import encode
 from tidemark.core.groups.state import AWAY, LEAVING, GroupPartition, GroupState, MemberState, TopicFacts
 from tidemark.model import ErrorCode, TidemarkError
@@ -51,6 +51,77 @@ def test_a_join_that_is_repeated_is_the_same_join(world: GroupWorld) -> None:
     answer = world.beat(member)
     assert answer is not None
     assert (answer.member_epoch, answer.assignment, len(world.group.specs)) == (1, a(0, 1, 2, 3), 1)
+
+
+def numbered(world: GroupWorld, member_id: str, sequence: int, **fields: object) -> HeartbeatAnswer:
+    request = replace(Heartbeat(GROUP, member_id, 1), sequence=sequence, **fields)  # type: ignore[arg-type]
+    outcome = world.coordinator.heartbeat(request, world.situation)
+    world.write(outcome)
+    return outcome.answer
+
+
+JOIN_ANEW = {**JOIN, "member_epoch": 0, "owned": a()}
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_a_join_that_was_long_on_its_way_does_not_say_that_its_member_has_nothing(
+    world: GroupWorld, taken_over: bool
+) -> None:
+    numbered(world, "m1", 1, **JOIN_ANEW)
+    numbered(world, "m1", 2, owned=a(0, 1, 2, 3))
+    assert numbered(world, "m2", 1, **JOIN_ANEW).assignment == a()
+    if taken_over:
+        world.fail_over()
+    told = numbered(world, "m1", 1, **JOIN_ANEW)
+    assert told.assignment is not None
+    assert len(told.assignment) == 2, "it is asked for the rest"
+    assert world.group.holding("m1").held == a(0, 1, 2, 3)
+    assert numbered(world, "m2", 2, member_epoch=2).assignment == a()
+    assert numbered(world, "m1", 3, **JOIN_ANEW).assignment == told.assignment, "this time it has nothing"
+    assert numbered(world, "m2", 3, member_epoch=2).assignment == a(0, 1, 2, 3) - told.assignment
+
+
+def test_what_a_member_said_of_an_assignment_before_gives_nothing_away(world: GroupWorld) -> None:
+    numbered(world, "m1", 1, **JOIN_ANEW)
+    numbered(world, "m1", 2, owned=a(0, 1, 2, 3))
+    numbered(world, "m2", 1, **JOIN_ANEW)
+    kept = numbered(world, "m1", 4, owned=a(0, 1, 2, 3)).assignment
+    assert kept is not None
+    assert world.group.holding("m1").state is MemberState.UNREVOKED
+    assert numbered(world, "m1", 3, owned=a()).assignment == kept, "sent before it was told anything"
+    assert numbered(world, "m1", 4, owned=a()).assignment == kept
+    assert world.group.holding("m1").state is MemberState.UNREVOKED
+    assert numbered(world, "m1", 5, owned=kept).member_epoch == 2
+
+
+def test_a_request_that_is_sent_again_is_told_what_the_lost_answer_told(world: GroupWorld) -> None:
+    for _ in range(2):
+        answer = numbered(world, "m1", 1, **JOIN_ANEW)
+        assert (answer.member_epoch, answer.assignment, answer.is_news) == (1, a(0, 1, 2, 3), True)
+    world.check_replay()
+
+
+def test_a_farewell_that_was_long_on_its_way_takes_nobody_out_who_is_back(world: GroupWorld) -> None:
+    numbered(world, "m1", 1, **JOIN_ANEW)
+    numbered(world, "m1", 2, member_epoch=LEAVING)
+    numbered(world, "m1", 3, **JOIN_ANEW)
+    assert numbered(world, "m1", 2, member_epoch=LEAVING).member_epoch == LEAVING
+    assert world.group.holding("m1").held == a(0, 1, 2, 3)
+    static = {"instance_id": "one"}
+    numbered(world, "m2", 1, **JOIN_ANEW, **static)
+    numbered(world, "m2", 2, member_epoch=AWAY, **static)
+    assert numbered(world, "m2", 1, **JOIN_ANEW, **static).member_epoch == AWAY, "it has gone since"
+    assert numbered(world, "m2", 3, **JOIN_ANEW, **static).member_epoch > 0
+
+
+def test_a_static_member_that_comes_back_as_another_process_counts_anew(world: GroupWorld) -> None:
+    static = {"instance_id": "one"}
+    numbered(world, "m1", 7, **JOIN_ANEW, **static)
+    numbered(world, "m1", 8, member_epoch=AWAY, **static)
+    answer = numbered(world, "m2", 1, **JOIN_ANEW, **static)
+    assert answer.assignment == a(0, 1, 2, 3)
+    assert numbered(world, "m2", 2, owned=answer.assignment, **static).assignment is None
+    assert refusal(lambda: numbered(world, "m2", -1)) is ErrorCode.INVALID_REQUEST
 
 
 def test_a_partition_goes_on_only_when_its_reader_said_that_it_stopped(world: GroupWorld) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from tidemark.core.groups.membership import Heartbeat
 from tidemark.core.groups.offsets import Commit
 from tidemark.core.groups.records import decode, encode
-from tidemark.core.groups.state import Change, Committed, OffsetKey, TopicFacts
+from tidemark.core.groups.state import NO_PARTITIONS, UNNUMBERED, Change, Committed, OffsetKey, TopicFacts, Turn
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 from tests.unit.core.group_world import GROUP, GroupWorld
@@ -19,8 +22,8 @@ def world() -> GroupWorld:
     return GroupWorld({"a": TopicFacts("a-id", 4), "b": TopicFacts("b-id", 1)})
 
 
-def at(world: GroupWorld, offset: int, topic: str = "a", text: str = "") -> Committed:
-    return Committed(offset, 3, text, f"{topic}-id", "i", world.situation.wall_ms)
+def at(world: GroupWorld, offset: int, topic: str = "a", text: str = "", turn: Turn = UNNUMBERED) -> Committed:
+    return Committed(offset, 3, text, f"{topic}-id", "i", world.situation.wall_ms, turn)
 
 
 def commit(
@@ -31,8 +34,9 @@ def commit(
     by: tuple[str, int] = ("", -1),
     offset: int = 5,
     text: str = "",
+    turn: tuple[str, int] = UNNUMBERED,
 ) -> dict[TopicPartition, ErrorCode]:
-    asked = Commit(GROUP, *by, "", {TopicPartition(topic, partition): at(world, offset, topic, text)})
+    asked = Commit(GROUP, *by, "", {TopicPartition(topic, partition): at(world, offset, topic, text)}, Turn(*turn))
     outcome = world.coordinator.commit(asked, world.situation)
     world.write(outcome)
     return {where: error.code for where, error in outcome.answer.items()}
@@ -90,6 +94,42 @@ def test_a_member_still_commits_what_it_is_about_to_give_up(world: GroupWorld) -
     world.beat(first)
     (going, *_) = world.group.holding(first.member_id).revoking
     assert commit(world, partition=going.partition, by=(first.member_id, first.epoch)) == {}
+
+
+@pytest.mark.parametrize("by_member", [True, False])
+def test_a_commit_that_was_long_on_its_way_undoes_no_later_one_of_its_client(
+    world: GroupWorld, by_member: bool
+) -> None:
+    member = world.add("a") if by_member else None
+    if member is not None:
+        world.beat(member)
+    by = ("", -1) if member is None else (member.member_id, member.epoch)
+
+    def committed(offset: int, turn: tuple[str, int]) -> int:
+        assert commit(world, by=by, offset=offset, turn=turn) == {}
+        return world.group.offsets[TopicPartition("a", 0)].offset
+
+    assert committed(469, ("me", 2)) == 469
+    assert committed(468, ("me", 1)) == 469, "given up long ago"
+    assert committed(469, ("me", 2)) == 469, "sent twice"
+    world.fail_over()
+    assert committed(468, ("me", 1)) == 469, "also where another coordinator has taken over"
+    assert committed(400, ("me", 3)) == 400, "it goes back by its own will"
+    assert committed(450, ("another", 1)) == 450
+    assert committed(300, UNNUMBERED) == 300
+    assert committed(200, UNNUMBERED) == 200
+    assert committed(100, ("me", 1)) == 100, "it came after what somebody else set"
+
+
+def test_a_commit_of_before_a_member_joined_again_is_refused(world: GroupWorld) -> None:
+    world.beat(world.add("a"))
+    (me,) = world.members
+    joins = Heartbeat(GROUP, me, 0, topics=("a",), rebalance_timeout_ms=1, owned=NO_PARTITIONS)
+    world.write(world.coordinator.heartbeat(replace(joins, sequence=7), world.situation))
+    epoch = world.group.holding(me).epoch
+    assert refusal(lambda: commit(world, by=(me, epoch), offset=65, turn=("c", 6))) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert commit(world, by=(me, epoch), offset=12, turn=("c", 8)) == {}
+    assert commit(world, by=(me, epoch), offset=13) == {}, "of a client that does not number"
 
 
 @pytest.mark.parametrize(
@@ -175,11 +215,14 @@ def test_offsets_of_a_topic_are_forgotten_only_when_no_member_reads_it(world: Gr
 
 
 def test_a_record_is_written_in_one_way_and_read_by_this_and_later_versions(world: GroupWorld) -> None:
-    change = Change(OffsetKey("gruppe-ü", "a", 3), at(world, 7, text="\ud800 not a character"))
+    change = Change(OffsetKey("gruppe-ü", "a", 3), at(world, 7, text="\ud800 not a character", turn=Turn("me", 3)))
     key, value = encode(change)
     assert key == '["offset","gruppe-ü","a",3]'.encode()
     assert decode(key, value) == change
     assert decode(key, None) == Change(change.key, None)
+    of_before = Change(change.key, at(world, 7))
+    assert decode(*encode(of_before)) == of_before
+    assert b"turn" not in (encode(of_before)[1] or b""), "as an earlier version writes it"
     assert value is not None
     assert decode(key, value[:-1] + b',"more":1}') == change
     assert decode(b'["of a later version",1]', b"{}") is None

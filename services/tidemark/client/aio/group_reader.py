@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from tidemark.client.cluster import Cluster
+from tidemark.client.commits import Commits, GroupPosition, raise_refused
 from tidemark.client.coordinator import Coordinator
 from tidemark.client.cursor import Cursor
 from tidemark.client.fetcher import Fetcher
 from tidemark.client.group_settings import GroupSettings
-from tidemark.client.membership import GroupPosition, Membership, commit_request, raise_refused
+from tidemark.client.membership import Membership
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.v1 import group_service_pb2 as pb
 
@@ -43,6 +44,7 @@ class GroupReader:
         self._fetcher = fetcher
         self._starts = starts
         self._coordinator = Coordinator(cluster, settings.group)
+        self._commits = Commits(settings)
         self._membership: Membership | None = None
         self._handlers: tuple[HandOver | None, HandOver | None, HandOver | None] = (None, None, None)
         self._in_hand: TopicPartition | None = None
@@ -148,7 +150,7 @@ class GroupReader:
         if self._membership is not None:
             await self._membership.commit(positions, timeout_s=timeout_s)
         elif positions:
-            request = commit_request(self._settings, positions, "", NO_EPOCH)
+            request = self._commits.request(positions, "", NO_EPOCH)
             response = await self._coordinator.call(lambda stub: stub.CommitOffsets, request, timeout_s=timeout_s)
             raise_refused(response.partitions)
 

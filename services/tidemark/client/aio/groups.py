@@ -11,9 +11,9 @@ import grpc
 
 from tidemark.client.aio.lifecycle import Lifecycle
 from tidemark.client.cluster import Cluster
+from tidemark.client.commits import commit_positions
 from tidemark.client.coordinator import Coordinator, group_stub
 from tidemark.client.group_settings import group_settings
-from tidemark.client.membership import commit_positions
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.v1 import group_service_pb2 as pb

@@ -55,9 +55,11 @@ def _advance(
         return replace(holding, state=MemberState.UNREVOKED, assigned=kept, revoking=to_revoke)
     wanted = target - kept
     free = frozenset(one for one in wanted if is_free(one))
-    return Holding(
+    return replace(
+        holding,
         epoch=target_epoch,
         previous_epoch=holding.epoch if holding.epoch != target_epoch else holding.previous_epoch,
         state=MemberState.STABLE if len(free) == len(wanted) else MemberState.UNRELEASED,
         assigned=kept | free,
+        revoking=NO_PARTITIONS,
     )

@@ -45,6 +45,7 @@ class Heartbeat:
         assignor: "": as said before, the broker's choice for a member that joins.
         owned: what it has; None: not told.
         protocol: "" is CONSUMER.
+        sequence: rises with each of a member's heartbeats and commits; 0 where it does not number them.
     """
 
     group_id: str
@@ -58,6 +59,7 @@ class Heartbeat:
     protocol: str = ""
     client_id: str = ""
     client_host: str = ""
+    sequence: int = 0
 
 
 class HeartbeatAnswer(NamedTuple):
@@ -100,8 +102,13 @@ def heartbeat(transaction: Transaction, beat: Heartbeat, now: Situation) -> Hear
     """
     group = transaction.group
     _check_fields(beat, now.settings)
+    late = _is_late(group, beat)
     if beat.member_epoch in (LEAVING, AWAY):
-        return _leave(transaction, beat, now)
+        return HeartbeatAnswer(beat.member_epoch) if late else _leave(transaction, beat, now)
+    if late:
+        if group.holding(beat.member_id).epoch == AWAY:
+            return HeartbeatAnswer(AWAY)
+        beat = _silenced(beat, group.holding(beat.member_id))
     protocol = beat.protocol or CONSUMER
     if group.specs and protocol != facts_of(group).protocol:
         raise TidemarkError(
@@ -110,11 +117,12 @@ def heartbeat(transaction: Transaction, beat: Heartbeat, now: Situation) -> Hear
             "choose another group id, or stop its members first",
             {"protocol": facts_of(group).protocol},
         )
-    missed = False
-    if beat.member_epoch == JOINING:
+    joins = beat.member_epoch == JOINING and not late
+    missed = late
+    if joins:
         before = _admit(transaction, beat, protocol, now)
     else:
-        missed = _check_epoch(group, beat)
+        missed |= _check_epoch(group, beat)
         before = group.specs[beat.member_id]
     spec = _spec(beat, before)
     if group.specs.get(beat.member_id) != spec:
@@ -123,7 +131,7 @@ def heartbeat(transaction: Transaction, beat: Heartbeat, now: Situation) -> Hear
     if asks_otherwise or is_outdated(group, now.topics):
         raise_epoch(transaction, now.topics, now.settings, now.wall_ms)
     group.last_seen_ms[beat.member_id] = now.now_ms
-    return _reconcile(transaction, beat, now.now_ms, missed=missed)
+    return _reconcile(transaction, beat, now.now_ms, joins=joins, missed=missed)
 
 
 def remove(transaction: Transaction, members: tuple[str, ...], now: Situation) -> None:
@@ -180,6 +188,8 @@ def _check_fields(beat: Heartbeat, settings: GroupSettings) -> None:
         raise _invalid(f"a member id has 1 to {_NAME_CHARACTERS_MAX} characters, an instance id at most as many")
     if beat.member_epoch < AWAY:
         raise _invalid(f"{beat.member_epoch} is no member epoch: 0 joins, -1 leaves, -2 will be back")
+    if beat.sequence < 0:
+        raise _invalid(f"{beat.sequence} is no number of a heartbeat: a member counts from 1, and 0 is for none")
     if beat.member_epoch == AWAY and not beat.instance_id:
         raise _invalid("only a static member, with an instance id, can say that it will be back")
     if beat.member_epoch == JOINING and (beat.topics is None or beat.rebalance_timeout_ms <= 0):
@@ -205,6 +215,18 @@ def _check_subscription(topics: tuple[str, ...]) -> None:
         raise _invalid(f"a member subscribes to {_TOPICS_MAX} topics at most, not to {len(topics)}")
     for topic in topics:
         check_topic_name(topic)
+
+
+def _is_late(group: Group, beat: Heartbeat) -> bool:
+    """Whether the member's holding has changed since it said this, or because it did: it may be on its way twice."""
+    holding = group.holdings.get(beat.member_id)
+    return holding is not None and 0 < beat.sequence <= holding.sequence
+
+
+def _silenced(beat: Heartbeat, holding: Holding) -> Heartbeat:
+    """What it says is of another holding; that it asks to be told of this one is still so."""
+    epoch = holding.epoch if beat.member_epoch == JOINING else beat.member_epoch
+    return replace(beat, member_epoch=epoch, topics=None, owned=None, assignor="", rebalance_timeout_ms=0)
 
 
 def _check_epoch(group: Group, beat: Heartbeat) -> bool:
@@ -263,7 +285,8 @@ def _take_place(transaction: Transaction, known: str, member_id: str) -> MemberS
 
 
 def _returned(holding: Holding) -> Holding:
-    return replace(holding, epoch=JOINING, previous_epoch=JOINING, state=MemberState.UNRELEASED)
+    """Its client may be another one, that numbers anew."""
+    return replace(holding, epoch=JOINING, previous_epoch=JOINING, state=MemberState.UNRELEASED, sequence=0, joined=0)
 
 
 def _leave(transaction: Transaction, beat: Heartbeat, now: Situation) -> HeartbeatAnswer:
@@ -276,7 +299,7 @@ def _leave(transaction: Transaction, beat: Heartbeat, now: Situation) -> Heartbe
     if not group.specs[beat.member_id].instance_id:
         raise _invalid(f"the member {beat.member_id!r} did not join as a static member: it can only leave for good")
     away = replace(holding, epoch=AWAY, previous_epoch=AWAY, state=MemberState.STABLE, revoking=NO_PARTITIONS)
-    transaction.put_holding(beat.member_id, away)
+    transaction.put_holding(beat.member_id, replace(away, sequence=max(beat.sequence, holding.sequence)))
     group.last_seen_ms[beat.member_id] = now.now_ms
     group.revoking_since_ms.pop(beat.member_id, None)
     return HeartbeatAnswer(AWAY)
@@ -295,9 +318,8 @@ def _spec(beat: Heartbeat, before: MemberSpec | None) -> MemberSpec:
     )
 
 
-def _reconcile(transaction: Transaction, beat: Heartbeat, now_ms: int, *, missed: bool) -> HeartbeatAnswer:
+def _reconcile(transaction: Transaction, beat: Heartbeat, now_ms: int, *, joins: bool, missed: bool) -> HeartbeatAnswer:
     group, member_id = transaction.group, beat.member_id
-    joins = beat.member_epoch == JOINING
     owned = NO_PARTITIONS if joins and beat.owned is None else beat.owned
     before = group.holding(member_id)
     holding = before
@@ -312,6 +334,10 @@ def _reconcile(transaction: Transaction, beat: Heartbeat, now_ms: int, *, missed
         )
     if holding.epoch != before.epoch:  # as it may miss any number of answers, the one that it knows counts
         holding = replace(holding, previous_epoch=beat.member_epoch)
+    if joins:
+        holding = replace(holding, sequence=beat.sequence, joined=beat.sequence)
+    elif holding != before:
+        holding = replace(holding, sequence=max(beat.sequence, before.sequence))
     transaction.put_holding(member_id, holding)
     if holding.state is not MemberState.UNREVOKED:
         group.revoking_since_ms.pop(member_id, None)

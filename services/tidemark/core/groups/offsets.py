@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark.core.groups.group import Group, facts_of
 from tidemark.core.groups.membership import Situation, check_member
 from tidemark.core.groups.state import (
     AWAY,
+    UNNUMBERED,
     AssignedKey,
     Committed,
     GroupKey,
     GroupPartition,
     OffsetKey,
+    Turn,
 )
 from tidemark.core.groups.transaction import Transaction
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -35,10 +37,14 @@ class Commit:
     member_epoch: int
     instance_id: str
     offsets: Mapping[TopicPartition, Committed]
+    turn: Turn = UNNUMBERED
 
 
-def check_committer(group: Group, member_id: str, member_epoch: int, instance_id: str) -> None:
+def check_committer(group: Group, member_id: str, member_epoch: int, instance_id: str, sequence: int = 0) -> None:
     """Whether a member, or somebody who is none, may commit and fetch.
+
+    Args:
+        sequence: of the request, 0 where the client does not number them.
 
     Raises:
         TidemarkError: INCONSISTENT_GROUP_PROTOCOL, FENCED_INSTANCE_ID, UNKNOWN_MEMBER, STALE_MEMBER_EPOCH,
@@ -54,7 +60,8 @@ def check_committer(group: Group, member_id: str, member_epoch: int, instance_id
             )
         return
     holding = check_member(group, member_id, instance_id)
-    if member_epoch == holding.epoch and holding.epoch != AWAY:
+    of_before = 0 < sequence < holding.joined
+    if member_epoch == holding.epoch and holding.epoch != AWAY and not of_before:
         return
     if member_epoch < holding.epoch:
         raise TidemarkError(
@@ -63,10 +70,10 @@ def check_committer(group: Group, member_id: str, member_epoch: int, instance_id
             "its next heartbeat, then ask again for what it still has",
             {"member_epoch": str(holding.epoch)},
         )
+    why = "has joined anew since" if of_before else f"is in epoch {holding.epoch}, not in {member_epoch}"
     raise TidemarkError(
         ErrorCode.FENCED_MEMBER_EPOCH,
-        f"the member {member_id!r} of the group {group.group_id!r} is in epoch {holding.epoch}, not in "
-        f"{member_epoch}: give up all partitions and join again",
+        f"the member {member_id!r} of the group {group.group_id!r} {why}: give up all partitions and join again",
         {"member_epoch": str(holding.epoch)},
     )
 
@@ -74,18 +81,21 @@ def check_committer(group: Group, member_id: str, member_epoch: int, instance_id
 def commit(transaction: Transaction, asked: Commit, now: Situation) -> Refusals:
     """Remember offsets, beside those that are refused: too much metadata, or a partition that the member does not hold.
 
+    One that was overtaken by a later commit of its client is done with: it counts as made before that one.
+
     Raises:
         TidemarkError: as `check_committer`.
     """
     group = transaction.group
-    check_committer(group, asked.member_id, asked.member_epoch, asked.instance_id)
+    check_committer(group, asked.member_id, asked.member_epoch, asked.instance_id, asked.turn.sequence)
     refused: Refusals = {}
     for partition, committed in asked.offsets.items():
         error = _refusal(group, asked.member_id, partition, committed, now)
         if error is not None:
             refused[partition] = error
-        else:
-            transaction.put(OffsetKey(group.group_id, partition.topic, partition.partition), committed)
+        elif not _is_overtaken(group, partition, asked.turn):
+            key = OffsetKey(group.group_id, partition.topic, partition.partition)
+            transaction.put(key, replace(committed, turn=asked.turn))
     return refused
 
 
@@ -159,6 +169,11 @@ def _is_orphan(partition: TopicPartition, committed: Committed, now: Situation) 
         return False
     facts = now.topics.get(partition.topic)
     return facts is None or facts.topic_id != committed.topic_id
+
+
+def _is_overtaken(group: Group, partition: TopicPartition, turn: Turn) -> bool:
+    known = group.offsets.get(partition)
+    return known is not None and turn.is_before(known.turn)
 
 
 def _refusal(

@@ -28,6 +28,7 @@ from tidemark.core.groups.state import (
     SpecKey,
     TargetKey,
     TopicFacts,
+    Turn,
     Value,
 )
 from tidemark.model import ErrorCode, TidemarkError
@@ -99,6 +100,8 @@ def _value_out(value: Value) -> object:
                 "state": str(value.state),
                 "assigned": _partitions_out(value.assigned),
                 "revoking": _partitions_out(value.revoking),
+                "sequence": value.sequence,
+                "joined": value.joined,
             }
         case Committed():
             return {
@@ -108,6 +111,7 @@ def _value_out(value: Value) -> object:
                 "topic_id": value.topic_id,
                 "incarnation": value.incarnation,
                 "committed_at_ms": value.committed_at_ms,
+                **({"turn": list(value.turn)} if value.turn.committer_id else {}),
             }
     return {"partitions": _partitions_out(value)}
 
@@ -135,6 +139,8 @@ def _value_in(key: Key, found: dict[str, Any]) -> Value:
                 MemberState(found["state"]),
                 _partitions_in(found["assigned"]),
                 _partitions_in(found["revoking"]),
+                found.get("sequence", 0),
+                found.get("joined", 0),
             )
         case OffsetKey():
             return Committed(
@@ -144,6 +150,7 @@ def _value_in(key: Key, found: dict[str, Any]) -> Value:
                 found["topic_id"],
                 found["incarnation"],
                 found["committed_at_ms"],
+                Turn(*found.get("turn", ())[:2]),
             )
     return _partitions_in(found["partitions"])
 

@@ -109,6 +109,8 @@ class Holding:
         previous_epoch: the one that the member knew when it came to this one: the answer may have been lost.
         assigned: what it may read; nobody else may.
         revoking: what it was told to give up; nobody may have it until the member says that it did.
+        sequence: of the heartbeat that changed it last: what the member said before that it said of another holding.
+        joined: of the heartbeat that it joined with: what it committed before that it committed in another life.
     """
 
     epoch: int
@@ -116,11 +118,32 @@ class Holding:
     state: MemberState = MemberState.STABLE
     assigned: Partitions = NO_PARTITIONS
     revoking: Partitions = NO_PARTITIONS
+    sequence: int = 0
+    joined: int = 0
 
     @property
     def held(self) -> Partitions:
         """All that nobody else may read."""
         return self.assigned | self.revoking if self.revoking else self.assigned
+
+
+class Turn(NamedTuple):
+    """Which commit of which client one is: a commit may be long on its way, and must not undo a later one.
+
+    Attributes:
+        committer_id: made up by the client; empty where it does not number its commits.
+        sequence: rises with each commit of that client, of a member also with each heartbeat.
+    """
+
+    committer_id: str = ""
+    sequence: int = 0
+
+    def is_before(self, other: Turn) -> bool:
+        """Whether it is an earlier one of the same client."""
+        return self.committer_id == other.committer_id and self.sequence < other.sequence
+
+
+UNNUMBERED: Final = Turn()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +163,7 @@ class Committed:
     topic_id: str
     incarnation: str
     committed_at_ms: int
+    turn: Turn = UNNUMBERED
 
 
 class GroupKey(NamedTuple):
