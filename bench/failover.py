@@ -3,7 +3,7 @@
 `kill_total_s`: from kill -9 to the acknowledgement of a record of its partition that was sent after it.
 `kill_after_detection_s`: the part of it after the controller had noticed, by the time in the controller's log.
 `stop_total_s`: the same as `kill_total_s`, with SIGSTOP: the leader goes silent and keeps its connections.
-Medians of the rounds. No peer is started: peer and ratio are null.
+Medians of the rounds. The peer, after us: confluent-kafka on Kafka with its defaults, `PEER_ROUNDS` of each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from datetime import datetime
 from pathlib import Path
@@ -22,63 +21,30 @@ from tidemark.client import AdminClient, Producer, SendHandle
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import TidemarkError
 
+from bench import _kafka_failover
 from bench.figures import Figure, report
+from bench.steady_load import PARTITIONS, SIZE_BYTES, Done, SteadyLoad
 
 ROUNDS = 10
-PARTITIONS = 6
+PEER_ROUNDS = 3
 TOPIC = "load"
-RECORDS_PER_S = 2000
 WARM_UP_S = 2.0
 TIMEOUT_S = 30.0
 DETECTED = "heartbeat broke"
 
 
-class SteadyLoad:
-    """Sends to every partition in turn; keeps what was acknowledged last in each."""
+def send(producer: Producer, partition: int, done: Done) -> None:
+    """A record, through our client."""
 
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._send, name="load")
-        self.failures: list[TidemarkError] = []
-        self.acknowledged: list[tuple[int, float, float]] = []
-        """(partition, sent, acknowledged), in seconds of the wall clock."""
-
-    def __enter__(self) -> SteadyLoad:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def first_after(self, partition: int, sent_after_s: float) -> float:
-        """When the first record of `partition` that was sent after that time was acknowledged."""
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline_s:
-            times = [
-                acked for where, sent, acked in list(self.acknowledged) if where == partition and sent >= sent_after_s
-            ]
-            if times:
-                return min(times)
-            time.sleep(0.01)
-        raise RuntimeError(f"nothing acknowledged in partition {partition} within {TIMEOUT_S:.0f} s")
-
-    def _send(self) -> None:
-        started_s, index = time.monotonic(), 0
-        while not self._ended.wait(max(0.0, started_s + index / RECORDS_PER_S - time.monotonic())):
-            partition = index % PARTITIONS
-            done = functools.partial(self._done, partition, time.time())
-            self._producer.send(TOPIC, bytes(100), partition=partition).add_done_callback(done)
-            index += 1
-
-    def _done(self, partition: int, sent_s: float, handle: SendHandle) -> None:
+    def told(handle: SendHandle) -> None:
         try:
             handle.result()
         except TidemarkError as error:
-            self.failures.append(error)
+            done(error)
         else:
-            self.acknowledged.append((partition, sent_s, time.time()))
+            done(None)
+
+    producer.send(TOPIC, bytes(SIZE_BYTES), partition=partition).add_done_callback(told)
 
 
 def detected_s(cluster: LocalCluster, broker: int, after_s: float) -> float:
@@ -101,7 +67,7 @@ def kill_round(cluster: LocalCluster, admin: AdminClient, load: SteadyLoad) -> t
     leader = _leader_at_work(admin)
     killed_s = time.time()
     cluster.kill(broker_name(leader))
-    next_s = load.first_after(0, killed_s)
+    next_s = load.first_after(killed_s, timeout_s=TIMEOUT_S)
     noticed_s = detected_s(cluster, leader, killed_s)
     cluster.restart(broker_name(leader))
     _wait_until_in_sync(admin)
@@ -114,7 +80,7 @@ def stop_round(cluster: LocalCluster, admin: AdminClient, load: SteadyLoad) -> f
     leader = _leader_at_work(admin)
     stopped_s = time.time()
     cluster.pause(broker_name(leader))
-    next_s = load.first_after(0, stopped_s)
+    next_s = load.first_after(stopped_s, timeout_s=TIMEOUT_S)
     cluster.resume(broker_name(leader))
     _wait_until_in_sync(admin)
     print(f"broker {leader} stopped: {next_s - stopped_s:.3f} s")
@@ -144,15 +110,22 @@ def main() -> int:
         AdminClient(cluster.admin_address) as admin,
     ):
         admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
-        with Producer(cluster.bootstrap, acks="all") as producer, SteadyLoad(producer) as load:
+        with (
+            Producer(cluster.bootstrap, acks="all") as producer,
+            SteadyLoad(functools.partial(send, producer)) as load,
+        ):
             kills = [kill_round(cluster, admin, load) for _ in range(ROUNDS)]
             stops = [stop_round(cluster, admin, load) for _ in range(ROUNDS)]
     if load.failures:
         raise RuntimeError(f"{len(load.failures)} sends failed; the first: {load.failures[0]}")
+    peer = _kafka_failover.kafka_figures(PEER_ROUNDS)
+    found = {
+        "kill_total_s": [total for total, _ in kills],
+        "kill_after_detection_s": [after for _, after in kills],
+        "stop_total_s": stops,
+    }
     figures = {
-        "kill_total_s": Figure(statistics.median(total for total, _ in kills), "s", lower_is_better=True),
-        "kill_after_detection_s": Figure(statistics.median(after for _, after in kills), "s", lower_is_better=True),
-        "stop_total_s": Figure(statistics.median(stops), "s", lower_is_better=True),
+        name: Figure(statistics.median(took), "s", peer.get(name), lower_is_better=True) for name, took in found.items()
     }
     report("failover", figures)
     return 0
