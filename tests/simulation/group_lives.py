@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from tidemark.core.groups import membership, offsets
 from tidemark.core.groups.hand_over import next_holding
-from tidemark.core.groups.state import NO_PARTITIONS, Holding, MemberState
+from tidemark.core.groups.state import NO_PARTITIONS, Holding, MemberState, Turn
 from tidemark.core.groups.transaction import Transaction
 
 from tests.simulation.group_world import BrokenError, GroupWorld, draw
@@ -66,13 +66,7 @@ def remembers_commits_of_who_is_out(monkeypatch: Any) -> None:
 
 def carries_out_commits_as_they_come(monkeypatch: Any) -> None:
     """Nobody looks at which of a client's commits is the later one."""
-    monkeypatch.setattr(offsets, "_is_overtaken", lambda *_: False)
-
-
-def remembers_commits_of_another_life(monkeypatch: Any) -> None:
-    """Nobody looks at whether a member has joined anew since it committed."""
-    checked = offsets.check_committer
-    monkeypatch.setattr(offsets, "check_committer", lambda *arguments: checked(*arguments[:4]))
+    monkeypatch.setattr(Turn, "is_done_by", lambda *_: False)
 
 
 def listens_to_what_is_late(monkeypatch: Any) -> None:
@@ -101,7 +95,6 @@ GROUP_MUTANTS = (
     GroupMutant(gives_what_is_not_let_go_of, "G4", "ONE-OWNER"),
     GroupMutant(remembers_commits_of_who_is_out, "G7", "COMMITS-KEPT"),
     GroupMutant(carries_out_commits_as_they_come, "G7", "COMMITS-KEPT"),
-    GroupMutant(remembers_commits_of_another_life, "G7", "COMMITS-KEPT"),
     GroupMutant(listens_to_what_is_late, "G2", "ONE-OWNER"),
     GroupMutant(raises_the_epoch_last, "G8", "SETTLED"),
 )

@@ -87,7 +87,7 @@ class GroupWorld:
         self.read_to: defaultdict[int, int] = defaultdict(int)
         self.reads = self.commits = self.refused = self.handed_over = 0
         self._joined = 0
-        self._late = self.engine.dice("late").choice((0.03, 0.1, 0.3))
+        self._late = self.engine.dice("late").choice((0.03, 0.3, 0.5))
         """How often a message comes late, and a request twice."""
         for item in plan:
             self.engine.at(item.at_ms, lambda item=item: self._befall(item))  # type: ignore[misc]
@@ -158,7 +158,7 @@ class GroupWorld:
     def acknowledged(self, partition: int, offset: int, turn: Turn) -> None:
         """A member was told that this is remembered: unless by then a later commit of its own is."""
         known = self.committed.get(partition)
-        if known is None or (known.offset < offset and not turn.is_before(known.turn)):
+        if known is None or (known.offset < offset and not turn.is_done_by(known.turn)):
             told = f"{offset} of partition {partition} was acknowledged to {turn.committer_id}"
             raise BrokenError("COMMITS-KEPT", f"{told}, remembered is {known}")
 

@@ -237,6 +237,7 @@ class GroupService(GroupServiceServicer):
             is_news = answer.is_news and not waits_to_join
             if is_news or answer.member_epoch != beat.member_epoch or beat.member_epoch < JOINING or left_s <= 0:
                 return answer
+            beat = replace(beat, waited=True)
             if not waits_to_join:  # what it said is taken in: from here on it is only asked what is new for it
                 beat = replace(beat, topics=None, owned=None, assignor="", rebalance_timeout_ms=0)
             try:

@@ -73,6 +73,7 @@ class Membership:
         settings: GroupSettings,
         reader: Reader,
         *,
+        commits: Commits | None = None,
         on_handed_over: Callable[[], None] = lambda: None,
     ) -> None:
         self.member_id = uuid.uuid4().hex
@@ -93,9 +94,12 @@ class Membership:
         self._confirm_by_s = math.inf
         """Until then it must be heard that what was taken away is given up."""
         self._committed: dict[TopicPartition, int] = {}
-        self._commits = Commits(settings)
+        self._commits = commits or Commits(settings)
         self._committing = asyncio.Lock()
         """One after the other: what was committed is known before more is."""
+        self._life = 0
+        """Which one it is in: what was read in an earlier one is committed in no later one."""
+        self._leaving = False
         self._tasks: list[asyncio.Task[None]] = []
         self._poke = asyncio.Event()
         self._news = asyncio.Event()
@@ -148,8 +152,9 @@ class Membership:
             TidemarkError: what the coordinator refuses with, FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER when the partitions
                 may be somebody else's by now; that of the first partition refused; REQUEST_TIMED_OUT.
         """
+        life = self._life
         async with self._turn(timeout_s) as deadline_s:
-            await self._commit(list(positions), deadline_s)
+            await self._commit(list(positions), deadline_s, life)
 
     @asynccontextmanager
     async def _turn(self, timeout_s: float) -> AsyncIterator[float]:
@@ -168,8 +173,10 @@ class Membership:
         finally:
             self._committing.release()
 
-    async def _commit(self, found: list[GroupPosition], deadline_s: float) -> None:
+    async def _commit(self, found: list[GroupPosition], deadline_s: float, life: int) -> None:
         while found:
+            if life != self._life:
+                raise _begun_anew()
             epoch = self.member_epoch
             request = self._commits.request(found, self.member_id, epoch)
             left_s = deadline_s - time.monotonic()
@@ -188,7 +195,7 @@ class Membership:
     async def _beat(self) -> None:
         """For as long as the member lives. An answer is held back by the coordinator until there is news."""
         while True:
-            if self._reader.idle_s * 1000 > self._settings.max_poll_interval_ms:
+            if self._leaving or self._reader.idle_s * 1000 > self._settings.max_poll_interval_ms:
                 await asyncio.sleep(_LOOK_S)  # it has left, and comes back when the application does
                 continue
             self._poke.clear()
@@ -313,6 +320,7 @@ class Membership:
         self.owned, self._wanted = frozenset(), None
         self._committed.clear()
         self.member_epoch = JOINING
+        self._life += 1
         self._confirm_by_s = math.inf
         self._say_all = True
         self._epoch_news.set()
@@ -329,8 +337,16 @@ class Membership:
                 self._poke.set()
             idle_s = self._reader.idle_s
             if self.owned and idle_s * 1000 > self._settings.max_poll_interval_ms:
-                await self._leave(LEAVING)
-                self._lost(_silent(idle_s))
+                await self._go(idle_s)
+
+    async def _go(self, idle_s: float) -> None:
+        """For as long as the application asks for nothing; no heartbeat is to overtake the farewell."""
+        self._leaving = True
+        try:
+            await self._leave(LEAVING)
+        finally:
+            self._leaving = False
+        self._lost(_silent(idle_s))
 
     # -- hand-over -------------------------------------------------------------------------------------------------
 
@@ -402,7 +418,7 @@ class Membership:
                 for partition in sorted(partitions & processed.keys())
                 if processed[partition].offset != self._committed.get(partition)
             ]
-            await self._commit(news, deadline_s)
+            await self._commit(news, deadline_s, self._life)
 
     def began_at(self, partition: TopicPartition, offset: int) -> None:
         """That offset is remembered already."""
@@ -420,6 +436,13 @@ class Membership:
             except TimeoutError:
                 return False
         return True
+
+
+def _begun_anew() -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        "the member has begun anew since this was read: others may have read on from there, so it is not committed",
+    )
 
 
 def _silent(idle_s: float) -> TidemarkError:

@@ -40,6 +40,8 @@ def turn_from_proto(message: pb.CommitOffsetsRequest) -> Turn:
             f"a committer id has at most {_COMMITTER_ID_CHARACTERS_MAX} characters, and the numbers of its commits "
             "begin at 0",
         )
+    if message.sequence and not message.committer_id:
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "a commit that has a number names whose it is, by committer_id")
     return Turn(message.committer_id, message.sequence)
 
 

@@ -261,3 +261,57 @@ async def test_heartbeats_and_commits_of_a_member_are_numbered_as_they_are_sent(
             pass
     commit.cancel()
     assert 0 < first.sequence < second.sequence < asked.sequence
+
+
+async def _next(coordinator: ByHand, kind: type, **fields: int) -> tuple[Any, asyncio.Future[Any]]:
+    """The next request of that kind that is still waited for; others stay."""
+    others = []
+    async with asyncio.timeout(5):
+        while True:
+            request, answer = await coordinator.asked.get()
+            wanted = isinstance(request, kind) and all(getattr(request, name) == at for name, at in fields.items())
+            if wanted and not answer.cancelled():
+                break
+            others.append((request, answer))
+    for one in others:
+        coordinator.asked.put_nowait(one)
+    return request, answer
+
+
+@pytest.mark.parametrize("waits_its_turn", [False, True])
+async def test_what_was_read_in_an_earlier_life_is_committed_in_no_later_one(
+    coordinator: ByHand, member: Membership, waits_its_turn: bool
+) -> None:
+    await coordinator.told(1, 0)
+    position = [GroupPosition(TopicPartition("a", 0), 100, 0, "i", "")]
+    first = asyncio.create_task(member.commit(position, timeout_s=5))
+    _, answered = await _next(coordinator, pb.CommitOffsetsRequest)
+    second = asyncio.create_task(member.commit(position, timeout_s=5))
+    _, beat = await _next(coordinator, pb.GroupHeartbeatRequest)
+    beat.set_exception(TidemarkError(ErrorCode.FENCED_MEMBER_EPOCH, "it was away"))
+    _, join = await _next(coordinator, pb.GroupHeartbeatRequest, member_epoch=0)
+    join.set_result(response(5, 0))
+    await _next(coordinator, pb.GroupHeartbeatRequest, member_epoch=5)
+    answered.set_exception(TidemarkError(ErrorCode.STALE_MEMBER_EPOCH, "an older one", {"member_epoch": "5"}))
+    with pytest.raises(TidemarkError, match="begun anew"):
+        await (second if waits_its_turn else first)
+    await asyncio.gather(first, second, return_exceptions=True)
+
+
+async def test_no_heartbeat_overtakes_the_farewell_of_a_member_whose_application_comes_back(
+    coordinator: ByHand, reader: SlowReader, member: Membership
+) -> None:
+    await coordinator.told(1, 0)
+    reader.idle_s = 1e6
+    _, beat = await coordinator.beat()
+    beat.set_result(pb.GroupHeartbeatResponse(member_epoch=1, session_timeout_ms=450_000))
+    farewell, gone = await coordinator.beat()
+    assert farewell.member_epoch == -1
+    reader.idle_s = 0.0
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.2):  # in which it looks twice whether to go on
+            await coordinator.asked.get()
+    gone.set_result(pb.GroupHeartbeatResponse(member_epoch=-1))
+    joins, _ = await coordinator.beat()
+    assert joins.member_epoch == 0
+    assert joins.sequence > farewell.sequence

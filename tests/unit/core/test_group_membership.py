@@ -72,13 +72,12 @@ def test_a_join_that_was_long_on_its_way_does_not_say_that_its_member_has_nothin
     assert numbered(world, "m2", 1, **JOIN_ANEW).assignment == a()
     if taken_over:
         world.fail_over()
-    told = numbered(world, "m1", 1, **JOIN_ANEW)
-    assert told.assignment is not None
-    assert len(told.assignment) == 2, "it is asked for the rest"
-    assert world.group.holding("m1").held == a(0, 1, 2, 3)
+    assert numbered(world, "m1", 1, **JOIN_ANEW).assignment == a(0, 1, 2, 3), "what it was told"
     assert numbered(world, "m2", 2, member_epoch=2).assignment == a()
-    assert numbered(world, "m1", 3, **JOIN_ANEW).assignment == told.assignment, "this time it has nothing"
-    assert numbered(world, "m2", 3, member_epoch=2).assignment == a(0, 1, 2, 3) - told.assignment
+    kept = numbered(world, "m1", 3, **JOIN_ANEW).assignment
+    assert kept is not None, "this time it has nothing"
+    assert len(kept) == 2
+    assert numbered(world, "m2", 3, member_epoch=2).assignment == a(0, 1, 2, 3) - kept
 
 
 def test_what_a_member_said_of_an_assignment_before_gives_nothing_away(world: GroupWorld) -> None:
@@ -92,6 +91,59 @@ def test_what_a_member_said_of_an_assignment_before_gives_nothing_away(world: Gr
     assert numbered(world, "m1", 4, owned=a()).assignment == kept
     assert world.group.holding("m1").state is MemberState.UNREVOKED
     assert numbered(world, "m1", 5, owned=kept).member_epoch == 2
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_what_a_member_said_twice_before_it_was_told_confirms_nothing(world: GroupWorld, taken_over: bool) -> None:
+    numbered(world, "m1", 1, **JOIN_ANEW)
+    numbered(world, "m1", 2, owned=a(0, 1, 2, 3))
+    numbered(world, "m2", 1, **JOIN_ANEW)
+    kept = numbered(world, "m1", 3).assignment
+    assert numbered(world, "m1", 4, owned=kept).member_epoch == 2
+    numbered(world, "m2", 2, member_epoch=LEAVING)
+    assert numbered(world, "m1", 5, member_epoch=2).member_epoch == 3, "this answer is lost"
+    assert numbered(world, "m1", 7, member_epoch=2, owned=kept).assignment == a(0, 1, 2, 3)
+    assert numbered(world, "m1", 8, member_epoch=3, owned=a(0, 1, 2, 3)).assignment is None
+    if taken_over:
+        world.fail_over()
+    newcomer = numbered(world, "m3", 1, **JOIN_ANEW)
+    for late in (6, 7):
+        numbered(world, "m1", late, member_epoch=2, owned=kept)
+    assert not numbered(world, "m3", 2, member_epoch=newcomer.member_epoch).assignment
+    assert world.group.holding("m1").held == a(0, 1, 2, 3)
+
+
+def test_a_heartbeat_that_comes_late_moves_its_member_to_no_epoch(world: GroupWorld) -> None:
+    numbered(world, "m1", 1, **JOIN_ANEW)
+    numbered(world, "m1", 2, owned=a(0, 1, 2, 3))
+    world.topics["a"] = TopicFacts("a-id", 5)
+    assert numbered(world, "m1", 3).member_epoch == 2
+    numbered(world, "m1", 4, member_epoch=2, owned=a(0, 1, 2, 3, 4))
+    world.topics["a"] = TopicFacts("a-id", 6)
+    numbered(world, "m1", 3)
+    assert numbered(world, "m1", 5, member_epoch=2).member_epoch == 3, "it has missed nothing"
+
+
+def test_a_heartbeat_that_waits_for_news_is_told_them_unless_a_later_one_was(world: GroupWorld) -> None:
+    numbered(world, "m1", 1, **JOIN_ANEW)
+    assert not numbered(world, "m1", 2).is_news
+    world.topics["a"] = TopicFacts("a-id", 5)
+    news = numbered(world, "m1", 2, waited=True)
+    assert (news.member_epoch, news.assignment) == (2, a(0, 1, 2, 3, 4))
+    world.topics["a"] = TopicFacts("a-id", 6)
+    assert numbered(world, "m1", 3, member_epoch=2).member_epoch == 3
+    world.topics["a"] = TopicFacts("a-id", 7)
+    assert numbered(world, "m1", 2, member_epoch=2, waited=True).member_epoch == 3
+
+
+def test_a_join_that_waits_for_its_topics_joins_when_they_are_known(world: GroupWorld) -> None:
+    known = world.situation
+    before = world.coordinator.heartbeat(
+        replace(Heartbeat(GROUP, "m1", 0, sequence=1), **JOIN), known._replace(topics=None)
+    )
+    assert before.answer.member_epoch == 0
+    waits = replace(Heartbeat(GROUP, "m1", 0, sequence=1, waited=True), **JOIN)
+    assert world.coordinator.heartbeat(waits, known).answer.assignment == a(0, 1, 2, 3)
 
 
 def test_a_request_that_is_sent_again_is_told_what_the_lost_answer_told(world: GroupWorld) -> None:

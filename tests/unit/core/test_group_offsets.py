@@ -117,6 +117,7 @@ def test_a_commit_that_was_long_on_its_way_undoes_no_later_one_of_its_client(
     assert committed(400, ("me", 3)) == 400, "it goes back by its own will"
     assert committed(450, ("another", 1)) == 450
     assert committed(300, UNNUMBERED) == 300
+    assert committed(450, ("another", 1)) == 300, "nor does it undo what somebody set who does not number"
     assert committed(200, UNNUMBERED) == 200
     assert committed(100, ("me", 1)) == 100, "it came after what somebody else set"
 
@@ -127,7 +128,9 @@ def test_a_commit_of_before_a_member_joined_again_is_refused(world: GroupWorld) 
     joins = Heartbeat(GROUP, me, 0, topics=("a",), rebalance_timeout_ms=1, owned=NO_PARTITIONS)
     world.write(world.coordinator.heartbeat(replace(joins, sequence=7), world.situation))
     epoch = world.group.holding(me).epoch
-    assert refusal(lambda: commit(world, by=(me, epoch), offset=65, turn=("c", 6))) is ErrorCode.FENCED_MEMBER_EPOCH
+    for known in (epoch, epoch - 1):
+        late = {"by": (me, known), "offset": 65, "turn": ("c", 6)}
+        assert refusal(lambda late=late: commit(world, **late)) is ErrorCode.FENCED_MEMBER_EPOCH  # type: ignore[misc]
     assert commit(world, by=(me, epoch), offset=12, turn=("c", 8)) == {}
     assert commit(world, by=(me, epoch), offset=13) == {}, "of a client that does not number"
 

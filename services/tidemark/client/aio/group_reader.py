@@ -90,7 +90,7 @@ class GroupReader:
             return
         self.gave(None)
         if self._membership is None:
-            self._membership = Membership(self._coordinator, self._settings, self)
+            self._membership = Membership(self._coordinator, self._settings, self, commits=self._commits)
             self._membership.start(wanted)
         else:
             self._membership.subscribe(wanted)

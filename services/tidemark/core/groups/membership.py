@@ -46,6 +46,7 @@ class Heartbeat:
         owned: what it has; None: not told.
         protocol: "" is CONSUMER.
         sequence: rises with each of a member's heartbeats and commits; 0 where it does not number them.
+        waited: it was taken in, there was nothing new to tell, and now there may be.
     """
 
     group_id: str
@@ -60,6 +61,7 @@ class Heartbeat:
     client_id: str = ""
     client_host: str = ""
     sequence: int = 0
+    waited: bool = False
 
 
 class HeartbeatAnswer(NamedTuple):
@@ -131,7 +133,7 @@ def heartbeat(transaction: Transaction, beat: Heartbeat, now: Situation) -> Hear
     if asks_otherwise or is_outdated(group, now.topics):
         raise_epoch(transaction, now.topics, now.settings, now.wall_ms)
     group.last_seen_ms[beat.member_id] = now.now_ms
-    return _reconcile(transaction, beat, now.now_ms, joins=joins, missed=missed)
+    return _reconcile(transaction, beat, now.now_ms, joins=joins, missed=missed, late=late)
 
 
 def remove(transaction: Transaction, members: tuple[str, ...], now: Situation) -> None:
@@ -218,13 +220,14 @@ def _check_subscription(topics: tuple[str, ...]) -> None:
 
 
 def _is_late(group: Group, beat: Heartbeat) -> bool:
-    """Whether the member's holding has changed since it said this, or because it did: it may be on its way twice."""
+    """Whether the member was told what it may read since it said this, or when it did: it may be on its way twice."""
     holding = group.holdings.get(beat.member_id)
-    return holding is not None and 0 < beat.sequence <= holding.sequence
+    told = 0 if holding is None else holding.sequence - 1 if beat.waited else holding.sequence
+    return 0 < beat.sequence <= told
 
 
 def _silenced(beat: Heartbeat, holding: Holding) -> Heartbeat:
-    """What it says is of another holding; that it asks to be told of this one is still so."""
+    """What it says it said before it was told; that it asks to be told is still so."""
     epoch = holding.epoch if beat.member_epoch == JOINING else beat.member_epoch
     return replace(beat, member_epoch=epoch, topics=None, owned=None, assignor="", rebalance_timeout_ms=0)
 
@@ -318,12 +321,14 @@ def _spec(beat: Heartbeat, before: MemberSpec | None) -> MemberSpec:
     )
 
 
-def _reconcile(transaction: Transaction, beat: Heartbeat, now_ms: int, *, joins: bool, missed: bool) -> HeartbeatAnswer:
+def _reconcile(
+    transaction: Transaction, beat: Heartbeat, now_ms: int, *, joins: bool, missed: bool, late: bool
+) -> HeartbeatAnswer:
     group, member_id = transaction.group, beat.member_id
     owned = NO_PARTITIONS if joins and beat.owned is None else beat.owned
     before = group.holding(member_id)
     holding = before
-    if group.assigned.epoch:
+    if group.assigned.epoch and not late:
         holding = next_holding(
             before,
             group.target(member_id),
@@ -334,20 +339,20 @@ def _reconcile(transaction: Transaction, beat: Heartbeat, now_ms: int, *, joins:
         )
     if holding.epoch != before.epoch:  # as it may miss any number of answers, the one that it knows counts
         holding = replace(holding, previous_epoch=beat.member_epoch)
+    is_news = missed or joins or holding.assigned != before.assigned or owned not in (None, holding.assigned)
+    if is_news:
+        group.acknowledged.discard(member_id)
+    elif owned is not None:
+        group.acknowledged.add(member_id)
     if joins:
         holding = replace(holding, sequence=beat.sequence, joined=beat.sequence)
-    elif holding != before:
+    elif is_news or holding != before:
         holding = replace(holding, sequence=max(beat.sequence, before.sequence))
     transaction.put_holding(member_id, holding)
     if holding.state is not MemberState.UNREVOKED:
         group.revoking_since_ms.pop(member_id, None)
     elif holding.revoking != before.revoking:
         group.revoking_since_ms[member_id] = now_ms
-    is_news = missed or joins or holding.assigned != before.assigned or owned not in (None, holding.assigned)
-    if is_news:
-        group.acknowledged.discard(member_id)
-    elif owned is not None:
-        group.acknowledged.add(member_id)
     tells = is_news or member_id not in group.acknowledged
     return HeartbeatAnswer(holding.epoch, holding.assigned if tells else None, is_news)
 

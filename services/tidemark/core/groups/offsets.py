@@ -63,7 +63,7 @@ def check_committer(group: Group, member_id: str, member_epoch: int, instance_id
     of_before = 0 < sequence < holding.joined
     if member_epoch == holding.epoch and holding.epoch != AWAY and not of_before:
         return
-    if member_epoch < holding.epoch:
+    if member_epoch < holding.epoch and not of_before:
         raise TidemarkError(
             ErrorCode.STALE_MEMBER_EPOCH,
             f"the member {member_id!r} is in epoch {holding.epoch} and asked in {member_epoch}: take in the answer to "
@@ -81,7 +81,8 @@ def check_committer(group: Group, member_id: str, member_epoch: int, instance_id
 def commit(transaction: Transaction, asked: Commit, now: Situation) -> Refusals:
     """Remember offsets, beside those that are refused: too much metadata, or a partition that the member does not hold.
 
-    One that was overtaken by a later commit of its client is done with: it counts as made before that one.
+    What this commit of its client, or a later one, has set already is done: it counts as made before that. Who does not
+    number its commits, such as people who reset offsets, leaves the number as it is.
 
     Raises:
         TidemarkError: as `check_committer`.
@@ -93,9 +94,12 @@ def commit(transaction: Transaction, asked: Commit, now: Situation) -> Refusals:
         error = _refusal(group, asked.member_id, partition, committed, now)
         if error is not None:
             refused[partition] = error
-        elif not _is_overtaken(group, partition, asked.turn):
+            continue
+        known = group.offsets.get(partition)
+        turn = UNNUMBERED if known is None else known.turn
+        if not asked.turn.is_done_by(turn):
             key = OffsetKey(group.group_id, partition.topic, partition.partition)
-            transaction.put(key, replace(committed, turn=asked.turn))
+            transaction.put(key, replace(committed, turn=asked.turn if asked.turn.committer_id else turn))
     return refused
 
 
@@ -169,11 +173,6 @@ def _is_orphan(partition: TopicPartition, committed: Committed, now: Situation) 
         return False
     facts = now.topics.get(partition.topic)
     return facts is None or facts.topic_id != committed.topic_id
-
-
-def _is_overtaken(group: Group, partition: TopicPartition, turn: Turn) -> bool:
-    known = group.offsets.get(partition)
-    return known is not None and turn.is_before(known.turn)
 
 
 def _refusal(

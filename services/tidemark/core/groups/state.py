@@ -109,7 +109,7 @@ class Holding:
         previous_epoch: the one that the member knew when it came to this one: the answer may have been lost.
         assigned: what it may read; nobody else may.
         revoking: what it was told to give up; nobody may have it until the member says that it did.
-        sequence: of the heartbeat that changed it last: what the member said before that it said of another holding.
+        sequence: of the heartbeat at which it was last told; what it said before that it said of another holding.
         joined: of the heartbeat that it joined with: what it committed before that it committed in another life.
     """
 
@@ -138,9 +138,9 @@ class Turn(NamedTuple):
     committer_id: str = ""
     sequence: int = 0
 
-    def is_before(self, other: Turn) -> bool:
-        """Whether it is an earlier one of the same client."""
-        return self.committer_id == other.committer_id and self.sequence < other.sequence
+    def is_done_by(self, other: Turn) -> bool:
+        """Whether that is a later one of the same client, or this one."""
+        return bool(self.committer_id) and self.committer_id == other.committer_id and self.sequence <= other.sequence
 
 
 UNNUMBERED: Final = Turn()
