@@ -1,6 +1,6 @@
 """The same of Apache Kafka, as far as its admin client and its processes tell: create, delete, shut down, start again.
 
-The peer is started by the script of `peers`, whose directory holds bN.pid, the processes of the brokers 1, 2 and 3.
+The peer is started by the script of `peers`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _create(admin: Any, name: str) -> float:
     topic = new_topic(name, num_partitions=TOPIC_PARTITIONS, replication_factor=2)
     for future in admin.create_topics([topic], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S).values():
         future.result()
-    return wait_until("the peer's topic", _is_whole(admin, name), timeout_s=TIMEOUT_S) - began_s
+    return wait_until("the peer's topic", is_whole(admin, name), timeout_s=TIMEOUT_S) - began_s
 
 
 def _delete(admin: Any, name: str) -> float:
@@ -79,17 +79,19 @@ def _delete(admin: Any, name: str) -> float:
 
 def _bounce(peer: KafkaPeer, admin: Any, broker: int) -> tuple[float, float]:
     """SIGTERM until the process has ended; start until nothing is under-replicated."""
-    pid = int(Path(os.environ["TIDEMARK_PEER_KAFKA_DIR"], f"b{broker}.pid").read_text())
+    pid = peer.pid(broker)
     began_s = time.time()
     os.kill(pid, signal.SIGTERM)
     shutdown_s = wait_until("the peer's end", lambda: not _runs(pid), timeout_s=TIMEOUT_S) - began_s
     began_s = time.time()
     peer.call("start", str(broker))
-    restart_s = wait_until("the peer's ISRs", _is_whole(admin, None), timeout_s=TIMEOUT_S, interval_s=0.3) - began_s
+    restart_s = wait_until("the peer's ISRs", is_whole(admin, None), timeout_s=TIMEOUT_S, interval_s=0.3) - began_s
     return shutdown_s, restart_s
 
 
-def _is_whole(admin: Any, name: str | None) -> Callable[[], bool]:
+def is_whole(admin: Any, name: str | None) -> Callable[[], bool]:
+    """Looks whether every partition of a topic, or of all, has a leader and all its replicas in sync."""
+
     def looked() -> bool:
         topics = [topic for topic in _topics(admin).values() if name in (None, topic.topic)]
         return bool(topics) and all(

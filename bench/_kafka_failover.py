@@ -1,6 +1,6 @@
 """The same of Apache Kafka: confluent-kafka under a leader that is killed or stopped, acks=all, idempotent.
 
-The peer is started by the script of `peers`, whose directory holds bN.pid, the processes of the brokers 1, 2 and 3.
+The peer is started by the script of `peers`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ import signal
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from bench._kafka_controller import is_whole
 from bench.peers import KafkaPeer, confluent_is_there, kafka_peer
 from bench.steady_load import PARTITIONS, SIZE_BYTES, Done, SteadyLoad
 from bench.watching import wait_until
 
 WARM_UP_S = 2.0
 TIMEOUT_S = 180.0
+
+Mend = Callable[[], object]
+"""Makes the broker whole again."""
 
 
 def kafka_figures(rounds: int) -> dict[str, float]:
@@ -38,7 +41,7 @@ def kafka_figures(rounds: int) -> dict[str, float]:
         leader_at_work = functools.partial(_leader_at_work, admin, topic)
         with SteadyLoad(functools.partial(_send, producer, topic)) as load:
             kills = [_round(load, leader_at_work, functools.partial(_kill, peer), "killed") for _ in range(rounds)]
-            stops = [_round(load, leader_at_work, _stop, "stopped") for _ in range(rounds)]
+            stops = [_round(load, leader_at_work, functools.partial(_stop, peer), "stopped") for _ in range(rounds)]
         producer.flush(TIMEOUT_S)
         if load.failures:
             print(f"peer: {len(load.failures)} sends failed; the first: {load.failures[0]}")
@@ -58,7 +61,7 @@ def _send(producer: Any, topic: str, partition: int, done: Done) -> None:
 def _round(
     load: SteadyLoad,
     leader_at_work: Callable[[], int],
-    befall: Callable[[int], Callable[[], None]],
+    befall: Callable[[int], Mend],
     how: str,
 ) -> float:
     """Seconds; the peer is whole again afterwards."""
@@ -75,30 +78,16 @@ def _round(
 
 def _leader_at_work(admin: Any, topic: str) -> int:
     """Who leads partition 0, once every replica is in sync and the load has run for a moment."""
-
-    def whole() -> bool:
-        partitions = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions.values()
-        return len(partitions) == PARTITIONS and all(len(one.isrs) == len(one.replicas) for one in partitions)
-
-    wait_until("the peer's ISRs", whole, timeout_s=TIMEOUT_S, interval_s=0.3)
+    wait_until("the peer's ISRs", is_whole(admin, topic), timeout_s=TIMEOUT_S, interval_s=0.3)
     time.sleep(WARM_UP_S)
     return int(admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions[0].leader)
 
 
-def _pid(broker: int) -> int:
-    return int(Path(os.environ["TIDEMARK_PEER_KAFKA_DIR"], f"b{broker}.pid").read_text())
+def _kill(peer: KafkaPeer, broker: int) -> Mend:
+    os.kill(peer.pid(broker), signal.SIGKILL)
+    return functools.partial(peer.call, "start", str(broker))
 
 
-def _kill(peer: KafkaPeer, broker: int) -> Callable[[], None]:
-    os.kill(_pid(broker), signal.SIGKILL)
-    return lambda: _start(peer, broker)
-
-
-def _start(peer: KafkaPeer, broker: int) -> None:
-    peer.call("start", str(broker))
-
-
-def _stop(broker: int) -> Callable[[], None]:
-    pid = _pid(broker)
-    os.kill(pid, signal.SIGSTOP)
-    return functools.partial(os.kill, pid, signal.SIGCONT)
+def _stop(peer: KafkaPeer, broker: int) -> Mend:
+    os.kill(peer.pid(broker), signal.SIGSTOP)
+    return functools.partial(os.kill, peer.pid(broker), signal.SIGCONT)

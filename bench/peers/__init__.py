@@ -46,6 +46,10 @@ class KafkaPeer:
             raise RuntimeError(f"the peer's {arguments[0]} failed: {(done.stdout + done.stderr)[-2000:]}")
         return done.stdout
 
+    def pid(self, broker: int) -> int:
+        """Of the process of broker 1, 2 or 3."""
+        return int(Path(self._directory, f"b{broker}.pid").read_text())
+
     def produce_per_s(self, topic: str, *, records: int, size_bytes: int, batch_bytes: int = 65_536) -> float:
         """One run of Kafka's own perf producer, acks=all."""
         told = self.call("produce", topic, "all", str(records), str(size_bytes), BATCH=str(batch_bytes))

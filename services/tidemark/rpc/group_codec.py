@@ -41,7 +41,7 @@ def turn_from_proto(message: pb.CommitOffsetsRequest) -> Turn:
             "begin at 0",
         )
     if message.sequence and not message.committer_id:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "a commit that has a number names whose it is, by committer_id")
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "a commit with a sequence: send a committer_id too, or neither")
     return Turn(message.committer_id, message.sequence)
 
 

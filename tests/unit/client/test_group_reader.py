@@ -10,12 +10,14 @@ import pytest
 from tidemark.client.aio.consumer import Consumer
 from tidemark.client.aio.group_reader import GroupReader
 from tidemark.client.cluster import Cluster
+from tidemark.client.coordinator import Coordinator
 from tidemark.client.cursor import Cursor
 from tidemark.client.fetcher import Fetcher
 from tidemark.client.group_settings import group_settings
 from tidemark.model import TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns
+from tidemark.v1 import group_service_pb2 as pb
 
 ONE, OTHER = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -152,3 +154,26 @@ async def test_what_is_being_taken_up_when_the_consumer_leaves_is_told_as_revoke
     hangs.set()
     await stopping
     assert told.all == [("assigned", [new]), ("revoked", [new])]
+
+
+async def test_a_consumer_numbers_in_one_row_what_it_commits_by_hand_and_as_a_member(
+    reader: GroupReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[pb.CommitOffsetsRequest] = []
+
+    async def call(self: Coordinator, method: Any, request: Any, **limits: float) -> Any:
+        if isinstance(request, pb.CommitOffsetsRequest):
+            asked.append(request)
+            return pb.CommitOffsetsResponse()
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(Coordinator, "call", call)
+    reader._membership = None
+    await reader.commit({ONE: 5}, timeout_s=1)
+    await reader.subscribe(["a"], on_assigned=None, on_revoked=None, on_lost=None)
+    await reader.commit({ONE: 6}, timeout_s=1)
+    await reader.stop()
+    by_hand, as_member = asked[:2]
+    assert (by_hand.member_id, bool(as_member.member_id)) == ("", True)
+    assert by_hand.committer_id == as_member.committer_id != ""
+    assert by_hand.sequence < as_member.sequence

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from tidemark.core.groups.coordinator import GroupCoordinator
 from tidemark.core.groups.membership import Heartbeat, Situation
 from tidemark.core.groups.settings import GroupSettings
-from tidemark.core.groups.state import AWAY, GroupPartition, TopicFacts
+from tidemark.core.groups.state import AWAY, UNNUMBERED, GroupPartition, TopicFacts, Turn
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.group_codec import (
     description_to_proto,
@@ -14,6 +15,7 @@ from tidemark.rpc.group_codec import (
     partitions_from_proto,
     partitions_to_proto,
     results_to_proto,
+    turn_from_proto,
 )
 from tidemark.v1 import group_service_pb2 as pb
 
@@ -39,10 +41,27 @@ def test_nothing_owned_and_nothing_said_of_it_are_told_apart() -> None:
         owned=pb.GroupPartitions(),
         protocol="consumer",
         client_id="c",
+        sequence=7,
     )
     assert heartbeat_from_proto(said, "here") == Heartbeat(
-        "g", "m", 0, "i", 5, ("b", "a"), "range", frozenset(), "consumer", "c", "here"
+        "g", "m", 0, "i", 5, ("b", "a"), "range", frozenset(), "consumer", "c", "here", 7
     )
+
+
+def test_a_commit_says_whose_it_is_and_which_or_neither() -> None:
+    assert turn_from_proto(pb.CommitOffsetsRequest(committer_id="me", sequence=3)) == Turn("me", 3)
+    assert turn_from_proto(pb.CommitOffsetsRequest()) == UNNUMBERED
+    assert turn_from_proto(pb.CommitOffsetsRequest(committer_id="x" * 128, sequence=1)).sequence == 1
+
+
+@pytest.mark.parametrize(
+    ("committer_id", "sequence", "what_to_do"),
+    [("", 3, "send a committer_id"), ("x" * 129, 1, "at most 128 characters"), ("me", -1, "begin at 0")],
+)
+def test_a_number_that_says_nothing_is_refused(committer_id: str, sequence: int, what_to_do: str) -> None:
+    with pytest.raises(TidemarkError, match=what_to_do) as refused:
+        turn_from_proto(pb.CommitOffsetsRequest(committer_id=committer_id, sequence=sequence))
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
 def test_a_group_is_described_with_where_each_member_stands() -> None:
