@@ -249,9 +249,9 @@ class GroupShard:
                 now = self._situation()
                 coordinator = await asyncio.to_thread(GroupCoordinator.replay, changes, now.now_ms)
             except Exception as error:  # noqa: BLE001 - told of, and tried again: nobody else can
-                if isinstance(error, TidemarkError) and error.code is ErrorCode.NOT_COORDINATOR:
-                    return  # close() comes
-                _log.warning("groups cannot be read", extra={"partition": str(self.log.partition)}, exc_info=error)
+                # NOT_COORDINATOR may be a lapse of the lease only; at the leadership's end close() comes.
+                if not (isinstance(error, TidemarkError) and error.code is ErrorCode.NOT_COORDINATOR):
+                    _log.warning("groups cannot be read", extra={"partition": str(self.log.partition)}, exc_info=error)
                 await asyncio.sleep(_RETRY_S)
                 continue
             self._coordinator = coordinator

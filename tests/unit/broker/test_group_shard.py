@@ -14,7 +14,7 @@ from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
 from tidemark.core.groups.membership import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, Refusals
 from tidemark.core.groups.settings import GroupSettings
-from tidemark.core.groups.state import Change, Committed, TopicFacts
+from tidemark.core.groups.state import Change, Committed, OffsetKey, TopicFacts
 from tidemark.model import ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.runtime.metrics import Metrics
 
@@ -37,6 +37,7 @@ class HeldLog:
 
     async def read(self) -> list[Change]:
         await self.may_read.wait()
+        self.check()
         return list(self.records)
 
     async def write(self, changes: list[Change], timeout_s: float) -> None:
@@ -154,6 +155,18 @@ async def test_after_a_write_that_failed_the_state_is_what_the_log_holds(log: He
     log.may_read.set()
     await loaded(shard)
     assert remembered(shard) == 1
+
+
+async def test_a_lapse_of_the_lease_while_the_state_is_read_ends_nothing(log: HeldLog) -> None:
+    log.records.append(Change(OffsetKey("g", *AT_0), Committed(7, -1, "", "a-id", "", 0)))
+    log.refusal = log.over()
+    shard = GroupShard(cast(GroupLog, log), situation, 1.0, GroupMetrics(Metrics()))
+    await turns()
+    assert shard.is_loading
+    log.refusal = None
+    await loaded(shard)
+    assert remembered(shard) == 7
+    shard.close()
 
 
 async def test_what_could_not_be_written_changes_nothing(log: HeldLog, shard: GroupShard) -> None:
