@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from pathlib import Path
 from types import TracebackType
 
@@ -31,7 +32,7 @@ class Arena:
         self.network = Network(self._pids)
         self.guests: dict[str, int] = {}
         """Processes beside the cluster's that the network knows by name."""
-        self._directory = directory
+        self.directory = directory
         self._ports: dict[str, int] = {}
         self._cluster: LocalCluster | None = None
 
@@ -60,7 +61,7 @@ class Arena:
             for name in BROKERS:
                 settings[name]["log.dirs"] = self.disks.log_dirs(name)
             self._cluster = LocalCluster(
-                self._directory,
+                self.directory,
                 settings=settings,
                 environment=self.disks.environment,
                 launchers=self.disks.launchers,
@@ -78,6 +79,17 @@ class Arena:
             self.cluster.__exit__(kind, error, traceback)
         finally:
             self.network.__exit__()
+
+    def note_state(self, directory: Path) -> None:
+        """What every process says of itself now, as evidence."""
+        directory.mkdir()
+        for name in self.cluster.names:
+            try:
+                with urllib.request.urlopen(f"http://{self.cluster.metrics_address(name)}/metrics", timeout=5) as told:
+                    state = told.read()
+            except OSError as error:
+                state = str(error).encode()
+            (directory / f"{name}.metrics").write_bytes(state)
 
     def _port_of(self, name: str) -> int:
         return int(self.cluster.address(name).rpartition(":")[2])

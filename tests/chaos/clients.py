@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from tidemark.client import AdminClient, Consumer, Producer, SendHandle
@@ -48,7 +49,8 @@ class Sender:
             try:
                 producer.flush(DRAIN_S)
             except TidemarkError as error:
-                history.add_failure(f"{self.name} could not deliver what it had sent: {error}")
+                unknown = Counter(where for _, _, where, handle in self._handles if not handle.done())
+                history.add_failure(f"{self.name} could not deliver what it had sent: {error}: {dict(unknown)}")
             history.sent += [self._known(*sent) for sent in self._handles]
 
     def _known(self, value: str, key: str, partition: int, handle: SendHandle) -> Sent:

@@ -41,6 +41,7 @@ class Nemesis:
             self._stop_a_broker,
             self._stop_a_controller,
             self._stop_zookeeper,
+            self._stop_everything,
             self._cut_a_broker_off_zookeeper,
             self._cut_two_brokers,
             self._cut_one_way,
@@ -148,6 +149,18 @@ class Nemesis:
         yield "SIGSTOP zookeeper"
         self._wait((0.5, 8.0))
         os.kill(zookeeper.pid, signal.SIGCONT)
+
+    def _stop_everything(self) -> Iterator[str]:
+        """As a machine that is paused; its clients go on."""
+        cluster = self._arena.cluster
+        pids = [cluster.process(name).pid for name in cluster.names if cluster.process(name).running]
+        pids += [cluster.zookeeper.pid] if cluster.zookeeper.running else []
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        yield "SIGSTOP everything"
+        self._wait((0.5, 6.0))
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
     # -- disks
 

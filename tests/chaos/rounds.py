@@ -92,6 +92,8 @@ def run_round(directory: Path, seed: int, duration_s: float) -> Report:
                 with Troop(directory / "troop", arena, SHARED, seed) as troop:
                     _live_through(arena, nemesis, mover, troop, histories, duration_s)
                     group = troop.end(_ends(histories[SHARED.topic]))
+                if group.unfinished:
+                    arena.note_state(arena.directory / "when-the-group-failed")
                 not_in_sync = mover.bring_home(time.monotonic() + PEACE_S) or _wait_until_in_sync(admin)
             findings = list(not_in_sync)
             for topic, history in histories.items():
@@ -195,6 +197,8 @@ def _live_through(
         ended.set()
         for thread in (*sending, deleting):
             thread.join()
+        if any(history.failures for history in histories.values()):
+            arena.note_state(arena.directory / "when-sending-failed")
         try:
             for load in LOADS:
                 _read_back(arena.bootstrap, load, histories[load.topic])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from tidemark.broker.group_log import GroupLog
 from tidemark.broker.group_metrics import GroupMetrics
+from tidemark.broker.group_offsets import GroupOffsets
+from tidemark.broker.group_service import GroupService
 from tidemark.broker.group_shard import GroupShard
+from tidemark.broker.groups import Groups
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
 from tidemark.core.groups.membership import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, Refusals
@@ -17,6 +21,7 @@ from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import Change, Committed, OffsetKey, TopicFacts
 from tidemark.model import ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.runtime.metrics import Metrics
+from tidemark.v1 import group_service_pb2 as pb
 
 PARTITION = TopicPartition("__consumer_offsets", 3)
 AT_0 = TopicPartition("a", 0)
@@ -248,3 +253,26 @@ async def test_a_mistake_of_ours_is_no_half_change(log: HeldLog, shard: GroupSha
         await shard.change(change)
     await loaded(shard)
     assert shard.coordinator.find("g") is None
+
+
+async def test_a_join_that_waits_for_the_first_news_of_topics_is_answered_by_it(log: HeldLog) -> None:
+    known, metrics = [situation()._replace(topics=None)], GroupMetrics(Metrics())
+    shard = GroupShard(cast(GroupLog, log), lambda: known[0], 1.0, metrics)
+    await loaded(shard)
+    groups = SimpleNamespace(settings=GroupSettings(), shard_of=lambda group_id: shard, metrics=metrics)
+    service = GroupService(cast(Groups, groups), cast(GroupOffsets, None))
+    join = pb.GroupHeartbeatRequest(group_id="g", member_id="m", rebalance_timeout_ms=1, max_wait_ms=60_000, sequence=1)
+    join.subscription.topics.append("a")
+    joining = asyncio.create_task(service.GroupHeartbeat(join, SimpleNamespace(peer=lambda: "here")))
+    await log.finish_write()
+    await turns()
+    assert not joining.done()
+    known[0] = situation()
+    shard.take_in_topics()
+    async with asyncio.timeout(5):
+        while not joining.done():
+            await asyncio.wait({joining, asyncio.create_task(log.finish_write())}, return_when=asyncio.FIRST_COMPLETED)
+    answer = joining.result()
+    assert answer.member_epoch > 0
+    assert [list(one.partitions) for one in answer.assignment.topics] == [[0, 1]]
+    shard.close()
