@@ -117,13 +117,21 @@ def delete_until(admin: str, load: Load, ended: threading.Event, seed: int, hist
 
 def ask_ends_until(bootstrap: str, topic: str, partitions: int, ended: threading.Event, history: History) -> None:
     """Ask where the partitions end, again and again; what cannot be answered in time is nobody's fault."""
-    with Consumer(bootstrap, request_timeout_ms=3000) as consumer:
-        while not ended.wait(0.05):
-            for partition in range(partitions):
-                asked_s = time.monotonic()
-                try:
-                    ends = consumer.end_offsets([(topic, partition)])
-                except TidemarkError:
-                    continue
-                for where, end in ends.items():
-                    history.add_end(ToldEnd(where.partition, end, asked_s, time.monotonic()))
+    while not ended.is_set():
+        try:
+            with Consumer(bootstrap, request_timeout_ms=3000) as consumer:
+                while not ended.wait(0.05):
+                    for partition in range(partitions):
+                        _ask_end(consumer, topic, partition, history)
+        except TidemarkError:
+            continue  # no broker answered the consumer that began
+
+
+def _ask_end(consumer: Consumer, topic: str, partition: int, history: History) -> None:
+    asked_s = time.monotonic()
+    try:
+        ends = consumer.end_offsets([(topic, partition)])
+    except TidemarkError:
+        return
+    for where, end in ends.items():
+        history.add_end(ToldEnd(where.partition, end, asked_s, time.monotonic()))
