@@ -34,6 +34,7 @@ from tests.chaos.group_history import (
     Troubled,
 )
 
+_BEGUN_S = 20.0
 _POLL_S = 0.2
 _WORK_S = (0.0, 0.003)
 _LONG_WORK_S = 0.5
@@ -82,6 +83,25 @@ class _Batch(NamedTuple):
     end: int
 
 
+def _begun(plan: Plan) -> Consumer:
+    """Again, where no broker answers: everything may stand still just now."""
+    until_s = time.monotonic() + _BEGUN_S
+    while True:
+        try:
+            return Consumer(
+                plan.bootstrap,
+                group=plan.group,
+                instance_id=plan.instance_id,
+                assignor=plan.assignor,
+                request_timeout_ms=5000,
+                auto_commit_interval_ms=0 if plan.by_hand else 300,
+                rebalance_timeout_ms=10_000,
+            )
+        except TidemarkError as error:
+            if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or time.monotonic() > until_s:
+                raise
+
+
 class _Leave(Exception):  # noqa: N818 - a wish, not an error
     """Raised in whatever it waits for."""
 
@@ -110,15 +130,7 @@ class Member:
         """How often each partition was let go."""
         self._committed_s = time.monotonic()
         self._chance = random.Random()
-        settings = {"auto_commit_interval_ms": 0 if plan.by_hand else 300, "rebalance_timeout_ms": 10_000}
-        self._consumer = Consumer(
-            plan.bootstrap,
-            group=plan.group,
-            instance_id=plan.instance_id,
-            assignor=plan.assignor,
-            request_timeout_ms=5000,
-            **settings,
-        )
+        self._consumer = _begun(plan)
         self._reader = self._consumer._consumer.reading_group
 
     def leave(self) -> None:
