@@ -252,7 +252,7 @@ class MetadataStore(Protocol):
         """Be told of hints, on the event loop."""
 
     def lease_valid_until_ms(self) -> int:
-        """End of the session lease on the port's clock (rule F1)."""
+        """End of the session lease on the port's clock (rule F1); 0 with no session."""
 
     def lease_length_ms(self) -> int:
         """How long a lease is: the negotiated session timeout less a margin; 0 before the first session."""

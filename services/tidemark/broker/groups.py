@@ -127,8 +127,6 @@ class Groups:
         if shard is not None:
             return shard
         where = self._located(group_id)
-        if where.broker.broker_id == self.broker_id:
-            raise _not_available(f"this broker is about to lead {OFFSETS_TOPIC}-{index}; try again")
         raise TidemarkError(
             ErrorCode.NOT_COORDINATOR,
             f"the group {group_id!r} is looked after by broker {where.broker.broker_id}, "
@@ -196,7 +194,21 @@ class Groups:
         broker = None if partition is None else view.brokers.get(partition.leader)
         if partition is None or partition.leader == NO_LEADER or broker is None:
             raise _not_available(f"{OFFSETS_TOPIC}-{index}, which remembers the group, has no leader now; try again")
+        if broker.broker_id == self.broker_id and not self._speaks_for(index):
+            raise _not_available(
+                f"this broker is about to lead {OFFSETS_TOPIC}-{index}, or has just ceased to: ask another one"
+            )
         return Coordinator(index, broker, partition.leader_epoch)
+
+    def _speaks_for(self, index: int) -> bool:
+        """What this broker was told of the cluster may be old: whom its followers have left it is no leader."""
+        shard = self._shards.get(index)
+        try:
+            if shard is not None:
+                shard.log.check()
+        except TidemarkError:
+            return False
+        return shard is not None
 
     async def _sweep(self) -> None:
         clock = self._logs.clock

@@ -135,7 +135,8 @@ class Registration:
     async def _register(self) -> None:
         while True:
             try:
-                if self._expired.is_set():
+                # A session may have expired before anybody listened: while the logs were opened.
+                if self._expired.is_set() or not self._store.lease_valid_until_ms():
                     await self._store.new_session()
                     self._expired.clear()
                 await self._attempt()

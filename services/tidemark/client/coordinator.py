@@ -20,7 +20,16 @@ R = TypeVar("R")
 
 _FIND_TIMEOUT_S: Final = 2.0
 _CALL_TIMEOUT_S: Final = 5.0
-_MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.SHUTTING_DOWN})
+_MOVED: Final = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOADING,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.SHUTTING_DOWN,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
 _NOT_HERE: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH})
 """Retriable, but by who knows of a newer epoch."""
 
@@ -32,6 +41,9 @@ class Coordinator:
         self._cluster = cluster
         self._group = group
         self._address: str | None = None
+        self._named_by = ""
+        self._misled_by: set[str] = set()
+        """Who named a broker that does not answer for the group: cut off, they may know old news only."""
 
     async def call(
         self, method: Callable[[Any], Callable[..., Any]], request: Any, *, timeout_s: float, wait_s: float = 0.0
@@ -74,26 +86,34 @@ class Coordinator:
                 address = self._address or await self._find(left_s)
                 self._cluster.used(address)
                 attempt_s = max(0.05, min(left_s, _CALL_TIMEOUT_S + wait_s))
-                return await _answer(method(group_stub(self._cluster, address))(request, timeout=attempt_s), address)
+                answer = await _answer(method(group_stub(self._cluster, address))(request, timeout=attempt_s), address)
             except TidemarkError as error:
                 if not error.retriable or error.code in _NOT_HERE:
                     raise
                 self._note(error)
                 refusals[:] = [error]
                 await asyncio.sleep(backoff.next_s())
+            else:
+                self._misled_by.clear()
+                return answer
 
     def _note(self, error: TidemarkError) -> None:
         """It may be elsewhere now; one that is asked and knows where says so."""
         host, port = error.metadata.get("host", ""), error.metadata.get("port", "")
         if error.code is ErrorCode.NOT_COORDINATOR and host and port and f"{host}:{port}" != self._address:
-            self._address = f"{host}:{port}"
-        elif error.code in _MOVED or error.code is ErrorCode.REQUEST_TIMED_OUT:
+            self._address, self._named_by = f"{host}:{port}", ""
+        elif error.code in _MOVED and self._address is not None:
             self._address = None
+            self._misled_by.add(self._named_by)
+            self._cluster.refresh()
 
     async def _find(self, left_s: float) -> str:
         """Ask broker after broker; raises COORDINATOR_NOT_AVAILABLE when none knows, and what forbids the group."""
         refusal: TidemarkError | None = None
-        for address in self._cluster.addresses():
+        addresses = self._cluster.addresses()
+        if self._misled_by.issuperset(addresses):
+            self._misled_by.clear()
+        for address in sorted(addresses, key=lambda one: one in self._misled_by):
             call = group_stub(self._cluster, address).FindCoordinator(
                 pb.FindCoordinatorRequest(group_ids=[self._group]), timeout=max(0.05, min(left_s, _FIND_TIMEOUT_S))
             )
@@ -103,7 +123,7 @@ class Coordinator:
                 refusal = error
                 continue
             if not found.HasField("error"):
-                self._address = f"{found.host}:{found.port}"
+                self._address, self._named_by = f"{found.host}:{found.port}", address
                 return self._address
             refusal = errors.from_proto(found.error)
             if not refusal.retriable:

@@ -120,6 +120,14 @@ class Membership:
         if self._settings.auto_commit_interval_ms:
             works.append(self._commit_now_and_then())
         self._tasks = [asyncio.create_task(work, name=f"group {self._settings.group}") for work in works]
+        for task in self._tasks:
+            task.add_done_callback(self._on_end)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        """Half a member is none: without one of its tasks nobody would read what it is given."""
+        if task in self._tasks and (task.cancelled() or task.exception() is not None):
+            why = "cancelled" if task.cancelled() else repr(task.exception())
+            self._reader.fail(TidemarkError(ErrorCode.INTERNAL, f"a member of {self._settings.group} failed: {why}"))
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Want other topics from now on."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc
 
@@ -115,8 +116,10 @@ class BrokerPeers:
             refused = await send(BrokerControlServiceStub(await self._channel(broker)))
         except grpc.RpcError as error:
             return ControlAnswered(broker, request_id, errors.from_rpc_error(error, address=f"broker {broker}"))
-        except grpc.aio.UsageError as error:  # its channel was closed: it registered anew
-            failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}: {error}")
+        except (grpc.aio.UsageError, asyncio.CancelledError) as error:  # its channel was closed: it registered anew
+            if cast("asyncio.Task[Any]", asyncio.current_task()).cancelling():
+                raise
+            failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}: {error!r}")
             return ControlAnswered(broker, request_id, failure)
         except TidemarkError as error:
             return ControlAnswered(broker, request_id, error)

@@ -39,6 +39,7 @@ class ControllerLoop:
         self._expired = False
         self.term: ActiveTerm | None = None
         self.address = str(settings.advertised_listeners)
+        store.listen(self._on_store_event)
 
     def holds_office(self) -> bool:
         """Whether nobody can have been elected in its place: past its lease what it is told might reach nobody."""
@@ -46,7 +47,6 @@ class ControllerLoop:
 
     async def run(self) -> None:
         """For ever; cancelled to stop. The session is started by the caller."""
-        self._store.listen(self._on_store_event)
         while True:
             try:
                 await self._one_round()

@@ -11,6 +11,7 @@ from tidemark.broker.group_lag import PartitionEnds
 from tidemark.broker.group_log import GroupLogs
 from tidemark.broker.group_metrics import GroupMetrics
 from tidemark.broker.group_offsets import GroupOffsets
+from tidemark.broker.group_shard import GroupShard
 from tidemark.broker.group_topic import GroupTopic
 from tidemark.broker.groups import Groups, KnownTopics
 from tidemark.broker.metadata_cache import MetadataCache
@@ -111,6 +112,32 @@ async def test_a_broker_that_is_about_to_lead_asks_for_patience() -> None:
     with pytest.raises(TidemarkError) as refused:
         groups.shard_of("g")
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class Shard:
+    """As far as it is asked whether it speaks for its partition."""
+
+    def __init__(self) -> None:
+        self.log = self
+        self.over: TidemarkError | None = None
+
+    def check(self) -> None:
+        if self.over is not None:
+            raise self.over
+
+
+async def test_a_broker_with_old_news_does_not_name_itself() -> None:
+    groups, _ = groups_of(HERE)
+    shard = Shard()
+    groups._shards[0] = cast(GroupShard, shard)
+    assert (await groups.find("g")).broker.broker_id == HERE
+    shard.over = TidemarkError(ErrorCode.NOT_COORDINATOR, "its lease has lapsed")
+    with pytest.raises(TidemarkError) as lapsed:
+        await groups.find("g")
+    del groups._shards[0]
+    with pytest.raises(TidemarkError) as deposed:
+        await groups.find("g")
+    assert {lapsed.value.code, deposed.value.code} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 
 async def test_what_is_no_group_id_is_refused_by_every_broker() -> None:

@@ -114,6 +114,17 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     await machine.end()
 
 
+async def test_a_session_that_expired_before_anybody_listened_is_replaced(machine: Machine) -> None:
+    store = machine.zookeeper.store()
+    await store.start()
+    store.session.expire()
+    await asyncio.sleep(0.05)  # its listeners are told on the next turn, of which there are none
+    process = machine.process(store)
+    async with asyncio.timeout(5):
+        await process.registration.start()
+    assert process.epochs == [0]
+
+
 async def test_the_core_hears_of_the_registration_and_of_what_lies_on_the_disk(machine: Machine) -> None:
     first = await machine.start()
     first.logs.open(PARTITION, IDENTITY, {})

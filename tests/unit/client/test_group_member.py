@@ -315,3 +315,20 @@ async def test_no_heartbeat_overtakes_the_farewell_of_a_member_whose_application
     joins, _ = await coordinator.beat()
     assert joins.member_epoch == 0
     assert joins.sequence > farewell.sequence
+
+
+@pytest.mark.parametrize("failure", [asyncio.CancelledError(), RuntimeError("unforeseen")])
+async def test_a_member_without_its_hand_over_is_none(
+    coordinator: ByHand, reader: SlowReader, member: Membership, failure: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: asyncio.Future[TidemarkError] = asyncio.get_running_loop().create_future()
+
+    async def take_up(partitions: frozenset[TopicPartition]) -> None:
+        raise failure
+
+    monkeypatch.setattr(reader, "take_up", take_up)
+    monkeypatch.setattr(reader, "fail", failed.set_result)
+    _, answer = await coordinator.beat()
+    answer.set_result(response(1, 0))
+    async with asyncio.timeout(5):
+        assert (await failed).code is ErrorCode.INTERNAL

@@ -177,3 +177,45 @@ async def test_a_consumer_numbers_in_one_row_what_it_commits_by_hand_and_as_a_me
     assert (by_hand.member_id, bool(as_member.member_id)) == ("", True)
     assert by_hand.committer_id == as_member.committer_id != ""
     assert by_hand.sequence < as_member.sequence
+
+
+async def test_a_worker_that_the_application_cancelled_in_a_hand_over_is_its_failure_and_no_end(
+    reader: GroupReader, fetcher: SimpleNamespace
+) -> None:
+    async def revoked(_: list[TopicPartition]) -> None:
+        worker = asyncio.ensure_future(asyncio.sleep(3600))
+        await asyncio.sleep(0)
+        worker.cancel()
+        await worker
+
+    reader._handlers = (None, revoked, None)
+    releasing = asyncio.create_task(reader.release(frozenset({ONE})))
+    await asyncio.wait([releasing])
+    assert not releasing.cancelled()
+    assert reader.error is not None
+    assert "CancelledError" in reader.error.message
+
+
+async def test_a_hand_over_that_is_cancelled_ends(reader: GroupReader) -> None:
+    async def revoked(_: list[TopicPartition]) -> None:
+        await asyncio.sleep(3600)
+
+    reader._handlers = (None, revoked, None)
+    releasing = asyncio.create_task(reader.release(frozenset({ONE})))
+    await turns()
+    releasing.cancel()
+    await asyncio.wait([releasing])
+    assert releasing.cancelled()
+    assert reader.error is None
+
+
+async def test_who_leaves_the_group_while_nothing_was_given_reads_on_by_hand(
+    reader: GroupReader, fetcher: SimpleNamespace, membership: SimpleNamespace
+) -> None:
+    async def stop(*, commit: bool) -> None:
+        assert fetcher.suspended, "what it has may be somebody else's until it has left"
+
+    membership.stop = stop
+    reader.suspend(suspended=True)
+    await reader.subscribe([], on_assigned=None, on_revoked=None, on_lost=None)
+    assert not reader.is_suspended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,8 @@ from tidemark.controller.service import ControllerLoop, ControllerServicer
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.record_pb2 import PartitionRef
+
+from tests.fakes.metadata_store import FakeZooKeeper
 
 LEASE_ENDS_MS = 5_000
 
@@ -21,7 +24,7 @@ class Office:
         self.now_ms = 0
         self.submitted: list[Any] = []
         settings: Any = SimpleNamespace(controller_id=100, advertised_listeners="127.0.0.1:1")
-        store: Any = SimpleNamespace(lease_valid_until_ms=lambda: LEASE_ENDS_MS)
+        store: Any = SimpleNamespace(lease_valid_until_ms=lambda: LEASE_ENDS_MS, listen=lambda listener: None)
         clock: Any = SimpleNamespace(now_ms=lambda: self.now_ms)
         metrics: Any = None
         self.loop = ControllerLoop(settings, store, clock, metrics)
@@ -56,3 +59,24 @@ async def test_within_its_lease_a_controller_takes_hints_and_past_it_it_refuses_
         await office.hint()
     assert refusal.value.code is ErrorCode.CONTROLLER_NOT_ACTIVE
     assert len(office.submitted) == 1
+
+
+async def test_a_session_that_expires_before_the_first_round_is_replaced() -> None:
+    zookeeper = FakeZooKeeper()
+    active, standby = zookeeper.store(), zookeeper.store()
+    for store in (active, standby):
+        await store.start()
+    assert await active.elect_controller(BrokerId(101), "127.0.0.1:2")
+    settings: Any = SimpleNamespace(controller_id=100, advertised_listeners="127.0.0.1:1")
+    anything: Any = None
+    loop = ControllerLoop(settings, standby, anything, anything)
+    standby.session.expire()
+    await asyncio.sleep(0.05)  # its listeners are told on the next turn
+    assert not standby.lease_valid_until_ms()
+    running = asyncio.create_task(loop.run())
+    async with asyncio.timeout(5):
+        while not standby.lease_valid_until_ms():  # noqa: ASYNC110 - whatever it does first
+            await asyncio.sleep(0.01)
+    running.cancel()
+    for store in (active, standby):
+        await store.stop()

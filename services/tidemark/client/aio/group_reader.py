@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from tidemark.client.cluster import Cluster
 from tidemark.client.commits import Commits, GroupPosition, raise_refused
@@ -112,7 +112,10 @@ class GroupReader:
             membership, self._membership = self._membership, None
             failed, self.error = self.error, None
             if membership is not None:
-                await membership.stop(commit=failed is None)
+                try:
+                    await membership.stop(commit=failed is None)
+                finally:
+                    self.suspend(suspended=False)
 
     def asked(self) -> None:
         """The application is done with what it had, and asks for more."""
@@ -267,8 +270,15 @@ class GroupReader:
             return
         try:
             await handler(sorted(partitions))
+        except asyncio.CancelledError as error:  # of a worker that it awaited, or of this hand-over
+            if cast("asyncio.Task[None]", asyncio.current_task()).cancelling():
+                raise
+            self._application_failed(error)
         except Exception as error:  # noqa: BLE001 - the application's own; it is told with its next read
-            self.fail(TidemarkError(ErrorCode.INTERNAL, f"the application failed in a hand-over: {error!r}"))
+            self._application_failed(error)
+
+    def _application_failed(self, error: BaseException) -> None:
+        self.fail(TidemarkError(ErrorCode.INTERNAL, f"the application failed in a hand-over: {error!r}"))
 
 
 def _position(cursor: Cursor, offset: int, epoch: int) -> GroupPosition:

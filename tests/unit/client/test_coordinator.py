@@ -1,0 +1,109 @@
+"""Whom a client asks for the coordinator of its group when brokers know old news (docs/groups.md)."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from tidemark.client import coordinator
+from tidemark.client.cluster import Cluster
+from tidemark.client.coordinator import Coordinator
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc import errors
+from tidemark.v1 import group_service_pb2 as pb
+
+
+class Brokers:
+    """A cluster of brokers by address: whom each names, and with what all but one refuse to look after the group."""
+
+    def __init__(self, names: dict[str, str], looks_after: str, refusal: TidemarkError) -> None:
+        self.names = names
+        self.asked: list[str] = []
+        self.refreshed = 0
+        self._looks_after = looks_after
+        self._refusal = refusal
+
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(self.names)
+
+    def used(self, address: str) -> None:
+        self.asked.append(f"asked {address}")
+
+    def refresh(self) -> None:
+        self.refreshed += 1
+
+    def stub(self, cluster: object, address: str) -> Stub:
+        return Stub(self, address)
+
+
+class Stub:
+    def __init__(self, brokers: Brokers, address: str) -> None:
+        self._brokers = brokers
+        self._address = address
+
+    async def FindCoordinator(  # noqa: N802
+        self, request: pb.FindCoordinatorRequest, **_: float
+    ) -> pb.FindCoordinatorResponse:
+        self._brokers.asked.append(f"find {self._address}")
+        named = self._brokers.names[self._address]
+        found = pb.GroupCoordinator(group_id=request.group_ids[0])
+        if named:
+            host, _, port = named.rpartition(":")
+            found.host, found.port = host, int(port)
+        else:
+            found.error.CopyFrom(errors.to_proto(TidemarkError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "old news")))
+        return pb.FindCoordinatorResponse(coordinators=[found])
+
+    async def GroupHeartbeat(  # noqa: N802
+        self, request: pb.GroupHeartbeatRequest, **_: float
+    ) -> pb.GroupHeartbeatResponse:
+        if self._address != self._brokers._looks_after:
+            raise self._brokers._refusal
+        return pb.GroupHeartbeatResponse(member_id=self._address)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOADING,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ],
+)
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"a:1": "a:1", "b:1": "c:1", "c:1": "c:1"},
+        {"a:1": "a:1", "b:1": "a:1", "c:1": "c:1"},
+        {"a:1": "d:1", "b:1": "d:1", "c:1": "c:1"},
+    ],
+)
+async def test_brokers_that_know_old_news_only_do_not_keep_a_client_from_its_coordinator(
+    names: dict[str, str], code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers = Brokers(names, "c:1", TidemarkError(code, "not here"))
+    monkeypatch.setattr(coordinator, "group_stub", brokers.stub)
+    group = Coordinator(cast(Cluster, brokers), "g")
+    request = pb.GroupHeartbeatRequest(group_id="g")
+
+    async def beat() -> Any:
+        return await group.call(lambda stub: stub.GroupHeartbeat, request, timeout_s=5)
+
+    assert (await beat()).member_id == "c:1"
+    assert brokers.refreshed
+    before = len(brokers.asked)
+    assert (await beat()).member_id == "c:1"
+    assert brokers.asked[before:] == ["asked c:1"]
+
+
+async def test_where_every_broker_misleads_all_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers({"a:1": "d:1", "b:1": "d:1"}, "c:1", TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "it is dead"))
+    monkeypatch.setattr(coordinator, "group_stub", brokers.stub)
+    with pytest.raises(TidemarkError) as refused:
+        await Coordinator(cast(Cluster, brokers), "g").call(
+            lambda stub: stub.GroupHeartbeat, pb.GroupHeartbeatRequest(group_id="g"), timeout_s=1.5
+        )
+    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+    assert brokers.asked[:6] == ["find a:1", "asked d:1", "find b:1", "asked d:1", "find a:1", "asked d:1"]

@@ -1,0 +1,77 @@
+"""What becomes of a question to a broker that registers anew meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pytest
+from tidemark.controller.peers import BrokerPeers
+from tidemark.core.controller_effects import DescribeReplicas
+from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode
+from tidemark.v1 import controller_service_pb2 as pb
+from tidemark.v1.controller_service_pb2_grpc import (
+    BrokerControlServiceServicer,
+    add_BrokerControlServiceServicer_to_server,
+)
+
+BROKER = BrokerId(1)
+
+
+class Silent(BrokerControlServiceServicer):
+    """A broker that answers its first question never."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def DescribeReplicas(  # noqa: N802
+        self, request: pb.DescribeReplicasRequest, context: Any
+    ) -> pb.DescribeReplicasResponse:
+        if not self.asked.is_set():
+            self.asked.set()
+            await asyncio.sleep(3600)
+        return pb.DescribeReplicasResponse()
+
+
+@pytest.fixture
+async def silent() -> AsyncIterator[tuple[Silent, int]]:
+    broker, server = Silent(), grpc.aio.server()
+    add_BrokerControlServiceServicer_to_server(broker, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield broker, port
+    await server.stop(None)
+
+
+def question(broker_epoch: int) -> DescribeReplicas:
+    return DescribeReplicas(BROKER, broker_epoch, BrokerEpoch(broker_epoch), ())
+
+
+async def test_a_question_to_a_registration_that_is_over_is_answered(silent: tuple[Silent, int]) -> None:
+    broker, port = silent
+    peers = BrokerPeers(BrokerId(100), ControllerEpoch(1))
+    registration = BrokerRegistration(BROKER, "127.0.0.1", port, broker_epoch=BrokerEpoch(1))
+    peers.follow({BROKER: registration})
+    asking = asyncio.create_task(peers.describe_replicas(question(1)))
+    await broker.asked.wait()
+    peers.follow({BROKER: replace(registration, broker_epoch=BrokerEpoch(2))})
+    assert (await peers.describe_replicas(question(2))).error is None
+    answer = await asking
+    assert answer.error is not None
+    assert answer.error.code is ErrorCode.BROKER_NOT_AVAILABLE
+    await peers.stop()
+
+
+async def test_a_question_that_is_cancelled_is_not_answered(silent: tuple[Silent, int]) -> None:
+    broker, port = silent
+    peers = BrokerPeers(BrokerId(100), ControllerEpoch(1))
+    peers.follow({BROKER: BrokerRegistration(BROKER, "127.0.0.1", port)})
+    asking = asyncio.create_task(peers.describe_replicas(question(1)))
+    await broker.asked.wait()
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert asking.cancelled()
+    await peers.stop()
