@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
 
@@ -87,7 +88,7 @@ class Arena:
             try:
                 with urllib.request.urlopen(f"http://{self.cluster.metrics_address(name)}/metrics", timeout=5) as told:
                     state = told.read()
-            except OSError as error:
+            except (OSError, HTTPException) as error:
                 state = str(error).encode()
             (directory / f"{name}.metrics").write_bytes(state)
 

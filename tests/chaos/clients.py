@@ -17,6 +17,9 @@ from tests.chaos.loads import Load
 
 DRAIN_S = 45.0
 """Without an acknowledgement."""
+_PATIENCE_MS = 600_000
+"""Nothing expires, which would look like an end."""
+_CLOSE_S = 5.0
 _ASK_S = 20.0
 _PAUSE_S = 0.02
 
@@ -38,7 +41,7 @@ class Sender:
     def send_until(self, ended: threading.Event, history: History) -> None:
         """A steady load; then waits for what is under way and writes everything down."""
         load, number = self._load, 0
-        with Producer(self._bootstrap, acks="all", batch_bytes=4096) as producer:
+        with Producer(self._bootstrap, acks="all", batch_bytes=4096, delivery_timeout_ms=_PATIENCE_MS) as producer:
             while not ended.is_set():
                 for _ in range(load.burst):
                     value, partition = f"{self.name}:{number}", number % self._count()
@@ -49,6 +52,7 @@ class Sender:
                 ended.wait(_PAUSE_S)
             self._drain(producer, history)
             history.sent += [self._known(*sent) for sent in self._handles]
+            producer.close(_CLOSE_S)
 
     def _drain(self, producer: Producer, history: History) -> None:
         """However long it takes a busy machine, as long as something is acknowledged now and then."""
@@ -134,8 +138,9 @@ def ask_ends_until(bootstrap: str, topic: str, partitions: int, ended: threading
                 while not ended.wait(0.05):
                     for partition in range(partitions):
                         _ask_end(consumer, topic, partition, history)
-        except TidemarkError:
-            continue  # no broker answered the consumer that began
+        except TidemarkError as error:
+            if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                raise
 
 
 def _ask_end(consumer: Consumer, topic: str, partition: int, history: History) -> None:

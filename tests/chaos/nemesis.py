@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
+from tidemark.local.zookeeper_process import ZooKeeperProcess
 from tidemark.model import TidemarkError
 
 from tests.chaos.arena import Arena
@@ -152,15 +153,15 @@ class Nemesis:
 
     def _stop_everything(self) -> Iterator[str]:
         """As a machine that is paused; its clients go on."""
-        cluster = self._arena.cluster
-        pids = [cluster.process(name).pid for name in cluster.names if cluster.process(name).running]
-        pids += [cluster.zookeeper.pid] if cluster.zookeeper.running else []
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+        cluster, zookeeper = self._arena.cluster, self._arena.cluster.zookeeper
+        for name in cluster.names:
+            cluster.pause(name)
+        _signal(zookeeper, signal.SIGSTOP)
         yield "SIGSTOP everything"
         self._wait((0.5, 6.0))
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        for name in cluster.names:
+            cluster.resume(name)
+        _signal(zookeeper, signal.SIGCONT)
 
     # -- disks
 
@@ -213,3 +214,9 @@ class Nemesis:
 
 def _kind(trouble: Trouble) -> str:
     return "refused" if trouble.refuse else "silent"
+
+
+def _signal(zookeeper: ZooKeeperProcess, number: signal.Signals) -> None:
+    """Unless it has been killed meanwhile."""
+    if zookeeper.running:
+        os.kill(zookeeper.pid, number)

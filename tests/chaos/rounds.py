@@ -197,9 +197,9 @@ def _live_through(
         ended.set()
         for thread in (*sending, deleting):
             thread.join()
-        if any(history.failures for history in histories.values()):
-            arena.note_state(arena.directory / "when-sending-failed")
         try:
+            if any(history.failures for history in histories.values()):
+                arena.note_state(arena.directory / "when-sending-failed")
             for load in LOADS:
                 _read_back(arena.bootstrap, load, histories[load.topic])
         finally:

@@ -196,12 +196,12 @@ class Groups:
             raise _not_available(f"{OFFSETS_TOPIC}-{index}, which remembers the group, has no leader now; try again")
         if broker.broker_id == self.broker_id and not self._speaks_for(index):
             raise _not_available(
-                f"this broker is about to lead {OFFSETS_TOPIC}-{index}, or has just ceased to: ask another one"
+                f"this broker is about to lead {OFFSETS_TOPIC}-{index}, or does no more: try again, or ask another one"
             )
         return Coordinator(index, broker, partition.leader_epoch)
 
     def _speaks_for(self, index: int) -> bool:
-        """What this broker was told of the cluster may be old: whom its followers have left it is no leader."""
+        """Whether it leads the partition and may still say so: what it was told of the cluster may be old."""
         shard = self._shards.get(index)
         try:
             if shard is not None:

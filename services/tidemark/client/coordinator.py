@@ -42,6 +42,8 @@ class Coordinator:
         self._group = group
         self._address: str | None = None
         self._named_by = ""
+        self._hinted = False
+        """Its address is what another one said that was asked in its place, and it has not answered yet."""
         self._misled_by: set[str] = set()
         """Who named a broker that does not answer for the group: cut off, they may know old news only."""
 
@@ -82,6 +84,7 @@ class Coordinator:
         backoff = Backoff(max_s=1.0)
         while True:
             left_s = deadline_s - time.monotonic()
+            address = None
             try:
                 address = self._address or await self._find(left_s)
                 self._cluster.used(address)
@@ -90,21 +93,25 @@ class Coordinator:
             except TidemarkError as error:
                 if not error.retriable or error.code in _NOT_HERE:
                     raise
-                self._note(error)
+                self._note(error, address)
                 refusals[:] = [error]
                 await asyncio.sleep(backoff.next_s())
             else:
+                self._hinted = False
                 self._misled_by.clear()
                 return answer
 
-    def _note(self, error: TidemarkError) -> None:
-        """It may be elsewhere now; one that is asked and knows where says so."""
-        host, port = error.metadata.get("host", ""), error.metadata.get("port", "")
-        if error.code is ErrorCode.NOT_COORDINATOR and host and port and f"{host}:{port}" != self._address:
-            self._address, self._named_by = f"{host}:{port}", ""
-        elif error.code in _MOVED and self._address is not None:
-            self._address = None
-            self._misled_by.add(self._named_by)
+    def _note(self, error: TidemarkError, asked: str | None) -> None:
+        """It may be elsewhere now; who is asked and knows where says so. Whom a hint led to leads nowhere else: brokers
+        with old news would send us round."""
+        if error.code not in _MOVED or asked is None or asked != self._address:
+            return  # another call has looked elsewhere since
+        self._misled_by.add(self._named_by)
+        hint = f"{error.metadata.get('host', '')}:{error.metadata.get('port', '')}"
+        if error.code is ErrorCode.NOT_COORDINATOR and "host" in error.metadata and hint != asked and not self._hinted:
+            self._address, self._hinted = hint, True
+        else:
+            self._address, self._hinted = None, False
             self._cluster.refresh()
 
     async def _find(self, left_s: float) -> str:
@@ -123,7 +130,7 @@ class Coordinator:
                 refusal = error
                 continue
             if not found.HasField("error"):
-                self._address, self._named_by = f"{found.host}:{found.port}", address
+                self._address, self._named_by, self._hinted = f"{found.host}:{found.port}", address, False
                 return self._address
             refusal = errors.from_proto(found.error)
             if not refusal.retriable:

@@ -125,9 +125,14 @@ class Membership:
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         """Half a member is none: without one of its tasks nobody would read what it is given."""
-        if task in self._tasks and (task.cancelled() or task.exception() is not None):
-            why = "cancelled" if task.cancelled() else repr(task.exception())
-            self._reader.fail(TidemarkError(ErrorCode.INTERNAL, f"a member of {self._settings.group} failed: {why}"))
+        if task not in self._tasks or task.cancelling():
+            return  # it was to end
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("group %s: a member failed", self._settings.group, exc_info=error)
+            self._reader.fail(
+                TidemarkError(ErrorCode.INTERNAL, f"a member of {self._settings.group} failed: {error!r}")
+            )
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Want other topics from now on."""
@@ -140,17 +145,19 @@ class Membership:
         # The heartbeats go on meanwhile: an answer on its way may have the epoch that the last commit needs.
         beats, others = self._tasks[:1], self._tasks[1:]
         self._tasks = []
-        await _ended(others)
         until_s = time.monotonic() + _LEAVE_TIMEOUT_S
         try:
+            await _ended(others)
             if commit and self._settings.auto_commit_interval_ms:
                 await self._commit_processed(self.owned, _LEAVE_TIMEOUT_S - _FAREWELL_S)
         except TidemarkError as error:
             _log.warning("group %s: the last commit failed: %s", self._settings.group, error)
         finally:
-            await _ended(beats)
-        self._reader.drop(self.owned)
-        self.owned = frozenset()
+            try:
+                await _ended(beats)
+            finally:  # also where this is cancelled: what it has is somebody else's soon
+                self._reader.drop(self.owned)
+                self.owned = frozenset()
         await self._leave(AWAY if self._settings.instance_id else LEAVING, until_s - time.monotonic())
 
     async def commit(self, positions: Iterable[GroupPosition], *, timeout_s: float) -> None:

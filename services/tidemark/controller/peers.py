@@ -116,10 +116,10 @@ class BrokerPeers:
             refused = await send(BrokerControlServiceStub(await self._channel(broker)))
         except grpc.RpcError as error:
             return ControlAnswered(broker, request_id, errors.from_rpc_error(error, address=f"broker {broker}"))
-        except (grpc.aio.UsageError, asyncio.CancelledError) as error:  # its channel was closed: it registered anew
+        except (grpc.aio.UsageError, asyncio.CancelledError):  # it registered anew, most likely
             if cast("asyncio.Task[Any]", asyncio.current_task()).cancelling():
                 raise
-            failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}: {error!r}")
+            failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}: its channel was closed")
             return ControlAnswered(broker, request_id, failure)
         except TidemarkError as error:
             return ControlAnswered(broker, request_id, error)

@@ -118,7 +118,7 @@ async def test_a_session_that_expired_before_anybody_listened_is_replaced(machin
     store = machine.zookeeper.store()
     await store.start()
     store.session.expire()
-    await asyncio.sleep(0.05)  # its listeners are told on the next turn, of which there are none
+    await asyncio.sleep(0.05)  # its listeners are told on the next turn; there are none yet
     process = machine.process(store)
     async with asyncio.timeout(5):
         await process.registration.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -14,14 +15,28 @@ from tidemark.v1 import group_service_pb2 as pb
 
 
 class Brokers:
-    """A cluster of brokers by address: whom each names, and with what all but one refuse to look after the group."""
+    """A cluster of brokers by address: whom each names, and with what all but one refuse to look after the group.
 
-    def __init__(self, names: dict[str, str], looks_after: str, refusal: TidemarkError) -> None:
+    Args:
+        hints: who refuses with NOT_COORDINATOR and knows where it is, or thinks so.
+    """
+
+    def __init__(
+        self, names: dict[str, str], looks_after: str, refusal: TidemarkError, hints: dict[str, str] | None = None
+    ) -> None:
         self.names = names
         self.asked: list[str] = []
         self.refreshed = 0
         self._looks_after = looks_after
         self._refusal = refusal
+        self._hints = hints or {}
+        self.hold: asyncio.Event | None = None
+
+    def refusal_of(self, address: str) -> TidemarkError:
+        if address not in self._hints:
+            return self._refusal
+        host, _, port = self._hints[address].rpartition(":")
+        return TidemarkError(ErrorCode.NOT_COORDINATOR, "elsewhere", {"host": host, "port": port})
 
     def addresses(self) -> tuple[str, ...]:
         return tuple(self.names)
@@ -57,8 +72,10 @@ class Stub:
     async def GroupHeartbeat(  # noqa: N802
         self, request: pb.GroupHeartbeatRequest, **_: float
     ) -> pb.GroupHeartbeatResponse:
+        if request.member_id == "held" and self._brokers.hold is not None:
+            await self._brokers.hold.wait()
         if self._address != self._brokers._looks_after:
-            raise self._brokers._refusal
+            raise self._brokers.refusal_of(self._address)
         return pb.GroupHeartbeatResponse(member_id=self._address)
 
 
@@ -77,6 +94,7 @@ class Stub:
     [
         {"a:1": "a:1", "b:1": "c:1", "c:1": "c:1"},
         {"a:1": "a:1", "b:1": "a:1", "c:1": "c:1"},
+        {"a:1": "", "b:1": "a:1", "c:1": "c:1"},
         {"a:1": "d:1", "b:1": "d:1", "c:1": "c:1"},
     ],
 )
@@ -103,7 +121,48 @@ async def test_where_every_broker_misleads_all_are_asked_again(monkeypatch: pyte
     monkeypatch.setattr(coordinator, "group_stub", brokers.stub)
     with pytest.raises(TidemarkError) as refused:
         await Coordinator(cast(Cluster, brokers), "g").call(
-            lambda stub: stub.GroupHeartbeat, pb.GroupHeartbeatRequest(group_id="g"), timeout_s=1.5
+            lambda stub: stub.GroupHeartbeat, pb.GroupHeartbeatRequest(group_id="g"), timeout_s=0.8
         )
     assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert brokers.asked[:6] == ["find a:1", "asked d:1", "find b:1", "asked d:1", "find a:1", "asked d:1"]
+
+
+@pytest.mark.parametrize("hints", [{"x:1": "d:1"}, {"x:1": "y:1", "y:1": "x:1"}])
+async def test_hints_of_brokers_that_know_old_news_only_are_not_followed_for_ever(
+    hints: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "it is dead")
+    brokers = Brokers({"a:1": "x:1", "b:1": "c:1", "c:1": "c:1"}, "c:1", dead, hints)
+    monkeypatch.setattr(coordinator, "group_stub", brokers.stub)
+    group, request = Coordinator(cast(Cluster, brokers), "g"), pb.GroupHeartbeatRequest(group_id="g")
+    assert (await group.call(lambda stub: stub.GroupHeartbeat, request, timeout_s=5)).member_id == "c:1"
+
+
+async def test_a_hint_is_followed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "it is dead")
+    brokers = Brokers({"a:1": "x:1", "b:1": "x:1"}, "c:1", dead, {"x:1": "c:1"})
+    monkeypatch.setattr(coordinator, "group_stub", brokers.stub)
+    group, request = Coordinator(cast(Cluster, brokers), "g"), pb.GroupHeartbeatRequest(group_id="g")
+    await group.call(lambda stub: stub.GroupHeartbeat, request, timeout_s=5)
+    assert brokers.asked == ["find a:1", "asked x:1", "asked c:1"]
+
+
+async def test_a_refusal_that_comes_late_says_nothing_of_who_is_asked_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "it is dead")
+    brokers = Brokers({"a:1": "x:1"}, "c:1", dead, {"x:1": "c:1"})
+    brokers.hold = asyncio.Event()
+    monkeypatch.setattr(coordinator, "group_stub", brokers.stub)
+    group = Coordinator(cast(Cluster, brokers), "g")
+
+    def beat(member_id: str) -> asyncio.Task[Any]:
+        request = pb.GroupHeartbeatRequest(group_id="g", member_id=member_id)
+        return asyncio.create_task(group.call(lambda stub: stub.GroupHeartbeat, request, timeout_s=5))
+
+    held = beat("held")
+    while "asked x:1" not in brokers.asked:  # noqa: ASYNC110 - the next turns
+        await asyncio.sleep(0)
+    await beat("quick")
+    brokers.hold.set()
+    await held
+    assert brokers.asked == ["find a:1", "asked x:1", "asked x:1", "asked c:1", "asked c:1"]
+    assert not brokers.refreshed

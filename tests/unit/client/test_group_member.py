@@ -60,12 +60,15 @@ class SlowReader:
         self.may_release.set()
         self.idle_s = 0.0
         self.refusal: TidemarkError | None = None
+        self.position: int | None = None
 
     async def release(self, partitions: frozenset[TopicPartition]) -> None:
         await self.may_release.wait()
 
     def processed(self) -> Mapping[TopicPartition, GroupPosition]:
-        return {}
+        if self.position is None:
+            return {}
+        return {TopicPartition("a", 0): GroupPosition(TopicPartition("a", 0), self.position, 0, "i", "")}
 
     async def take_up(self, partitions: frozenset[TopicPartition]) -> None:
         await self.may_take.wait()
@@ -332,3 +335,32 @@ async def test_a_member_without_its_hand_over_is_none(
     answer.set_result(response(1, 0))
     async with asyncio.timeout(5):
         assert (await failed).code is ErrorCode.INTERNAL
+
+
+async def test_a_farewell_that_is_cancelled_leaves_nothing_to_read(coordinator: ByHand, reader: SlowReader) -> None:
+    dropped: list[TopicPartition] = []
+    reader.drop = dropped.extend  # type: ignore[method-assign]
+    member = Membership(cast(Coordinator, coordinator), group_settings("g"), reader)
+    member.start(["a"])
+    await coordinator.told(1, 0)
+    reader.position = 5
+    stopping = asyncio.create_task(member.stop(commit=True))
+    while not isinstance((await coordinator.asked.get())[0], pb.CommitOffsetsRequest):
+        pass
+    stopping.cancel()
+    await asyncio.wait([stopping])
+    assert dropped == [TopicPartition("a", 0)]
+    assert not member.owned
+
+
+async def test_a_member_that_ends_with_everything_else_has_not_failed(
+    coordinator: ByHand, reader: SlowReader, member: Membership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[TidemarkError] = []
+    monkeypatch.setattr(reader, "fail", failed.append)
+    await coordinator.told(1, 0)
+    for task in member._tasks:
+        task.cancel()
+    await asyncio.wait(member._tasks)
+    await asyncio.sleep(0)
+    assert not failed

@@ -71,7 +71,7 @@ async def test_a_session_that_expires_before_the_first_round_is_replaced() -> No
     anything: Any = None
     loop = ControllerLoop(settings, standby, anything, anything)
     standby.session.expire()
-    await asyncio.sleep(0.05)  # its listeners are told on the next turn
+    await asyncio.sleep(0.05)  # its listener is told on the next turn
     assert not standby.lease_valid_until_ms()
     running = asyncio.create_task(loop.run())
     async with asyncio.timeout(5):

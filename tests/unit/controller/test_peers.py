@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tidemark.controller import peers as peers_module
 from tidemark.controller.peers import BrokerPeers
 from tidemark.core.controller_effects import DescribeReplicas
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode
@@ -22,7 +23,7 @@ BROKER = BrokerId(1)
 
 
 class Silent(BrokerControlServiceServicer):
-    """A broker that answers its first question never."""
+    """A broker that never answers its first question."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -34,6 +35,11 @@ class Silent(BrokerControlServiceServicer):
             self.asked.set()
             await asyncio.sleep(3600)
         return pb.DescribeReplicasResponse()
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_module, "_DESCRIBE_DEADLINE_S", 60.0)
 
 
 @pytest.fixture
