@@ -146,10 +146,10 @@ class Nemesis:
         if not zookeeper.running:
             yield "zookeeper is dead already"
             return
-        os.kill(zookeeper.pid, signal.SIGSTOP)
+        _signal(zookeeper, signal.SIGSTOP)
         yield "SIGSTOP zookeeper"
         self._wait((0.5, 8.0))
-        os.kill(zookeeper.pid, signal.SIGCONT)
+        _signal(zookeeper, signal.SIGCONT)
 
     def _stop_everything(self) -> Iterator[str]:
         """As a machine that is paused; its clients go on."""

@@ -203,12 +203,13 @@ class Groups:
     def _speaks_for(self, index: int) -> bool:
         """Whether it leads the partition and may still say so: what it was told of the cluster may be old."""
         shard = self._shards.get(index)
+        if shard is None:
+            return False
         try:
-            if shard is not None:
-                shard.log.check()
+            shard.log.check()
         except TidemarkError:
             return False
-        return shard is not None
+        return True
 
     async def _sweep(self) -> None:
         clock = self._logs.clock
