@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.crash.disk import Crash
 from tests.crash.points import Lived, lived, points_of, try_points
+from tests.crash.recorder import Mark
 from tests.unit.storage.batches import memory_directory
 
 STEPS = 40
@@ -27,3 +30,21 @@ def test_a_start_after_any_crash_finds_what_was_promised_and_nothing_that_never_
     points = list(points_of(life, draws=1))
     chosen = sorted(random.Random(seed).sample(range(len(points)), SAMPLE))
     assert try_points(life, [points[number] for number in chosen], directory) == SAMPLE
+
+
+def test_a_reset_of_a_cleaned_log_that_loses_power_is_finished_or_was_not_begun(directory: Path) -> None:
+    """A start that found the log half gone, and did not know that it had been, would miss what cleaning left to the
+    producer snapshots."""
+    life: Lived = lived(19, 60, directory)
+    notes = [(number, one.note.doing) for number, one in enumerate(life.operations) if isinstance(one, Mark)]
+    (began, ended) = next(
+        (number, after)
+        for (number, doing), (after, _) in itertools.pairwise(notes)
+        if doing.startswith("resetting") and number > 800
+    )
+    points = [
+        point
+        for point in points_of(life, draws=4)
+        if began < point.after <= ended and point.crash is Crash.ORDERED and not point.again
+    ]
+    assert try_points(life, points, directory) == len(points) > 100

@@ -52,8 +52,11 @@ class KnownDamage(NamedTuple):
 
 
 def write_cut_point(directory: Path, cut: CutPoint) -> None:
-    """Say so before the log is cut. Not synced: one that a power loss left empty vouches for nothing."""
-    replace_file(directory / CUT_FILE, pack_json(cut._asdict()))
+    """Say so before the log is cut. Not synced: one that a power loss left empty vouches for nothing.
+
+    But before a reset it is: of a log without its end and its snapshots nobody could say what its producers have sent.
+    """
+    replace_file(directory / CUT_FILE, pack_json(cut._asdict()), durable=cut.resetting)
 
 
 def read_cut_point(directory: Path) -> CutPoint | None:
