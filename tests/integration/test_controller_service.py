@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from tidemark.broker.isr_writer import IsrWriter
-from tidemark.core.effects import GiveUpLeadership
+from tidemark.core.effects import GiveUpLeadership, ReportLogFailed
 from tidemark.local.ports import HOST, HeldPorts
 from tidemark.local.process import ServiceProcess
 from tidemark.local.zookeeper_process import ZooKeeperProcess
@@ -246,6 +246,28 @@ async def test_a_leader_that_gives_up_is_relieved_and_stays_in_sync(
         assert await until(lambda: cluster.brokers[0].leaders.get("flights-0") == (1, 1)) < 2.0
         assert (await cluster.state(partition)).state.isr_ids == (0, 1, 2)
         await leader.stop()
+        assert failures == []
+
+
+async def test_damage_counts_against_what_was_before_the_registration_and_a_failed_log_against_all(
+    tmp_path: Path, zookeeper: ZooKeeperProcess
+) -> None:
+    async with started(tmp_path, zookeeper, 0, 1, 2) as cluster:
+        damaged = await cluster.create_topic("damaged", 0, 1, 2)
+        failed = await cluster.create_topic("failed", 0, 1, 2)
+        await until(lambda: cluster.brokers[2].leaders.get("failed-0") == (0, 0))
+        failures: list[BaseException] = []
+        follower = IsrWriter(BrokerId(1), cluster.brokers[1].store, lambda event: None, failures.append)
+        follower.broker_epoch = BrokerEpoch(cluster.brokers[1].broker_epoch)
+        follower.report_failed(ReportLogFailed(damaged, LeaderEpoch(0), damaged=True))
+        follower.report_failed(ReportLogFailed(failed, LeaderEpoch(0)))
+        for _ in range(500):
+            if (await cluster.state(failed)).state.isr_ids == (0, 2):
+                break
+            await asyncio.sleep(0.02)
+        assert (await cluster.state(failed)).state.isr_ids == (0, 2)
+        assert (await cluster.state(damaged)).state.isr_ids == (0, 1, 2)
+        await follower.stop()
         assert failures == []
 
 

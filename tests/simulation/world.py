@@ -233,7 +233,8 @@ class World:
         elif isinstance(effect, fx.GiveUpLeadership):
             event = cev.LeadershipGivenUp(process.broker_id, broker_epoch, effect.partition, effect.leader_epoch)
         else:
-            event = cev.ReplicaFailed(process.broker_id, broker_epoch, effect.partition, effect.leader_epoch)
+            found = effect.partition, effect.leader_epoch, effect.damaged
+            event = cev.ReplicaFailed(process.broker_id, broker_epoch, *found)
 
         def try_once() -> None:
             for controller in self.controllers.values():

@@ -44,7 +44,7 @@ class IsrWriter:
         self._reads: list[ReadIsr] = []
         self._hints: set[TopicPartition] = set()
         self._given_up: dict[TopicPartition, LeaderEpoch] = {}
-        self._failed: dict[TopicPartition, LeaderEpoch] = {}
+        self._failed: dict[TopicPartition, ReportLogFailed] = {}
         self._hinting = False
         self.broker_epoch = BrokerEpoch(-1)
 
@@ -72,7 +72,7 @@ class IsrWriter:
 
     def report_failed(self, effect: ReportLogFailed) -> None:
         """Carry out `ReportLogFailed`: it goes with the hints."""
-        self._failed[effect.partition] = effect.leader_epoch
+        self._failed[effect.partition] = effect
         self._tell()
 
     def _tell(self) -> None:
@@ -139,8 +139,10 @@ class IsrWriter:
                     for partition, leader_epoch in given_up.items()
                 ],
                 failed=[
-                    pb.FailedReplica(partition=ref_to_proto(partition), leader_epoch=leader_epoch)
-                    for partition, leader_epoch in failed.items()
+                    pb.FailedReplica(
+                        partition=ref_to_proto(one.partition), leader_epoch=one.leader_epoch, damaged=one.damaged
+                    )
+                    for one in failed.values()
                 ],
             )
             try:

@@ -421,6 +421,7 @@ class BrokerProcess:
 def _replication_config(settings: BrokerSettings) -> ReplicationConfig:
     return ReplicationConfig(
         replica_lag_time_max_ms=settings.replica_lag_time_max_ms,
+        replica_lag_max_bytes=settings.replica_lag_max_bytes,
         replica_fetch_max_bytes=settings.replica_fetch_max_bytes,
         replica_heartbeat_interval_ms=settings.replica_heartbeat_interval_ms,
         rack_aware_reads=settings.replica_selector_class == "rack-aware",

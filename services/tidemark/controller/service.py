@@ -129,9 +129,8 @@ class ControllerServicer(ControllerServiceServicer):
                 LeadershipGivenUp(broker, broker_epoch, ref_from_proto(one.partition), LeaderEpoch(one.leader_epoch))
             )
         for other in request.failed:
-            term.submit(
-                ReplicaFailed(broker, broker_epoch, ref_from_proto(other.partition), LeaderEpoch(other.leader_epoch))
-            )
+            partition, leader_epoch = ref_from_proto(other.partition), LeaderEpoch(other.leader_epoch)
+            term.submit(ReplicaFailed(broker, broker_epoch, partition, leader_epoch, other.damaged))
         return pb.ReportIsrChangesResponse()
 
     async def AskReplicas(  # noqa: N802

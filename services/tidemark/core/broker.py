@@ -281,6 +281,7 @@ class BrokerCore(BrokerQueries):
             self._begin_following(replica, log, waiting)
         if replica.refused_lineage < 0 and log.damaged is not None:
             replica.refused_lineage = state.lineage
+            self._ctx.emit(ReportLogFailed(replica.partition, state.leader_epoch, damaged=True))
         self._settled(waiting, error)
         self._streams.take_up_early(replica, now_ms)
 

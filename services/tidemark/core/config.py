@@ -12,6 +12,8 @@ class ReplicationConfig:
     """Defaults as Apache Kafka's where it has them."""
 
     replica_lag_time_max_ms: int = 10_000
+    replica_lag_max_bytes: int = 0
+    """Who is further behind throughout half of that time lags too (rule R7); 0: nobody does."""
     replica_fetch_max_bytes: int = 1 << 20
     """Soft limit of one chunk."""
     replica_directory_credit_bytes: int = 8 << 20

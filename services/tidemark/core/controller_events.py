@@ -159,12 +159,13 @@ class LeadershipGivenUp:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFailed:
-    """A broker's log of this partition has failed while the broker lives."""
+    """A broker's log of this partition has failed while the broker lives; `damaged`: it lost records before that."""
 
     broker: BrokerId
     broker_epoch: BrokerEpoch
     partition: TopicPartition
     leader_epoch: LeaderEpoch
+    damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

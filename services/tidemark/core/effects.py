@@ -238,10 +238,14 @@ class GiveUpLeadership:
 
 @dataclass(frozen=True, slots=True)
 class ReportLogFailed:
-    """Tell the controller that the log of this replica has failed: leader or not, it is not in sync any more."""
+    """Tell the controller that the log of this replica has failed: leader or not, it is not in sync any more.
+
+    `damaged`: it was found damaged when it was opened (rule T5), and is used.
+    """
 
     partition: TopicPartition
     leader_epoch: LeaderEpoch
+    damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

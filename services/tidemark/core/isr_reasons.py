@@ -39,7 +39,8 @@ def _why_it_leaves(
         return DISCONNECTED
     if now_ms - remote.sending.session.last_message_ms > lag_max_ms:
         return SILENT
-    return LAGGING if now_ms - remote.last_caught_up_ms(leader_end) > lag_max_ms else FLUSH_HANGS
+    lagging = remote.far_since_ms is not None or now_ms - remote.last_caught_up_ms(leader_end) > lag_max_ms
+    return LAGGING if lagging else FLUSH_HANGS
 
 
 def why_they_join(joining: Iterable[IsrEntry], adding: Collection[BrokerId]) -> str:

@@ -11,7 +11,6 @@ from tidemark.core import isr as isr_rules
 from tidemark.core import isr_reasons
 from tidemark.core.added_replicas import AddedReplicas
 from tidemark.core.broker_context import BrokerContext
-from tidemark.core.byte_rate import ByteRate
 from tidemark.core.effects import (
     GiveUpLeadership,
     ProduceResult,
@@ -21,6 +20,7 @@ from tidemark.core.effects import (
     WriteIsr,
 )
 from tidemark.core.events import ProduceArrived
+from tidemark.core.inbound import Inbound
 from tidemark.core.isr import Committed, IsrState, PendingExpand
 from tidemark.core.messages import FetchPosition, PartitionCommand, Report
 from tidemark.core.produce_checks import ACKS_ALL, check_request
@@ -38,7 +38,6 @@ from tidemark.model import (
     TidemarkError,
     VersionedState,
 )
-from tidemark.record.envelope import Batch
 
 
 class _Waiting(NamedTuple):
@@ -76,7 +75,7 @@ class PartitionLeader:
         self._by_end: list[tuple[Offset, int]] = []
         self._appending: deque[int | None] = deque()
         self._gave_up_ms = LONG_AGO_MS
-        self._inbound: ByteRate | None = None
+        self._inbound: Inbound | None = None
         self._added = AddedReplicas(ctx, command)
         for broker_id in command.state.isr_ids:
             if broker_id != ctx.broker_id:
@@ -120,7 +119,7 @@ class PartitionLeader:
     @property
     def bytes_in_per_s(self) -> float:
         """What producers append."""
-        return self._inbound.per_s(self._ctx.now_ms) if self._inbound is not None else 0.0
+        return self._inbound.bytes_per_s if self._inbound is not None else 0.0
 
     @property
     def attached(self) -> Sequence[RemoteReplica]:
@@ -156,8 +155,10 @@ class PartitionLeader:
             heappush(self._by_end, (duplicate.end_offset, event.request_id))
             self._answer_committed()
             return
-        self._count(fresh)
         base = self.log.append_as_leader(fresh, self.leader_epoch)
+        if self._inbound is None:
+            self._inbound = Inbound(self._ctx)
+        self._inbound.add(fresh, self.log.next_offset)
         self._ctx.watched[self.log.partition] = self
         end = self.log.next_offset
         if duplicate is not None:
@@ -172,12 +173,6 @@ class PartitionLeader:
             heappush(self._by_end, (end, event.request_id))
         else:
             self._appending.append(event.request_id)
-
-    def _count(self, batches: tuple[Batch, ...]) -> None:
-        now_ms = self._ctx.now_ms
-        if self._inbound is None:
-            self._inbound = ByteRate(now_ms)
-        self._inbound.add(sum(batch.envelope.batch_length for batch in batches), now_ms)
 
     def _check(self, event: ProduceArrived) -> None:
         if event.request_id in self._waiting:
@@ -262,6 +257,7 @@ class PartitionLeader:
 
     def _follower_moved(self, remote: RemoteReplica, log_end_offset: Offset, now_ms: int) -> None:
         remote.reported(log_end_offset, self.log.log_end_offset, now_ms)
+        self._is_far_behind(remote)
         if remote.broker_id in self._outside:
             self.maybe_expand()
         self.maybe_advance_high_watermark()
@@ -325,7 +321,8 @@ class PartitionLeader:
         for remote in self._holding:
             if remote.broker_id in late:
                 continue
-            if now_ms - remote.last_caught_up_ms(end) > lag_max_ms or self._flush_hangs(remote, now_ms):
+            silent = now_ms - remote.last_caught_up_ms(end) > lag_max_ms
+            if self._is_far_behind(remote) or silent or self._flush_hangs(remote, now_ms):
                 late.append(remote.broker_id)
             in_doubt |= remote.sending is None or remote.log_end_offset < end
             in_doubt |= remote.flush_due_since_ms is not None and self.log.group_commit
@@ -336,6 +333,9 @@ class PartitionLeader:
         elif self._outside:
             self.maybe_expand()
         return in_doubt or bool(late)
+
+    def _is_far_behind(self, remote: RemoteReplica) -> bool:
+        return self._inbound is not None and self._inbound.holds_up(remote)
 
     def _flush_hangs(self, remote: RemoteReplica, now_ms: int) -> bool:
         """Who writes and flushes nothing would hold the high watermark for good, though caught up (rules R3, R7)."""
@@ -401,6 +401,7 @@ class PartitionLeader:
             remote.acknowledged
             and silent_ms <= self._ctx.config.replica_lag_time_max_ms
             and remote.log_end_offset >= self.in_sync_offset
+            and remote.far_since_ms is None
             and self._is_flushed(remote)
             and remote.broker_id not in self._ctx.suspected
             and (known is None or known.broker_epoch <= sending.session.broker_epoch)

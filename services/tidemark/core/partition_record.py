@@ -121,6 +121,8 @@ class PartitionRecord:
             False where that is no news, or of another leadership: with a new one, logs are opened again.
         """
         state = self.state
+        if state is not None and isinstance(event, ReplicaFailed) and event.damaged:
+            return self._found_damaged(event.broker, event.broker_epoch, state)
         if state is None or state.leader_epoch != event.leader_epoch:
             return False
         if isinstance(event, ReplicaFailed):
@@ -131,6 +133,12 @@ class PartitionRecord:
             return False
         self.given_up_epoch, self.given_up_ms = event.leader_epoch, now_ms
         return True
+
+    def _found_damaged(self, broker: BrokerId, broker_epoch: BrokerEpoch, state: LeaderAndIsr) -> bool:
+        """Of what a broker may have lost before it registered; whoever joined afterwards had everything again."""
+        lost = {one for one in (*state.isr, *state.elr) if one.broker_id == broker and one.broker_epoch < broker_epoch}
+        known, self.damaged = self.damaged, self.damaged | lost
+        return not lost <= known
 
     def is_news(self, found: VersionedState) -> bool:
         """Whether the node is another than is known. One of a lower version, after a write that failed, was deleted and

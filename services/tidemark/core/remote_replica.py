@@ -13,6 +13,7 @@ class RemoteReplica:
         acknowledged: the follower has fetched in this leader epoch; before that its offsets are unknown.
         caught_up_ms: when it last was, as far as was written down; see `last_caught_up_ms`.
         end_then, end_then_ms: the leader's log end when the follower's previous report arrived, and when that was.
+        far_since_ms: since when it has been more than `replica.lag.max.bytes` behind, None while it is not.
         flush_due_since_ms: since when it has had something to flush and told of no flush, None while it has not.
         sending: set while the follower's stream carries this partition.
     """
@@ -23,6 +24,7 @@ class RemoteReplica:
         "caught_up_ms",
         "end_then",
         "end_then_ms",
+        "far_since_ms",
         "flush_due_since_ms",
         "flushed_offset",
         "log_end_offset",
@@ -34,6 +36,7 @@ class RemoteReplica:
         self.acknowledged = False
         self.log_end_offset = Offset(-1)
         self.flushed_offset = Offset(-1)
+        self.far_since_ms: int | None = None
         self.flush_due_since_ms: int | None = None
         self.caught_up_ms = caught_up_ms
         self.end_then = Offset(1 << 62)

@@ -72,6 +72,7 @@ class BrokerSettings(_ServiceSettings):
     log_dirs_trust_boot_id: bool
     admin_address: HostPort | None
     replica_lag_time_max_ms: int
+    replica_lag_max_bytes: int
     replica_fetch_max_bytes: int
     replica_heartbeat_interval_ms: int
     replica_selector_class: str

@@ -116,6 +116,14 @@ _BROKER: Final = (
         scope=Scope.BROKER_DYNAMIC,
     ),
     whole_number(
+        "replica.lag.max.bytes",
+        ("broker",),
+        0,
+        "bytes",
+        "A follower further behind for half of replica.lag.time.max.ms leaves the ISR too; 0: time alone counts",
+        scope=Scope.BROKER_DYNAMIC,
+    ),
+    whole_number(
         "replica.fetch.max.bytes",
         ("broker",),
         1 << 20,

@@ -348,6 +348,43 @@ def test_a_damaged_single_replica_is_elected_uncleanly_exactly_once() -> None:
     assert (world.state("flights").leader, world.state("flights").lineage) == (0, 1)
 
 
+def test_who_was_found_damaged_beside_a_leader_leaves_the_elr() -> None:
+    world = cluster(0, 1)
+    world.topic("flights", (0, 1), m="2")
+    world.settle()
+    world.down(1)
+    world.settle()
+    assert [entry.broker_id for entry in world.state("flights").elr] == [1]
+    before = world.state("flights")
+    world.up(1)
+    world.settle()
+    assert [entry.broker_id for entry in world.state("flights").elr] == [1]
+    told = ev.ReplicaFailed(BrokerId(1), world.epochs[BrokerId(1)].broker_epoch, P, before.leader_epoch, damaged=True)
+    world.happens(told)
+    world.settle()
+    after = world.state("flights")
+    assert (after.isr_ids, after.elr, after.leader_epoch) == ((0,), (), before.leader_epoch)
+    world.down(0)
+    world.settle()
+    assert world.state("flights").leader == NO_LEADER
+
+
+def test_who_joined_after_it_was_found_damaged_stays() -> None:
+    world = cluster(0, 1)
+    world.topic("flights", (0, 1), m="2")
+    world.settle()
+    world.down(1)
+    world.up(1)
+    world.settle()
+    world.leader_writes(P, 0, 1)
+    world.happens(ev.IsrChangesReported((P,)))
+    world.settle()
+    own = world.epochs[BrokerId(1)].broker_epoch
+    world.happens(ev.ReplicaFailed(BrokerId(1), own, P, LeaderEpoch(0), damaged=True))
+    world.settle()
+    assert world.state("flights").isr_ids == (0, 1)
+
+
 def test_a_topic_is_deleted_when_every_live_replica_has_let_go() -> None:
     world = with_topic(0, 1, 2)
     world.delete("flights")

@@ -32,6 +32,16 @@ def leads_when_asked(stage: Stage) -> bool:
     return not codes
 
 
+def test_a_damaged_follower_says_so_once_and_follows() -> None:
+    stage = Stage()
+    stage.command(node(2, 5, (2,)))
+    stage.opened(60, (3, 0), high_watermark=60, damaged="a hole")
+    assert stage.one(fx.ReportLogFailed) == fx.ReportLogFailed(P, 5, damaged=True)
+    assert stage.one(fx.ConnectToLeader).leader == 2
+    stage.command(node(3, 6, (3,)))
+    assert not stage.got(fx.ReportLogFailed)
+
+
 def test_what_a_replica_must_hold_lies_below_the_high_watermark_and_the_start_of_the_epoch() -> None:
     leader = Stage(me=2).leads((2, 3), end=60, epochs=[(3, 0)], high_watermark=40)
     asks = FollowerMessage(queries=(EpochQuery(P, ID, 5, 3),))

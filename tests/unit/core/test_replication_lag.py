@@ -7,12 +7,14 @@ from collections.abc import Callable
 import pytest
 from tidemark.core import effects as fx
 from tidemark.core import events as ev
+from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import FollowerMessage, LeaderAndIsrCommand
 from tidemark.model import BrokerRegistration
 
 from tests.unit.core.stage import Stage, batch, node
 from tests.unit.core.test_group_commit import fetches, flushed, reports
 
+BATCH_BYTES = batch().envelope.batch_length
 LAG_MAX_MS = 10_000
 A_CHECK_MS = LAG_MAX_MS // 20 + 100
 
@@ -105,6 +107,45 @@ def test_a_follower_is_caught_up_as_of_the_time_whose_log_end_it_has_reached() -
         stage.reports(2, end)
 
     assert after_the_lag_time(leaves_within(stage, 20_000, fall_behind))
+
+
+def follows(stage: Stage) -> Callable[[], None]:
+    """One that has at each report what there was at the one before: three batches behind then, six just before."""
+    end = 0
+
+    def follow() -> None:
+        nonlocal end
+        for _ in range(3):
+            stage.write(acks=1)
+        stage.reports(2, end)
+        end += 3
+
+    return follow
+
+
+def limited(max_bytes: int) -> Stage:
+    stage = two()
+    stage.feed(ev.SettingsChanged(ReplicationConfig(replica_lag_max_bytes=max_bytes)))
+    stage.fetches(2, 0)
+    return stage
+
+
+@pytest.mark.parametrize(("limit_batches", "leaves"), [(0, False), (3, False), (2, True)])
+def test_who_is_too_many_bytes_behind_for_half_the_lag_time_leaves(limit_batches: int, leaves: bool) -> None:
+    """It is caught up as far as time goes; once near enough in that time, it stays."""
+    stage = limited(limit_batches * BATCH_BYTES)
+    took_ms = leaves_within(stage, 30_000, follows(stage))
+    assert took_ms is None if not leaves else LAG_MAX_MS / 2 <= took_ms <= LAG_MAX_MS / 2 + A_CHECK_MS + 500
+    if leaves:
+        assert "2:lagging" in [one.fields["reasons"] for one in stage.got(fx.Observed) if one.kind == "isr_shrinking"]
+
+
+def test_with_another_limit_everything_is_counted_anew() -> None:
+    stage = limited(2 * BATCH_BYTES)
+    follow = follows(stage)
+    assert leaves_within(stage, LAG_MAX_MS // 2 - 500, follow) is None
+    stage.feed(ev.SettingsChanged(ReplicationConfig(replica_lag_max_bytes=3 * BATCH_BYTES)))
+    assert leaves_within(stage, 30_000, follow) is None
 
 
 def flushing() -> Stage:
