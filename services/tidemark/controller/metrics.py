@@ -115,18 +115,20 @@ class ControllerMetrics:
         self._waited.observe(seconds)
 
     def handled(self, event: ControllerEvent, seconds: float) -> None:
-        """An event was decided. What it brought about is a line each, or one line where there is much of a kind."""
+        """An event was decided. What it brought about is a line each, or one where there is much of a kind; but what
+        may be lost is said of each partition (rule T4)."""
         self._seconds.labels(type(event).__name__).observe(seconds)
         if not self._to_log:
             return
         to_log, self._to_log = self._to_log, {}
         for kind, effects in to_log.items():
-            if len(effects) > _LINES_MAX:
+            unclean = kind == "unclean_election"
+            if len(effects) > _LINES_MAX and not unclean:
                 _log.info(kind, extra={"partitions": len(effects), "first": str(effects[0].partition)})
                 continue
             for effect in effects:
                 partition = {} if effect.partition is None else {"partition": str(effect.partition)}
-                _log.info(kind, extra={**effect.fields, **partition})
+                _log.log(logging.WARNING if unclean else logging.INFO, kind, extra={**effect.fields, **partition})
 
     def counts(self, counts: Mapping[str, int]) -> None:
         """Conditions now."""

@@ -295,7 +295,12 @@ class BrokerCore(BrokerQueries):
             return TidemarkError(
                 ErrorCode.REPLICA_DAMAGED,
                 f"{replica.partition}: the log is damaged ({log.damaged}) and good to offset {log.log_end_offset}",
-                {"log_end_offset": str(log.log_end_offset), "lineage": str(state.lineage)},
+                {
+                    "lineage": str(state.lineage),
+                    "last_epoch": str(log.last_record_epoch),
+                    "log_end_offset": str(log.log_end_offset),
+                    "high_watermark": str(log.known_high_watermark),
+                },
             )
         leader = PartitionLeader(self._ctx, log, command, now_ms)
         replica.role = leader

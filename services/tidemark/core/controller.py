@@ -322,6 +322,7 @@ class ControllerCore:
         record.begin_write(state)
         old = record.state
         if decision.unclean:
+            decision = replace(decision, losses=decision.losses or record.losses)
             chosen = {"leader": state.leader, "lineage": state.lineage, **decision.losses}
             self._ctx.observe("unclean_election", record.partition, **chosen)
         elif state.leader == NO_LEADER and (old is None or old.leader != NO_LEADER):
@@ -479,7 +480,7 @@ class ControllerCore:
             return
         self._ctx.observe("command_refused", partition, broker=broker, code=str(error.code), why=error.message)
         if error.code is ErrorCode.REPLICA_DAMAGED:
-            record.damaged |= {entry for entry in (*record.state.isr, *record.state.elr) if entry.broker_id == broker}
+            record.refused_damaged(broker, error)
             self._ctx.dirty.add(partition)
         elif error.code is ErrorCode.STORAGE_ERROR:
             record.offline |= {IsrEntry(broker, link.broker_epoch)}

@@ -84,6 +84,16 @@ class Decision:
     unheard: tuple[BrokerId, ...] = ()
 
 
+def losses_of(last_epoch: int, log_end_offset: int, high_watermark: int) -> Mapping[str, int]:
+    """What an unclean election of this log may lose, of what is known to have been committed (rule T4)."""
+    return {
+        "last_epoch": last_epoch,
+        "log_end_offset": log_end_offset,
+        "high_watermark": high_watermark,
+        "records_maybe_lost": max(0, high_watermark - log_end_offset),
+    }
+
+
 def decide(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
     """The next node of a partition; None when it is as it should be."""
     if partition.state is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidemark.core.controller_events import LeadershipGivenUp, ReplicaFailed
-from tidemark.core.election import PartitionFacts
+from tidemark.core.election import PartitionFacts, losses_of
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,
@@ -53,6 +53,7 @@ class PartitionRecord:
         replication_factor: replicas it shall have; of the original ones during a move (rule R4).
         throttle_bytes_per_s: of its move (rule M2).
         log_dirs: where these brokers shall hold it, while its move says so (rule M3).
+        losses: what is missing to the log of a single replica that refused to lead with it (rule T4).
         damaged: as in `PartitionFacts`, until a decision that took it in (`damage_decided`) is written.
     """
 
@@ -79,6 +80,7 @@ class PartitionRecord:
     log_dirs: Mapping[BrokerId, str] = field(default_factory=dict)
     damaged: frozenset[IsrEntry] = frozenset()
     damage_decided: frozenset[IsrEntry] = frozenset()
+    losses: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def busy(self) -> bool:
@@ -95,7 +97,8 @@ class PartitionRecord:
         self.state, self.version, self.writing = self.writing, version, None
         self.limit, self.conflicts, self.not_before_ms = NO_LIMIT, 0, 0
         self.refused_epoch = None
-        self.damaged -= self.damage_decided
+        if self.damage_decided:
+            self.damaged, self.losses = self.damaged - self.damage_decided, {}
 
     def not_written(self, now_ms: int) -> None:
         """It failed, or nobody knows: to be read, then decided afresh, in a smaller group."""
@@ -113,6 +116,14 @@ class PartitionRecord:
             return False
         self.refused_epoch = self.state.leader_epoch
         return True
+
+    def refused_damaged(self, broker: BrokerId, error: TidemarkError) -> None:
+        """It does not lead with the log that it has. A single replica is not asked what it holds: this says it."""
+        assert self.state is not None
+        self.damaged |= {entry for entry in (*self.state.isr, *self.state.elr) if entry.broker_id == broker}
+        told = [error.metadata.get(key, "") for key in ("last_epoch", "log_end_offset", "high_watermark")]
+        if len(self.assigned) == 1 and all(one.removeprefix("-").isdecimal() for one in told):
+            self.losses = losses_of(*map(int, told))
 
     def told(self, event: LeadershipGivenUp | ReplicaFailed, now_ms: int, pause_ms: int) -> bool:
         """Its leader asks to be relieved (rule R7), at most once in `pause_ms`, or a log of it has failed.

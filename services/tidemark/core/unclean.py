@@ -16,7 +16,7 @@ from typing import Final
 
 from tidemark.core.controller_effects import DescribeReplicas
 from tidemark.core.controller_events import ReplicasDescribed
-from tidemark.core.election import BrokerFacts, Decision, PartitionFacts, elect_uncleanly
+from tidemark.core.election import BrokerFacts, Decision, PartitionFacts, elect_uncleanly, losses_of
 from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
 from tidemark.model import (
     NO_LEADER,
@@ -226,7 +226,7 @@ def elect_furthest(
     heir = max(answers, key=rank)
     return replace(
         elect_uncleanly(facts, brokers, heir),
-        losses=_losses(answers[heir], high_watermark),
+        losses=losses_of(answers[heir].last_epoch, answers[heir].log_end_offset, high_watermark),
         unheard=tuple(broker for broker in facts.assigned if broker not in answers),
     )
 
@@ -246,12 +246,3 @@ def loss_report(partition: TopicPartition, topic_id: str, decision: Decision, re
         unheard=decision.unheard,
         request_id=request_id,
     )
-
-
-def _losses(heir: ReplicaDescription, high_watermark: int) -> Mapping[str, int]:
-    return {
-        "last_epoch": heir.last_epoch,
-        "log_end_offset": heir.log_end_offset,
-        "high_watermark": high_watermark,
-        "records_maybe_lost": max(0, high_watermark - heir.log_end_offset),
-    }

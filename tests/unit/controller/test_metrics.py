@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from tidemark.controller.metrics import ControllerMetrics
 from tidemark.core.controller_effects import Observed
+from tidemark.core.controller_events import Tick
 from tidemark.core.messages import PartitionCommand
 from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch, ReplicaIdentity, TopicPartition
 from tidemark.runtime.metrics import Metrics
@@ -67,3 +69,17 @@ def test_a_standby_tells_nothing_of_the_cluster() -> None:
     found = scraped(shown.render())
     assert [found[f"tidemark_controller_{name}", ""] for name in names] == [0] * len(names)
     assert found["tidemark_replica_isr_shrinks_total", "reason=broker_failed"] == 3, "a counter never goes back"
+
+
+def test_what_may_be_lost_is_said_of_each_partition_however_many_there_are(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = ControllerMetrics(Metrics())
+    with caplog.at_level("INFO"):
+        for number in range(150):
+            partition = TopicPartition("t", number)
+            metrics.observed(Observed("partition_offline", partition, {"leader_epoch": 1}))
+            metrics.observed(Observed("unclean_election", partition, {"leader": 1, "records_maybe_lost": number}))
+        metrics.handled(Tick(), 0.1)
+    lost = [one for one in caplog.records if one.message == "unclean_election"]
+    assert {one.__dict__["records_maybe_lost"] for one in lost} == set(range(150))
+    assert {one.levelname for one in lost} == {"WARNING"}
+    assert [one.__dict__["partitions"] for one in caplog.records if one.message == "partition_offline"] == [150]

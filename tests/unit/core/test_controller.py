@@ -39,11 +39,13 @@ def with_topic(*brokers: int, replicas: tuple[int, ...] = (0, 1, 2)) -> World:
     return world
 
 
-def refusal(world: World, code: ErrorCode, leader_epoch: int | None = None) -> None:
+def refusal(world: World, code: ErrorCode, leader_epoch: int | None = None, **told: int) -> None:
     """The next LeaderAndIsr is answered with a refusal of its first partition."""
     send = world.take(fx.SendLeaderAndIsr)
     partition = send.commands[0].partitions[0].partition
-    metadata = {} if leader_epoch is None else {"leader_epoch": str(leader_epoch)}
+    metadata = {key: str(value) for key, value in told.items()}
+    if leader_epoch is not None:
+        metadata["leader_epoch"] = str(leader_epoch)
     refused = ((partition, TidemarkError(code, "no", metadata)),)
     world.happens(ev.ControlAnswered(send.broker, send.request_id, None, refused))
 
@@ -346,6 +348,18 @@ def test_a_damaged_single_replica_is_elected_uncleanly_exactly_once() -> None:
     refusal(world, ErrorCode.REPLICA_DAMAGED)
     world.settle()
     assert (world.state("flights").leader, world.state("flights").lineage) == (0, 1)
+
+
+def test_a_damaged_single_replica_says_what_may_be_lost_with_it() -> None:
+    world = cluster(0)
+    world.topic("flights", (0,))
+    world.answer(world.take(fx.WriteStates))
+    refusal(world, ErrorCode.REPLICA_DAMAGED, last_epoch=0, log_end_offset=60, high_watermark=100)
+    world.settle()
+    (report,) = world.reports
+    assert (report.log_end_offset, report.high_watermark, report.records_maybe_lost) == (60, 100, 40)
+    told = next(one.fields for one in world.observed if one.kind == "unclean_election")
+    assert told["records_maybe_lost"] == 40
 
 
 def test_who_was_found_damaged_beside_a_leader_leaves_the_elr() -> None:

@@ -117,7 +117,9 @@ def test_a_lineage_that_begins_with_a_damaged_log_ends_its_damage_for_every_star
     stage = Stage()
     stage.command(node(1, 5, (1,)))
     stage.opened(60, (3, 0), high_watermark=100, damaged="it ends at 60")
-    assert stage.refusals() == [ErrorCode.REPLICA_DAMAGED]
+    ((_, error),) = stage.one(fx.ReplyToControl).refused
+    assert error.code is ErrorCode.REPLICA_DAMAGED
+    assert error.metadata == {"lineage": "0", "last_epoch": "3", "log_end_offset": "60", "high_watermark": "100"}
     assert not stage.got(fx.DamageOver)
     stage.command(node(1, 6, (1,), lineage=1))
     assert stage.one(fx.DamageOver) == OVER
