@@ -1,6 +1,7 @@
 """Finds in a history what must not be: the anomalies of Jepsen's checker for Kafka, and a few of our own promises.
 
-A record whose outcome is unknown may be in the log once or not at all; everything else is exact. Readers were assigned
+A record whose outcome is unknown may be in the log once or not at all; everything else is exact: what was acknowledged
+is there, and what failed is not. Readers were assigned
 their partitions and did not seek, so what they were given must be without a step back and without a gap.
 
 Of a compacted topic a record may be gone once a later one of its key is there; of one that shrinks, what lies below
@@ -38,6 +39,8 @@ class Anomaly(StrEnum):
     """A reader was given an offset at or below one that it was given before."""
     END_WENT_BACK = "end went back"
     """Somebody was told a lower end than somebody had been told before they asked."""
+    ABORTED_READ = "aborted read"
+    """In the log, or given to a reader, though its sender was told that it was surely not appended."""
     NEVER_SENT = "never sent"
     """Nobody sent what is there."""
     CAME_BACK = "came back"
@@ -63,6 +66,7 @@ def check(history: History) -> list[Finding]:
     return [
         *_of_the_log(history),
         *_of_senders(history),
+        *_of_failures(history),
         *_of_readers(history),
         *_of_ends(history),
         *_of_deletions(history),
@@ -126,7 +130,7 @@ def _of_senders(history: History) -> Iterator[Finding]:
                     record.partition,
                     f"{record.value!r} was acknowledged at {record.offset} and is at {where}",
                 )
-        if where is None:
+        if where is None or (history.hasty and record.outcome is Outcome.UNKNOWN):
             continue
         before = last.get((record.sender, record.partition))
         if before is not None and before[0] > where:
@@ -136,6 +140,18 @@ def _of_senders(history: History) -> Iterator[Finding]:
                 f"{record.value!r} of {record.sender} is at {where}, {before[1]!r}, sent before it, at {before[0]}",
             )
         last[record.sender, record.partition] = (where, record.value)
+
+
+def _of_failures(history: History) -> Iterator[Finding]:
+    failed = {(record.partition, record.value) for record in history.sent if record.outcome is Outcome.FAILED}
+    for partition, records in history.final.items():
+        for offset, value in records:
+            if (partition, value) in failed:
+                yield Finding(Anomaly.ABORTED_READ, partition, f"{value!r}, which failed, is at {offset}")
+    for one in history.polled:
+        if (one.partition, one.value) in failed:
+            story = f"{one.reader} was given {one.value!r}, which failed, at {one.offset}"
+            yield Finding(Anomaly.ABORTED_READ, one.partition, story)
 
 
 def _of_readers(history: History) -> Iterator[Finding]:

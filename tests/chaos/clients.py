@@ -41,18 +41,27 @@ class Sender:
     def send_until(self, ended: threading.Event, history: History) -> None:
         """A steady load; then waits for what is under way and writes everything down."""
         load, number = self._load, 0
-        with Producer(self._bootstrap, acks="all", batch_bytes=4096, delivery_timeout_ms=_PATIENCE_MS) as producer:
+        patience_ms = load.patience_ms or _PATIENCE_MS
+        with Producer(self._bootstrap, acks="all", batch_bytes=4096, delivery_timeout_ms=patience_ms) as producer:
             while not ended.is_set():
                 for _ in range(load.burst):
-                    value, partition = f"{self.name}:{number}", number % self._count()
-                    key = f"k{number * number % load.keys}" if load.keys else ""
-                    handle = producer.send(load.topic, value.encode(), key=key.encode() or None, partition=partition)
-                    self._handles.append((value, key, partition, handle))
+                    self._send(producer, number)
                     number += 1
                 ended.wait(_PAUSE_S)
             self._drain(producer, history)
             history.sent += [self._known(*sent) for sent in self._handles]
             producer.close(_CLOSE_S)
+
+    def _send(self, producer: Producer, number: int) -> None:
+        load, value, partition = self._load, f"{self.name}:{number}", number % self._count()
+        key = f"k{number * number % load.keys}" if load.keys else ""
+        try:
+            handle = producer.send(load.topic, value.encode(), key=key.encode() or None, partition=partition)
+        except TidemarkError:
+            if not load.patience_ms:
+                raise
+            return  # it was in no batch
+        self._handles.append((value, key, partition, handle))
 
     def _drain(self, producer: Producer, history: History) -> None:
         """However long it takes a busy machine, as long as something is acknowledged now and then."""
@@ -71,8 +80,9 @@ class Sender:
     def _known(self, value: str, key: str, partition: int, handle: SendHandle) -> Sent:
         try:
             told = handle.result(0.0)
-        except (TidemarkError, TimeoutError):
-            return Sent(value, self.name, partition, Outcome.UNKNOWN, key=key)
+        except TidemarkError as error:
+            failed = error.metadata.get("in_doubt") == "False"
+            return Sent(value, self.name, partition, Outcome.FAILED if failed else Outcome.UNKNOWN, key=key)
         return Sent(value, self.name, partition, Outcome.ACKNOWLEDGED, told.offset, key)
 
 

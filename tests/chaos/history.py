@@ -14,6 +14,8 @@ class Outcome(StrEnum):
     """What a sender knows of a record in the end."""
 
     ACKNOWLEDGED = "acknowledged"
+    FAILED = "failed"
+    """It was surely not appended."""
     UNKNOWN = "unknown"
     """It may be in the log, once, or not."""
 
@@ -65,6 +67,7 @@ class History:
     """Everything of one topic in one round.
 
     Attributes:
+        hasty: senders gave records up; one whose outcome is unknown may have been appended behind later ones.
         starts: where each partition starts at the end; 0 where none is given.
         killed: when which process was killed, or lost a directory; seconds.
         final: what is in each partition at the end, when everybody is well again: (offset, value) in offset order.
@@ -78,6 +81,7 @@ class History:
     deleted: list[Deleted] = field(default_factory=list)
     killed: list[tuple[float, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    hasty: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add_polled(self, records: list[Polled]) -> None:

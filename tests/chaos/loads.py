@@ -17,6 +17,7 @@ class Load:
         shrinks: records go from its front.
         burst: so many records each sender sends at a time.
         grows_to: partitions are added, up to so many; 0: none.
+        patience_ms: after so long its senders give a record up; 0: never.
     """
 
     topic: str
@@ -27,6 +28,7 @@ class Load:
     shrinks: bool = False
     burst: int = 40
     grows_to: int = 0
+    patience_ms: int = 0
     configs: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -55,4 +57,5 @@ SHRINKING = Load(
 )
 SHARED = Load("shared", 4, ("e",), (), burst=6, grows_to=8)
 """Read by a consumer group."""
-LOADS = (PLAIN, COMPACTED, SHRINKING, SHARED)
+HASTY = Load("hasty", 2, ("h",), ("v",), burst=6, patience_ms=1500)
+LOADS = (PLAIN, COMPACTED, SHRINKING, SHARED, HASTY)

@@ -23,7 +23,7 @@ from tests.chaos.disks import Disks
 from tests.chaos.group_checker import check_group
 from tests.chaos.group_history import GroupHistory, Processed, Taken
 from tests.chaos.history import History, Outcome
-from tests.chaos.loads import COMPACTED, LOADS, PLAIN, SHARED, SHRINKING, Load
+from tests.chaos.loads import COMPACTED, HASTY, LOADS, PLAIN, SHARED, SHRINKING, Load
 from tests.chaos.mover import Mover
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.replicas import differences
@@ -52,6 +52,8 @@ class Report:
     findings: list[str]
     acknowledged: int
     unknown: int
+    failed: int
+    """Records of the topic whose senders give up, that were surely not appended."""
     polled: int
     ends: int
     moves: tuple[int, int, int]
@@ -68,7 +70,7 @@ class Report:
         verdict = "all is well" if not self.findings else "\n  ".join(["WRONG:", *self.findings[:20]])
         return (
             f"seed {self.seed}: {len(self.faults)} misfortunes, {self.acknowledged} acknowledged, {self.unknown} "
-            f"unknown, {self.polled} polled, {self.ends} ends asked, "
+            f"unknown, {self.failed} failed, {self.polled} polled, {self.ends} ends asked, "
             f"{self.moves[0]} moves asked, {self.moves[1]} cancelled, {self.moves[2]} refused; "
             f"{self.covered} records compacted away, {self.let_go} let go, {self.deletions} deletions; "
             f"in the group {self.group.lives} lives, {self.group.taken} partitions taken up, "
@@ -79,7 +81,7 @@ class Report:
 
 def run_round(directory: Path, seed: int, duration_s: float) -> Report:
     """A round in an empty directory, which holds the evidence afterwards."""
-    histories = {load.topic: History() for load in LOADS}
+    histories = {load.topic: History(hasty=load.patience_ms > 0) for load in LOADS}
     with Disks(directory) as disks:
         with Arena(directory, disks) as arena:
             nemesis = Nemesis(arena, seed)
@@ -131,6 +133,7 @@ def _report(
         findings,
         outcomes[Outcome.ACKNOWLEDGED],
         outcomes[Outcome.UNKNOWN],
+        sum(record.outcome is Outcome.FAILED for record in histories[HASTY.topic].sent),
         len(history.polled),
         len(history.ends),
         (mover.asked, mover.cancelled, mover.refused),

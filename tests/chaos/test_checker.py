@@ -12,7 +12,7 @@ from tests.chaos.history import Deleted, History, Outcome, Polled, Sent, ToldEnd
 
 
 def good() -> History:
-    """Two senders, two readers, one record whose outcome nobody knows and that is there, one that is not."""
+    """Two senders, two readers; of two records nobody knows the outcome, and one is there; one failed."""
     history = History()
     history.sent = [
         Sent("a0", "a", 0, Outcome.ACKNOWLEDGED, 0),
@@ -21,6 +21,7 @@ def good() -> History:
         Sent("b1", "b", 0, Outcome.UNKNOWN),
         Sent("a2", "a", 0, Outcome.ACKNOWLEDGED, 3),
         Sent("a3", "a", 1, Outcome.ACKNOWLEDGED, 0),
+        Sent("b2", "b", 0, Outcome.FAILED),
     ]
     history.final = {0: [(0, "a0"), (1, "b0"), (2, "a1"), (3, "a2")], 1: [(0, "a3")]}
     history.polled = [Polled(reader, 0, offset, value) for reader in "xy" for offset, value in history.final[0]]
@@ -67,6 +68,14 @@ def tell_a_lower_end(history: History) -> None:
     history.ends.append(ToldEnd(0, 3, 0.8, 0.9))
 
 
+def keep_what_failed(history: History) -> None:
+    history.sent[2] = replace(history.sent[2], outcome=Outcome.FAILED)
+
+
+def show_what_failed(history: History) -> None:
+    history.polled.append(Polled("x", 0, 4, "b2"))
+
+
 def invent(history: History) -> None:
     history.final[1].append((1, "nobody's"))
 
@@ -90,6 +99,8 @@ DOCTORED: dict[Callable[[History], None], Anomaly] = {
     skip: Anomaly.SKIPPED,
     go_back: Anomaly.WENT_BACK,
     tell_a_lower_end: Anomaly.END_WENT_BACK,
+    keep_what_failed: Anomaly.ABORTED_READ,
+    show_what_failed: Anomaly.ABORTED_READ,
     invent: Anomaly.NEVER_SENT,
     bring_back: Anomaly.CAME_BACK,
     give_up: Anomaly.GAVE_UP,
@@ -111,6 +122,15 @@ def test_a_doctored_history_is_found_out(doctor: Callable[[History], None]) -> N
 
 def test_every_anomaly_has_a_doctored_history() -> None:
     assert set(DOCTORED.values()) == set(Anomaly)
+
+
+def test_what_a_sender_gave_up_may_come_late_and_only_that() -> None:
+    history = good()
+    reorder(history)
+    history.hasty = True
+    assert check(history) == []
+    history.sent[2] = replace(history.sent[2], outcome=Outcome.ACKNOWLEDGED, offset=3)
+    assert {finding.anomaly for finding in check(history)} == {Anomaly.REORDERED}
 
 
 def compacted() -> History:
