@@ -1,8 +1,8 @@
 """Finds in a history what must not be: the anomalies of Jepsen's checker for Kafka, and a few of our own promises.
 
 A record whose outcome is unknown may be in the log once or not at all; everything else is exact: what was acknowledged
-is there, and what failed is not. Readers were assigned
-their partitions and did not seek, so what they were given must be without a step back and without a gap.
+is there, and what failed is not. Readers were assigned their partitions from the earliest record on and did not seek,
+so what they were given must be without a step back and without a gap, at the front too; and nothing is left at the end.
 
 Of a compacted topic a record may be gone once a later one of its key is there; of one that shrinks, what lies below
 its start: everything else that is known of such a record, from acknowledgements and readers, must agree all the same.
@@ -11,7 +11,7 @@ its start: everything else that is known of such a record, from acknowledgements
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -34,7 +34,9 @@ class Anomaly(StrEnum):
     UNCOMMITTED = "uncommitted"
     """A reader was given what is not in the log at the end."""
     SKIPPED = "skipped"
-    """A reader was not given a record between two that it was given."""
+    """A reader was not given a record before or between those that it was given."""
+    UNSEEN = "unseen"
+    """A reader that should have read everything was not given what is in the log behind the last that it was given."""
     WENT_BACK = "went back"
     """A reader was given an offset at or below one that it was given before."""
     END_WENT_BACK = "end went back"
@@ -178,10 +180,8 @@ def _of_readers(history: History) -> Iterator[Finding]:
                 one.partition,
                 f"{one.reader} was given {one.value!r} at {one.offset}, where there is {log.get(one.offset)!r}",
             )
-        before = positions.get((one.reader, one.partition))
+        before = positions.get((one.reader, one.partition), -1)
         positions[one.reader, one.partition] = one.offset
-        if before is None:
-            continue
         if one.offset <= before:
             yield Finding(Anomaly.WENT_BACK, one.partition, f"{one.reader} went from {before} to {one.offset}")
         missed = [offset for offset in range(before + 1, one.offset) if offset in log]
@@ -191,6 +191,17 @@ def _of_readers(history: History) -> Iterator[Finding]:
                 one.partition,
                 f"{one.reader} went from {before} to {one.offset} over {len(missed)} records",
             )
+    yield from _of_last_reads(history, positions)
+
+
+def _of_last_reads(history: History, positions: Mapping[tuple[str, Partition], int]) -> Iterator[Finding]:
+    for reader in history.readers:
+        for partition, records in history.final.items():
+            last = positions.get((reader, partition), -1)
+            unseen = [offset for offset, _ in records if offset > last]
+            if unseen:
+                story = f"{reader} ended at {last}, before {len(unseen)} records up to {unseen[-1]}"
+                yield Finding(Anomaly.UNSEEN, partition, story)
 
 
 def _of_ends(history: History) -> Iterator[Finding]:

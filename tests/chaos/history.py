@@ -68,6 +68,7 @@ class History:
 
     Attributes:
         hasty: senders gave records up; one whose outcome is unknown may have been appended behind later ones.
+        readers: who was to read everything there is, from the first record to the last.
         starts: where each partition starts at the end; 0 where none is given.
         killed: when which process was killed, or lost a directory; seconds.
         final: what is in each partition at the end, when everybody is well again: (offset, value) in offset order.
@@ -82,6 +83,7 @@ class History:
     killed: list[tuple[float, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     hasty: bool = False
+    readers: tuple[str, ...] = ()
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add_polled(self, records: list[Polled]) -> None:

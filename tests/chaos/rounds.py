@@ -81,7 +81,7 @@ class Report:
 
 def run_round(directory: Path, seed: int, duration_s: float) -> Report:
     """A round in an empty directory, which holds the evidence afterwards."""
-    histories = {load.topic: History(hasty=load.patience_ms > 0) for load in LOADS}
+    histories = {load.topic: History(hasty=load.patience_ms > 0, readers=load.readers) for load in LOADS}
     with Disks(directory) as disks:
         with Arena(directory, disks) as arena:
             nemesis = Nemesis(arena, seed)

@@ -24,9 +24,19 @@ def good() -> History:
         Sent("b2", "b", 0, Outcome.FAILED),
     ]
     history.final = {0: [(0, "a0"), (1, "b0"), (2, "a1"), (3, "a2")], 1: [(0, "a3")]}
-    history.polled = [Polled(reader, 0, offset, value) for reader in "xy" for offset, value in history.final[0]]
+    history.readers = ("x", "y")
+    history.polled = [
+        Polled(reader, partition, offset, value)
+        for reader in history.readers
+        for partition, records in history.final.items()
+        for offset, value in records
+    ]
     history.ends = [ToldEnd(0, 2, 0.0, 0.1), ToldEnd(0, 4, 0.2, 0.5), ToldEnd(0, 3, 0.3, 0.4), ToldEnd(0, 4, 0.6, 0.7)]
     return history
+
+
+def read_by_nobody(history: History) -> None:
+    history.readers, history.polled = (), []
 
 
 def lose(history: History) -> None:
@@ -35,12 +45,13 @@ def lose(history: History) -> None:
 
 def double(history: History) -> None:
     history.final[0].append((4, "a2"))
+    read_by_nobody(history)
 
 
 def reorder(history: History) -> None:
     history.final[0] = [(0, "a0"), (1, "b0"), (2, "a2"), (3, "a1")]
     history.sent[4] = replace(history.sent[4], offset=2)
-    history.polled = []
+    read_by_nobody(history)
 
 
 def acknowledge_elsewhere(history: History) -> None:
@@ -50,6 +61,7 @@ def acknowledge_elsewhere(history: History) -> None:
 def show_two_values(history: History) -> None:
     history.polled.append(Polled("z", 0, 0, "b0"))
     history.polled = [one for one in history.polled if one.reader != "y"]
+    history.readers = ("x",)
 
 
 def show_what_is_gone(history: History) -> None:
@@ -58,6 +70,18 @@ def show_what_is_gone(history: History) -> None:
 
 def skip(history: History) -> None:
     del history.polled[1]
+
+
+def begin_behind_the_front(history: History) -> None:
+    del history.polled[0]
+
+
+def end_before_the_end(history: History) -> None:
+    history.polled.remove(Polled("y", 0, 3, "a2"))
+
+
+def read_nothing_of_a_partition(history: History) -> None:
+    history.polled.remove(Polled("y", 1, 0, "a3"))
 
 
 def go_back(history: History) -> None:
@@ -78,6 +102,7 @@ def show_what_failed(history: History) -> None:
 
 def invent(history: History) -> None:
     history.final[1].append((1, "nobody's"))
+    read_by_nobody(history)
 
 
 def give_up(history: History) -> None:
@@ -97,6 +122,9 @@ DOCTORED: dict[Callable[[History], None], Anomaly] = {
     show_two_values: Anomaly.DIVERGED,
     show_what_is_gone: Anomaly.UNCOMMITTED,
     skip: Anomaly.SKIPPED,
+    begin_behind_the_front: Anomaly.SKIPPED,
+    end_before_the_end: Anomaly.UNSEEN,
+    read_nothing_of_a_partition: Anomaly.UNSEEN,
     go_back: Anomaly.WENT_BACK,
     tell_a_lower_end: Anomaly.END_WENT_BACK,
     keep_what_failed: Anomaly.ABORTED_READ,
@@ -141,6 +169,7 @@ def compacted() -> History:
     ]
     history.final = {0: [(2, "a2"), (3, "a3")]}
     history.polled = [Polled("x", 0, 0, "a0"), Polled("x", 0, 2, "a2"), Polled("x", 0, 3, "a3")]
+    history.readers = ("x",)
     return history
 
 
@@ -168,3 +197,25 @@ def test_what_lies_below_the_start_may_be_gone_and_only_that() -> None:
     assert check(history) == []
     history.final[0] = history.final[0][1:]
     assert {finding.anomaly for finding in check(history)} == {Anomaly.UNCOMMITTED}
+
+
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_a_reader_begins_with_the_first_record_that_is_left(first: int) -> None:
+    history = good()
+    history.starts = {0: 2}
+    history.final[0] = history.final[0][2:]
+    history.polled = [one for one in history.polled if one.partition == 1 or one.offset >= first]
+    assert {finding.anomaly for finding in check(history)} == (set() if first <= 2 else {Anomaly.SKIPPED})
+
+
+def test_who_comes_when_the_topic_was_compacted_misses_nothing() -> None:
+    history = compacted()
+    del history.polled[0]
+    assert check(history) == []
+
+
+def test_who_was_not_to_read_everything_may_end_anywhere() -> None:
+    history = good()
+    history.readers = ("x",)
+    end_before_the_end(history)
+    assert check(history) == []

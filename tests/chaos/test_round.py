@@ -19,7 +19,6 @@ def test_a_round_of_misfortunes_loses_doubles_reorders_and_hides_nothing(tmp_pat
     assert not report.findings, report
     assert report.faults, "nothing befell anybody"
     assert report.acknowledged > 1000, report
-    assert report.polled >= 2 * report.acknowledged, "every reader reads everything"
     assert report.ends > 0, report
     assert report.covered > 0, "the compacted topic was compacted"
     assert report.let_go > 0, "the topic that shrinks did"
