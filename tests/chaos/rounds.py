@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tidemark.client import AdminClient
 from tidemark.client.ranges import RangeReader
+from tidemark.core.groups.partitioning import OFFSETS_TOPIC
 from tidemark.core.groups.state import OffsetKey
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
@@ -94,6 +95,7 @@ def run_round(directory: Path, seed: int, duration_s: float) -> Report:
                 with Troop(directory / "troop", arena, SHARED, seed) as troop:
                     _live_through(arena, nemesis, mover, troop, histories, duration_s)
                     group = troop.end(_ends(histories[SHARED.topic]))
+                ends = _ends_of_coordinators(arena.bootstrap)
                 if group.unfinished:
                     arena.note_state(arena.directory / "when-the-group-failed")
                 not_in_sync = mover.bring_home(time.monotonic() + PEACE_S) or _wait_until_in_sync(admin)
@@ -104,11 +106,10 @@ def run_round(directory: Path, seed: int, duration_s: float) -> Report:
             findings += map(str, check_group(group))
         if not not_in_sync:
             directories = {int(name.split("-")[1]): disks.seen_from_here(name) for name in BROKERS}
-            ends = {
-                TopicPartition(topic, index): log[-1][0] + 1
+            ends |= {
+                TopicPartition(topic, index): end
                 for topic, history in histories.items()
-                for index, log in history.final.items()
-                if log
+                for index, end in _ends(history).items()
             }
             findings += differences(directories, ends, directory, compacted=[COMPACTED.topic])
     return _report(seed, nemesis, mover, histories, findings, troop.told, group)
@@ -216,6 +217,16 @@ def _ends(history: History) -> dict[int, int]:
     return {partition: log[-1][0] + 1 for partition, log in history.final.items() if log}
 
 
+def _ends_of_coordinators(bootstrap: str) -> dict[TopicPartition, int]:
+    """Of `__consumer_offsets`, where anything is written."""
+    with RangeReader(bootstrap, deadline_s=PEACE_S) as reader:
+        count = len(reader.topics([OFFSETS_TOPIC])[OFFSETS_TOPIC].partitions)
+        found = reader.bounds(OFFSETS_TOPIC, range(count))
+    ends = {TopicPartition(OFFSETS_TOPIC, index): bounds.latest for index, bounds in found.items() if bounds.latest}
+    assert ends, "the group's coordinator wrote something"
+    return ends
+
+
 def _read_back(bootstrap: str, load: Load, history: History) -> None:
     """What is there; again, where retention has let go what was to be read."""
     deadline_s = time.monotonic() + PEACE_S
@@ -241,7 +252,7 @@ def _wait_until_in_sync(admin: AdminClient) -> list[str]:
     while True:
         behind = {
             f"{topic.topic}-{index}": one.in_sync_replicas
-            for topic in admin.describe_topics([load.topic for load in LOADS])
+            for topic in admin.describe_topics([OFFSETS_TOPIC, *(load.topic for load in LOADS)])
             for index, one in topic.partitions.items()
             if len(one.in_sync_replicas) < REPLICAS
         }
