@@ -19,6 +19,7 @@ from tests.chaos.proxy import ANYBODY, Trouble
 
 SHORT_S = (0.2, 1.5)
 LONG_S = (1.0, 5.0)
+_SERVING_S = 5.0
 
 
 class Nemesis:
@@ -35,6 +36,7 @@ class Nemesis:
             self._kill_a_broker,
             self._kill_a_broker,
             self._kill_every_broker,
+            self._kill_everything,
             self._shut_a_broker_down,
             self._kill_a_controller,
             self._kill_zookeeper,
@@ -91,9 +93,14 @@ class Nemesis:
         self._wait(SHORT_S)
         self._bring_back(name)
 
-    def _kill_now(self, name: str) -> None:
-        self._arena.cluster.kill(name)
-        self.killed.append((time.monotonic(), name))
+    def _kill_now(self, *names: str) -> None:
+        """None of them dies much before the others: all signals are sent before anybody's end is waited for."""
+        cluster = self._arena.cluster
+        for name in names:
+            cluster.process(name).signal(signal.SIGKILL)
+        for name in names:
+            cluster.kill(name)
+            self.killed.append((time.monotonic(), name))
 
     def _shut_a_broker_down(self) -> Iterator[str]:
         """Controlled: it says that it wants to go and waits until it may."""
@@ -108,11 +115,30 @@ class Nemesis:
         self._bring_back(name)
 
     def _kill_every_broker(self) -> Iterator[str]:
-        for name in BROKERS:
-            self._kill_now(name)
+        self._kill_now(*BROKERS)
         yield "kill -9 of every broker"
         for name in self._chance.sample(BROKERS, len(BROKERS)):
             self._bring_back(name)
+
+    def _kill_everything(self) -> Iterator[str]:
+        """As a machine that goes down and comes up again, but for what the page cache keeps; its clients go on."""
+        cluster = self._arena.cluster
+        _signal(cluster.zookeeper, signal.SIGKILL)
+        self._kill_now(*cluster.names)
+        cluster.zookeeper.kill()
+        yield "kill -9 of everything"
+        self._wait(SHORT_S)
+        names = (*cluster.names, ZOOKEEPER)
+        for name in self._chance.sample(names, len(names)):
+            if name == ZOOKEEPER:
+                self._start_zookeeper()
+            elif not cluster.process(name).running:
+                cluster.process(name).start()
+        try:
+            cluster.wait_until_serving(timeout_s=_SERVING_S)
+        except TidemarkError:
+            if not all(cluster.process(name).running for name in cluster.names):
+                raise
 
     def _bring_back(self, name: str) -> None:
         """It may not come to serve while something else is wrong; it is started all the same."""
@@ -127,7 +153,12 @@ class Nemesis:
         zookeeper.kill()
         yield "kill -9 zookeeper"
         self._wait(LONG_S)
-        zookeeper.start()
+        self._start_zookeeper()
+
+    def _start_zookeeper(self) -> None:
+        """Unless another misfortune that is over has done so."""
+        if not self._arena.cluster.zookeeper.running:
+            self._arena.cluster.zookeeper.start()
 
     def _stop_a_broker(self) -> Iterator[str]:
         yield from self._stop(self._chance.choice(BROKERS))
