@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from tidemark.client import AdminClient, Consumer, Producer, SendHandle
 from tidemark.client.ranges import RangeReader
@@ -14,6 +15,8 @@ from tidemark.model import ErrorCode, TidemarkError
 
 from tests.chaos.history import Deleted, History, Outcome, Polled, Sent, ToldEnd
 from tests.chaos.loads import Load
+
+Client = TypeVar("Client", Producer, Consumer)
 
 DRAIN_S = 45.0
 """Without an acknowledgement."""
@@ -42,7 +45,13 @@ class Sender:
         """A steady load; then waits for what is under way and writes everything down."""
         load, number = self._load, 0
         patience_ms = load.patience_ms or _PATIENCE_MS
-        with Producer(self._bootstrap, acks="all", batch_bytes=4096, delivery_timeout_ms=patience_ms) as producer:
+        settings: dict[str, Any] = {"acks": "all", "batch_bytes": 4096, "delivery_timeout_ms": patience_ms}
+        try:
+            begun = _once_answered(lambda: Producer(self._bootstrap, **settings))
+        except TidemarkError as error:
+            history.add_failure(f"{self.name} could not begin: {error}")
+            return
+        with begun as producer:
             while not ended.is_set():
                 for _ in range(load.burst):
                     self._send(producer, number)
@@ -86,13 +95,24 @@ class Sender:
         return Sent(value, self.name, partition, Outcome.ACKNOWLEDGED, told.offset, key)
 
 
+def _once_answered(begin: Callable[[], Client]) -> Client:
+    """Everything may be down just now; nobody gives up for that so soon."""
+    deadline_s = time.monotonic() + DRAIN_S
+    while True:
+        try:
+            return begin()
+        except TidemarkError as error:
+            if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or time.monotonic() > deadline_s:
+                raise
+
+
 def read_until(
     name: str, bootstrap: str, load: Load, at_end: Callable[[dict[int, int]], bool], history: History
 ) -> None:
     """Read everything from the beginning, until `at_end` likes the positions; over what is gone from the front."""
     positions: dict[int, int] = {}
     try:
-        with Consumer(bootstrap) as consumer:
+        with _once_answered(lambda: Consumer(bootstrap)) as consumer:
             consumer.assign(load.topic)
             while not at_end(positions):
                 try:
