@@ -20,6 +20,8 @@ SESSION_MS = 60_000
 """ZooKeeper ends it 40 s after the leader stopped at the earliest: its last ping is a third of that old at most."""
 SOON_S = 15.0
 SETTINGS = {"broker": {"zookeeper.session.timeout.ms": str(SESSION_MS), "replica.lag.time.max.ms": "3000"}}
+REQUEST_MS = 3000
+"""A producer that hears its news from who hangs asks another one when a request was not answered for so long."""
 _HOOK = """
 import os, signal, time
 
@@ -70,7 +72,8 @@ def test_a_leader_that_stands_still_is_replaced_long_before_its_session_ends(
     cluster: LocalCluster, stand_still: Still
 ) -> None:
     topic = stand_still.__name__
-    with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
+    patience = {"request_timeout_ms": REQUEST_MS}
+    with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap, **patience) as producer:
 
         def partition() -> PartitionView:
             return admin.describe_topics([topic])[0].partitions[0]
