@@ -72,8 +72,8 @@ def test_a_leader_that_stands_still_is_replaced_long_before_its_session_ends(
     cluster: LocalCluster, stand_still: Still
 ) -> None:
     topic = stand_still.__name__
-    patience = {"request_timeout_ms": REQUEST_MS}
-    with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap, **patience) as producer:
+    sender = Producer(cluster.bootstrap, request_timeout_ms=REQUEST_MS)
+    with AdminClient(cluster.admin_address) as admin, sender as producer:
 
         def partition() -> PartitionView:
             return admin.describe_topics([topic])[0].partitions[0]
