@@ -21,13 +21,44 @@ from tests.simulation.shrink import shortest_story
 
 _CLUSTERS_A_GROUP = 10
 _FAILURES_MAX = 5
+_STEPS_MIN = 500
+"""Shorter worlds show little."""
 
 
 class _Outcome(NamedTuple):
     seed: int
     steps: int
     acknowledged: int
+    is_offline: bool
+    """It ended where only people may choose, before the last of what is looked at."""
     failure: Failure | None
+
+
+class _Tally:
+    """How worlds went so far."""
+
+    def __init__(self, worlds: int) -> None:
+        self.worlds = worlds
+        self.done = 0
+        self._began_s = time.monotonic()
+        self._steps = self._acknowledged = self._short = self._offline = 0
+        self._steps_least = -1
+
+    def add(self, outcome: _Outcome) -> None:
+        self.done += 1
+        self._steps += outcome.steps
+        self._acknowledged += outcome.acknowledged
+        self._short += outcome.steps < _STEPS_MIN
+        self._offline += outcome.is_offline
+        self._steps_least = min(outcome.steps, self._steps_least) if self._steps_least >= 0 else outcome.steps
+
+    def __str__(self) -> str:
+        done, seconds = self.done, time.monotonic() - self._began_s
+        return (
+            f"{done} of {self.worlds} worlds; a world has {self._steps // done} steps, the shortest "
+            f"{self._steps_least}, {self._short} fewer than {_STEPS_MIN}, and {self._acknowledged // done} "
+            f"acknowledgements; {self._offline} ended offline; {done / seconds:.1f} worlds a second"
+        )
 
 
 def _plan(seed: int, recipe: str | None) -> Plan:
@@ -36,7 +67,8 @@ def _plan(seed: int, recipe: str | None) -> Plan:
 
 def _one(task: tuple[int, str | None]) -> _Outcome:
     life = live(_plan(*task))
-    return _Outcome(task[0], life.world.steps, life.world.clients.acknowledged, life.failure)
+    world = life.world
+    return _Outcome(task[0], world.steps, world.clients.acknowledged, world.offline_at_the_end, life.failure)
 
 
 def main(arguments: list[str]) -> int:
@@ -47,23 +79,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     options = parser.parse_args(arguments)
     seeds = range(options.first, options.first + options.seeds)
-    began_s, steps, acknowledged, done = time.monotonic(), 0, 0, 0
+    tally = _Tally(len(seeds))
     failed: list[tuple[Plan, Failure]] = []
     with multiprocessing.Pool(options.processes) as pool:
         for outcome in pool.imap_unordered(_one, [(seed, options.recipe) for seed in seeds], chunksize=8):
-            done, steps = done + 1, steps + outcome.steps
-            acknowledged += outcome.acknowledged
+            tally.add(outcome)
             if outcome.failure is not None:
                 _say(f"\nseed {outcome.seed} fails: {outcome.failure.message}\n")
                 failed.append((_plan(outcome.seed, options.recipe), outcome.failure))
                 if len(failed) == _FAILURES_MAX:
                     break
-            if done % 50 == 0 or done == len(seeds):
-                seconds = time.monotonic() - began_s
-                _say(
-                    f"\r{done} of {len(seeds)} worlds; a world has {steps // done} steps and "
-                    f"{acknowledged // done} acknowledgements; {done / seconds:.1f} worlds a second"
-                )
+            if tally.done % 50 == 0 or tally.done == tally.worlds:
+                _say(f"\r{tally}")
     _say("\n")
     for plan, failure in failed:
         _say(f"\n{shortest_story(plan, failure)}\n")
