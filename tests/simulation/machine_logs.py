@@ -283,6 +283,9 @@ class MachineLogs:
     def _cut(self, log: StoredLog, effect: fx.TruncateLog) -> ProducerStates:
         log.truncate(effect.end_offset)
         log.mark_cut(log.end)
+        left = LeaderEpochs(log.epochs)
+        left.truncate_from_end(Offset(log.end))
+        log.epochs = left.entries  # before the core says so
         if self._node.world.recipe.unclean and log.start == log.end:
             log.values = [None] * log.end  # below the start, and maybe of another lineage than what comes
         return log.producers()
