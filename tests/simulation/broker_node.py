@@ -26,6 +26,7 @@ from tidemark.model import (
     BrokerRegistration,
     ControllerEpoch,
     ErrorCode,
+    Offset,
     ReplicaIdentity,
     TidemarkError,
     TopicPartition,
@@ -213,7 +214,7 @@ class BrokerNode(Node):
 
     async def _attempt(self) -> None:
         machine, store = self.machine, self.store
-        if not machine.failed:
+        if self.logs.can_sync():
             self.logs.sync()
         previous = (await store.broker_epochs()).get(self.broker_id)
         verdict = self._judge(previous)
@@ -270,14 +271,20 @@ class BrokerNode(Node):
         }
 
     def _checkpoint(self) -> None:
-        marks = {view.partition: view.high_watermark for view in self.core.replicas() if view.role != "opening"}
-
-        def write() -> None:
-            if not self.machine.failed:
-                self.logs.checkpoint(marks)
-
-        self.after(self.engine.dice(self.name).choice((0, 5, 60)), write)
+        marks = self._marks()
+        self.after(self.engine.dice(self.name).choice((0, 5, 60)), lambda: self._write_checkpoint(marks))
         self.after(self.world.recipe.checkpoint_ms, self._checkpoint)
+
+    def _marks(self) -> dict[TopicPartition, Offset]:
+        return {view.partition: view.high_watermark for view in self.core.replicas() if view.role != "opening"}
+
+    def _write_checkpoint(self, marks: dict[TopicPartition, Offset]) -> None:
+        if self.logs.can_sync():
+            self.logs.checkpoint(marks)
+
+    def write_checkpoint(self) -> None:
+        """Now, as at the end of a clean stop."""
+        self._write_checkpoint(self._marks())
 
     # -- the ISR in ZooKeeper ----------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from tidemark.model import EpochEntry, LeaderEpoch, Offset, ReplicaIdentity, Top
 from tidemark.record.envelope import Batch
 from tidemark.storage.reader import NOT_CUT
 
-from tests.simulation.records import Values, stamp_at, values_of
+from tests.simulation.records import Values, flipped, stamp_at, values_of
 
 
 @dataclass
@@ -44,6 +44,8 @@ class StoredLog:
     damaged_until: int | None = None
     damage_over: bool = False
     fresh: bool = True
+    flipped: set[int] = field(default_factory=set)
+    """Base offsets of batches that are not what was written, and nobody has found it yet."""
     cuts: int = 0
     cleanings: int = 0
 
@@ -54,7 +56,8 @@ class StoredLog:
     @property
     def is_damaged(self) -> bool:
         """Found or not; a start that finds nothing missing takes it back."""
-        return (self.damaged_until is not None or self.lost_until > self.end) and not self.damage_over
+        known = (self.damaged_until is not None or self.lost_until > self.end) and not self.damage_over
+        return known or bool(self.flipped)
 
     @property
     def lost_until(self) -> int:
@@ -79,6 +82,7 @@ class StoredLog:
         while self.batches and self.batches[-1].envelope.next_offset > end:
             end = min(end, self.batches.pop().envelope.base_offset)
         del self.values[end:]
+        self.flipped = {one for one in self.flipped if one < end}
         self.start = min(self.start, self.end)
         self.durable_start = min(self.durable_start, self.end)
         self.clean_point = min(self.clean_point, self.end)
@@ -89,6 +93,7 @@ class StoredLog:
     def reset(self, start: int, epoch_below: LeaderEpoch) -> None:
         self.cuts += 1
         self.batches.clear()
+        self.flipped.clear()
         self.values = [None] * start
         self.start = self.durable_start = self.flushed = start
         self.high_watermark = min(self.high_watermark, start)
@@ -108,7 +113,7 @@ class StoredLog:
             envelope = batch.envelope
             inside = offset < envelope.next_offset and envelope.next_offset <= end_offset
             if inside and (not found or size < max_bytes):
-                found.append(batch)
+                found.append(flipped(batch) if envelope.base_offset in self.flipped else batch)
                 size += envelope.batch_length
         return tuple(found)
 
@@ -129,6 +134,12 @@ class StoredLog:
         self.high_watermark, self.recovery_point = points
         self.damage_over = False
 
+    def take_away(self) -> None:
+        """Nothing of its directory is left; checkpoints are kept elsewhere, and know better."""
+        self.rot(0)
+        self.epochs, self.damaged_until = (), None
+        self.cut_point = self.uncovered_cut = NOT_CUT
+
     def checkpointed(self, told: int | None) -> None:
         high_watermark = self.high_watermark if told is None else told
         self.high_watermark = min(high_watermark, self.end, self.uncovered_cut)
@@ -137,6 +148,14 @@ class StoredLog:
             self.uncovered_cut = NOT_CUT
         if self.damage_over or (self.damaged_until is not None and self.end >= self.damaged_until):
             self.damaged_until, self.damage_over = None, False
+
+    def _cut_where_it_is_bad(self) -> None:
+        """Past the recovery point every batch is looked at; what lies behind a bad one is set aside."""
+        bad = min((one for one in self.flipped if one >= self.recovery_point), default=None)
+        if bad is not None:
+            until = self.end
+            self.rot(bad)
+            self.damaged_until = max(until, self.damaged_until or 0)
 
     def _find_damage(self) -> str | None:
         """What was found before stands until it is told to be over, or refetched (rule T5)."""
@@ -150,6 +169,7 @@ class StoredLog:
     def recovered(self) -> RecoveredLog:
         """As storage opens it: the batches carry the truth about epochs, the checkpoint what lies past their end."""
         self.start, self.uncovered_cut = self.durable_start, self.cut_point
+        self._cut_where_it_is_bad()
         told = LeaderEpochs(self.epochs)
         told.truncate_from_start(Offset(self.start))
         epochs = LeaderEpochs(told.entries[:1])  # what was let go is told by the checkpoint only
@@ -191,7 +211,8 @@ class Machine:
         self.slow_until_ms = 0
         self.failed = False
         """An operation failed: the directory is offline until the process starts anew."""
-        self.failing = False
+        self.failing = self.failing_syncs = self.failing_reads = False
+        """Whatever is written, synced, read is refused."""
         self.full = False
         """There is no space for an append."""
         self.lost = False
@@ -207,6 +228,13 @@ class Machine:
     def log(self, partition: TopicPartition, identity: ReplicaIdentity) -> StoredLog:
         """Open or make."""
         return self.logs.setdefault(partition, StoredLog(identity))
+
+    @property
+    def ails(self) -> bool:
+        return self.failing or self.failing_syncs or self.failing_reads
+
+    def repair(self) -> None:
+        self.failing = self.failing_syncs = self.failing_reads = False
 
     def registered(self, broker_epoch: int) -> None:
         """What was promised under earlier broker epochs went with the power, where any went."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from tidemark.core import effects as fx
@@ -18,6 +19,7 @@ from tidemark.record.envelope import Batch
 
 from tests.simulation.cleaning import clean
 from tests.simulation.disk import StoredLog
+from tests.simulation.records import is_good
 
 if TYPE_CHECKING:
     from tests.simulation.broker_node import BrokerNode
@@ -84,12 +86,31 @@ class MachineLogs:
 
     def _fail(self, effect: Any) -> None:
         self.has_failed = True
-        if self._machine.failing and not self._machine.failed:
-            self._machine.failed = True
-            self._node.after(_LOOK_MS, self._give_up_directory)
+        self._node.world.counts["log failed"] += 1
+        if self._machine.ails:
+            self._go_offline()
         self._open.pop(effect.partition, None)
         error = TidemarkError(ErrorCode.STORAGE_ERROR, "the simulated disk refused it")
         self._answer(ev.LogFailed(effect.partition, effect.identity, error))
+
+    def _go_offline(self) -> None:
+        if not self._machine.failed:
+            self._machine.failed = True
+            self._node.after(_LOOK_MS, self._give_up_directory)
+
+    def can_sync(self) -> bool:
+        """A sync that fails takes the directory offline, and is never tried again."""
+        if self._machine.failing_syncs:
+            self._node.world.counts["checkpoint refused"] += 1
+            self._go_offline()
+        return not self._machine.failed
+
+    def _can_read(self) -> bool:
+        """So does a read that the disk does not answer."""
+        if self._machine.failing_reads:
+            self._node.world.counts["read refused"] += 1
+            self._go_offline()
+        return not self._machine.failing_reads
 
     def _give_up_directory(self) -> None:
         """As broker/offline_directories.py: idle logs go with it, and the broker with the last directory."""
@@ -105,7 +126,7 @@ class MachineLogs:
         return self._machine.failing or self._machine.failed
 
     def _do_open(self, effect: fx.OpenLog) -> None:
-        if self._refuses:
+        if self._refuses or not self._can_read():
             self._fail(effect)
             return
         log = self._machine.log(effect.partition, effect.identity)
@@ -114,7 +135,9 @@ class MachineLogs:
             log = self._machine.log(effect.partition, effect.identity)
         self._full.discard(effect.partition)
         self._open[effect.partition] = (effect.identity, log)
+        bad = len(log.flipped)
         found = self._recover(effect, log)
+        self._node.world.counts["flips found"] += bad - len(log.flipped)
         self._answer(ev.LogOpened(effect.partition, effect.identity, found))
         if self._group_commit and found.flushed_offset < found.log_end_offset:
             self._flush_soon(effect, log)
@@ -172,7 +195,11 @@ class MachineLogs:
             engine.after(self._dice.choice((1, 2, 10)), lambda: done(end, cuts))
 
         def done(end: int, cuts: int) -> None:
-            if not node.alive or self._opened(effect) is not log or self._refuses:
+            if not node.alive or self._opened(effect) is not log:
+                return
+            if self._refuses or self._machine.failing_syncs:
+                self._node.world.counts["flush refused"] += 1
+                self._fail(effect)
                 return
             if log.cuts != cuts:
                 self._flush_soon(effect, log)
@@ -219,18 +246,25 @@ class MachineLogs:
             return  # it is being deleted
         whose = effect.follower, effect.partition, effect.leader_epoch, effect.offset
         try:
+            if not self._can_read():
+                raise TidemarkError(ErrorCode.STORAGE_ERROR, "the simulated disk does not answer")
             event = ev.FollowerReadDone(*whose, self._fetch(log, effect))
         except TidemarkError as error:
             event = ev.FollowerReadDone(*whose, (), error)
         self._node.after(self._dice.randrange(0, 4), lambda: self._node.feed(event))
 
     def read(self, partition: TopicPartition, offset: Offset, end_offset: Offset) -> tuple[Batch, ...]:
-        """For a consumer."""
+        """For a consumer, who takes nothing from the first batch on that is not what was written."""
         opened = self._open.get(partition)
-        if opened is None:
+        if opened is None or not self._can_read():
             return ()
         limits = offset, end_offset, 1 << 20
-        return self._fetch(opened[1], fx.ReadForFollower(BrokerId(-1), partition, LeaderEpoch(-1), *limits))
+        batches = self._fetch(opened[1], fx.ReadForFollower(BrokerId(-1), partition, LeaderEpoch(-1), *limits))
+        if not opened[1].flipped:
+            return batches
+        good = tuple(takewhile(is_good, batches))
+        self._node.world.counts["flips refused by consumers"] += len(good) < len(batches)
+        return good
 
     def clean_soon(self, partition: TopicPartition, high_watermark: int) -> None:
         """As broker/log_cleaner.py: by the high watermark and the cuts of now, a little later, beside everything."""

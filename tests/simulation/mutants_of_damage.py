@@ -7,9 +7,10 @@ from typing import Any
 
 from tidemark.core.partition_follower import PartitionFollower
 from tidemark.core.replica_log import ReplicaLog
+from tidemark.storage import recovery
 
 from tests.simulation.machine_logs import MachineLogs
-from tests.simulation.recipes import ROTTEN, ROTTEN_UNCLEAN
+from tests.simulation.recipes import FLIPPED_FILES, ROTTEN, ROTTEN_UNCLEAN
 
 REFETCHING = replace(
     ROTTEN,
@@ -71,10 +72,16 @@ def keeps_its_healing_to_itself(monkeypatch: Any) -> None:
     monkeypatch.setattr(MachineLogs, "_do_end_damage", lambda self, effect: None)
 
 
+def takes_damage_for_a_torn_tail(monkeypatch: Any) -> None:
+    """A start cuts a log where a batch is bad, and does not look whether good ones lie behind it."""
+    monkeypatch.setattr(recovery, "end_of_valid_batches", lambda *_, **__: None)
+
+
 RULES = {
     leads_though_damaged: ("T5", ROTTEN),
     heals_with_any_leader: ("T5", REFETCHING),
     heals_when_the_high_watermark_moves: ("T5", IDLE),
     keeps_its_healing_to_itself: ("T5", IDLE),
+    takes_damage_for_a_torn_tail: ("T5", FLIPPED_FILES),
 }
 """Each with the rule it breaks and the kind of world that shows it."""

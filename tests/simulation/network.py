@@ -9,6 +9,7 @@ from tidemark.core import events as ev
 from tidemark.core.messages import FollowerMessage, LeaderMessage
 
 from tests.simulation.engine import Engine, Node
+from tests.simulation.flips import as_received
 
 if TYPE_CHECKING:
     from tests.simulation.broker_node import BrokerNode
@@ -112,7 +113,8 @@ class Stream:
         else:
             assert isinstance(message, LeaderMessage)
             if self.follower.outbound.get(self.leader.broker_id) is self:
-                self.follower.feed(ev.LeaderMessageArrived(self.leader.broker_id, message))
+                received = as_received(self.follower.world, message)
+                self.follower.feed(ev.LeaderMessageArrived(self.leader.broker_id, received))
 
     def break_(self) -> None:
         """Each end hears of it after what it has received."""

@@ -9,6 +9,14 @@ from dataclasses import dataclass, field
 BROKERS = (0, 1, 2)
 CONTROLLERS = (100, 101)
 TOPICS = ("make_topic", "move_topic", "delete_topic")
+OF_A_BROKER = frozenset({"crash", "pause", "shutdown", "power", "rot", "flip", "flip_alive"}) | {
+    "slow_disk",
+    "full_disk",
+    "failed_disk",
+    "failed_sync",
+    "failed_read",
+}
+"""Which broker, and for how long."""
 START_MS = 400
 """By then the cluster is up."""
 
@@ -136,9 +144,9 @@ def _arguments(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | st
     long_ms = dice.choice((30, 200, 700, 1500, 2500))
     if kind in ("reassign", "cancel", "drop_moves", "add_partition", "remove_partition", *TOPICS):
         return _requested(kind, dice, recipe)
+    if kind in OF_A_BROKER:
+        return (-2 if kind == "flip_alive" else broker, long_ms)  # only who leads is read much
     match kind:
-        case "crash" | "power" | "rot" | "pause" | "slow_disk" | "failed_disk" | "full_disk" | "shutdown":
-            return (broker, long_ms)
         case "crash_all":
             return (dice.choice((20, 300, 900)), dice.choice((20, 300, 900)), dice.choice((20, 300, 900)))
         case "cut" | "isolate" | "break":

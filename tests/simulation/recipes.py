@@ -117,6 +117,27 @@ NEAR_KILLED = replace(
     misfortunes=18,
     weights={"delete_records": 6, "crash": 6, "crash_all": 3, "slow_disk": 4, "cut": 3},
 )
+_FLIPPING = {
+    "flip": 8,
+    "flip_alive": 8,
+    "crash": 8,
+    "crash_all": 1,
+    "depose": 2,
+    "elect": 1,
+    "cut": 3,
+    "isolate": 4,
+    "cut_zookeeper": 2,
+    "pause": 2,
+}
+FLIPPED = Recipe("flipped", misfortunes=18, duration_ms=4500, checkpoint_ms=700, weights=_FLIPPING)
+FLIPPED_SINGLE = replace(FLIPPED, name="flipped-single", min_isr=1, duration_ms=6000, produces=40)
+FLIPPED_FILES = replace(FLIPPED, name="flipped-files", files=True)
+_ERRING = {"failed_sync": 5, "failed_read": 5, "failed_disk": 2, "slow_disk": 3, "crash": 2, "cut": 2, "isolate": 1}
+ERRORS = Recipe("errors", misfortunes=14, weights=_ERRING)
+ERRORS_GROUP_COMMIT = replace(
+    ERRORS, name="errors-group-commit", group_commit=True, weights={**_ERRING, "power": 3, "failed_disk": 4}
+)
+ERRORS_FILES = replace(ERRORS_GROUP_COMMIT, name="errors-files", files=True)
 
 RECIPES: Mapping[str, Recipe] = {
     recipe.name: recipe
@@ -165,6 +186,12 @@ RECIPES: Mapping[str, Recipe] = {
         ROTTEN_FILES,
         ROTTEN_UNCLEAN,
         ROTTEN_UNCLEAN_FILES,
+        FLIPPED,
+        FLIPPED_SINGLE,
+        FLIPPED_FILES,
+        ERRORS,
+        ERRORS_GROUP_COMMIT,
+        ERRORS_FILES,
     )
 }
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tidemark.model import LeaderEpoch
+from tidemark.model import LeaderEpoch, TidemarkError
+from tidemark.record.checks import check_batch
 from tidemark.record.envelope import Attributes, Batch, Envelope, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns, read_batch, row_offsets
 
@@ -66,6 +67,26 @@ def make_real_batch(
 def is_real(batch: Batch) -> bool:
     """Whether it is bytes as they go over the wire."""
     return batch.envelope.crc != 0
+
+
+_FLIPPED = b"\xff"
+"""What a batch in memory holds that is not what was written."""
+
+
+def flipped(batch: Batch) -> Batch:
+    """As a disk gives it back of which a bit has flipped."""
+    return Batch(batch.envelope, _FLIPPED)
+
+
+def is_good(batch: Batch) -> bool:
+    """What the shipping check of every batch that comes from outside says; of those in memory, the same."""
+    if not is_real(batch):
+        return batch.data != _FLIPPED
+    try:
+        check_batch(batch.data)
+    except TidemarkError:
+        return False
+    return True
 
 
 _REAL: dict[int, tuple[str | None, ...]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,8 +27,10 @@ from tests.simulation.broker_node import BrokerNode
 from tests.simulation.clients import Clients
 from tests.simulation.controller_node import ControllerNode
 from tests.simulation.disk import Machine
+from tests.simulation.disk_troubles import DiskTroubles
 from tests.simulation.engine import Engine, Node
 from tests.simulation.ensemble import ZOOKEEPER, Ensemble
+from tests.simulation.flips import flip, replace_what_is_bad
 from tests.simulation.fronts import delete_records
 from tests.simulation.invariants import InvariantError
 from tests.simulation.losses import lose_power, rot
@@ -42,6 +45,8 @@ from tests.simulation.requests import Requests, is_settled
 PARTITION = TopicPartition("flights", 0)
 IDENTITY = ReplicaIdentity("a" * 32, "b" * 32)
 PEACE_MS = 20_000
+PEOPLE_MS = 1500
+"""So long people leave a cluster at peace to itself."""
 
 
 class _Clock:
@@ -88,6 +93,8 @@ class World:
         """The same by lineage."""
         """Nothing below it is needed any more: the highest that was ever said."""
         self.steps = 0
+        self.counts: Counter[str] = Counter()
+        """What has happened so often."""
         self.near_reads = 0
         """So many reads from followers gave something."""
         self.story: list[tuple[int, str]] = []
@@ -95,7 +102,7 @@ class World:
         self._lives = dict.fromkeys(self.machines, 0)
         self._power_losses = 0
         self.has_rotted = False
-        """A disk has, since everybody had caught up."""
+        """A disk has, or a bit of it has flipped, since everybody had caught up."""
         self._offline_after_ms = 0
         self.offline_at_the_end = False
         self._topic: tuple[int, TopicDescription] | None = None
@@ -294,8 +301,8 @@ class World:
             process.resume()
         for broker, machine in self.machines.items():
             running = self.brokers.get(broker)
-            if machine.failing or machine.failed or (running is not None and running.logs.has_failed):
-                machine.failing = False
+            if machine.ails or machine.failed or (running is not None and running.logs.has_failed):
+                machine.repair()
                 self.stop_broker(broker)
             machine.slow_until_ms = 0
             machine.full = False
@@ -306,6 +313,8 @@ class World:
         self._offline_after_ms = self.engine.now + PEACE_MS // 2
         while self.engine.now < until_ms:
             self.engine.run(self.engine.now + 250)
+            if self.engine.now > until_ms - PEACE_MS + PEOPLE_MS:
+                replace_what_is_bad(self)
             settled = self.caught_up() and self._fronts_follow() and is_settled(self) and self.clients.done()
             if settled or self._is_offline():
                 break
@@ -392,6 +401,7 @@ class Misfortunes:
             "crash": self._crash,
             "power": partial(self._crash, disk=lose_power),
             "rot": partial(self._crash, disk=rot),
+            "flip": partial(self._crash, disk=flip),
             "crash_all": self._crash_all,
             "pause": self._pause,
             "cut": self._cut,
@@ -402,14 +412,12 @@ class Misfortunes:
             "elect": self._elect,
             "elect_last_known": self._elect,
             "depose": self._depose,
-            "slow_disk": self._slow_disk,
-            "failed_disk": self._failed_disk,
-            "full_disk": self._full_disk,
             "controller_crash": self._controller_crash,
             "controller_pause": self._controller_pause,
             "lost_answers": self._lost_answers,
             "settings": self._settings,
             "delete_records": lambda percent: delete_records(self._world, percent),
+            **DiskTroubles(self._world, self._broker).actions,
             **Requests(self._world).actions,
         }
         actions[item.kind](*item.args)
@@ -497,32 +505,6 @@ class Misfortunes:
 
         admin = Node(world.engine, "admin")
         admin.spawn(ask())
-
-    def _slow_disk(self, named: int, for_ms: int) -> None:
-        self._world.machines[self._broker(named)].slow_until_ms = self._world.engine.now + for_ms
-
-    def _failed_disk(self, named: int, for_ms: int) -> None:
-        """Whatever is written is refused, until somebody looks after it and starts the process anew."""
-        world, broker = self._world, self._broker(named)
-        machine = world.machines[broker]
-        machine.failing = True
-
-        def repair() -> None:
-            machine.failing = False
-            if machine.failed:
-                world.stop_broker(broker)
-                world.start_broker(broker)
-
-        self._later(for_ms, repair)
-
-    def _full_disk(self, named: int, for_ms: int) -> None:
-        machine = self._world.machines[self._broker(named)]
-        machine.full = True
-
-        def make_room() -> None:
-            machine.full = False
-
-        self._later(for_ms, make_room)
 
     def _controller_crash(self, controller: int, down_ms: int) -> None:
         process = self._world.controllers.pop(BrokerId(controller), None)

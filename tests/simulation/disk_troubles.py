@@ -1,0 +1,67 @@
+"""What ails a disk under a living process: slowness, no space, errors of writes, syncs and reads, bits that flip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidemark.model import BrokerId
+
+from tests.simulation.disk import Machine
+from tests.simulation.flips import flip
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class DiskTroubles:
+    """Carries out what the plan says of disks; `broker` tells whom it means."""
+
+    def __init__(self, world: World, broker: Callable[[int], BrokerId]) -> None:
+        self._world = world
+        self._broker = broker
+
+    @property
+    def actions(self) -> dict[str, Callable[..., None]]:
+        return {
+            "slow_disk": self._slow,
+            "full_disk": self._full,
+            "failed_disk": lambda named, for_ms: self._fail(named, for_ms, "failing"),
+            "failed_sync": lambda named, for_ms: self._fail(named, for_ms, "failing_syncs"),
+            "failed_read": lambda named, for_ms: self._fail(named, for_ms, "failing_reads"),
+            "flip_alive": self._flip,
+        }
+
+    def _machine(self, named: int) -> Machine:
+        return self._world.machines[self._broker(named)]
+
+    def _slow(self, named: int, for_ms: int) -> None:
+        self._machine(named).slow_until_ms = self._world.engine.now + for_ms
+
+    def _fail(self, named: int, for_ms: int, what: str) -> None:
+        """Whatever is written, synced or read is refused, until somebody looks after it and starts the process anew."""
+        world, broker = self._world, self._broker(named)
+        machine = world.machines[broker]
+        setattr(machine, what, True)
+
+        def repair() -> None:
+            setattr(machine, what, False)
+            if machine.failed:
+                world.stop_broker(broker)
+                world.start_broker(broker)
+
+        world.engine.after(for_ms, repair)
+
+    def _full(self, named: int, for_ms: int) -> None:
+        machine = self._machine(named)
+        machine.full = True
+
+        def make_room() -> None:
+            machine.full = False
+
+        self._world.engine.after(for_ms, make_room)
+
+    def _flip(self, named: int, _: int) -> None:
+        broker = self._broker(named)
+        if broker in self._world.brokers:
+            flip(self._world, broker)

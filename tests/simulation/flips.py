@@ -1,0 +1,123 @@
+"""A bit that goes bad in the midst of one replica's stored log, with good batches behind it (rule T5).
+
+A start finds it past the recovery point, where every batch is checked. Below, and under a living process, whoever is
+given the batch refuses it by its CRC: followers pause and ask again, consumers are given what lies before. Nobody tells
+the broker; people take the replica's directory away and start it, as docs/operations.md says.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemark.core.messages import LeaderMessage
+from tidemark.model import BrokerId, ErrorCode, TopicPartition
+from tidemark.record.envelope import ENVELOPE_BYTES, Batch, unpack_envelope
+from tidemark.storage.recovery import segment_offsets
+from tidemark.storage.segment import Segment
+
+from tests.simulation.disk import Machine, StoredLog
+from tests.simulation.invariants import CommittedRead
+from tests.simulation.records import is_good
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+def flip(world: World, broker: BrokerId) -> None:
+    """Once between two catch-ups, where somebody else in sync has it all; of a batch that has committed ones behind it,
+    so that it never becomes the last of the log, where a start takes it for a torn tail."""
+    machine, dice = world.machines[broker], world.engine.dice("flip")
+    dead = broker not in world.brokers
+    for partition, log in machine.logs.items():
+        found = world.state(partition)
+        if world.has_rotted or found is None:
+            return
+        others = [one for one in found.state.isr if one.broker_id != broker]
+        kept = any(world.machines[one.broker_id].keeps_promise_of(one.broker_epoch) for one in others)
+        committed = _committed(world, partition, found.state.lineage)
+        batches = [
+            one
+            for one, following in zip(log.batches, log.batches[1:], strict=False)
+            if one.envelope.base_offset >= log.start and following.envelope.next_offset <= committed
+        ]
+        shortest = min(len(world.values(one, partition)) for one in world.assigned(partition))
+        found_from = log.recovery_point if dead else shortest  # by a start, or by a follower that is behind
+        late = [one for one in batches if one.envelope.base_offset >= found_from]
+        if not kept or not batches:
+            continue
+        batch = dice.choice(late if late and dice.random() < 0.7 else batches[-6:])
+        offset = batch.envelope.base_offset
+        if world.recipe.files:
+            # Its header is read by more than starts; there only the body goes bad.
+            first_byte = 0 if dead and offset >= log.recovery_point else ENVELOPE_BYTES
+            byte = dice.randrange(first_byte, len(batch.data))
+            _flip_bit(_directory(machine, partition), log, batch, byte, 1 << dice.randrange(8))
+        log.flipped.add(offset)
+        world.has_rotted = True
+        world.counts["flips"] += 1
+        how = "" if dead else " under the living process"
+        world.tell(f"a bit of the batch at {offset} of {partition} flips on the disk of machine {broker}{how}")
+
+
+def as_received(world: World, message: LeaderMessage) -> LeaderMessage:
+    """As rpc/replica_codec.py hands it on: what fails its CRC is no batch, but an error."""
+    if not world.counts["flips"] or all(is_good(batch) for chunk in message.chunks for batch in chunk.batches):
+        return message
+    chunks = [
+        chunk
+        if all(is_good(batch) for batch in chunk.batches)
+        else chunk._replace(batches=(), error=ErrorCode.CORRUPT_BATCH)
+        for chunk in message.chunks
+    ]
+    world.counts["flips refused"] += sum(chunk.error is not None for chunk in chunks)
+    return replace(message, chunks=tuple(chunks))
+
+
+def replace_what_is_bad(world: World) -> None:
+    """People look for it at peace, and do as docs/operations.md says, once the others are good and have it all."""
+    for broker, machine in world.machines.items():
+        process = world.brokers.get(broker)
+        for partition, log in machine.logs.items():
+            found = world.state(partition)
+            others = () if found is None else [one for one in found.state.isr if one.broker_id != broker]
+            kept = any(world.machines[one.broker_id].keeps_promise_of(one.broker_epoch) for one in others)
+            if not log.flipped or process is None or not kept:
+                continue
+            process.write_checkpoint()  # of a clean stop
+            if not log.recovery_point:
+                continue
+            world.stop_broker(broker)
+            log.take_away()
+            if world.recipe.files:
+                shutil.rmtree(_directory(machine, partition))
+            world.counts["flips taken away"] += 1
+            world.tell(f"people take {partition} of machine {broker} away, and start it")
+            world.start_broker(broker)
+            return
+
+
+def _committed(world: World, partition: TopicPartition, lineage: int) -> int:
+    gathered = world.invariants[0]
+    assert isinstance(gathered, CommittedRead), "it comes first"
+    return len(gathered.of(partition, lineage))
+
+
+def _directory(machine: Machine, partition: TopicPartition) -> Path:
+    assert machine.path is not None, "a world with files has a directory for each machine"
+    return machine.path / str(partition)
+
+
+def _flip_bit(directory: Path, log: StoredLog, batch: Batch, byte: int, bit: int) -> None:
+    offset = batch.envelope.base_offset
+    first = max(base for base in segment_offsets(directory) if base <= offset)
+    before = [one for one in log.batches if first <= one.envelope.base_offset < offset]
+    position = sum(len(one.data) for one in before)
+    path = Segment(directory, first).log_path
+    data = bytearray(path.read_bytes())
+    assert unpack_envelope(data, position).base_offset == offset, "the log in memory says where it lies"
+    with path.open("rb+") as file:
+        file.seek(position + byte)
+        file.write(bytes([data[position + byte] ^ bit]))

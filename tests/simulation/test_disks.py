@@ -1,0 +1,47 @@
+"""Disks that go bad in the midst of what they keep, or refuse: it happens, is found, and is got over."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.lives import live
+from tests.simulation.plan import draw
+from tests.simulation.recipes import RECIPES
+
+WORLDS = 12
+
+
+@pytest.mark.parametrize("name", ["flipped", "flipped-single", "flipped-files"])
+def test_bits_flip_and_are_found_by_starts_by_who_is_given_them_and_by_people(name: str) -> None:
+    counts: Counter[str] = Counter()
+    told = []
+    for seed in range(WORLDS):
+        life = live(draw(seed, RECIPES[name]))
+        assert life.failure is None, f"{name} {seed}: {life.failure}"
+        counts.update(life.world.counts)
+        told += [sentence for _, sentence in life.world.story]
+        assert not any(log.flipped for machine in life.world.machines.values() for log in machine.logs.values())
+    rare = {
+        "flips found": 3,  # by starts
+        "flips refused": 1,  # by followers
+        "flips refused by consumers": 10,
+        "flips taken away": 3,
+    }
+    assert counts["flips"] >= WORLDS - 2, counts
+    assert [what for what, least in rare.items() if counts[what] < least] == [], counts
+    assert sum("replica_damaged" in sentence for sentence in told) >= counts["flips found"]
+
+
+@pytest.mark.parametrize("name", ["errors", "errors-group-commit", "errors-files"])
+def test_a_disk_that_refuses_a_sync_or_a_read_takes_its_replicas_offline(name: str) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(WORLDS):
+        life = live(draw(seed, RECIPES[name]))
+        assert life.failure is None, f"{name} {seed}: {life.failure}"
+        counts.update(life.world.counts)
+    expected = ["checkpoint refused", "read refused", "log failed"]
+    if RECIPES[name].group_commit:
+        expected.append("flush refused")
+    assert [one for one in expected if not counts[one]] == [], counts
