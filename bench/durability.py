@@ -1,8 +1,10 @@
 """What flushing to disk costs: 100-byte records in 64 KiB Arrow batches, 6 partitions, RF 3, acks=all, three brokers.
 
-One topic for each `flush.policy`, taking turns. `os_per_s` is the default; it is the peer of the other two. All
-three brokers of the benchmark share one disk, so each batch is flushed three times there; on three machines it is not.
-Goal: `group_commit_per_s` at least half of `os_per_s` where the device's fdatasync takes 1 ms or less.
+One topic for each `flush.policy`, taking turns; medians of the rounds. The peer is Kafka's own perf producer with the
+same batches, to topics that Kafka flushes as alike as it can (`THEIRS`); ours and theirs take turns too. All three
+brokers of the benchmark share one disk, so each batch is flushed three times there; on three machines it is not.
+Goal: `group_commit_of_os`, `group_commit_per_s` as a part of `os_per_s`, at least 0.5 where the device's fdatasync
+takes 1 ms or less.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
 
 from bench.figures import Figure, report
+from bench.peers import KafkaPeer, kafka_peer
 
 ROUNDS = 5
 PARTITIONS = 6
@@ -30,6 +33,13 @@ WARM_UP_RECORDS = 120_000
 FLUSH_TIMEOUT_S = 120
 SYNCS = 40
 POLICIES = ("os", "group-commit", "interval")
+PEER_RECORDS = 1_000_000  # its JVM is new each time, and takes a while to be fast
+THEIRS: dict[str, tuple[str, ...]] = {
+    "os": (),
+    "group-commit": ("--config", "flush.messages=1"),
+    "interval": ("--config", "flush.ms=1000"),
+}
+"""What Kafka calls them; it has no group commit, and flushes each append by itself before it answers."""
 
 
 def produce_per_s(bootstrap: str, topic: str, records: int) -> float:
@@ -59,36 +69,61 @@ def fdatasync_ms(directory: Path) -> list[float]:
     return times_ms
 
 
-def main() -> int:
-    """Medians of the rounds; the policies take turns, so that whatever else the machine does befalls all."""
-    rates: dict[str, list[float]] = {policy: [] for policy in POLICIES}
+def make_topics(cluster: LocalCluster, peer: KafkaPeer | None) -> dict[str, str]:
+    """One for each policy, by policy, on both sides."""
+    topics = {policy: f"{policy}-{int(time.time())}" for policy in POLICIES}  # the peer's directory may be an old one
+    with AdminClient(cluster.admin_address) as admin:
+        for policy, topic in topics.items():
+            configs = {"flush.policy": policy}
+            admin.create_topic(topic, partitions=PARTITIONS, replication_factor=3, configs=configs)
+            if peer is not None:
+                peer.call("topic", topic, str(PARTITIONS), "3", *THEIRS[policy])
+    return topics
+
+
+def measure(
+    cluster: LocalCluster, peer: KafkaPeer | None, directory: Path
+) -> tuple[dict[str, list[float]], dict[str, list[float]], list[float]]:
+    """(ours, theirs, fdatasync): records/s of each round by policy, and milliseconds."""
+    topics = make_topics(cluster, peer)
+    ours: dict[str, list[float]] = {policy: [] for policy in POLICIES}
+    theirs: dict[str, list[float]] = {policy: [] for policy in POLICIES}
     syncs_ms: list[float] = []
+    for topic in topics.values():
+        produce_per_s(cluster.bootstrap, topic, WARM_UP_RECORDS)
+        if peer is not None:
+            peer.produce_per_s(topic, records=WARM_UP_RECORDS, size_bytes=SIZE_BYTES)
+    for number in range(ROUNDS):
+        os.sync()  # what the round before left to the kernel is not this one's burden
+        syncs_ms += fdatasync_ms(directory)
+        turn = number % len(POLICIES)
+        for policy in POLICIES[turn:] + POLICIES[:turn]:
+            ours[policy].append(produce_per_s(cluster.bootstrap, topics[policy], RECORDS))
+            os.sync()
+            if peer is not None:
+                rate = peer.produce_per_s(topics[policy], records=PEER_RECORDS, size_bytes=SIZE_BYTES)
+                theirs[policy].append(rate)
+                os.sync()
+    return ours, theirs, syncs_ms
+
+
+def main() -> int:
     with (
+        kafka_peer() as peer,
         tempfile.TemporaryDirectory(prefix="tidemark-bench-") as directory,
         LocalCluster(Path(directory)) as cluster,
     ):
-        with AdminClient(cluster.admin_address) as admin:
-            for policy in POLICIES:
-                admin.create_topic(
-                    policy, partitions=PARTITIONS, replication_factor=3, configs={"flush.policy": policy}
-                )
-        for policy in POLICIES:
-            produce_per_s(cluster.bootstrap, policy, WARM_UP_RECORDS)
-        for number in range(ROUNDS):
-            os.sync()  # what the round before left to the kernel is not this one's burden
-            syncs_ms += fdatasync_ms(Path(directory))
-            turn = number % len(POLICIES)
-            for policy in POLICIES[turn:] + POLICIES[:turn]:
-                rates[policy].append(produce_per_s(cluster.bootstrap, policy, RECORDS))
-                os.sync()
+        ours, theirs, syncs_ms = measure(cluster, peer, Path(directory))
     print(f"one fdatasync of {BATCH_BYTES >> 10} KiB takes {statistics.median(syncs_ms):.2f} ms here (median)")
-    default = statistics.median(rates["os"])
     figures = {
         f"{policy.replace('-', '_')}_per_s": Figure(
-            statistics.median(found), "records/s", None if policy == "os" else default
+            statistics.median(ours[policy]), "records/s", statistics.median(theirs[policy]) if theirs[policy] else None
         )
-        for policy, found in rates.items()
+        for policy in POLICIES
     }
+    default, committed = figures["os_per_s"], figures["group_commit_per_s"]
+    share = committed.peer / default.peer if committed.peer and default.peer else None
+    figures["group_commit_of_os"] = Figure(committed.value / default.value, "of os_per_s", share)
     report("durability", figures)
     return 0
 

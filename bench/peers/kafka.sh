@@ -4,7 +4,7 @@
 #   kafka.sh DIR fetch                              the jars, unless they are there; prints where
 #   kafka.sh DIR up | down | start ID | kill ID     data, logs and bN.pid in DIR; brokers 1, 2 and 3
 #   kafka.sh DIR bootstrap                          where it listens
-#   kafka.sh DIR topic NAME PARTITIONS RF           make a topic
+#   kafka.sh DIR topic NAME PARTITIONS RF [--config KEY=VALUE ...]    make a topic
 #   kafka.sh DIR delete NAMES                       delete topics; a regular expression
 #   kafka.sh DIR produce NAME ACKS RECORDS SIZE     Kafka's ProducerPerformance; "..., N records/sec ..."
 #   kafka.sh DIR consume NAME RECORDS               Kafka's ConsumerPerformance; CSV, the last field is records/s
@@ -104,7 +104,12 @@ down) for one in b1 b2 b3 zk; do
   rm -f "$dir/$one.pid"
 done ;;
 bootstrap) echo "$servers" ;;
-topic) run org.apache.kafka.tools.TopicCommand --bootstrap-server "$servers" --create --topic "$1" --partitions "$2" --replication-factor "$3" ;;
+topic)
+  name=$1 partitions=$2 replicas=$3
+  shift 3
+  run org.apache.kafka.tools.TopicCommand --bootstrap-server "$servers" --create --topic "$name" \
+    --partitions "$partitions" --replication-factor "$replicas" "$@"
+  ;;
 delete) run org.apache.kafka.tools.TopicCommand --bootstrap-server "$servers" --delete --topic "$1" ;;
 produce)
   # A payload of its own would be made up byte by byte for each record, which takes longer than to send it.
