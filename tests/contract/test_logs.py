@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tidemark.core.events import RecoveredLog
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
@@ -409,6 +409,7 @@ _steps = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(_steps)
+@example([("reset", 0, 0), ("restart", 0, 0)])
 def test_files_and_memory_do_the_same_for_any_calls(steps: list[tuple[str, int, int]]) -> None:
     with memory_directory() as path:
         worlds = [World(path), World(None)]

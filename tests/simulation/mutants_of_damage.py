@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tidemark.core.partition_follower import PartitionFollower
+from tidemark.core.partition_record import PartitionRecord
 from tidemark.core.replica_log import ReplicaLog
 from tidemark.storage import recovery
 
@@ -43,13 +44,14 @@ def leads_though_damaged(monkeypatch: Any) -> None:
 
 
 def heals_with_any_leader(monkeypatch: Any) -> None:
-    """A replica is whole again as soon as it is in line with a leader."""
+    """A replica is whole again as soon as it is in line with a leader; the controller never hears that it was not."""
 
     def heal(self: PartitionFollower) -> None:
         if self.log.damaged is not None:
             self.log.end_damage(self.log.log_end_offset)
 
     monkeypatch.setattr(PartitionFollower, "_maybe_heal", heal)
+    monkeypatch.setattr(PartitionRecord, "_found_damaged", lambda self, *found: False)
 
 
 def heals_when_the_high_watermark_moves(monkeypatch: Any) -> None:

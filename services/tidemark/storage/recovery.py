@@ -409,7 +409,9 @@ def _fold(directory: Path, recovered: Recovered, expected: Expected, interval_by
     epochs_from = max(recovery_point, 0) if told is not None else 0
     known = told.entries if told is not None else ()
     start, below = recovered.log_start, LeaderEpoch(expected.epoch_below)
-    from_cut = (EpochEntry(below, Offset(start)),) if below != NO_EPOCH and start == expected.log_start else ()
+    from_cut = (
+        (EpochEntry(below, Offset(start)),) if start and below != NO_EPOCH and start == expected.log_start else ()
+    )
     epochs = _epochs_told(recovered, known or from_cut, end, interval_bytes)
     offsets = segment_offsets(directory, SNAPSHOT_SUFFIX)
     for offset in offsets:
