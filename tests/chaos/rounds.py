@@ -33,6 +33,8 @@ from tests.chaos.troop import Troop
 CALM_S = 2.0
 """The load goes on so long after the last misfortune."""
 PEACE_S = 90.0
+BEGIN_S = 45.0
+"""Misfortunes wait so long at most for the load to come up."""
 
 
 class GroupFigures(NamedTuple):
@@ -102,7 +104,7 @@ def run_round(directory: Path, seed: int, duration_s: float) -> Report:
             findings = list(not_in_sync)
             for topic, history in histories.items():
                 history.killed = nemesis.killed
-                findings += [f"{topic}: {finding}" for finding in check(history)]
+                findings += [f"{topic}: {finding}" for finding in (*check(history), *_idle(history))]
             findings += map(str, check_group(group))
         if not not_in_sync:
             directories = {int(name.split("-")[1]): disks.seen_from_here(name) for name in BROKERS}
@@ -113,6 +115,12 @@ def run_round(directory: Path, seed: int, duration_s: float) -> Report:
             }
             findings += differences(directories, ends, directory, compacted=[COMPACTED.topic])
     return _report(seed, nemesis, mover, histories, findings, troop.told, group)
+
+
+def _idle(history: History) -> list[str]:
+    """Where nothing went on, nothing was shown."""
+    acknowledged = any(record.outcome is Outcome.ACKNOWLEDGED for record in history.sent)
+    return [] if acknowledged else ["nothing was acknowledged"]
 
 
 def _report(
@@ -194,6 +202,7 @@ def _live_through(
     for thread in (*sending, *others, deleting):
         thread.start()
     try:
+        _wait_for_load(histories)
         nemesis.strike_until(time.monotonic() + duration_s)
         time.sleep(CALM_S)
     finally:
@@ -211,6 +220,14 @@ def _live_through(
             asked_enough.set()
             for thread in others:
                 thread.join()
+
+
+def _wait_for_load(histories: dict[str, History]) -> None:
+    until_s = time.monotonic() + BEGIN_S
+    while any(history.readers and not history.polled for history in histories.values()):
+        if time.monotonic() > until_s:
+            return
+        time.sleep(0.1)
 
 
 def _ends(history: History) -> dict[int, int]:
