@@ -118,6 +118,23 @@ async def test_a_session_outlives_the_silence_of_its_server_while_another_one_an
             await store.stop()
 
 
+async def test_a_session_outlives_a_connection_that_its_only_server_takes_and_forgets(
+    zookeeper: ZooKeeperProcess,
+) -> None:
+    async with SilencedServer(zookeeper.port, takes_connections=True) as server:
+        clock = SystemClock()
+        store = ZooKeeperMetadataStore(f"127.0.0.1:{server.port}/forgotten", 3000, clock)
+        ear = Ear(store)
+        await store.start()
+        while store.lease_valid_until_ms() - store.lease_length_ms() > clock.now_ms() - 300:
+            assert store.lease_valid_until_ms() > clock.now_ms()
+            await asyncio.sleep(0.01)  # a whole session timeout from now would be too long
+        server.forget_the_next()
+        await ear.hears(StoreEvent.SESSION_SUSPENDED)
+        await ear.hears(StoreEvent.SESSION_RESTORED)
+        await store.stop()
+
+
 async def test_a_process_that_slept_past_its_session_finds_its_lease_over_before_it_is_told(
     zookeeper: ZooKeeperProcess,
 ) -> None:
@@ -220,6 +237,8 @@ class SilencedServer:
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
         self._tasks: set[asyncio.Task[None]] = set()
+        self._carried: set[socket.socket] = set()
+        self._forgets = False
 
     async def __aenter__(self) -> SilencedServer:
         self._spawn(self._accept())
@@ -243,6 +262,12 @@ class SilencedServer:
             yield
         self._speaks.set()
 
+    def forget_the_next(self) -> None:
+        """Connections end, and the next one is taken and never served: by a server that is about to start."""
+        self._forgets = True
+        for near in self._carried:
+            near.shutdown(socket.SHUT_RDWR)
+
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -257,12 +282,17 @@ class SilencedServer:
 
     async def _carry(self, near: socket.socket) -> None:
         with near, socket.socket() as far:
+            if self._forgets:
+                self._forgets = False
+                await asyncio.Event().wait()
+            self._carried.add(near)
             far.setblocking(False)
             await asyncio.get_running_loop().sock_connect(far, ("127.0.0.1", self._target))
             both = [asyncio.create_task(self._pump(*way)) for way in ((near, far), (far, near))]
             try:
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             finally:
+                self._carried.discard(near)
                 for one in both:
                     one.cancel()
                 await asyncio.gather(*both, return_exceptions=True)

@@ -4,8 +4,10 @@ Left to itself kazoo takes any request that it sends for a sign of life, so that
 and then gives each server a whole session timeout to take a connection: one server behind a cut cable, and sessions
 end that two others would have kept. Here a silent server is left after a third of the session timeout, a connection is
 given up after a sixth of it, so is a question to a name server whose answer was known before, and the server that was
-tried last comes last. The lease (rule F1), five sixths, outlives
-that: a sixth until the next request is sent, a third and a little of silence, a sixth for a connection in vain.
+tried last comes last. A server that is about to start may take a connection and forget it (its `NIOServerCnxn` fails
+where there is no database yet): who has a session gives that up after a third of its timeout, too, if it is the only
+server. The lease (rule F1), five sixths, outlives a silence: a sixth until the next request is sent, a third and a
+little of silence, a sixth for a connection in vain.
 """
 
 from __future__ import annotations
@@ -85,6 +87,7 @@ class Servers:
     def _asked(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):
             return self._invoke(timeout, request, xid)
-        answer = self._invoke(min(timeout, self._answer_s) if len(self._addresses) > 1 else timeout, request, xid)
+        hurry = len(self._addresses) > 1 or request.session_id
+        answer = self._invoke(min(timeout, self._answer_s) if hurry else timeout, request, xid)
         self.negotiated_timeout_ms = answer[0].time_out
         return answer
