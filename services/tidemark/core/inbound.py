@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 class Inbound:
     """Of one leadership, from its first append on.
 
-    Invariant: `_ends` has (bytes appended until then, log end) of the appends that end within the last
-    `replica.lag.max.bytes`, so who has not reached the first of them is further behind; empty while that is off.
+    Invariant: `_under_way` has (bytes, where the log will end) of the appends that are not in the log yet. `_ends` has
+    (bytes appended until then, log end) of those that end within the last `replica.lag.max.bytes`, so who has not
+    reached the first of them is further behind; empty while that is off.
     """
 
-    __slots__ = ("_ctx", "_ends", "_limit_bytes", "_rate", "_total_bytes")
+    __slots__ = ("_ctx", "_ends", "_limit_bytes", "_rate", "_total_bytes", "_under_way")
 
     def __init__(self, ctx: BrokerContext) -> None:
         self._ctx = ctx
         self._rate = ByteRate(ctx.now_ms)
+        self._under_way: deque[tuple[int, Offset]] = deque()
         self._ends: deque[tuple[int, Offset]] = deque()
         self._limit_bytes = 0
         self._total_bytes = 0
@@ -37,15 +39,24 @@ class Inbound:
         return self._rate.per_s(self._ctx.now_ms)
 
     def add(self, batches: Iterable[Batch], next_offset: Offset) -> None:
-        """They were put at the end of the log, which is there now (exclusive)."""
+        """They are being appended; the log will end there (exclusive)."""
         size_bytes = sum(batch.envelope.batch_length for batch in batches)
         self._rate.add(size_bytes, self._ctx.now_ms)
-        if not self._is_limited():
-            return
-        self._total_bytes += size_bytes
-        self._ends.append((self._total_bytes, next_offset))
-        while self._ends[0][0] < self._total_bytes - self._limit_bytes:
+        if self._is_limited():
+            self._under_way.append((size_bytes, next_offset))
+
+    def appended(self, log_end_offset: Offset) -> None:
+        """The log ends there now; no follower can have had the last of it before."""
+        while self._under_way and self._under_way[0][1] <= log_end_offset:
+            size_bytes, end_offset = self._under_way.popleft()
+            self._total_bytes += size_bytes
+            self._ends.append((self._total_bytes, end_offset))
+        while self._ends and self._ends[0][0] < self._total_bytes - self._limit_bytes:
             self._ends.popleft()
+
+    def drop_under_way(self) -> None:
+        """There was no space for it."""
+        self._under_way.clear()
 
     def holds_up(self, remote: RemoteReplica) -> bool:
         """Whether it has been too far behind for half of the time that a follower may lag, without a break.
@@ -71,4 +82,5 @@ class Inbound:
         if limit_bytes != self._limit_bytes:
             self._limit_bytes, self._total_bytes = limit_bytes, 0
             self._ends.clear()
+            self._under_way.clear()
         return limit_bytes > 0

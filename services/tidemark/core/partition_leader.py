@@ -156,8 +156,7 @@ class PartitionLeader:
             self._answer_committed()
             return
         base = self.log.append_as_leader(fresh, self.leader_epoch)
-        if self._inbound is None:
-            self._inbound = Inbound(self._ctx)
+        self._inbound = self._inbound or Inbound(self._ctx)
         self._inbound.add(fresh, self.log.next_offset)
         self._ctx.watched[self.log.partition] = self
         end = self.log.next_offset
@@ -193,11 +192,11 @@ class PartitionLeader:
 
     def on_appended(self, log_end_offset: Offset) -> None:
         """The oldest append is in the page cache: it counts, followers get it, acks=1 is answered."""
-        log = self.log
-        before = log.log_end_offset
         for remote in self._attached:
-            remote.leader_end_moves(before)
-        log.appended(log_end_offset)
+            remote.leader_end_moves(self.log.log_end_offset)
+        self.log.appended(log_end_offset)
+        if self._inbound is not None:
+            self._inbound.appended(log_end_offset)
         request_id = self._appending.popleft()
         if request_id is not None:
             waiting = self._waiting.pop(request_id, None)
@@ -209,9 +208,10 @@ class PartitionLeader:
         self.maybe_advance_high_watermark()
 
     def on_full(self, error: TidemarkError) -> None:
-        """What was under way is not in the log, and nobody has seen it: its producers may send it again, best to
-        another in-sync replica that has space."""
+        """What was under way is not in the log, and nobody has seen it: it may be sent again, best to who has space."""
         self._appending.clear()
+        if self._inbound is not None:
+            self._inbound.drop_under_way()
         end = self.log.log_end_offset
         for request_id in [number for number, waiting in self._waiting.items() if waiting.end_offset > end]:
             del self._waiting[request_id]

@@ -9,9 +9,10 @@ from tidemark.core import effects as fx
 from tidemark.core import events as ev
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import FollowerMessage, LeaderAndIsrCommand
-from tidemark.model import BrokerRegistration
+from tidemark.core.producer_state import ProducerStates
+from tidemark.model import BrokerRegistration, ErrorCode, TidemarkError
 
-from tests.unit.core.stage import Stage, batch, node
+from tests.unit.core.stage import ID, P, Stage, batch, node
 from tests.unit.core.test_group_commit import fetches, flushed, reports
 
 BATCH_BYTES = batch().envelope.batch_length
@@ -146,6 +147,42 @@ def test_with_another_limit_everything_is_counted_anew() -> None:
     assert leaves_within(stage, LAG_MAX_MS // 2 - 500, follow) is None
     stage.feed(ev.SettingsChanged(ReplicationConfig(replica_lag_max_bytes=3 * BATCH_BYTES)))
     assert leaves_within(stage, 30_000, follow) is None
+
+
+def test_what_found_no_space_puts_nobody_behind() -> None:
+    stage = limited(2 * BATCH_BYTES)
+    stage.write(acks=1)
+    stage.disk_answers()
+    stage.reports(2, 1)
+    tried: list[int] = []
+
+    def tries_again() -> None:
+        if stage.now - (tried or [0])[-1] >= 1_000:
+            tried.append(stage.now)
+            stage.produce(acks=1)
+            assert stage.one(fx.AppendToLog)
+            stage.feed(ev.LogFull(P, ID, 1, ProducerStates(), TidemarkError(ErrorCode.DISK_FULL, "no space")))
+            stage.reports(2, 1)
+
+    assert leaves_within(stage, 2 * LAG_MAX_MS, tries_again) is None
+    assert len(tried) > LAG_MAX_MS // 1_000
+
+
+def test_who_has_all_that_a_slow_disk_of_its_leader_has_written_is_not_behind() -> None:
+    stage = limited(2 * BATCH_BYTES)
+    produced = written = 0
+
+    def goes_on() -> None:
+        nonlocal produced, written
+        while produced - written < 6:
+            stage.produce(acks=1)
+            produced += 1
+        written += 1
+        stage.appended(written)
+        stage.disk_answers()
+        stage.reports(2, written)
+
+    assert leaves_within(stage, 2 * LAG_MAX_MS, goes_on) is None
 
 
 def flushing() -> Stage:
