@@ -9,6 +9,7 @@ from typing import Final
 from tidemark.core.controller_events import LeadershipGivenUp, ReplicaFailed
 from tidemark.core.election import PartitionFacts, losses_of
 from tidemark.model import (
+    NO_EPOCH,
     BrokerEpoch,
     BrokerId,
     IsrEntry,
@@ -54,7 +55,7 @@ class PartitionRecord:
         throttle_bytes_per_s: of its move (rule M2).
         log_dirs: where these brokers shall hold it, while its move says so (rule M3).
         losses: what is missing to the log of a single replica that refused to lead with it (rule T4).
-        damaged: as in `PartitionFacts`, until a decision that took it in (`damage_decided`) is written.
+        damaged: as in `PartitionFacts`, until a decision that took it in (`damage_decided`) is written, in that epoch.
     """
 
     partition: TopicPartition
@@ -80,6 +81,7 @@ class PartitionRecord:
     log_dirs: Mapping[BrokerId, str] = field(default_factory=dict)
     damaged: frozenset[IsrEntry] = frozenset()
     damage_decided: frozenset[IsrEntry] = frozenset()
+    decided_epoch: LeaderEpoch = NO_EPOCH
     losses: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -89,7 +91,7 @@ class PartitionRecord:
 
     def begin_write(self, state: LeaderAndIsr) -> None:
         """This is being written."""
-        self.writing, self.damage_decided = state, self.damaged
+        self.writing, self.damage_decided, self.decided_epoch = state, self.damaged, state.leader_epoch
 
     def wrote(self, version: int) -> None:
         """What was being written is the node now. A damaged replica may join again once it has fetched afresh."""
@@ -97,8 +99,12 @@ class PartitionRecord:
         self.state, self.version, self.writing = self.writing, version, None
         self.limit, self.conflicts, self.not_before_ms = NO_LIMIT, 0, 0
         self.refused_epoch = None
+        self._damage_is_over()
+
+    def _damage_is_over(self) -> None:
         if self.damage_decided:
             self.damaged, self.losses = self.damaged - self.damage_decided, {}
+            self.damage_decided = frozenset()
 
     def not_written(self, now_ms: int) -> None:
         """It failed, or nobody knows: to be read, then decided afresh, in a smaller group."""
@@ -161,8 +167,10 @@ class PartitionRecord:
         leader epoch: its leader goes by the version that it knows."""
         if found.version < self.version:
             self.refused_epoch = found.state.leader_epoch
-        before = () if self.state is None else self.state.isr_ids
+        before, epoch = ((), NO_EPOCH) if self.state is None else (self.state.isr_ids, self.state.leader_epoch)
         self.state, self.version = found
+        if self.writing is None and epoch < self.decided_epoch <= self.state.leader_epoch:
+            self._damage_is_over()  # it was written, though nobody said so
         self.offline = frozenset(
             entry for entry in self.offline if entry.broker_id in before or entry.broker_id not in self.state.isr_ids
         )

@@ -328,11 +328,13 @@ def test_a_refusal_of_an_epoch_that_is_over_raises_none() -> None:
     assert (world.state("flights").leader, world.state("flights").leader_epoch) == (1, LeaderEpoch(1))
 
 
-def test_a_damaged_leader_hands_over_and_may_join_again_later() -> None:
+@pytest.mark.parametrize("answer_lost", [False, True])
+def test_a_damaged_leader_hands_over_and_may_join_again_later(answer_lost: bool) -> None:
     world = cluster(0, 1)
     world.topic("flights", (0, 1), m="1")
     world.answer(world.take(fx.WriteStates))
     refusal(world, ErrorCode.REPLICA_DAMAGED)
+    world.answer(world.take(fx.WriteStates), lost=answer_lost)
     world.settle()
     assert (world.state("flights").leader, world.state("flights").isr_ids) == (1, (1,))
     world.leader_writes(P, 1, 0)
@@ -341,11 +343,13 @@ def test_a_damaged_leader_hands_over_and_may_join_again_later() -> None:
     assert world.state("flights").isr_ids == (1, 0)
 
 
-def test_a_damaged_single_replica_is_elected_uncleanly_exactly_once() -> None:
+@pytest.mark.parametrize("answer_lost", [False, True])
+def test_a_damaged_single_replica_is_elected_uncleanly_exactly_once(answer_lost: bool) -> None:
     world = cluster(0)
     world.topic("flights", (0,))
     world.answer(world.take(fx.WriteStates))
     refusal(world, ErrorCode.REPLICA_DAMAGED)
+    world.answer(world.take(fx.WriteStates), lost=answer_lost)
     world.settle()
     assert (world.state("flights").leader, world.state("flights").lineage) == (0, 1)
 
