@@ -70,7 +70,12 @@ class BrokerNode(Node):
         self.machine.failed = False
         self.core = BrokerCore(broker_id, world.replication)
         self.store = world.ensemble.sim_store(self, world.session_timeout_ms)
-        self.lease = Lease(world.clock, self.store, self.core.holds_epoch_since)
+        self.lease = Lease(
+            world.clock,
+            self.store,
+            self.core.holds_epoch_since,
+            lambda: self.broker_epoch == self.core.broker_epoch,
+        )
         self.logs = FiledLogs(self) if world.recipe.files else MachineLogs(self)
         self.broker_epoch = UNREGISTERED
         """Ours as the shell speaks for it; -1 as soon as the session has expired."""

@@ -19,20 +19,32 @@ class Checkpoints:
 
     Args:
         high_watermarks: of every replica whose log is open; of the others what was written before stands.
+        on_failure: told what ended them, if anything does: without checkpoints no space is ever given back.
     """
 
     def __init__(
-        self, logs: Logs, high_watermarks: Callable[[], Mapping[TopicPartition, Offset]], interval_ms: int
+        self,
+        logs: Logs,
+        high_watermarks: Callable[[], Mapping[TopicPartition, Offset]],
+        interval_ms: int,
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         self._logs = logs
         self._high_watermarks = high_watermarks
         self._interval_s = interval_ms / 1000
+        self._on_failure = on_failure
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin."""
         self._task = asyncio.create_task(self._run(), name="checkpoints")
+        self._task.add_done_callback(self._on_end)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._on_failure(error)
 
     async def stop(self) -> None:
         """No more; waits for the one under way."""

@@ -90,7 +90,7 @@ class BrokerDriver:
         except Exception as error:  # noqa: BLE001 - see the class
             self.fail(error)
             return
-        self._draining = False
+        self._draining = self.failed.done()
 
     def _on_tick(self) -> None:
         self._tick = asyncio.get_running_loop().call_later(_TICK_S, self._on_tick)

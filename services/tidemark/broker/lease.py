@@ -25,19 +25,26 @@ class Lease:
     Args:
         holds_epoch_since: whether everybody who could have been elected cleanly in a partition was still in our leader
             epoch after that time; then we go on there while ZooKeeper is away (rule F2).
+        leads_in_session: whether what is led is led in this session: the lease of a new one vouches for nothing that
+            was led in the one before, which is given up a moment later on a busy event loop.
     """
 
     def __init__(
-        self, clock: Clock, session: SessionLease, holds_epoch_since: Callable[[TopicPartition, int], bool]
+        self,
+        clock: Clock,
+        session: SessionLease,
+        holds_epoch_since: Callable[[TopicPartition, int], bool],
+        leads_in_session: Callable[[], bool],
     ) -> None:
         self._clock = clock
         self._session = session
         self._holds_epoch_since = holds_epoch_since
+        self._leads_in_session = leads_in_session
 
     def covers(self, partition: TopicPartition) -> bool:
         """An acknowledgement or a read of this partition may be released now."""
         now_ms = self._clock.now_ms()
-        if now_ms < self._session.lease_valid_until_ms():
+        if now_ms < self._session.lease_valid_until_ms() and self._leads_in_session():
             return True
         return self._holds_epoch_since(partition, now_ms - self._session.lease_length_ms())
 

@@ -88,7 +88,12 @@ class BrokerProcess:
         self._core = BrokerCore(broker_id, _replication_config(settings))
         self._driver = BrokerDriver(self._core, clock)
         self.failed = self._driver.failed
-        self._lease = Lease(clock, self._store, self._core.holds_epoch_since)
+        self._lease = Lease(
+            clock,
+            self._store,
+            self._core.holds_epoch_since,
+            lambda: self._control.broker_epoch == self._core.broker_epoch,
+        )
         tell_what_runs("broker")
         self._metrics = BrokerMetrics(METRICS)
         self._state = BrokerState()
@@ -270,7 +275,10 @@ class BrokerProcess:
             self._dir_moves.is_copying,
         )
         self._checkpoints = Checkpoints(
-            logs, self._core.high_watermarks, settings.replica_high_watermark_checkpoint_interval_ms
+            logs,
+            self._core.high_watermarks,
+            settings.replica_high_watermark_checkpoint_interval_ms,
+            self._driver.fail,
         )
         self._cleaner = LogCleaner(
             logs, self._topics, self._core.high_watermarks, settings, METRICS, self._dir_moves.is_copying

@@ -86,6 +86,11 @@ class BrokerCore(BrokerQueries):
             **self._streams.handlers,
         }
 
+    @property
+    def broker_epoch(self) -> BrokerEpoch:
+        """Of the registration that it leads in; -1 while there is none."""
+        return self._ctx.broker_epoch
+
     def handle(self, event: ev.Event, now_ms: int) -> list[Effect]:
         """Take in one event; gives what is to be done, in order."""
         ctx = self._ctx

@@ -76,3 +76,15 @@ async def test_a_mistake_of_the_core_ends_the_broker_and_nothing_is_taken_in_aft
     assert core.seen == [Tick()]
     with pytest.raises(AssertionError, match="does not hold"):
         await driver.failed
+
+
+async def test_a_failure_from_elsewhere_in_a_burst_is_the_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_module, "_SLICE_S", 0.0)
+    core = ScriptedCore(lambda event: [])
+    driver = BrokerDriver(core, ManualClock())
+    driver.submit_all([leader_gone(1), leader_gone(2)])
+    driver.fail(RuntimeError("a thread has died"))
+    for _ in range(3):
+        await asyncio.sleep(0)  # the rest of the burst had its turn coming
+    driver.submit(leader_gone(3))
+    assert core.seen == [leader_gone(1)]

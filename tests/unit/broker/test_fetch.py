@@ -61,7 +61,7 @@ def service(clock: ManualClock) -> FetchService:
     metrics = Metrics()
     metrics.registry = CollectorRegistry()
     leader: Any = Leader()
-    lease = Lease(clock, Session(), lambda *_: False)
+    lease = Lease(clock, Session(), lambda *_: False, lambda: True)
     pool = ThreadPoolExecutor(1)
     return FetchService(leader, leader, Waiters(), MetadataCache(""), lease, clock, BrokerMetrics(metrics), pool)
 
@@ -125,7 +125,7 @@ async def read(
     metrics = Metrics()
     metrics.registry = CollectorRegistry()
     near: Any = NearLeader()
-    lease = Lease(clock, Session(), lambda *_: False)
+    lease = Lease(clock, Session(), lambda *_: False, lambda: True)
     service = FetchService(
         near, near, Waiters(), MetadataCache(""), lease, clock, BrokerMetrics(metrics), ThreadPoolExecutor(1)
     )

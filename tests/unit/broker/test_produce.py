@@ -88,7 +88,7 @@ class Harness:
             self.driver,
             TopicTable(),
             MetadataCache(""),
-            Lease(self.clock, self.session, self.holds_epoch_since),
+            Lease(self.clock, self.session, self.holds_epoch_since, lambda: True),
             self.clock,
             BrokerMetrics(metrics),
         )

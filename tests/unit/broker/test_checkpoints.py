@@ -1,0 +1,33 @@
+"""The checkpoints go on whatever a disk says; what ends them ends the broker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tidemark.broker.checkpoints import Checkpoints
+from tidemark.model import ErrorCode, TidemarkError
+
+
+class Logs:
+    """What each checkpoint comes to."""
+
+    def __init__(self, *outcomes: Exception | None) -> None:
+        self.outcomes = list(outcomes)
+
+    def checkpoint(self, high_watermarks: Any) -> None:
+        outcome = self.outcomes.pop(0) if self.outcomes else None
+        if outcome is not None:
+            raise outcome
+
+
+async def test_a_full_disk_is_waited_for_and_a_defect_is_told() -> None:
+    told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+    defect = RuntimeError("dictionary changed size during iteration")
+    logs: Any = Logs(TidemarkError(ErrorCode.DISK_FULL, "no space"), None, defect)
+    checkpoints = Checkpoints(logs, dict, 1, told.set_result)
+    checkpoints.start()
+    async with asyncio.timeout(10):
+        assert await told is defect
+    assert not logs.outcomes
+    await checkpoints.stop()
