@@ -156,9 +156,9 @@ class Registration:
         synced = await asyncio.to_thread(self._sync)
         broker_id = self._identity.broker_id
         previous = (await self._store.broker_epochs()).get(broker_id)
-        verdict = self._judge(previous, boot, synced)
         known = await self._known_leader_epochs()
-        directory_ids = self._logs.directory_ids
+        directory_ids = self._logs.directory_ids  # read once: what fails from here on was there when it was judged
+        verdict = self._judge(previous, boot, synced, frozenset(directory_ids))
         registration = BrokerRegistration(
             broker_id,
             self._identity.host,
@@ -182,14 +182,15 @@ class Registration:
         self._on_epoch(broker_epoch)
         self._driver.submit(BrokerRegistered(broker_epoch, known))
 
-    def _judge(self, previous: BrokerEpochRecord | None, boot: str, synced: bool) -> RegistrationVerdict:
+    def _judge(
+        self, previous: BrokerEpochRecord | None, boot: str, synced: bool, ours: frozenset[str]
+    ) -> RegistrationVerdict:
         """Rule T1.
 
         This process has held the locks of its directories since its first verdict, so whatever has registered since
         with just these directories was this process (an answer may have been lost): it has trusted itself all along,
         and goes on as long as its disks take what it wrote.
         """
-        ours = frozenset(self._logs.directory_ids)
         directories = frozenset(previous.directory_ids) if previous is not None else frozenset()
         if self._judged is not None and directories == self._judged[1] == ours and synced:
             verdict = self._judged[0]

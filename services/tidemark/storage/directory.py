@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -146,6 +147,10 @@ class _Lock:
         except OSError:
             return False
 
+    def sync(self, path: Path) -> None:
+        """`sync_file_system` of the directory."""
+        sync_file_system(path, self._place)
+
     def release(self) -> None:
         """Give it back."""
         for descriptor in (self._place, self._file):
@@ -222,9 +227,12 @@ class LogDirectory:
             raise storage_error(f"read the log directory {path}", error) from error
 
     def fail(self, reason: str) -> None:
-        """Take the directory offline, for good."""
+        """Take the directory offline, for good: the next start is not to take it for one that kept all that was
+        written, as it would where the kernel has told its error to this process and tells it to no other (rule T1)."""
         if self.failed is None:
             self.failed = f"the log directory {self.path} is offline: {reason}"
+            with contextlib.suppress(OSError):  # a directory that is gone vouches for nothing either
+                (self.path / INCARNATION_FILE).unlink(missing_ok=True)
             _LOGGER.error("log directory offline", extra={"directory": str(self.path), "reason": reason})
 
     def delete_later(self, paths: list[Path], delay_ms: int) -> None:
@@ -246,7 +254,7 @@ class LogDirectory:
         """
         self._check_online()
         try:
-            sync_file_system(self.path)
+            self._sync_file_system()
         except OSError as error:
             if not is_unopened(error):
                 self.fail(f"syncfs: {error.strerror}")
@@ -276,7 +284,7 @@ class LogDirectory:
 
     def _make_room(self) -> bool:
         """The space that retention gives back comes after a checkpoint, which needs some itself."""
-        found = [log.make_room() for log in self.logs.values()]
+        found = [log.make_room() for log in list(self.logs.values())]  # others open and close logs meanwhile
         return any(found)
 
     def _checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
@@ -298,7 +306,7 @@ class LogDirectory:
             return
         renames = points.write_temporaries(self.path)
         try:
-            sync_file_system(self.path)
+            self._sync_file_system()
             for temporary, place in renames:
                 temporary.replace(place)
             sync_directory(self.path)
@@ -379,6 +387,10 @@ class LogDirectory:
                 self.unfinished.append(FoundFuture(partition, path, identity, document["clean_point"]))
             else:
                 yield FoundReplica(partition, path, identity, document["generation"])
+
+    def _sync_file_system(self) -> None:
+        assert self._held is not None, "nobody writes here any more"
+        self._held.sync(self.path)
 
     def _check_online(self) -> None:
         """Online, and still where it was opened: a syncfs by its path is to reach its own file system."""

@@ -119,13 +119,16 @@ def raise_storage_error(doing: str, error: OSError) -> NoReturn:
     raise storage_error(doing, error) from error
 
 
-def sync_file_system(directory: Path) -> None:
+def sync_file_system(directory: Path, descriptor: Descriptor) -> None:
     """Make everything written so far to the file system of this directory durable: syncfs(2), one for all files.
+
+    Args:
+        descriptor: of the directory, from before anything was written there: an error that somebody else was told is
+            told to no descriptor that is opened after that.
 
     Raises:
         OSError: a write back failed. It must not be tried again: what could not be written is lost to the cache.
     """
-    descriptor = Descriptor(directory, os.O_RDONLY | os.O_DIRECTORY)
     if not hasattr(_LIBC, "syncfs"):
         os.sync()  # no syncfs outside Linux; this one reports no error
         return

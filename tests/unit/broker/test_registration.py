@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tidemark.broker.driver import BrokerDriver
@@ -217,3 +218,34 @@ async def test_an_id_that_another_machine_uses_ends_the_start_and_leaves_the_mar
     assert refused.value.code is ErrorCode.BROKER_ID_TAKEN
     assert other.core.seen == []
     await other.kill()
+
+
+async def test_a_directory_that_fails_while_it_registers_was_there_when_it_was_judged(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be clean without it, and nobody would miss it at the next start."""
+    await (await machine.start()).kill()
+    store = machine.zookeeper.store()
+    await store.start()
+    process = machine.process(store)
+    failing = process.logs._directories[0]
+    asked = store.states
+
+    async def meanwhile(*arguments: Any, **named: Any) -> Any:
+        failing.fail("it broke")
+        return await asked(*arguments, **named)
+
+    monkeypatch.setattr(store, "states", meanwhile)
+    await process.registration.start()
+    registered = (await store.broker_epochs())[ID]
+    assert not registered.directory_ids
+    assert registered.unclean_at == process.registration.broker_epoch
+
+
+async def test_a_directory_that_failed_is_not_trusted_though_its_machine_was_not_rebooted(machine: Machine) -> None:
+    """The kernel has told its error to the process that is gone, and tells it to nobody else."""
+    first = await machine.start()
+    first.logs._directories[0].fail("syncfs: Input/output error")
+    await first.kill()
+    second = await machine.start()
+    assert await machine.unclean_at() == second.registration.broker_epoch

@@ -10,6 +10,7 @@ from tidemark.core.events import RecoveredLog
 from tidemark.model import EpochEntry, LeaderEpoch, Offset, TidemarkError
 from tidemark.ports import Log
 from tidemark.storage import directory
+from tidemark.storage.files import Descriptor
 from tidemark.storage.manager import LogManager
 
 from tests.unit.storage.batches import (
@@ -91,10 +92,10 @@ def test_a_checkpoint_that_was_under_way_does_not_vouch_for_it(path: Path, monke
     logs, log, _ = start(path)
     sync = directory.sync_file_system
 
-    def told_meanwhile(place: Path) -> None:
+    def told_meanwhile(place: Path, opened: Descriptor) -> None:
         monkeypatch.undo()
         log.end_damage()
-        sync(place)
+        sync(place, opened)
 
     monkeypatch.setattr(directory, "sync_file_system", told_meanwhile)
     logs.checkpoint({PARTITION: Offset(6)})

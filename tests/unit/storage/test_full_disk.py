@@ -244,7 +244,7 @@ def test_a_sync_that_finds_no_space_takes_the_directory_offline(path: Path, monk
     log, _ = opened(logs)
     lead(log, make_batch(["one"]))
 
-    def lost(_: Path) -> None:
+    def lost(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(directory_module, "sync_file_system", lost)
@@ -267,3 +267,25 @@ def test_the_front_goes_on_a_full_disk_too(path: Path, disk: FullDisk) -> None:
     logs.close()
     _, found = opened(open_one(path))
     assert (found.log_start_offset, found.log_end_offset, found.damaged) == (12, 13, None)
+
+
+def test_room_is_made_while_other_logs_are_opened(path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_one(path)
+    for number in range(3):
+        lead(logs.open(PARTITION._replace(partition=number), IDENTITY, {})[0], make_batch(["one"]))
+    make_room, opened_meanwhile = PartitionLog.make_room, iter(range(10, 20))
+
+    def others_open(log: PartitionLog) -> bool:
+        disk.room_bytes = 1 << 40
+        logs.open(PARTITION._replace(partition=next(opened_meanwhile)), IDENTITY, {})
+        disk.room_bytes = 0
+        return make_room(log)
+
+    monkeypatch.setattr(PartitionLog, "make_room", others_open)
+    disk.room_bytes = 0
+    with pytest.raises(TidemarkError) as refusal:
+        logs.checkpoint({PARTITION: Offset(1)})
+    assert refusal.value.code is ErrorCode.DISK_FULL
+    disk.room_bytes = 1 << 40
+    logs.checkpoint({PARTITION: Offset(1)})
+    logs.close()

@@ -266,7 +266,7 @@ def test_a_failed_sync_takes_the_directory_offline_and_is_never_retried(
     lead(log, make_batch(["a"]))
     ids = logs.directory_ids
 
-    def fail(directory: Path) -> None:
+    def fail(directory: Path, _: object) -> None:
         if directory.name == "ab"[recovered.directory]:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -292,7 +292,7 @@ def test_a_checkpoint_of_nothing_new_writes_nothing(path: Path, monkeypatch: pyt
     lead(log, make_batch(["a"]))
     logs.checkpoint({PARTITION: Offset(1)})
     syncs: list[Path] = []
-    monkeypatch.setattr(directory_module, "sync_file_system", syncs.append)
+    monkeypatch.setattr(directory_module, "sync_file_system", lambda *opened: syncs.append(opened[0]))
     logs.checkpoint({PARTITION: Offset(1)})
     assert syncs == []
     lead(log, make_batch(["b"]))

@@ -110,7 +110,7 @@ def test_a_power_loss_at_any_point_of_a_move_leaves_one_whole_replica(
     pristine, before = made(root, 0)
     disk = StrictDisk(monkeypatch)
 
-    def sync_all(path: Path) -> None:
+    def sync_all(path: Path, _: object = None) -> None:
         for directory, _, names in os.walk(path, topdown=False):
             for name in (*names, "."):
                 descriptor = os.open(Path(directory, name), os.O_RDONLY)
