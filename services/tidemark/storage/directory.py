@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import logging
 import os
@@ -231,9 +230,22 @@ class LogDirectory:
         written, as it would where the kernel has told its error to this process and tells it to no other (rule T1)."""
         if self.failed is None:
             self.failed = f"the log directory {self.path} is offline: {reason}"
-            with contextlib.suppress(OSError):  # a directory that is gone vouches for nothing either
-                (self.path / INCARNATION_FILE).unlink(missing_ok=True)
+            if self._held is not None and self._held.is_at(self.path):
+                self._forget_boot()
             _LOGGER.error("log directory offline", extra={"directory": str(self.path), "reason": reason})
+
+    def _forget_boot(self) -> None:
+        """What was flushed under the broker epoch is there all the same, so that stays."""
+        place = self.path / INCARNATION_FILE
+        try:
+            known = _incarnation(self.path)
+            if known is not None:
+                replace_file(place, pack_json({"boot_id": "", "broker_epoch": known[1]}))
+        except OSError:
+            try:
+                place.unlink(missing_ok=True)
+            except OSError as error:
+                _LOGGER.error("a directory that failed keeps its mark", extra={"path": str(place), "why": str(error)})
 
     def delete_later(self, paths: list[Path], delay_ms: int) -> None:
         """Files that are no part of a log any more: `due_files` gives them when their time has come."""

@@ -248,4 +248,6 @@ async def test_a_directory_that_failed_is_not_trusted_though_its_machine_was_not
     first.logs._directories[0].fail("syncfs: Input/output error")
     await first.kill()
     second = await machine.start()
-    assert await machine.unclean_at() == second.registration.broker_epoch
+    registered = (await second.store.broker_epochs())[ID]
+    assert registered.unclean_at == second.registration.broker_epoch
+    assert registered.lost_at == -1, "what was flushed is there"
