@@ -22,7 +22,7 @@ RUN if [ -f ca.crt ]; then export PIP_CERT=/src/ca.crt; fi \
  && /opt/tidemark/bin/pip install -q $(python3 requirements.py base cli server) -c constraints.txt
 
 FROM requirements AS wheel
-COPY README.md hatch_build.py ./
+COPY README.md LICENSE NOTICE hatch_build.py ./
 COPY proto proto
 COPY services services
 COPY spark spark
@@ -35,6 +35,7 @@ RUN /opt/tidemark/bin/pip install -q --no-deps /wheels/*.whl && sh slim.sh /opt/
 
 # ---- tidemark: the three services and the CLI --------------------------------------------------------------------
 FROM ${PYTHON_IMAGE} AS tidemark
+LABEL org.opencontainers.image.title="Tidemark" org.opencontainers.image.licenses="Apache-2.0"
 RUN echo 'tidemark:x:10001:10001::/tmp:/usr/sbin/nologin' >> /etc/passwd && echo 'tidemark:x:10001:' >> /etc/group \
  && mkdir -p /var/lib/tidemark && chown 10001:10001 /var/lib/tidemark
 COPY --from=build /opt/tidemark /opt/tidemark
@@ -63,6 +64,7 @@ COPY deploy/images/zookeeper /opt/zookeeper
 RUN chmod 0755 /opt/zookeeper/bin/*
 
 FROM ${PYTHON_IMAGE} AS tidemark-zookeeper
+LABEL org.opencontainers.image.title="ZooKeeper for Tidemark" org.opencontainers.image.licenses="Apache-2.0"
 RUN echo 'zookeeper:x:10001:10001::/tmp:/usr/sbin/nologin' >> /etc/passwd && echo 'zookeeper:x:10001:' >> /etc/group \
  && mkdir -p /conf /data /datalog && chown 10001:10001 /conf /data /datalog
 COPY --from=java /opt/java/openjdk /opt/java/openjdk
@@ -82,6 +84,7 @@ RUN /opt/tidemark/bin/pip install -q --no-deps /wheels/*.whl && sh slim.sh /opt/
 COPY spark/pipelines /opt/pipelines
 
 FROM ${PYTHON_IMAGE} AS tidemark-spark
+LABEL org.opencontainers.image.title="Spark with the Tidemark connector" org.opencontainers.image.licenses="Apache-2.0"
 RUN echo 'spark:x:10001:10001::/tmp:/usr/sbin/nologin' >> /etc/passwd && echo 'spark:x:10001:' >> /etc/group \
  && mkdir -p /opt/spark-work && chown 10001:10001 /opt/spark-work
 COPY --from=java /opt/java/openjdk /opt/java/openjdk
