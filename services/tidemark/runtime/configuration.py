@@ -1,6 +1,6 @@
-"""Settings of the services and of topics, read by the table in `configuration_keys`.
+"""Settings of the services and of topics, parsed by the table in `configuration_keys`.
 
-Order of the sources: flag, environment (`TIDEMARK_` + upper snake), file (`--config`, YAML), default.
+Order of the sources: flag, environment (`TIDEMARK_` + upper snake case), YAML file (`--config`), default.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 METRICS_PORT_STEP: Final = 100
-"""Metrics are served this far above the service's port where nothing else is said."""
+"""Default distance from the service's port to its metrics port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class AdminSettings(_ServiceSettings):
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """Settings of one topic, defaults filled in; -1 (`UNLIMITED`) turns a limit off."""
+    """Settings of one topic, with defaults; -1 (`UNLIMITED`) disables a limit."""
 
     min_insync_replicas: int
     max_message_bytes: int
@@ -153,7 +153,7 @@ class TopicSettings:
 
 
 TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = keys_of("topic")
-"""The topic settings of the table, by dotted name."""
+"""Topic settings by dotted name."""
 
 Settings = TypeVar("Settings", BrokerSettings, ControllerSettings, AdminSettings)
 
@@ -172,14 +172,14 @@ def topic_settings(configs: Mapping[str, str]) -> TopicSettings:
 def load_settings(
     cls: type[Settings], argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:
-    """Settings for a service's start: as `read_settings`, but for people.
+    """Read a service's settings at its start, print errors and help.
 
     Args:
         cls: one of the three settings classes.
         argv: arguments after the program's name; default: sys.argv.
         environ: default: os.environ.
 
-    `--help` prints every setting and ends with status 0; anything wrong is one line on stderr and status 2.
+    `--help` prints every setting and exits with status 0. An error prints one line on stderr and exits with status 2.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if "--help" in arguments or "-h" in arguments:
@@ -195,7 +195,7 @@ def load_settings(
 
 
 def _termination_path(argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """`termination.message.path`, as far as it can be told when the settings as a whole cannot be read."""
+    """`termination.message.path` from flag or environment, for settings that cannot be read as a whole."""
     flag = "--" + KEYS["termination.message.path"].name
     for argument, following in itertools.pairwise([*argv, ""]):
         if argument == flag:
@@ -240,7 +240,7 @@ def _derive(values: dict[str, Value]) -> None:
         if port > 65535:
             raise TidemarkError(
                 ErrorCode.INVALID_CONFIG,
-                f"listeners is {listeners}: set metrics.listeners, no port is 100 above it",
+                f"listeners is {listeners}: set metrics.listeners, because port + 100 is no valid port",
             )
         values["metrics_listeners"] = HostPort(listeners.host, port)
 
@@ -254,8 +254,8 @@ def _check_callable(advertised: Value) -> None:
     if anywhere:
         raise TidemarkError(
             ErrorCode.INVALID_CONFIG,
-            f"advertised.listeners is {advertised}, which is no address to call: name one by which others reach this "
-            "machine; listeners may stay as it is",
+            f"advertised.listeners is {advertised}, which is no address to call: set an address that other "
+            "hosts can reach; listeners may stay as it is",
             {"config": "advertised.listeners"},
         )
 
@@ -296,14 +296,13 @@ def _read_flags(owner: str, keys: Mapping[str, ConfigKey], argv: Sequence[str]) 
 
 
 _SERVICE_LINK: Final = re.compile(r"TIDEMARK_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
-"""What Kubernetes puts into the environment for a Service named tidemark-..."""
+"""Variables that Kubernetes sets for a Service named tidemark-..."""
 
 
 def _read_environment(keys: Mapping[str, ConfigKey], environ: Mapping[str, str]) -> dict[str, str]:
-    """Settings named in the environment.
+    """Settings from the environment.
 
-    A name of no setting is refused only when it looks like a slip of one: clients and Kubernetes have
-    variables of their own with our prefix.
+    An unknown variable is an error only if it resembles a known one: clients and Kubernetes also use the prefix.
     """
     names = {key.environment_name: key.name for key in KEYS.values()}
     found: dict[str, str] = {}
@@ -316,14 +315,14 @@ def _read_environment(keys: Mapping[str, ConfigKey], environ: Mapping[str, str])
             if nearest:
                 raise TidemarkError(
                     ErrorCode.UNKNOWN_CONFIG,
-                    f"there is no setting for {variable} in the environment; did you mean {nearest[0]}?",
+                    f"no setting has the environment variable {variable}; did you mean {nearest[0]}?",
                     {"config": variable},
                 )
     return found
 
 
 def _read_file(path: Path) -> dict[str, str]:
-    """Settings in a YAML file, dotted or nested; one file may serve several services."""
+    """Settings from a YAML file, dotted or nested; several services may share a file."""
     import yaml
 
     try:
@@ -359,7 +358,7 @@ def _help(owner: str) -> str:
     lines = [
         f"Usage: python -m tidemark.{owner} [--config FILE.yaml] [--NAME VALUE]...",
         "",
-        "Each setting is looked for as a flag, in the environment, in the file, and has a default last.",
+        "Sources of a setting, first match: flag, environment variable, file, default.",
         "",
     ]
     for key in keys_of(owner).values():
@@ -374,20 +373,30 @@ def _help(owner: str) -> str:
 
 
 def render_documentation() -> str:
-    """docs/configuration.md, generated from the table."""
+    """Text of docs/configuration.md."""
     lines = [
         "# Configuration",
         "",
-        "Generated from `services/tidemark/runtime/configuration_keys.py` by "
-        "`python -m tidemark.runtime.configuration_docs`; a test holds this page to it.",
+        "Start a service with its settings, and change dynamic settings while it runs:",
         "",
-        "A service looks for each setting as a flag (`--broker.id 0`), in the environment (`TIDEMARK_BROKER_ID`), in",
-        "the YAML file named by `--config` or `TIDEMARK_CONFIG`, and takes the default last. An unknown key or a value",
-        "out of range ends the start with one line that says what would be right.",
+        "    python -m tidemark.broker --config broker.yaml --broker.id 0          # flags come before the file",
+        "    TIDEMARK_BROKER_ID=0 python -m tidemark.broker --config broker.yaml   # and so does the environment",
+        "    tidemark config set broker 0 log.level=debug",
+        "    tidemark config set topic flights retention.ms=86400000",
         "",
-        "Scope: *static* settings need a restart of the service. *broker-dynamic* ones change while brokers run, for",
-        "one or for all, by `tidemark config set broker`. *topic* ones belong to one topic: they are given when it is",
-        "created and changed by `tidemark config set topic`. [configuring.md](configuring.md) shows how.",
+        "A service takes each setting from the first of these sources: flag (`--broker.id 0`), environment",
+        "(`TIDEMARK_BROKER_ID`), the YAML file that `--config` or `TIDEMARK_CONFIG` names, default. With an unknown",
+        "key or a value out of range the service does not start; it prints one line with the valid values.",
+        "",
+        "| scope | how to change a setting |",
+        "| --- | --- |",
+        "| static | restart the service with the new value |",
+        "| broker-dynamic | `tidemark config set broker`, for one broker or all, while they run |",
+        "| topic | `tidemark topic create --config`, later `tidemark config set topic` |",
+        "",
+        "[configuring.md](configuring.md) has the details. This page is generated from",
+        "`services/tidemark/runtime/configuration_keys.py` by `python -m tidemark.runtime.configuration_docs`; a test",
+        "compares both.",
     ]
     for owner in ("broker", "controller", "admin", "topic"):
         lines += [

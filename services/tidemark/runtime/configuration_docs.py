@@ -9,7 +9,7 @@ from tidemark.runtime.configuration import render_documentation
 
 
 def main(argv: list[str]) -> int:
-    """Write the page to the path given, or to stdout."""
+    """Write the page to the path in `argv`, or to stdout."""
     if argv:
         Path(argv[0]).write_text(render_documentation(), encoding="utf-8")
     else:

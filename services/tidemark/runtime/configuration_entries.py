@@ -1,4 +1,4 @@
-"""Settings as people are shown them, and what a change of them comes to; everything follows from the table of keys."""
+"""Described settings (value, source, documentation), and the checks and differences of a change."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LAG_KEY: Final = "replica.lag.time.max.ms"
 HEARTBEAT_KEY: Final = "replica.heartbeat.interval.ms"
 
 OWNERS: Final = {ConfigKind.TOPIC: "topic", ConfigKind.BROKER: "broker"}
-"""Whose rows of the table a kind of resource has."""
+"""Owner of the table rows of each kind of resource."""
 
 
 class ConfigSource(StrEnum):
-    """Where a value comes from."""
+    """Source of a value."""
 
     UNKNOWN = "unknown"  # the broker does not answer
     DEFAULT = "default"
@@ -36,9 +36,9 @@ class ConfigEntry:
     """One setting of a topic or a broker.
 
     Attributes:
-        value: what holds, as text; None where nobody can tell.
+        value: effective value as text; None: unknown.
         scope: "static", "broker-dynamic" or "topic".
-        default_value: None where a value must be given.
+        default_value: None: the setting is required.
     """
 
     key: str
@@ -53,7 +53,7 @@ class ConfigEntry:
 
 
 class ConfigChange(NamedTuple):
-    """A setting before and after; None: nobody has set it."""
+    """Value of a setting before and after a change; None: not set."""
 
     key: str
     before: str | None
@@ -61,12 +61,12 @@ class ConfigChange(NamedTuple):
 
 
 def check_alterable(kind: ConfigKind, set_: Mapping[str, str], deleted: Collection[str]) -> None:
-    """Refuse what the table does not allow to change in this way: UNKNOWN_CONFIG or INVALID_CONFIG."""
+    """Check a change against the table; raises UNKNOWN_CONFIG or INVALID_CONFIG."""
     known = keys_of(OWNERS[kind])
     for name in set_:
         if name in deleted:
             raise TidemarkError(
-                ErrorCode.INVALID_CONFIG, f"{name} is both set and deleted: say one of them", {"config": name}
+                ErrorCode.INVALID_CONFIG, f"{name} is both set and deleted: choose one of them", {"config": name}
             )
         if name not in known:
             raise unknown_config(name, known, f"a {OWNERS[kind]}")
@@ -81,7 +81,7 @@ def check_alterable(kind: ConfigKind, set_: Mapping[str, str], deleted: Collecti
 
 
 def check_deletable(kind: ConfigKind, deleted: Collection[str], present: Collection[str]) -> None:
-    """Refuse what is neither in the table nor set (UNKNOWN_CONFIG); another version may have set what is not there."""
+    """Raise UNKNOWN_CONFIG for keys neither in the table nor set; another version may have set unknown keys."""
     known = keys_of(OWNERS[kind])
     for name in sorted(deleted):
         if name not in known and name not in present:
@@ -89,18 +89,18 @@ def check_deletable(kind: ConfigKind, deleted: Collection[str], present: Collect
 
 
 def check_lag(lag_max_ms: int, heartbeat_interval_ms: int) -> None:
-    """Refuse a `replica.lag.time.max.ms` that idle followers cannot keep to: they are heard at each heartbeat only."""
+    """Raise INVALID_CONFIG if `replica.lag.time.max.ms` is too low for idle followers, which send heartbeats only."""
     if lag_max_ms < 2 * heartbeat_interval_ms:
         raise TidemarkError(
             ErrorCode.INVALID_CONFIG,
             f"{LAG_KEY} is {lag_max_ms}, less than twice {HEARTBEAT_KEY} ({heartbeat_interval_ms}): followers with "
-            "nothing to fetch would leave the ISR again and again",
+            "nothing to fetch would leave the ISR repeatedly",
             {"config": LAG_KEY},
         )
 
 
 def changes_between(before: Mapping[str, str], after: Mapping[str, str]) -> list[ConfigChange]:
-    """What differs, by key."""
+    """Differences, sorted by key."""
     return [
         ConfigChange(key, before.get(key), after.get(key))
         for key in sorted({*before, *after})
@@ -109,7 +109,7 @@ def changes_between(before: Mapping[str, str], after: Mapping[str, str]) -> list
 
 
 def text_of(value: Value) -> str:
-    """A value as it is written in the table and in files."""
+    """Text of a value, as in the table and in files."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -120,7 +120,7 @@ def text_of(value: Value) -> str:
 
 
 def topic_entries(configs: Mapping[str, str], keys: Collection[str] = ()) -> list[ConfigEntry]:
-    """All settings of a topic (or `keys` of them); raises UNKNOWN_CONFIG."""
+    """Settings of a topic: all, or `keys` of them; raises UNKNOWN_CONFIG."""
     rows = _rows("topic", keys)
     return [
         _entry(row, "topic", *_first((configs.get(row.name), ConfigSource.TOPIC), _default(row, "topic")))
@@ -129,7 +129,7 @@ def topic_entries(configs: Mapping[str, str], keys: Collection[str] = ()) -> lis
 
 
 def cluster_entries(cluster: Mapping[str, str], keys: Collection[str] = ()) -> list[ConfigEntry]:
-    """The settings that every broker shares; of a static one, nobody can tell. Raises UNKNOWN_CONFIG."""
+    """Settings of all brokers; a static one has no value here. Raises UNKNOWN_CONFIG."""
     return [_entry(row, "broker", *_of_all(row, cluster)) for row in _rows("broker", keys)]
 
 
@@ -142,7 +142,7 @@ def _of_all(row: ConfigKey, cluster: Mapping[str, str]) -> tuple[str | None, Con
 def absent_broker_entries(
     cluster: Mapping[str, str], broker: Mapping[str, str], keys: Collection[str] = ()
 ) -> list[ConfigEntry]:
-    """Those of a broker that does not answer: what ZooKeeper holds. Raises UNKNOWN_CONFIG."""
+    """Settings of a broker that does not answer, as ZooKeeper has them. Raises UNKNOWN_CONFIG."""
     unknown = (None, ConfigSource.UNKNOWN)
     return [
         _entry(row, "broker", *_first(_dynamic(row, broker, ConfigSource.BROKER), _dynamic(row, cluster), unknown))
@@ -156,13 +156,13 @@ def broker_entries(
     broker: Mapping[str, str],
     keys: Collection[str] = (),
 ) -> list[ConfigEntry]:
-    """Those of a broker that runs.
+    """Settings of a running broker.
 
     Args:
-        static: what its process was started with, defaults filled in.
-        cluster: what is set for every broker.
-        broker: what is set for this one.
-        keys: which; none: all.
+        static: settings of the broker's process, with defaults.
+        cluster: settings of all brokers.
+        broker: settings of this broker.
+        keys: keys to return; none: all.
 
     Raises:
         TidemarkError: UNKNOWN_CONFIG.
@@ -179,7 +179,7 @@ def broker_entries(
 def _dynamic(
     row: ConfigKey, configs: Mapping[str, str], source: ConfigSource = ConfigSource.CLUSTER
 ) -> tuple[str | None, ConfigSource]:
-    """What ZooKeeper says of a static setting does not hold: nobody reads it."""
+    """Dynamic value of a setting; None for a static one, which brokers do not read from ZooKeeper."""
     return None if row.scope is Scope.STATIC else configs.get(row.name), source
 
 

@@ -1,4 +1,4 @@
-"""The settings of consumer groups, as rows for the one table in `configuration_keys`."""
+"""Settings of consumer groups: rows for the table in `configuration_keys`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _DAY_MS: Final = 24 * 3600 * 1000
 
 
 class GroupNumber(NamedTuple):
-    """A whole number that brokers read at their start."""
+    """A static whole-number setting of brokers."""
 
     name: str
     default: int
@@ -24,7 +24,7 @@ GROUP_NUMBERS: Final = (
         "offsets.topic.num.partitions",
         16,
         "partitions",
-        "Partitions of `__consumer_offsets` when it is made, at the first use of a group; never changed after",
+        "Partitions of `__consumer_offsets`, which the first use of a group creates; fixed from then on",
         1,
         1000,
     ),
@@ -32,7 +32,7 @@ GROUP_NUMBERS: Final = (
         "offsets.topic.replication.factor",
         3,
         "replicas",
-        "Replicas of its partitions; fewer where the cluster has fewer brokers when it is made",
+        "Replication factor of `__consumer_offsets`; fewer if the cluster has fewer brokers when it is created",
         1,
         100,
     ),
@@ -40,19 +40,24 @@ GROUP_NUMBERS: Final = (
         "offsets.retention.minutes",
         7 * 24 * 60,
         "min",
-        "How long offsets are kept that no member of the group reads from any more",
+        "Time for which committed offsets are kept while no member of the group subscribes to the topic",
         1,
         50 * _YEAR_MINUTES,
     ),
     GroupNumber(
-        "offsets.retention.check.interval.ms", 600_000, "ms", "How often it is looked for such offsets", 100, _DAY_MS
+        "offsets.retention.check.interval.ms",
+        600_000,
+        "ms",
+        "Interval at which coordinators expire committed offsets",
+        100,
+        _DAY_MS,
     ),
-    GroupNumber("offset.metadata.max.bytes", 4096, "B", "Largest text that a commit may carry", 0, 1 << 20),
+    GroupNumber("offset.metadata.max.bytes", 4096, "B", "Largest metadata text of a committed offset", 0, 1 << 20),
     GroupNumber(
         "offsets.commit.timeout.ms",
         5000,
         "ms",
-        "How long a change of a group may take to reach its in-sync replicas before it is refused",
+        "Time limit for a change of a group to be committed in `__consumer_offsets`, after which the request fails",
         1,
         _DAY_MS,
     ),
@@ -60,17 +65,20 @@ GROUP_NUMBERS: Final = (
         "group.consumer.session.timeout.ms",
         45_000,
         "ms",
-        "Silence after which a member is taken out of its group",
+        "Time without a heartbeat after which the coordinator evicts a member",
         100,
         _DAY_MS,
     ),
     GroupNumber(
-        "group.consumer.heartbeat.interval.ms", 3000, "ms", "How often members are told to send heartbeats", 10, _DAY_MS
+        "group.consumer.heartbeat.interval.ms",
+        3000,
+        "ms",
+        "Heartbeat interval that the coordinator sends to members",
+        10,
+        _DAY_MS,
     ),
-    GroupNumber("group.consumer.max.size", 10_000, "members", "Members that a group may have", 1, 1_000_000),
+    GroupNumber("group.consumer.max.size", 10_000, "members", "Largest number of members of a group", 1, 1_000_000),
 )
 
 ASSIGNORS_DEFAULT: Final = "sticky,uniform,range"
-ASSIGNORS_DOC: Final = (
-    "Assignors that groups may choose, separated by commas; the first is that of groups whose members name none"
-)
+ASSIGNORS_DOC: Final = "Assignors that members may choose, separated by commas; the first one is the default"

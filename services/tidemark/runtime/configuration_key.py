@@ -1,4 +1,4 @@
-"""What a row of the table of settings is: a key with type, unit, range, default and scope, and how its text is read."""
+"""One row of the settings table: a key with type, unit, range, default and scope, and the parser of its values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.host_port import HostPort
 
 UNLIMITED: Final = -1
-"""What a limit says when it is off."""
+"""Value of a limit that is disabled."""
 
 I32_MAX: Final = (1 << 31) - 1
 I64_MAX: Final = (1 << 63) - 1
 
 
 class Kind(StrEnum):
-    """How the text of a value is read."""
+    """Type of a value."""
 
     STRING = "string"
     INT = "int"
@@ -46,13 +46,12 @@ class ConfigKey:
     """One row of the table.
 
     Attributes:
-        owners: who reads it: some of "broker", "controller", "admin", "topic".
-        default: as text; None when it must be given; "" when it may be left out (the value
-            is None then, "" for a string).
-        defaults: where one owner's default differs.
+        owners: services (or "topic") that have this setting: some of "broker", "controller", "admin", "topic".
+        default: as text; None: required; "": optional, and the value is then None (for a string "").
+        defaults: (owner, default) for owners whose default differs.
         minimum: smallest value, inclusive.
         maximum: largest value, inclusive.
-        unlimited: -1 is accepted beside the range and means no limit.
+        unlimited: whether -1 is also valid and means no limit.
     """
 
     name: str
@@ -70,12 +69,12 @@ class ConfigKey:
 
     @property
     def attribute(self) -> str:
-        """Its name in the settings classes."""
+        """Name of the attribute in the settings classes."""
         return self.name.replace(".", "_")
 
     @property
     def environment_name(self) -> str:
-        """Its name in the environment."""
+        """Name of the environment variable."""
         return "TIDEMARK_" + self.attribute.upper()
 
     def default_for(self, owner: str) -> str | None:
@@ -83,12 +82,12 @@ class ConfigKey:
         return dict(self.defaults).get(owner, self.default)
 
     def scope_for(self, owner: str) -> Scope:
-        """When it can change in a service: only brokers and topics have settings that change while they run."""
+        """Scope for one owner: only brokers and topics have dynamic settings."""
         return self.scope if owner in ("broker", "topic") else Scope.STATIC
 
     @property
     def valid_values(self) -> str:
-        """What is accepted, in words."""
+        """Description of the valid values."""
         if self.kind is Kind.CHOICE:
             return " | ".join(self.choices)
         if self.kind is Kind.BOOL:
@@ -105,7 +104,7 @@ class ConfigKey:
         return "any text"
 
     def parse(self, text: str) -> Value:
-        """Value of `text`; raises TidemarkError(INVALID_CONFIG) with what would be right."""
+        """Value of `text`; raises TidemarkError(INVALID_CONFIG), whose message has the valid values."""
         text = text.strip()
         if text == "" and self.default == "":
             return "" if self.kind is Kind.STRING else None
@@ -177,7 +176,7 @@ def whole_number(
     unlimited: bool = False,
     scope: Scope = Scope.STATIC,
 ) -> ConfigKey:
-    """A row of whole numbers; both ends of the range are inclusive."""
+    """A row for a whole number; both ends of the range are inclusive."""
     text = None if default is None else str(default)
     return ConfigKey(
         name,

@@ -1,6 +1,6 @@
-"""The one typed table of settings: Kafka's dotted keys with type, unit, range, default, scope and meaning.
+"""The table of all settings: dotted keys as in Kafka, with type, unit, range, default, scope and meaning.
 
-Everything else is derived from it: the settings classes' loading, the refusals, `--help` and docs/configuration.md.
+The settings classes, error messages, `--help` and docs/configuration.md are derived from this table.
 """
 
 from __future__ import annotations
@@ -39,40 +39,44 @@ _COMMON: Final = (
         Kind.INT,
         _ALL,
         "6000",
-        "Silence after which ZooKeeper ends our session",
+        "Time without contact after which ZooKeeper expires the session of the service",
         unit="ms",
         minimum=1,
-        defaults=(("controller", "4000"),),  # another one takes over then, which is cheap
+        defaults=(("controller", "4000"),),  # failover to another controller is cheap
     ),
     ConfigKey(
         "listeners",
         Kind.ADDRESS,
         _ALL,
         "127.0.0.1:9192",
-        "Where the service listens; port 0 lets the system choose",
+        "Address that the service listens on; with port 0 the system chooses a port",
         defaults=(("controller", "127.0.0.1:9193"), ("admin", "127.0.0.1:9194")),
     ),
-    ConfigKey("advertised.listeners", Kind.ADDRESS, _ALL, "", "What others are told to call; default: listeners"),
     ConfigKey(
-        "metrics.listeners", Kind.ADDRESS, _ALL, "", "Where /metrics is served; default: the same host, port + 100"
+        "advertised.listeners", Kind.ADDRESS, _ALL, "", "Address that other processes connect to; default: listeners"
+    ),
+    ConfigKey(
+        "metrics.listeners", Kind.ADDRESS, _ALL, "", "Address of /metrics; default: host of listeners, port + 100"
     ),
     ConfigKey(
         "log.level",
         Kind.CHOICE,
         _ALL,
         "info",
-        "Least level logged",
+        "Lowest level that is logged",
         choices=("debug", "info", "warning", "error"),
         scope=Scope.BROKER_DYNAMIC,
     ),
-    ConfigKey("log.format", Kind.CHOICE, _ALL, "json", "Form of log lines", choices=("json", "text")),
-    whole_number("shutdown.grace.ms", _ALL, 10_000, "ms", "How long a graceful stop may take before calls are cut"),
+    ConfigKey("log.format", Kind.CHOICE, _ALL, "json", "Format of log lines", choices=("json", "text")),
+    whole_number(
+        "shutdown.grace.ms", _ALL, 10_000, "ms", "Time limit of a graceful stop, after which running calls are aborted"
+    ),
     ConfigKey(
         "termination.message.path",
         Kind.STRING,
         _ALL,
         "",
-        "File that one line is written to when the service refuses to start or fails: why; "
+        "File that receives one line with the reason when the service cannot start or fails; "
         "/dev/termination-log in a pod",
     ),
 )
@@ -83,19 +87,23 @@ _BROKER: Final = (
         ("broker",),
         30_000,
         "ms",
-        "How long the broker tries, before it registers, to reach itself at its advertised address, and else refuses "
-        "to start; 0: not at all, for an address that leads here from elsewhere only",
+        "Time limit for the broker to reach itself at its advertised address; if it cannot, it does not start; 0 skips "
+        "this check, for an address that only works from other hosts",
         maximum=_DAY_MS,
     ),
-    whole_number("broker.id", ("broker",), None, "", "Id of the broker, kept in its directories", maximum=I32_MAX),
-    ConfigKey("broker.rack", Kind.STRING, ("broker",), "", "Rack; replicas of a partition are kept apart by it"),
-    ConfigKey("log.dirs", Kind.PATHS, ("broker",), None, "Directories that hold the logs, one a disk"),
+    whole_number(
+        "broker.id", ("broker",), None, "", "Id of the broker, stored in its log directories", maximum=I32_MAX
+    ),
+    ConfigKey(
+        "broker.rack", Kind.STRING, ("broker",), "", "Rack of the broker; replicas of a partition are spread over racks"
+    ),
+    ConfigKey("log.dirs", Kind.PATHS, ("broker",), None, "Log directories, one per disk"),
     ConfigKey(
         "log.dir.choice",
         Kind.CHOICE,
         ("broker",),
         "fewest-replicas",
-        "Of several log directories, the one that a new replica goes to",
+        "Rule that chooses the log directory of a new replica",
         choices=("fewest-replicas", "most-free-bytes"),
     ),
     ConfigKey(
@@ -103,15 +111,17 @@ _BROKER: Final = (
         Kind.BOOL,
         ("broker",),
         "true",
-        "Whether the page cache is there as long as the kernel has not rebooted; false on network volumes",
+        "Whether the page cache survives until the kernel reboots; set false on network volumes",
     ),
-    ConfigKey("admin.address", Kind.ADDRESS, ("broker",), "", "Address of the admin service, told to clients"),
+    ConfigKey(
+        "admin.address", Kind.ADDRESS, ("broker",), "", "Address of the admin service, sent to clients in metadata"
+    ),
     whole_number(
         "replica.lag.time.max.ms",
         ("broker",),
         10_000,
         "ms",
-        "A follower not caught up for so long leaves the ISR",
+        "Time after which a follower that is not caught up leaves the ISR",
         minimum=100,
         scope=Scope.BROKER_DYNAMIC,
     ),
@@ -120,7 +130,7 @@ _BROKER: Final = (
         ("broker",),
         0,
         "bytes",
-        "A follower further behind for half of replica.lag.time.max.ms leaves the ISR too; 0: time alone counts",
+        "A follower that lags by more for half of replica.lag.time.max.ms leaves the ISR too; 0 disables this",
         scope=Scope.BROKER_DYNAMIC,
     ),
     whole_number(
@@ -128,19 +138,24 @@ _BROKER: Final = (
         ("broker",),
         1 << 20,
         "bytes",
-        "Soft limit of one chunk of replication",
+        "Soft limit of one chunk on a replication stream",
         minimum=1024,
         scope=Scope.BROKER_DYNAMIC,
     ),
     whole_number(
-        "replica.heartbeat.interval.ms", ("broker",), 500, "ms", "Longest silence on a replication stream", minimum=10
+        "replica.heartbeat.interval.ms",
+        ("broker",),
+        500,
+        "ms",
+        "Longest time without a message on a replication stream",
+        minimum=10,
     ),
     ConfigKey(
         "replica.selector.class",
         Kind.CHOICE,
         ("broker",),
         "rack-aware",
-        "Whom consumers read from: an in-sync replica in their rack if they state one, or always the leader",
+        "Replica that a consumer with a rack reads from: an in-sync replica in its rack, or always the leader",
         choices=("rack-aware", "leader"),
         scope=Scope.BROKER_DYNAMIC,
     ),
@@ -149,7 +164,7 @@ _BROKER: Final = (
         ("broker",),
         5000,
         "ms",
-        "How often high watermarks and recovery points are written, after everything before them is on disk",
+        "Interval of checkpoints: the broker syncs its logs, then writes high watermarks and recovery points",
         minimum=10,
     ),
     whole_number(
@@ -157,19 +172,26 @@ _BROKER: Final = (
         ("broker",),
         86_400_000,
         "ms",
-        "An idempotent producer silent for so long may be forgotten; when it goes on it gets a new id",
+        "Time without a batch after which a broker may expire an idempotent producer; the producer then gets a new id",
         minimum=1000,
     ),
-    ConfigKey("log.cleaner.enable", Kind.BOOL, ("broker",), "true", "Whether the logs of compacted topics are cleaned"),
+    ConfigKey(
+        "log.cleaner.enable", Kind.BOOL, ("broker",), "true", "Whether the cleaner compacts logs of compacted topics"
+    ),
     whole_number(
-        "log.cleaner.backoff.ms", ("broker",), 15_000, "ms", "How often it is looked for logs to clean", minimum=10
+        "log.cleaner.backoff.ms",
+        ("broker",),
+        15_000,
+        "ms",
+        "Interval at which the cleaner looks for logs to compact",
+        minimum=10,
     ),
     whole_number(
         "log.cleaner.dedupe.buffer.size",
         ("broker",),
         128 << 20,
         "bytes",
-        "Memory for the keys of the logs that are cleaned, of all directories; more keys take more passes",
+        "Memory of the cleaner for keys, all log directories together; more keys take more passes",
         minimum=1 << 20,
         maximum=1 << 31,
     ),
@@ -178,7 +200,7 @@ _BROKER: Final = (
         ("broker",),
         32 << 20,
         "bytes",
-        "How much of a log is read, and compacted, at a time; a few times this is held in memory, per directory",
+        "Bytes of a log that the cleaner compacts at a time; it holds a few times this in memory, per log directory",
         minimum=1 << 16,
         maximum=1 << 30,
     ),
@@ -187,7 +209,7 @@ _BROKER: Final = (
         ("broker",),
         UNLIMITED,
         "bytes/s",
-        "Reads and writes of the cleaner together, per directory",
+        "Throttle of the cleaner's reads and writes together, per log directory",
         minimum=1024,
         unlimited=True,
     ),
@@ -196,7 +218,7 @@ _BROKER: Final = (
         ("broker",),
         UNLIMITED,
         "bytes/s",
-        "Copying of replicas into other log directories, of all that name no limit of their own together",
+        "Throttle of log directory moves, for all moves without a throttle of their own together",
         minimum=1024,
         unlimited=True,
         scope=Scope.BROKER_DYNAMIC,
@@ -207,7 +229,7 @@ _BROKER: Final = (
         ("broker",),
         2,
         "",
-        "Threads for each log directory that open logs at the start, and scan what a kill left past recovery points",
+        "Threads per log directory that open logs at the start, and recover logs that were not closed cleanly",
         minimum=1,
         maximum=64,
     ),
@@ -216,30 +238,30 @@ _BROKER: Final = (
         ("broker",),
         300_000,
         "ms",
-        "How often leaders look at what retention lets go, and segments are rolled by age while nothing is appended",
+        "Interval at which leaders apply retention, and roll segments by age without an append",
         minimum=10,
     ),
-    whole_number("stray.grace.ms", ("broker",), 3_600_000, "ms", "How long data that is no longer ours is kept"),
+    whole_number("stray.grace.ms", ("broker",), 3_600_000, "ms", "Time after which a stray replica is deleted"),
     whole_number(
         "controlled.shutdown.max.wait.ms",
         ("broker",),
         30_000,
         "ms",
-        "How long a broker that is told to stop waits for the controller to move its leaderships; 0: not at all",
+        "Time limit of controlled shutdown, in which the controller moves leadership away; 0 skips controlled shutdown",
     ),
 )
 
 _CONTROLLER: Final = (
     whole_number("controller.id", ("controller",), None, "", "Id of the controller", maximum=I32_MAX),
     whole_number(
-        "controller.heartbeat.interval.ms", ("controller",), 500, "ms", "How often brokers are asked", minimum=10
+        "controller.heartbeat.interval.ms", ("controller",), 500, "ms", "Interval of heartbeats to brokers", minimum=10
     ),
     whole_number(
         "controller.heartbeat.timeout.ms",
         ("controller",),
         2500,
         "ms",
-        "Silence after which a broker is suspected",
+        "Time without an answer after which a broker is suspected",
         minimum=50,
     ),
     whole_number(
@@ -247,7 +269,7 @@ _CONTROLLER: Final = (
         ("controller",),
         50,
         "",
-        "Replicas that one broker takes in or gives out at a time while partitions are moved",
+        "Reassignments that copy from or to one broker at a time",
         minimum=1,
     ),
     whole_number(
@@ -255,26 +277,33 @@ _CONTROLLER: Final = (
         ("controller",),
         300_000,
         "ms",
-        "How often leadership goes back to preferred replicas by itself; 0: never",
+        "Interval at which the controller elects preferred replicas by itself; 0 disables this",
     ),
     whole_number(
         "leader.imbalance.per.broker.percentage",
         ("controller",),
         10,
         "",
-        "Of the partitions that prefer a broker, how many percent may be led elsewhere before they go back",
+        "Percentage of a broker's preferred partitions led by others, above which preferred replicas are elected",
         maximum=100,
     ),
 )
 
 _ADMIN: Final = (
-    whole_number("admin.request.timeout.ms", ("admin",), 30_000, "ms", "How long a request is watched", minimum=1),
+    whole_number(
+        "admin.request.timeout.ms",
+        ("admin",),
+        30_000,
+        "ms",
+        "Time for which the admin service waits for a request to complete",
+        minimum=1,
+    ),
     whole_number(
         "default.replication.factor",
         ("admin",),
         3,
         "",
-        "Replicas of a topic that names no number",
+        "Replication factor of a topic created without one",
         minimum=1,
         maximum=32_767,
     ),
@@ -285,7 +314,7 @@ _TOPIC: Final = (
         "min.insync.replicas",
         2,
         "",
-        "Replicas that must have a record before acks=all is answered",
+        "In-sync replicas that must have a record before acks=all is acknowledged",
         minimum=1,
         maximum=32_767,
     ),
@@ -298,84 +327,88 @@ _TOPIC: Final = (
         minimum=1024,
         maximum=256 << 20,
     ),
-    _topic_int("segment.bytes", 1 << 30, "bytes", "A segment is rolled at this size", minimum=1024, maximum=I32_MAX),
-    _topic_int("segment.ms", 7 * _DAY_MS, "ms", "A segment is rolled at this age", minimum=1),
+    _topic_int("segment.bytes", 1 << 30, "bytes", "Size at which a segment is rolled", minimum=1024, maximum=I32_MAX),
+    _topic_int("segment.ms", 7 * _DAY_MS, "ms", "Age at which a segment is rolled", minimum=1),
     _topic_int(
-        "index.interval.bytes", 4096, "bytes", "Log bytes between two entries of an index", minimum=1, maximum=I32_MAX
+        "index.interval.bytes", 4096, "bytes", "Bytes of log between two index entries", minimum=1, maximum=I32_MAX
     ),
     _topic_int(
         "retention.ms",
         7 * _DAY_MS,
         "ms",
-        "A segment whose newest record is older than this is deleted, once all of it is committed",
+        "Age of its newest record above which a segment is deleted, once all of the segment is committed",
         unlimited=True,
     ),
     _topic_int(
         "retention.bytes",
         UNLIMITED,
         "bytes",
-        "The oldest segments are deleted while a partition has this much without them; the active one stays",
+        "Bytes that retention keeps of a partition: the oldest segments beyond them are deleted, never the active one",
         unlimited=True,
     ),
     _topic_choice(
         "cleanup.policy",
         ("delete", "compact", "compact,delete"),
-        "What becomes of old segments: delete: they go by retention; compact: of each key the latest record stays",
+        "Treatment of old segments: delete removes them by retention; compact keeps the latest record of each key",
     ),
     _topic_int(
         "delete.retention.ms",
         _DAY_MS,
         "ms",
-        "How long a compacted topic keeps a record without a value (a tombstone) after what it covers is gone",
+        "Time for which a compacted topic keeps a tombstone after the records that it deletes are gone",
     ),
     ConfigKey(
         "min.cleanable.dirty.ratio",
         Kind.RATIO,
         ("topic",),
         "0.5",
-        "A compacted log is cleaned when this share of its bytes has come since the last time",
+        "Share of bytes appended since the last compaction, from which on a log is compacted again",
         scope=Scope.TOPIC,
     ),
-    _topic_int("min.compaction.lag.ms", 0, "ms", "A segment with a record younger than this is not compacted yet"),
+    _topic_int("min.compaction.lag.ms", 0, "ms", "Age below which a record keeps its segment from being compacted"),
     _topic_int(
         "file.delete.delay.ms",
         60_000,
         "ms",
-        "How long the files of a deleted segment are kept under another name, for whoever is reading them",
+        "Time for which files of a deleted segment are kept under another name, for readers that have them open",
     ),
     ConfigKey(
         "unclean.leader.election.enable",
         Kind.BOOL,
         ("topic",),
         "false",
-        "Whether a replica that may lack acknowledged records may lead",
+        "Whether a replica that may lack acknowledged records may be elected",
         scope=Scope.TOPIC,
     ),
-    _topic_choice("message.timestamp.type", ("CreateTime", "LogAppendTime"), "Whose clock gives records their time"),
+    _topic_choice(
+        "message.timestamp.type",
+        ("CreateTime", "LogAppendTime"),
+        "Clock of the record timestamps: the producer's (CreateTime) or the leader's (LogAppendTime)",
+    ),
     _topic_int(
         "message.timestamp.before.max.ms",
         UNLIMITED,
         "ms",
-        "How far a record's time may lie before the broker's",
+        "How far a record's timestamp may be before the broker's clock",
         unlimited=True,
     ),
     _topic_int(
         "message.timestamp.after.max.ms",
         3_600_000,
         "ms",
-        "How far a record's time may lie after the broker's",
+        "How far a record's timestamp may be after the broker's clock",
         unlimited=True,
     ),
     _topic_choice(
         "flush.policy",
         ("os", "group-commit", "interval"),
-        "What acks=all means: os, interval = in the page cache of every ISR member; group-commit = on its disk",
+        "Meaning of acks=all: os, interval: in the page cache of every ISR member; group-commit: on its disk",
     ),
     _topic_int(
         "flush.interval.ms",
         1000,
         "ms",
-        "With flush.policy=interval: how long a record may wait for its flush to disk",
+        "Longest time from append to flush with flush.policy=interval",
         minimum=1,
         maximum=_DAY_MS,
     ),
@@ -393,16 +426,16 @@ _GROUPS: Final = (
 KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
     {key.name: key for key in (*_COMMON, *_BROKER, *_GROUPS, *_CONTROLLER, *_ADMIN, *_TOPIC)}
 )
-"""The table, by name, in the order of the documentation."""
+"""All rows by name, in the order of the documentation."""
 
 
 def keys_of(owner: str) -> Mapping[str, ConfigKey]:
-    """The rows that `owner` ("broker", "controller", "admin" or "topic") reads."""
+    """Rows of one `owner`: "broker", "controller", "admin" or "topic"."""
     return {name: key for name, key in KEYS.items() if owner in key.owners}
 
 
 def unknown_config(name: str, known: Iterable[str], where: str) -> TidemarkError:
-    """The refusal of a key that `where` does not have, with the nearest name there is."""
+    """UNKNOWN_CONFIG for a key that `where` does not have, with the most similar known key."""
     nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {nearest[0]}?" if nearest else ""
     if name in KEYS:
