@@ -16,8 +16,8 @@ from tidemark.runtime.metrics import METRICS
 
 _audit = logging.getLogger("tidemark.audit")
 
-_REQUESTS = METRICS.counter("admin_requests", "Calls by method and outcome: OK or an error code", ("method", "code"))
-_SECONDS = METRICS.histogram("admin_request_seconds", "Time of a call", ("method",))
+_REQUESTS = METRICS.counter("admin_requests", "Calls by method and result: OK or an error code", ("method", "code"))
+_SECONDS = METRICS.histogram("admin_request_seconds", "Duration of a call", ("method",))
 
 _MARGIN_S: Final = 0.25
 """Our answer that says what is missing must arrive before the caller's deadline does."""

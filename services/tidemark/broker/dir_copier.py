@@ -116,14 +116,12 @@ class CopyMetrics:
     """What operators see of all moves of a broker."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self.moves = metrics.gauge("broker_log_dir_moves", "Replicas on their way into another log directory")
-        self.moved = metrics.counter("broker_log_dir_moves_done", "Replicas that have moved to another log directory")
-        self.failures = metrics.counter("broker_log_dir_moves_failed", "Moves to another log directory given up")
-        self.copied_bytes = metrics.counter(
-            "broker_log_dir_moves_copied_bytes", "Bytes copied from one log directory into another"
-        )
+        self.moves = metrics.gauge("broker_log_dir_moves", "Running log directory moves")
+        self.moved = metrics.counter("broker_log_dir_moves_done", "Completed log directory moves")
+        self.failures = metrics.counter("broker_log_dir_moves_failed", "Log directory moves that failed")
+        self.copied_bytes = metrics.counter("broker_log_dir_moves_copied_bytes", "Bytes copied between log directories")
         self.paused_s = metrics.histogram(
-            "broker_log_dir_move_pause_seconds", "How long a replica took nothing in while it changed its directory"
+            "broker_log_dir_move_pause_seconds", "How long a replica accepted no appends at the end of its move"
         )
 
 

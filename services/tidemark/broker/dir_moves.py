@@ -63,7 +63,8 @@ class DirMoves:
         self._metrics = CopyMetrics(metrics)
         self._metrics.moves.set_function(lambda: len(self._moves))
         self._refused = metrics.counter(
-            "broker_log_dir_moves_refused", "Log directories asked for that this broker has not, or not online"
+            "broker_log_dir_moves_refused",
+            "Directories named by the controller that are unknown to this broker, or offline",
         )
         threads.listen(self._consider)
 

@@ -59,8 +59,8 @@ def look_at_disks(logs: Directories) -> DiskFigures:
         if space is not None:
             free[label], total[label] = space
     text = (
-        family("tidemark_log_directory_offline", "gauge", "1 where the log directory has failed", offline)
-        + family("tidemark_log_directory_used_bytes", "gauge", "Size of the logs in it", used)
+        family("tidemark_log_directory_offline", "gauge", "1 if the log directory has failed", offline)
+        + family("tidemark_log_directory_used_bytes", "gauge", "Size of the logs in the directory", used)
         + family("tidemark_log_directory_free_bytes", "gauge", "Free on its file system", free)
         + family("tidemark_log_directory_total_bytes", "gauge", "Size of its file system", total)
     )

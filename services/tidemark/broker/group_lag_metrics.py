@@ -94,8 +94,8 @@ class GroupLagMetrics:
         if told is None:
             return ""
         of = {labels(group=group, topic=topic): lag for (group, topic), lag in told.lags.items()}
-        name, doc = "tidemark_group_lag_records", "From committed offset to high watermark"
-        unknown = "Partitions with a committed offset whose high watermark is not known now"
+        name, doc = "tidemark_group_lag_records", "Records from committed offset to high watermark"
+        unknown = "Partitions with a committed offset whose high watermark is unknown"
         return (
             family(name, "gauge", f"{doc}, of all partitions", {label: lag.records for label, lag in of.items()})
             + family(f"{name}_max", "gauge", doc, {label: lag.records_max for label, lag in of.items()})
@@ -111,7 +111,7 @@ class GroupLagMetrics:
                 "Members of the group",
                 {labels(group=group): count for (group,), count in told.members.items()},
             )
-            + gauge("tidemark_group_lag_age_seconds", "How old these lags are", max(0.0, self._now_s() - told.at_s))
+            + gauge("tidemark_group_lag_age_seconds", "Age of these lags", max(0.0, self._now_s() - told.at_s))
         )
 
     def want(self) -> None:

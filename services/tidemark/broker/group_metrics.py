@@ -12,18 +12,22 @@ class GroupMetrics:
     """Counters and gauges of one broker."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self.groups = metrics.gauge("group_count", "Groups that this broker looks after, by state", ("state",))
-        self.members = metrics.gauge("group_members", "Members of groups that this broker looks after")
-        self.offsets = metrics.gauge("group_offsets", "Offsets that this broker remembers for groups")
-        self.loading = metrics.gauge("group_partitions_loading", "Partitions of __consumer_offsets still being read")
-        self.rebalances = metrics.counter("group_rebalances", "Times that it was computed anew who reads what")
-        self.removed_members = metrics.counter("group_members_removed", "Members taken out: silent, or slow to give up")
+        self.groups = metrics.gauge("group_count", "Groups that this broker coordinates, by state", ("state",))
+        self.members = metrics.gauge("group_members", "Members of groups that this broker coordinates")
+        self.offsets = metrics.gauge("group_offsets", "Committed offsets of these groups")
+        self.loading = metrics.gauge(
+            "group_partitions_loading", "Partitions of __consumer_offsets that are being loaded"
+        )
+        self.rebalances = metrics.counter("group_rebalances", "Computations of a new target assignment")
+        self.removed_members = metrics.counter(
+            "group_members_removed", "Evicted members: silent, or slow to release partitions"
+        )
         self.heartbeats = metrics.counter("group_heartbeats", "Heartbeats that were answered")
-        self.fenced = metrics.counter("group_requests_refused", "Requests of members refused, by code", ("code",))
-        self.committed_offsets = metrics.counter("group_committed_offsets", "Offsets that were remembered or forgotten")
-        self.commit_seconds = metrics.histogram("group_commit_seconds", "From a commit to its answer")
+        self.fenced = metrics.counter("group_requests_refused", "Refused requests of members, by code", ("code",))
+        self.committed_offsets = metrics.counter("group_committed_offsets", "Offsets that were committed or deleted")
+        self.commit_seconds = metrics.histogram("group_commit_seconds", "Time from a commit request to its answer")
         self.failed_writes = metrics.counter("group_failed_writes", "Writes to __consumer_offsets that failed")
-        self.loads = metrics.counter("group_loads", "Times that a partition of __consumer_offsets was read")
+        self.loads = metrics.counter("group_loads", "Loads of a partition of __consumer_offsets")
 
     def note(self, changes: Iterable[Change]) -> None:
         """Records are about to be written."""

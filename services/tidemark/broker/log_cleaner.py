@@ -92,14 +92,16 @@ class LogCleaner:
             Throttle(settings.log_cleaner_io_max_bytes_per_second, self._stopping) for _ in self._threads
         ]
         self._horizons_s: dict[PartitionLog, float] = {}
-        self._runs = metrics.counter("broker_log_cleaner_runs", "Logs that were cleaned to their end")
+        self._runs = metrics.counter("broker_log_cleaner_runs", "Logs that were cleaned completely")
         self._failures = metrics.counter("broker_log_cleaner_failures", "Logs that could not be cleaned")
-        self._read = metrics.counter("broker_log_cleaner_read_bytes", "Bytes that the cleaner has read")
-        self._freed = metrics.counter("broker_log_cleaner_freed_bytes", "Bytes that went by cleaning")
+        self._read = metrics.counter("broker_log_cleaner_read_bytes", "Bytes that the cleaner read")
+        self._freed = metrics.counter("broker_log_cleaner_freed_bytes", "Bytes that cleaning removed")
         self._dirtiest = metrics.gauge(
-            "broker_log_cleaner_dirty_ratio_max", "Dirty share of the dirtiest log, 0 to 1", ("directory",)
+            "broker_log_cleaner_dirty_ratio_max", "Highest dirty ratio of a log, 0 to 1", ("directory",)
         )
-        self._last_run = metrics.gauge("broker_log_cleaner_last_run_timestamp_seconds", "When a log was last cleaned")
+        self._last_run = metrics.gauge(
+            "broker_log_cleaner_last_run_timestamp_seconds", "Time at which a log was last cleaned"
+        )
 
     def start(self) -> None:
         """Begin, unless `log.cleaner.enable` is off."""

@@ -72,40 +72,46 @@ class BrokerMetrics:
     def __init__(self, metrics: Metrics) -> None:
         self._batches = metrics.counter("broker_produced_batches", "Batches of producers that were appended")
         self._bytes = metrics.counter("broker_produced_bytes", "Bytes of producers that were appended")
-        self.fetched_bytes = metrics.counter("broker_fetched_bytes", "Bytes that consumers were given")
+        self.fetched_bytes = metrics.counter("broker_fetched_bytes", "Bytes sent to consumers")
         self.follower_fetched_bytes = metrics.counter(
-            "broker_follower_fetched_bytes", "Of what consumers were given, the bytes of partitions led elsewhere"
+            "broker_follower_fetched_bytes", "Bytes sent to consumers from partitions that this broker does not lead"
         )
         self.preferred_read_replicas = metrics.counter(
             "broker_preferred_read_replicas",
-            "Fetches of a partition that were sent to a replica in the consumer's rack",
+            "Fetches of a partition that were redirected to a replica in the consumer's rack",
         )
-        self.replicated_bytes = metrics.counter("broker_replicated_bytes", "Bytes that followers were given")
-        self.produce_seconds = metrics.histogram("broker_produce_seconds", "From a produce request to its answer")
+        self.replicated_bytes = metrics.counter("broker_replicated_bytes", "Bytes sent to followers")
+        self.produce_seconds = metrics.histogram("broker_produce_seconds", "Time from a produce request to its answer")
         self._requests = metrics.counter("broker_produce_requests", "Produce requests")
         self._records = metrics.counter("broker_produced_records", "Records of producers that were appended")
         self._produce_errors = metrics.counter(
-            "broker_produce_errors", "Partitions of produce requests refused, by error code", ("code",)
+            "broker_produce_errors", "Refused partitions of produce requests, by error code", ("code",)
         )
-        self._fetches = metrics.counter("broker_fetch_requests", "Fetches of consumers")
+        self._fetches = metrics.counter("broker_fetch_requests", "Fetch requests of consumers")
         self._fetch_errors = metrics.counter(
-            "broker_fetch_errors", "Partitions of fetches refused, by error code", ("code",)
+            "broker_fetch_errors", "Refused partitions of fetch requests, by error code", ("code",)
         )
         seconds = metrics.histogram(
-            "broker_fetch_seconds", "Work on a fetch, by who fetches, without the wait for records to come", ("kind",)
+            "broker_fetch_seconds",
+            "Time to serve a fetch of a consumer or follower, without the wait for records",
+            ("kind",),
         )
         self._fetch_seconds, self.follower_read_seconds = seconds.labels("consumer"), seconds.labels("follower")
         self.topics = TopicMetrics()
-        self.append_seconds = metrics.histogram("broker_append_seconds", "From an append's queue to its write(2)")
-        self.flush_seconds = metrics.histogram("broker_flush_seconds", "An fdatasync of a log whose topic asks for it")
+        self.append_seconds = metrics.histogram(
+            "broker_append_seconds", "Time of an append from its queue to its write(2)"
+        )
+        self.flush_seconds = metrics.histogram(
+            "broker_flush_seconds", "Time of an fdatasync of a log whose topic requires flushes"
+        )
         self.offline_log_directories = metrics.gauge("offline_log_directories", "Log directories that have failed")
-        self.full_log_directories = metrics.gauge("full_log_directories", "Log directories that lately had no space")
-        shrinks = metrics.counter("replica_isr_shrinks", "Replicas that ISR changes written took out", ("reason",))
+        self.full_log_directories = metrics.gauge("full_log_directories", "Log directories that recently had no space")
+        shrinks = metrics.counter("replica_isr_shrinks", "Replicas that written ISR changes removed", ("reason",))
         self._shrinks = {reason: shrinks.labels(reason) for reason in OF_LEAVING}
-        expands = metrics.counter("replica_isr_expands", "Replicas that ISR changes written took in", ("reason",))
+        expands = metrics.counter("replica_isr_expands", "Replicas that written ISR changes added", ("reason",))
         self._expands = {reason: expands.labels(reason) for reason in OF_JOINING}
         self._chatter: dict[str, _Chatter] = {}
-        self._observed = metrics.counter("replica_observed", "What befell replicas here, by kind", ("kind",))
+        self._observed = metrics.counter("replica_observed", "Events of replicas on this broker, by kind", ("kind",))
         self._observed.labels("isr_write_failed")
 
     def produce_requested(self) -> None:

@@ -64,10 +64,10 @@ class RecoveryProgress:
         self._lock = threading.Lock()
         self._opening: dict[TopicPartition, _Opening] = {}
         self._estimator = ThreadPoolExecutor(1, thread_name_prefix="recovery-estimate")
-        count = metrics.gauge("log_recovery_remaining_logs", "Logs on disk that are still to be opened", ["directory"])
+        count = metrics.gauge("log_recovery_remaining_logs", "Logs on disk that are not opened yet", ["directory"])
         size = metrics.gauge(
             "log_recovery_remaining_bytes",
-            "About what is still to be scanned of logs that are being opened: what lies past their recovery points",
+            "Bytes past the recovery points that are not checked yet (estimate)",
             ["directory"],
         )
         self._logs_gauges = [count.labels(path) for path in directories]

@@ -147,28 +147,31 @@ def _behind(led: Led, logs: dict[TopicPartition, SizedLog]) -> list[_Behind]:
 
 def _counts(rows: Sequence[ReplicaFigures], led: Led) -> Iterable[str]:
     values = {
-        "count": ("Replicas here", len(rows)),
-        "leader_count": ("Replicas that lead", len(led)),
+        "count": ("Replicas on this broker", len(rows)),
+        "leader_count": ("Replicas that are leaders", len(led)),
         "offline_count": ("Replicas whose log failed", sum([row.offline for row in rows])),
         "under_replicated": (
             "Led partitions that lack an in-sync replica",
             sum([one.under_replicated for _, one in led]),
         ),
         "under_min_isr": (
-            "Led partitions with fewer in sync than min.insync.replicas",
+            "Led partitions whose ISR is smaller than min.insync.replicas",
             sum([one.isr_count < one.min_isr for _, one in led]),
         ),
         "at_min_isr": (
-            "Led partitions with just min.insync.replicas in sync",
+            "Led partitions whose ISR has exactly min.insync.replicas members",
             sum([one.isr_count == one.min_isr for _, one in led]),
         ),
-        "reassigning": ("Led partitions to which a move adds replicas", sum([one.reassigning for _, one in led])),
+        "reassigning": (
+            "Led partitions to which a reassignment adds replicas",
+            sum([one.reassigning for _, one in led]),
+        ),
         "uncommitted_records_max": (
-            "Largest distance from high watermark to log end of a led partition",
+            "Most records between high watermark and log end of a led partition",
             max([row.log_end_offset - row.high_watermark for row, _ in led], default=0),
         ),
         "high_watermark_stalled_seconds_max": (
-            "Longest that the high watermark of a led partition has not moved while the log end is ahead of it",
+            "Longest time since the high watermark of a led partition advanced, while its log end is ahead",
             max([one.uncommitted_ms for _, one in led], default=0) / 1000,
         ),
     }
@@ -184,62 +187,62 @@ def _lags(rows: Sequence[ReplicaFigures], led: Led, behind: Sequence[_Behind]) -
             all_of_them.add(one.lag_records, lag_bytes, one.lag_ms)
             each.setdefault(one.broker_id, _Lag()).add(one.lag_records, lag_bytes, one.lag_ms)
     fetch_lag = max([row.fetch_lag_records for row in rows], default=0)
-    led_here = "follower of a partition led here"
+    led_here = "follower of a led partition"
     yield gauge("tidemark_replica_lag_records_max", f"Most records that a {led_here} lacks", all_of_them.records_max)
     yield gauge("tidemark_replica_lag_bytes_max", f"Most bytes that a {led_here} lacks", all_of_them.size_bytes_max)
     doc = f"Longest time since a {led_here} was caught up"
     yield gauge("tidemark_replica_lag_seconds_max", doc, all_of_them.time_max_ms / 1000)
     of = {labels(follower=str(broker_id)): lag for broker_id, lag in sorted(each.items())}
     records = {label: lag.records for label, lag in of.items()}
-    yield family("tidemark_replica_lag_records", "gauge", "Records that it lacks of all that is led here", records)
+    yield family("tidemark_replica_lag_records", "gauge", "Records that it lacks, of all led partitions", records)
     size_bytes = {label: lag.size_bytes for label, lag in of.items()}
-    yield family("tidemark_replica_lag_bytes", "gauge", "Bytes that it lacks of all that is led here", size_bytes)
+    yield family("tidemark_replica_lag_bytes", "gauge", "Bytes that it lacks, of all led partitions", size_bytes)
     seconds = {label: lag.time_max_ms / 1000 for label, lag in of.items()}
-    doc = "Longest time since it was caught up with a partition led here"
+    doc = "Longest time since it was caught up with a led partition"
     yield family("tidemark_replica_lag_seconds", "gauge", doc, seconds)
-    doc = "Most records below the leader's high watermark that a replica following here lacks"
+    doc = "Most records below the leader's high watermark that a follower on this broker lacks"
     yield gauge("tidemark_replica_fetch_lag_records_max", doc, fetch_lag)
 
 
 def _moves(led: Led, behind: Sequence[_Behind], traffic: MoveTraffic) -> Iterable[str]:
     name = "tidemark_replica_reassignment"
     left = sum([one.lag_bytes for one in behind if one.follower.adding])
-    yield counter(f"{name}_out_bytes_total", "Bytes sent to replicas that moves add", traffic.bytes_out)
-    yield counter(f"{name}_in_bytes_total", "Bytes that replicas added here took in", traffic.bytes_in)
-    yield gauge(f"{name}_remaining_bytes", "What replicas that moves add still lack of partitions led here", left)
-    doc = "The lowest throttle of a move of a partition led here; 0 for none"
+    yield counter(f"{name}_out_bytes_total", "Bytes sent to replicas that reassignments add", traffic.bytes_out)
+    yield counter(f"{name}_in_bytes_total", "Bytes that replicas added on this broker appended", traffic.bytes_in)
+    yield gauge(f"{name}_remaining_bytes", "Bytes that replicas added by reassignments still lack", left)
+    doc = "The lowest throttle of a reassignment of a led partition; 0 for none"
     yield gauge(f"{name}_throttle_bytes_per_second", doc, traffic.throttle_bytes_per_s)
-    doc = "Led partitions whose moves wait for their throttle now"
+    doc = "Led partitions whose reassignment now waits for its throttle"
     yield gauge("tidemark_replica_throttled", doc, traffic.throttled)
-    doc = "Bytes that followers here took in"
+    doc = "Bytes that followers on this broker appended"
     yield counter("tidemark_broker_replicated_in_bytes_total", doc, traffic.replicated_bytes_in)
 
 
 def _each_replica(rows: Sequence[ReplicaFigures], of: Sequence[str]) -> Iterable[str]:
-    yield _many("leader_epoch", "Leader epoch that the replica knows", of, [row.leader_epoch for row in rows])
-    yield _many("is_leader", "1 where the replica leads", of, [int(row.led is not None) for row in rows])
-    yield _many("is_offline", "1 where its log has failed", of, [int(row.offline) for row in rows])
-    yield _many("log_start_offset", "First offset", of, [row.log_start_offset for row in rows])
-    doc = "End of what is committed, exclusive"
+    yield _many("leader_epoch", "Leader epoch of the replica", of, [row.leader_epoch for row in rows])
+    yield _many("is_leader", "1 if the replica is the leader", of, [int(row.led is not None) for row in rows])
+    yield _many("is_offline", "1 if its log has failed", of, [int(row.offline) for row in rows])
+    yield _many("log_start_offset", "Log start offset", of, [row.log_start_offset for row in rows])
+    doc = "End of the committed records, exclusive"
     yield _many("high_watermark", doc, of, [row.high_watermark for row in rows])
-    yield _many("log_end_offset", "End of what is written, exclusive", of, [row.log_end_offset for row in rows])
-    doc = "From high watermark to log end"
+    yield _many("log_end_offset", "End of the appended records, exclusive", of, [row.log_end_offset for row in rows])
+    doc = "Records between high watermark and log end"
     yield _many("uncommitted_records", doc, of, [row.log_end_offset - row.high_watermark for row in rows])
 
 
 def _each_led(led: Led, of: Sequence[str]) -> Iterable[str]:
     preferred = [int(one.preferred) for _, one in led]
-    yield _many("leader_is_preferred", "1 where it is the first of the assigned replicas", of, preferred)
+    yield _many("leader_is_preferred", "1 if the leader is the first of the assigned replicas", of, preferred)
     yield _many("replicas", "Assigned replicas", of, [row.replica_count for row, _ in led])
     yield _many("in_sync_replicas", "Members of the ISR", of, [one.isr_count for _, one in led])
     yield _many("min_in_sync_replicas", "min.insync.replicas", of, [one.min_isr for _, one in led])
-    doc = "1 where a replica is not in sync that no move adds"
+    doc = "1 if a replica is not in sync, apart from replicas that a reassignment adds"
     yield _many("under_replicated", doc, of, [int(one.under_replicated) for _, one in led])
-    doc = "1 where fewer are in sync than min.insync.replicas"
+    doc = "1 if the ISR is smaller than min.insync.replicas"
     yield _many("under_min_isr", doc, of, [int(one.isr_count < one.min_isr) for _, one in led])
-    doc = "1 where just min.insync.replicas are in sync"
+    doc = "1 if the ISR has exactly min.insync.replicas members"
     yield _many("at_min_isr", doc, of, [int(one.isr_count == one.min_isr) for _, one in led])
-    doc = "Since when the high watermark has not moved while the log end is ahead of it"
+    doc = "Time since the high watermark advanced, while the log end is ahead"
     yield _many("high_watermark_stalled_seconds", doc, of, [one.uncommitted_ms / 1000 for _, one in led])
 
 
@@ -251,7 +254,7 @@ def _each_follower(behind: Sequence[_Behind], label_of: dict[TopicPartition, str
     size_bytes = [one.lag_bytes for one in behind]
     yield header(f"{name}_bytes", "gauge", "Bytes that the follower lacks") + _lines(f"{name}_bytes", of, size_bytes)
     seconds = [one.follower.lag_ms / 1000 for one in behind]
-    doc = "Since the follower was last caught up"
+    doc = "Time since the follower was last caught up"
     yield header(f"{name}_seconds", "gauge", doc) + _lines(f"{name}_seconds", of, seconds)
 
 

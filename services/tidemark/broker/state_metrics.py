@@ -28,6 +28,6 @@ class BrokerState:
         return family(
             "tidemark_broker_state",
             "gauge",
-            "1 for the state that the broker is in",
+            "1 for the present state of the broker",
             {labels(state=one): int(one == state) for one in STATES},
         )

@@ -59,7 +59,7 @@ class TopicMetrics:
             + family(
                 "tidemark_topic_fetched_bytes_total",
                 "counter",
-                "Bytes that consumers were given",
+                "Bytes sent to consumers",
                 [(of, traffic.fetched_bytes) for of, traffic in found],
             )
         )

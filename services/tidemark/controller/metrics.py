@@ -25,13 +25,13 @@ _ELECTED_MAX: Final = 100_000
 _COUNTS: Final = {
     "topics": "Topics",
     "partitions": "Partitions",
-    "offline_partitions": "Partitions with no leader",
-    "not_preferred_leaders": "Partitions led by another than the first of their assigned replicas",
-    "leader_and_isr_pending": "Brokers with a LeaderAndIsr unanswered",
+    "offline_partitions": "Partitions without a leader",
+    "not_preferred_leaders": "Partitions whose leader is not the first of the assigned replicas",
+    "leader_and_isr_pending": "Brokers that have not answered a LeaderAndIsr yet",
     "live_brokers": "Registered brokers",
-    "suspected_brokers": "Brokers suspected by heartbeat",
-    "moves": "Partitions whose replicas are to move, or move",
-    "replicas_to_move": "Replicas that moves add and that are not in sync yet",
+    "suspected_brokers": "Brokers that are registered but do not answer heartbeats",
+    "moves": "Partitions with a queued or running reassignment",
+    "replicas_to_move": "Replicas that reassignments add and that are not in sync yet",
 }
 _NAMES: Final = {"moves": "reassignments", "replicas_to_move": "reassignment_replicas_remaining"}
 
@@ -49,21 +49,21 @@ class ControllerMetrics:
 
     def __init__(self, metrics: Metrics = METRICS) -> None:
         self._active = metrics.gauge("controller_active", "1 on the active controller, 0 on a standby")
-        self._epoch = metrics.gauge("controller_epoch", "Controller epoch of its present term; 0 on a standby")
+        self._epoch = metrics.gauge("controller_epoch", "Present controller epoch; 0 on a standby")
         elections = metrics.counter("controller_leader_elections", "Leaders elected", ["clean"])
         self._elections = {clean: elections.labels(str(clean).lower()) for clean in (True, False)}
         self._election_seconds = metrics.histogram(
-            "controller_leader_election_seconds", "From the decision for a leader until it has answered that it leads"
+            "controller_leader_election_seconds", "Time from the choice of a leader to its confirmation"
         )
         self._maybe_lost = metrics.counter(
-            "controller_records_maybe_lost", "Records that unclean elections may have lost, where that is known"
+            "controller_records_maybe_lost", "Records that unclean elections may have lost, as far as known"
         )
         self._to_log: dict[str, list[Observed]] = {}
-        self._observed = metrics.counter("controller_observations", "Things observed, by kind", ["kind"])
-        self._seconds = metrics.histogram("controller_event_duration_seconds", "Time to decide an event", ["event"])
-        self._waited = metrics.histogram("controller_event_queue_seconds", "How long an event waited")
-        self._queue_size = metrics.gauge("controller_event_queue_size", "Events that wait")
-        left = metrics.counter("replica_isr_shrinks", "Replicas that ISR changes written took out", ("reason",))
+        self._observed = metrics.counter("controller_observations", "Observations by kind", ["kind"])
+        self._seconds = metrics.histogram("controller_event_duration_seconds", "Time to process an event", ["event"])
+        self._waited = metrics.histogram("controller_event_queue_seconds", "Time of an event in the queue")
+        self._queue_size = metrics.gauge("controller_event_queue_size", "Events in the queue")
+        left = metrics.counter("replica_isr_shrinks", "Replicas that written ISR changes removed", ("reason",))
         self._left_isrs = {reason: left.labels(reason) for reason in OF_LEAVING}
         self._elected: dict[TopicPartition, _Elected] = {}
         self._counts = {

@@ -103,7 +103,7 @@ class Metrics:
             if names:
                 return self._some(names)
             began_s = time.perf_counter()
-            doc = "What the scrape before this one took to be answered"
+            doc = "Time to answer the previous scrape"
             own = metrics_text.gauge(f"{_PREFIX}scrape_seconds", doc, self._seconds)
             text = b"".join([generate_latest(self.registry), *map(str.encode, self._texts()), own.encode()])
             self._seconds = time.perf_counter() - began_s

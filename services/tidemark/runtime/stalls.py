@@ -93,10 +93,10 @@ class StallMeter:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         now_s = loop.time()
-        self.lateness = Tally("tidemark_event_loop_stall_seconds", "How late the event loop runs what is due", now_s)
-        self.busy = Tally(
-            "tidemark_event_loop_stall_busy_seconds", "How much of that lateness this process itself was at work", now_s
+        self.lateness = Tally(
+            "tidemark_event_loop_stall_seconds", "How late the event loop runs a task that is due", now_s
         )
+        self.busy = Tally("tidemark_event_loop_stall_busy_seconds", "CPU time of this process within a stall", now_s)
         self.collections = Tally("tidemark_gc_pause_seconds", "Pauses for garbage collection", now_s)
         self._loop = loop
         self._thread_id = threading.get_ident()

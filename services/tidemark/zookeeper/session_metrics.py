@@ -58,7 +58,7 @@ class SessionTally:
 
     def latency(self) -> str:
         """The histogram."""
-        doc = "From a request to ZooKeeper to its answer"
+        doc = "Time from a request to ZooKeeper to its answer"
         return histogram("tidemark_zookeeper_request_seconds", doc, _BOUNDS_S, tuple(self._counts), self._total_s)
 
 
@@ -81,10 +81,12 @@ class SessionMetrics:
         states = {labels(state=one): int(one == state) for one in STATES}
         return (
             family(f"{name}_session_state", "gauge", "1 for the state of the session", states)
-            + counter(f"{name}_session_expiries_total", "Sessions that ZooKeeper declared dead", tally.expiries)
-            + counter(f"{name}_disconnects_total", "Times that the connection was lost", tally.disconnects)
-            + gauge(f"{name}_session_timeout_seconds", "What the server granted", tally.timeout_ms / 1000)
-            + gauge(f"{name}_lease_seconds", "Until the lease of the session ends", lease_ms / 1000)
+            + counter(f"{name}_session_expiries_total", "Sessions that ZooKeeper expired", tally.expiries)
+            + counter(f"{name}_disconnects_total", "Lost connections", tally.disconnects)
+            + gauge(
+                f"{name}_session_timeout_seconds", "Session timeout that the server granted", tally.timeout_ms / 1000
+            )
+            + gauge(f"{name}_lease_seconds", "Time until the session lease ends", lease_ms / 1000)
             + counter(f"{name}_requests_failed_total", "Requests without an answer", tally.failed)
             + tally.latency()
         )
