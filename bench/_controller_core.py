@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterable
 
 from tidemark.core.config import ControllerConfig
-from tidemark.core.controller import ControllerCore
-from tidemark.core.controller_effects import ControllerEffect, SendLeaderAndIsr, WriteStates
-from tidemark.core.controller_events import (
+from tidemark.core.controller.controller import ControllerCore
+from tidemark.core.controller.effects import ControllerEffect, SendLeaderAndIsr, WriteStates
+from tidemark.core.controller.events import (
     BrokersChanged,
     ControlAnswered,
     ControllerEvent,
@@ -23,8 +23,8 @@ from tidemark.core.controller_events import (
     StatesWritten,
     WentOn,
 )
-from tidemark.core.partition_record import TopicPolicy
-from tidemark.core.placement import assign_replicas
+from tidemark.core.controller.partition_state import TopicPolicy
+from tidemark.core.planning.placement import assign_replicas
 from tidemark.model import (
     BrokerEpoch,
     BrokerEpochRecord,

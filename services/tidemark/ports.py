@@ -11,8 +11,8 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from tidemark.core.config_resource import ConfigResource, VersionedConfigs
-from tidemark.core.events import RecoveredLog
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import (
     NO_EPOCH,
     BrokerEpoch,

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
-from tidemark.core.cluster_state import TopicView
+from tidemark.core.cluster_view import TopicView
 from tidemark.runtime.freed_memory import keep_freed_memory
 
 from tidemark_spark import rows, topics

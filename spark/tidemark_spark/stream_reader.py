@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 from tidemark.client.ranges import RangeReader
-from tidemark.core.cluster_state import TopicView
+from tidemark.core.cluster_view import TopicView
 from tidemark.model import NO_EPOCH, TidemarkError, TopicPartition
 
 from tidemark_spark import compat, topics

@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 from tidemark.client.ranges import Position, RangeReader, StatedOffset
-from tidemark.core.cluster_state import TopicView
+from tidemark.core.cluster_view import TopicView
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 
 from tidemark_spark.options import ReadOptions

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tidemark.core.events import RecoveredLog
 from tidemark.core.leader_epochs import LeaderEpochs
+from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import Offset
 from tidemark.record.checks import check_batches
 from tidemark.record.envelope import Batch

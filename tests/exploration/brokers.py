@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
-from tidemark.core.broker import BrokerCore
-from tidemark.core.isr import Committed
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.messages import FollowerMessage, LeaderAndIsrCommand, PartitionCommand
-from tidemark.core.partition_leader import PartitionLeader
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.isr import Committed
+from tidemark.core.replication.leader import PartitionLeader
 from tidemark.model import (
     NO_EPOCH,
     BrokerEpoch,

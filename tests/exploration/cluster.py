@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from itertools import permutations
 from typing import Any
 
-from tidemark.core.election import BrokerFacts, PartitionFacts, decide
+from tidemark.core.controller.leader_election import BrokerFacts, PartitionFacts, decide
 from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr, VersionedState
 
 from tests.exploration.brokers import Brokers, Disk

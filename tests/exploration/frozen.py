@@ -21,20 +21,20 @@ from itertools import permutations
 from typing import Any, Final
 
 from tidemark.core import messages as msg
-from tidemark.core.added_replicas import AddedReplicas
-from tidemark.core.broker import BrokerCore
-from tidemark.core.broker_context import BrokerContext
 from tidemark.core.config import ReplicationConfig
-from tidemark.core.inventory import Inventory
-from tidemark.core.isr import Committed, PendingExpand, PendingShrink
 from tidemark.core.leader_epochs import LeaderEpochs
-from tidemark.core.partition_follower import PartitionFollower, Phase
-from tidemark.core.partition_leader import PartitionLeader, _Waiting
 from tidemark.core.producer_state import ProducerStates
-from tidemark.core.remote_replica import RemoteReplica
-from tidemark.core.replica import CommandReply, Replica, WaitingCommand
-from tidemark.core.replica_log import ReplicaLog
-from tidemark.core.replication_session import LONG_AGO_MS, FollowerSession, LeaderLink, Sending
+from tidemark.core.replication.adding_replicas import AddedReplicas
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.context import BrokerContext
+from tidemark.core.replication.follower import PartitionFollower, Phase
+from tidemark.core.replication.follower_progress import RemoteReplica
+from tidemark.core.replication.isr import Committed, PendingExpand, PendingShrink
+from tidemark.core.replication.leader import PartitionLeader, _Waiting
+from tidemark.core.replication.replica import CommandReply, Replica, WaitingCommand
+from tidemark.core.replication.replica_log import ReplicaLog
+from tidemark.core.replication.stray_replicas import Inventory
+from tidemark.core.replication.stream_ends import LONG_AGO_MS, FollowerSession, LeaderLink, Sending
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import pytest
-from tidemark.core import isr as isr_rules
-from tidemark.core.isr import Committed, IsrState, PendingExpand
 from tidemark.core.messages import EpochEnd
-from tidemark.core.partition_follower import PartitionFollower
-from tidemark.core.partition_leader import PartitionLeader
+from tidemark.core.replication import isr as isr_rules
+from tidemark.core.replication.follower import PartitionFollower
+from tidemark.core.replication.isr import Committed, IsrState, PendingExpand
+from tidemark.core.replication.leader import PartitionLeader
 from tidemark.model import BrokerId
 
 from tests.exploration.state import Scope
@@ -29,7 +29,7 @@ def truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 def never_truncates(patch: pytest.MonkeyPatch) -> None:
     """A follower fetches from its log end without asking, and its leader does not look (against E2, E4)."""
     patch.setattr(PartitionFollower, "_ask", PartitionFollower._fetch)
-    patch.setattr("tidemark.core.broker_streams.diverging_end", lambda *_: None)
+    patch.setattr("tidemark.core.replication.streams.diverging_end", lambda *_: None)
 
 
 def change_in_flight_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:

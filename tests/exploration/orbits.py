@@ -9,9 +9,9 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Any, Final
 
-from tidemark.core.broker import BrokerCore
-from tidemark.core.partition_follower import PartitionFollower
-from tidemark.core.partition_leader import PartitionLeader
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.follower import PartitionFollower
+from tidemark.core.replication.leader import PartitionLeader
 
 from tests.exploration.frozen import BROKERS, ONE_AFTER_ANOTHER, ORDERS, RENAMES, freeze, thaw
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from tidemark.core.events import RecoveredLog
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import (
     NO_EPOCH,
     EpochEntry,

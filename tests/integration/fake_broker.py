@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import grpc
-from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import (
     BrokerId,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand
 from tidemark.local.ports import HOST, HeldPorts
 from tidemark.local.process import ServiceProcess

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 from tidemark.controller.heartbeats import Heartbeats
-from tidemark.core.controller_events import BrokerSuspected, ControllerEvent
+from tidemark.core.controller.events import BrokerSuspected, ControllerEvent
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch
 from tidemark.rpc.channel import open_channel
 

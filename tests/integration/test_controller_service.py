@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from tidemark.broker.isr_writer import IsrWriter
-from tidemark.core.effects import GiveUpLeadership, ReportLogFailed
+from tidemark.core.replication.effects import GiveUpLeadership, ReportLogFailed
 from tidemark.local.ports import HOST, HeldPorts
 from tidemark.local.process import ServiceProcess
 from tidemark.local.zookeeper_process import ZooKeeperProcess

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tidemark.client import AdminClient, Producer, SendHandle
-from tidemark.core.cluster_state import PartitionView
+from tidemark.core.cluster_view import PartitionView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import NO_LEADER, TidemarkError

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 from tidemark.client import AdminClient, Consumer, Producer
-from tidemark.core.cluster_state import PartitionView
+from tidemark.core.cluster_view import PartitionView
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 from tidemark.model import NO_LEADER
 

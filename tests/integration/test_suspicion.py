@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 from tidemark.client import AdminClient, Producer
-from tidemark.core.cluster_state import PartitionView
+from tidemark.core.cluster_view import PartitionView
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import NO_LEADER
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tidemark.client import AdminClient, Consumer, Producer
-from tidemark.core.cluster_state import PartitionView
+from tidemark.core.cluster_view import PartitionView
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 
 from tests.integration.waiting import wait_for

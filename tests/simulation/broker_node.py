@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tidemark.broker.lease import Lease
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
-from tidemark.core.broker import BrokerCore
 from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription, ReplicaQuestion, StopReplicaCommand
-from tidemark.core.partition_leader import PartitionLeader
-from tidemark.core.registration import DirectoryEvidence, RegistrationVerdict, judge_registration
-from tidemark.core.replica import Replica
-from tidemark.core.replica_log import ReplicaLog
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.clean_start import DirectoryEvidence, RegistrationVerdict, judge_registration
+from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.replica import Replica
+from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.model import (
     NO_EPOCH,
     BrokerEpoch,

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
 from tidemark.model import NO_EPOCH, BrokerId, ErrorCode, TidemarkError
 from tidemark.record.envelope import Batch
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidemark.core import controller_effects as fx
-from tidemark.core import controller_events as ev
 from tidemark.core.config import ControllerConfig
-from tidemark.core.controller import ControllerCore, partitions_of
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
+from tidemark.core.controller.controller import ControllerCore, partitions_of
+from tidemark.core.controller.partition_state import TopicPolicy
 from tidemark.core.messages import LeaderAndIsrCommand
-from tidemark.core.partition_record import TopicPolicy
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,

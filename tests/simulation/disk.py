@@ -9,9 +9,9 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidemark.core.events import RecoveredLog
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import EpochEntry, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.envelope import Batch
 from tidemark.storage.reader import NOT_CUT

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
 from tidemark.model import (
     BrokerId,
     EpochEntry,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidemark.broker.delete_records import DeleteRecords
-from tidemark.core import events as ev
+from tidemark.core.replication import events as ev
 from tidemark.model import NO_EPOCH, Offset, TidemarkError
 from tidemark.v1 import delete_records_pb2 as pb
 

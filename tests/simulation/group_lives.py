@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
-from tidemark.core.groups import membership, offsets
-from tidemark.core.groups.hand_over import next_holding
+from tidemark.core.groups import heartbeat, offsets
+from tidemark.core.groups.pending_changes import Transaction
+from tidemark.core.groups.reconciliation import next_holding
 from tidemark.core.groups.state import NO_PARTITIONS, Holding, MemberState, Turn
-from tidemark.core.groups.transaction import Transaction
 
 from tests.simulation.group_world import BrokenError, GroupWorld, draw
 
@@ -55,7 +55,7 @@ def gives_what_is_not_let_go_of(monkeypatch: Any) -> None:
         found = next_holding(holding, *arguments, **named)
         return replace(found, revoking=NO_PARTITIONS) if found.state is MemberState.UNREVOKED else found
 
-    monkeypatch.setattr(membership, "next_holding", impatient)
+    monkeypatch.setattr(heartbeat, "next_holding", impatient)
 
 
 def remembers_commits_of_who_is_out(monkeypatch: Any) -> None:
@@ -71,7 +71,7 @@ def carries_out_commits_as_they_come(monkeypatch: Any) -> None:
 
 def listens_to_what_is_late(monkeypatch: Any) -> None:
     """What a member says it has counts though it was told since that it may read more."""
-    monkeypatch.setattr(membership, "_is_late", lambda *_: False)
+    monkeypatch.setattr(heartbeat, "_is_late", lambda *_: False)
 
 
 def raises_the_epoch_last(monkeypatch: Any) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
 from tidemark.core.groups.group import Group
-from tidemark.core.groups.membership import Heartbeat, HeartbeatAnswer, Situation
+from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, check_committer
 from tidemark.core.groups.records import decode, encode
 from tidemark.core.groups.state import JOINING, LEAVING, Change, Committed, GroupPartition, Turn

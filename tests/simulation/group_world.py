@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tidemark.core.groups.membership import Situation
+from tidemark.core.groups.heartbeat import Situation
 from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import Change, Committed, Holding, HoldingKey, OffsetKey, TopicFacts, Turn
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from tidemark.core.partition_follower import PartitionFollower
+from tidemark.core.replication.follower import PartitionFollower
 from tidemark.model import BrokerId, IsrEntry, Offset, TopicPartition, VersionedState
 
 from tests.simulation.records import Values, agree
 
 if TYPE_CHECKING:
-    from tidemark.core.replica_log import ReplicaLog
+    from tidemark.core.replication.replica_log import ReplicaLog
 
     from tests.simulation.broker_node import BrokerNode
     from tests.simulation.world import World

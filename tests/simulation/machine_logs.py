@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch
 

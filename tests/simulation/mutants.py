@@ -12,22 +12,22 @@ from typing import Any, NamedTuple
 
 import pytest
 from tidemark.broker.lease import Lease
-from tidemark.core import effects as fx
-from tidemark.core import election
-from tidemark.core import events as ev
-from tidemark.core import isr as isr_rules
-from tidemark.core.broker import BrokerCore
-from tidemark.core.broker_streams import BrokerStreams
-from tidemark.core.election import BrokerFacts
-from tidemark.core.isr import Committed, IsrState, PendingExpand
+from tidemark.core.controller import leader_election
+from tidemark.core.controller.leader_election import BrokerFacts
 from tidemark.core.messages import Chunk, EpochEnd, Report
-from tidemark.core.partition_follower import PartitionFollower
-from tidemark.core.partition_leader import PartitionLeader
 from tidemark.core.producer_state import ProducerStates
-from tidemark.core.registration import RegistrationVerdict
-from tidemark.core.remote_replica import RemoteReplica
-from tidemark.core.replica_log import ReplicaLog
-from tidemark.core.replication_session import Sending
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
+from tidemark.core.replication import isr as isr_rules
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.clean_start import RegistrationVerdict
+from tidemark.core.replication.follower import PartitionFollower
+from tidemark.core.replication.follower_progress import RemoteReplica
+from tidemark.core.replication.isr import Committed, IsrState, PendingExpand
+from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.replica_log import ReplicaLog
+from tidemark.core.replication.stream_ends import Sending
+from tidemark.core.replication.streams import BrokerStreams
 from tidemark.model import BrokerId, LeaderEpoch, Offset
 
 from tests.simulation import mutants_of_damage as of_damage
@@ -128,7 +128,7 @@ def truncates_to_the_high_watermark(monkeypatch: Any) -> None:
 def never_truncates(monkeypatch: Any) -> None:
     """Fetch without reconciling, and send whatever is asked for."""
     monkeypatch.setattr(PartitionFollower, "_ask", PartitionFollower._fetch)
-    monkeypatch.setattr("tidemark.core.broker_streams.diverging_end", lambda *_: None)
+    monkeypatch.setattr("tidemark.core.replication.streams.diverging_end", lambda *_: None)
 
 
 def reconciles_in_one_round(monkeypatch: Any) -> None:
@@ -139,7 +139,7 @@ def reconciles_in_one_round(monkeypatch: Any) -> None:
         self._cut(Offset(min(answer.end_offset, self.log.log_end_offset)), answer.leader_epoch)
 
     monkeypatch.setattr(PartitionFollower, "on_epoch_end", on_epoch_end)
-    monkeypatch.setattr("tidemark.core.broker_streams.diverging_end", lambda *_: None)
+    monkeypatch.setattr("tidemark.core.replication.streams.diverging_end", lambda *_: None)
 
 
 def keeps_producers_when_cut(monkeypatch: Any) -> None:
@@ -357,15 +357,15 @@ def elects_uncleanly_on_suspicion(monkeypatch: Any) -> None:
         if state is None or decision is not None or state.leader not in brokers.suspected:
             return decision
         others = [one for one in partition.assigned if one in brokers.live and one not in brokers.suspected]
-        return election.elect_uncleanly(partition, brokers, others[0]) if others else None
+        return leader_election.elect_uncleanly(partition, brokers, others[0]) if others else None
 
     def cleanly(partition: Any, brokers: Any, heir: Any) -> Any:
         decision = elect(partition, brokers, heir)
         return replace(decision, state=replace(decision.state, lineage=partition.state.lineage))
 
-    original, elect = election.decide, election.elect_uncleanly
-    monkeypatch.setattr("tidemark.core.controller.decide", decide)
-    monkeypatch.setattr(election, "elect_uncleanly", cleanly)
+    original, elect = leader_election.decide, leader_election.elect_uncleanly
+    monkeypatch.setattr("tidemark.core.controller.controller.decide", decide)
+    monkeypatch.setattr(leader_election, "elect_uncleanly", cleanly)
 
 
 def trusts_void_entries(monkeypatch: Any) -> None:

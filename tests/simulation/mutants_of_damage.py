@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tidemark.core.partition_follower import PartitionFollower
-from tidemark.core.partition_record import PartitionRecord
-from tidemark.core.replica_log import ReplicaLog
+from tidemark.core.controller.partition_state import PartitionRecord
+from tidemark.core.replication.follower import PartitionFollower
+from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.storage import recovery
 
 from tests.simulation.machine_logs import MachineLogs

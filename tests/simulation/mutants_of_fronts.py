@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from tidemark.broker.delete_records import DeleteRecords, _Start
-from tidemark.core import events as ev
-from tidemark.core.broker import BrokerCore
 from tidemark.core.leader_epochs import LeaderEpochs
-from tidemark.core.partition_follower import PartitionFollower
-from tidemark.core.partition_leader import PartitionLeader
-from tidemark.core.replica_log import ReplicaLog
+from tidemark.core.replication import events as ev
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.follower import PartitionFollower
+from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.model import NO_EPOCH, Offset
 from tidemark.storage import cleaner
 from tidemark.storage.log import PartitionLog

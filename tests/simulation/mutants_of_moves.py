@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tidemark.core import moves
-from tidemark.core.broker import BrokerCore
-from tidemark.core.controller_context import ControllerContext
-from tidemark.core.election import Decision
-from tidemark.core.moves import Moves
+from tidemark.core.controller import reassignments
+from tidemark.core.controller.context import ControllerContext
+from tidemark.core.controller.leader_election import Decision
+from tidemark.core.controller.reassignments import Moves
+from tidemark.core.replication.broker import BrokerCore
 from tidemark.model import NO_LEADER, IsrEntry, LeaderAndIsr
 
 from tests.simulation.recipes import MOVES
@@ -45,8 +45,8 @@ def settles_before_all_are_in_sync(monkeypatch: Any) -> None:
     def settle(facts: Any, brokers: Any, target: Any, min_isr: int, **_: bool) -> Decision | None:
         return _as_if_in_sync(facts, brokers, target)
 
-    monkeypatch.setattr(moves, "_is_ready", lambda move, state: state.leader != NO_LEADER)
-    monkeypatch.setattr(moves, "settle", settle)
+    monkeypatch.setattr(reassignments, "_is_ready", lambda move, state: state.leader != NO_LEADER)
+    monkeypatch.setattr(reassignments, "settle", settle)
 
 
 def stops_before_it_settles(monkeypatch: Any) -> None:
@@ -72,20 +72,20 @@ def a_cancelled_move_drops_whoever_is_in_sync(monkeypatch: Any) -> None:
     def settle(facts: Any, brokers: Any, target: Any, min_isr: int, *, fences: bool) -> Decision | None:
         return original(facts, brokers, target, min_isr, fences=fences) or _as_if_in_sync(facts, brokers, target)
 
-    ready, original = moves._is_ready, moves.settle
-    monkeypatch.setattr(moves, "_is_ready", is_ready)
-    monkeypatch.setattr(moves, "settle", settle)
+    ready, original = reassignments._is_ready, reassignments.settle
+    monkeypatch.setattr(reassignments, "_is_ready", is_ready)
+    monkeypatch.setattr(reassignments, "settle", settle)
 
 
 def ends_the_node_before_the_isr(monkeypatch: Any) -> None:
     """The topic's node names the target alone from the first."""
-    begin = moves._Draft.begin
+    begin = reassignments._Draft.begin
 
     def end(self: Any, index: int, target: Any) -> None:
         begin(self, index, target)
         self.end(index, target)
 
-    monkeypatch.setattr(moves._Draft, "begin", end)
+    monkeypatch.setattr(reassignments._Draft, "begin", end)
 
 
 def forgets_the_throttle(monkeypatch: Any) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from tidemark.core import events as ev
 from tidemark.core.messages import FollowerMessage, LeaderMessage
+from tidemark.core.replication import events as ev
 
 from tests.simulation.engine import Engine, Node
 from tests.simulation.flips import as_received

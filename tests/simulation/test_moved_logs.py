@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core import events as ev
+from tidemark.core.replication import events as ev
 
 from tests.simulation.broker_node import BrokerNode
 from tests.simulation.lives import live

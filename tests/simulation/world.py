@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tidemark.core import controller_events as cev
-from tidemark.core import effects as fx
 from tidemark.core.config import ReplicationConfig
+from tidemark.core.controller import events as cev
+from tidemark.core.replication import effects as fx
 from tidemark.model import (
     BrokerId,
     ElectionKind,

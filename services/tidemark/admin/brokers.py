@@ -15,10 +15,10 @@ from typing import NamedTuple
 from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration
 from tidemark.admin.replica_sizes import ReplicaSizes, sizes_of
 from tidemark.admin.views import partitions_of
-from tidemark.core.move_progress import MoveProgress
-from tidemark.core.reassignment import status
-from tidemark.core.rebalancing import Plan, add_brokers, generate, remove_brokers
-from tidemark.core.restart_safety import RestartObstacle, obstacles_to_restart
+from tidemark.core.planning.broker_plans import Plan, add_brokers, generate, remove_brokers
+from tidemark.core.planning.restart_safety import RestartObstacle, obstacles_to_restart
+from tidemark.core.reassignment.progress import MoveProgress
+from tidemark.core.reassignment.status import status
 from tidemark.model import (
     NO_LEADER,
     BrokerId,

@@ -13,9 +13,9 @@ from typing import Final
 
 from tidemark.admin.polling import poll
 from tidemark.admin.surveys import Survey
-from tidemark.core.election import BrokerFacts, PartitionFacts
+from tidemark.core.controller.leader_election import BrokerFacts, PartitionFacts
+from tidemark.core.controller.unclean_election import live_replicas
 from tidemark.core.topic_name import check_topic_name
-from tidemark.core.unclean import live_replicas
 from tidemark.model import (
     NO_EPOCH,
     NO_LEADER,

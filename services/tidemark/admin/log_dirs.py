@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from tidemark.core.move_request import named_directories
-from tidemark.core.replica_place import PlacedReplica, ReplicaPlace
+from tidemark.core.reassignment.log_dir_placement import PlacedReplica, ReplicaPlace
+from tidemark.core.reassignment.request import named_directories
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import (
     BrokerId,

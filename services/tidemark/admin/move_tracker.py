@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidemark.core.move_progress import MovePhase, MoveProgress, with_rate
+from tidemark.core.reassignment.progress import MovePhase, MoveProgress, with_rate
 from tidemark.model import BrokerId, TopicPartition
 
 LOOKS_APART_S: Final = 0.5

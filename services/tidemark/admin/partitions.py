@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from tidemark.admin.planning import check_count_may_change, plan_partitions
 from tidemark.admin.polling import poll
 from tidemark.admin.views import partitions_of, partitions_without_leader, topic_view
-from tidemark.core.cluster_state import TopicView
+from tidemark.core.cluster_view import TopicView
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import BrokerId, ErrorCode, Refusal, TidemarkError, TopicDescription, TopicPartition, unknown_topic
 from tidemark.ports import MetadataStore

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tidemark.core.groups.partitioning import OFFSETS_TOPIC
-from tidemark.core.placement import assign_replicas, check_counts
+from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.planning.placement import assign_replicas, check_counts
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription
 from tidemark.runtime.configuration import topic_settings
 from tidemark.zookeeper.codecs import encode_topic

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple, Protocol
 
 from tidemark.admin.move_tracker import LOOKS_APART_S, MoveTracker
 from tidemark.admin.replica_sizes import OnBrokers, ReplicaSizes, inbound_bytes_per_s, sizes_of
-from tidemark.core.move_progress import EndedMove, MoveOutcome, MovePhase, MoveProgress, Sight, progress_of
-from tidemark.core.move_request import check_moves, named_directories
-from tidemark.core.reassignment import status
+from tidemark.core.reassignment.progress import EndedMove, MoveOutcome, MovePhase, MoveProgress, Sight, progress_of
+from tidemark.core.reassignment.request import check_moves, named_directories
+from tidemark.core.reassignment.status import status
 from tidemark.model import (
     NO_LEADER,
     REQUEST_ID_CHARACTERS_MAX,

@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import grpc
 
-from tidemark.core.election import BrokerFacts, PartitionFacts
+from tidemark.core.controller.leader_election import BrokerFacts, PartitionFacts
+from tidemark.core.controller.unclean_election import elect_furthest, live_replicas, loss_report
 from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
-from tidemark.core.unclean import elect_furthest, live_replicas, loss_report
 from tidemark.model import (
     NO_EPOCH,
     NO_LEADER,

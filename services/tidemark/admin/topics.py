@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tidemark.admin.planning import TopicRequest, already_exists, check_may_go, new_topic_id, plan_topic
 from tidemark.admin.polling import poll
 from tidemark.admin.views import Counts, count, partitions_of, partitions_without_leader, topic_view
-from tidemark.core.cluster_state import ClusterView, TopicView
+from tidemark.core.cluster_view import ClusterView, TopicView
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import NO_LEADER, BrokerId, ErrorCode, TidemarkError, TopicDescription, unknown_topic
 from tidemark.ports import MetadataStore

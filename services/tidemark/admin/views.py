@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tidemark.core.cluster_state import PartitionView, TopicView
+from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.model import (
     NO_EPOCH,
     NO_LEADER,

@@ -13,9 +13,9 @@ import grpc
 from tidemark.broker.driver import BrokerDriver
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.topics import TopicTable
-from tidemark.core.effects import ReplyToControl
-from tidemark.core.events import Event, LeaderAndIsrArrived, StopReplicaArrived
 from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription, ReplicaQuestion
+from tidemark.core.replication.effects import ReplyToControl
+from tidemark.core.replication.events import Event, LeaderAndIsrArrived, StopReplicaArrived
 from tidemark.model import (
     NO_EPOCH,
     BrokerEpoch,

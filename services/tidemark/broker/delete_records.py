@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tidemark.broker.lease import Lease
-from tidemark.core import effects as ef
-from tidemark.core.broker import BrokerCore
-from tidemark.core.events import Event, FrontReleased
+from tidemark.core.replication import effects as ef
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.events import Event, FrontReleased
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.v1 import delete_records_pb2 as pb
 

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.open_replica import OpenReplica
-from tidemark.core.broker_queries import BrokerQueries
+from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.runtime.configuration import UNLIMITED
 from tidemark.runtime.metrics import Metrics

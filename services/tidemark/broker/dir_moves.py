@@ -16,7 +16,7 @@ from tidemark.broker.dir_copier import Budget, CopyMetrics, DirCopier, DirMove, 
 from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.open_replica import OpenReplica
 from tidemark.broker.topics import TopicTable
-from tidemark.core.broker_queries import BrokerQueries
+from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.alter_log_dirs_codec import Alteration, AlterLogDirs
 from tidemark.runtime.metrics import Metrics

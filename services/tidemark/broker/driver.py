@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from tidemark.core.broker import BrokerCore
-from tidemark.core.effects import Effect
-from tidemark.core.events import Event, Tick
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.effects import Effect
+from tidemark.core.replication.events import Event, Tick
 from tidemark.ports import Clock
 
 _SLICE_S: Final = 0.004

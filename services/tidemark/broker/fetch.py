@@ -12,10 +12,10 @@ from tidemark.broker.lease import Lease
 from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.metrics import BrokerMetrics
-from tidemark.core.broker import BrokerCore
-from tidemark.core.effects import HighWatermarkAdvanced, LeadershipChanged
-from tidemark.core.events import ReplicaNamed
-from tidemark.core.replica import ReadableRange
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.effects import HighWatermarkAdvanced, LeadershipChanged
+from tidemark.core.replication.events import ReplicaNamed
+from tidemark.core.replication.replica import ReadableRange
 from tidemark.model import (
     BrokerId,
     ErrorCode,

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.metrics import BrokerMetrics
-from tidemark.core.effects import ReadForFollower
-from tidemark.core.events import Event, FollowerReadDone
+from tidemark.core.replication.effects import ReadForFollower
+from tidemark.core.replication.events import Event, FollowerReadDone
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import Log
 from tidemark.record.envelope import Batch, split_batches

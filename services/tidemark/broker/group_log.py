@@ -11,10 +11,10 @@ from tidemark.broker.fetch import Waiters
 from tidemark.broker.internal_appends import InternalAppends
 from tidemark.broker.lease import Lease
 from tidemark.broker.log_threads import LogThreads
-from tidemark.core.broker_queries import BrokerQueries
 from tidemark.core.groups.records import decode, encode
 from tidemark.core.groups.state import Change
-from tidemark.core.replica import ReplicaView
+from tidemark.core.replication.queries import BrokerQueries
+from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Clock, Log
 from tidemark.record.envelope import Batch, parse_envelope, split_batches

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from tidemark.broker.group_lag import Ends, PartitionEnds
 from tidemark.broker.groups import Groups
-from tidemark.core.cluster_state import PartitionView, TopicView
+from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.groups.group import Group
 from tidemark.core.groups.state import Committed, GroupPartition
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition

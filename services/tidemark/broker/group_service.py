@@ -16,7 +16,7 @@ from tidemark.broker.groups import Groups
 from tidemark.broker.named import check_named
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
 from tidemark.core.groups.group import Group
-from tidemark.core.groups.membership import Heartbeat, HeartbeatAnswer, Situation
+from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, Refusals, check_committer
 from tidemark.core.groups.state import JOINING, NO_MEMBER_EPOCH, Committed
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition

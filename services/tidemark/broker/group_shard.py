@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from tidemark.broker.group_log import GroupLog
 from tidemark.broker.group_metrics import GroupMetrics
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome, Swept
-from tidemark.core.groups.membership import Situation
+from tidemark.core.groups.heartbeat import Situation
 from tidemark.core.groups.state import Change, OffsetKey
 from tidemark.model import ErrorCode, TidemarkError
 

@@ -11,8 +11,8 @@ import time
 import uuid
 from typing import Final
 
-from tidemark.core.groups.partitioning import OFFSETS_TOPIC
-from tidemark.core.placement import assign_replicas
+from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.planning.placement import assign_replicas
 from tidemark.model import ErrorCode, TidemarkError, TopicDescription
 from tidemark.ports import MetadataStore
 

@@ -16,15 +16,15 @@ from tidemark.broker.group_metrics import GroupMetrics
 from tidemark.broker.group_shard import GroupShard
 from tidemark.broker.group_topic import GroupTopic
 from tidemark.broker.metadata_cache import MetadataCache
-from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
-from tidemark.core.effects import LeadershipChanged
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.groups.assignors import ASSIGNORS
 from tidemark.core.groups.coordinator import check_group_id
+from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC, partition_of_group
 from tidemark.core.groups.group import Group
-from tidemark.core.groups.membership import Situation
-from tidemark.core.groups.partitioning import OFFSETS_TOPIC, partition_of_group
+from tidemark.core.groups.heartbeat import Situation
 from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import GroupState, TopicFacts
+from tidemark.core.replication.effects import LeadershipChanged
 from tidemark.model import NO_LEADER, BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError
 from tidemark.runtime.configuration import BrokerSettings
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
-from tidemark.core.effects import ReplyToProduce
-from tidemark.core.events import Event, ProduceArrived, ProduceExpired
-from tidemark.core.produce_checks import ACKS_ALL
+from tidemark.core.replication.effects import ReplyToProduce
+from tidemark.core.replication.events import Event, ProduceArrived, ProduceExpired
+from tidemark.core.replication.produce_validation import ACKS_ALL
 from tidemark.model import LeaderEpoch, Offset, TopicPartition
 from tidemark.record.envelope import Batch
 

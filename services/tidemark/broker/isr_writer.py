@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import grpc
 
-from tidemark.core.effects import GiveUpLeadership, ReadIsr, ReportIsrChange, ReportLogFailed, WriteIsr
-from tidemark.core.events import Event, IsrRead, IsrWriteFailed, IsrWritten
+from tidemark.core.replication.effects import GiveUpLeadership, ReadIsr, ReportIsrChange, ReportLogFailed, WriteIsr
+from tidemark.core.replication.events import Event, IsrRead, IsrWriteFailed, IsrWritten
 from tidemark.model import BrokerEpoch, BrokerId, LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import MetadataStore, StateWrite, WriteOutcome
 from tidemark.rpc.channel import open_channel

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from tidemark.broker.dir_moves import DirMoves
 from tidemark.broker.log_threads import LogThreads
-from tidemark.core.broker import BrokerCore
-from tidemark.core.replica import ReplicaView
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 from tidemark.storage.future import FutureLog

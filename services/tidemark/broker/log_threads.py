@@ -24,7 +24,8 @@ from tidemark.broker.flush_threads import FlushThreads
 from tidemark.broker.log_openers import LogOpeners
 from tidemark.broker.open_replica import GROUP_COMMIT, OpenReplica
 from tidemark.broker.topics import TopicTable
-from tidemark.core.effects import (
+from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication.effects import (
     AppendToLog,
     CloseLog,
     DamageOver,
@@ -35,7 +36,7 @@ from tidemark.core.effects import (
     TrimLog,
     TruncateLog,
 )
-from tidemark.core.events import (
+from tidemark.core.replication.events import (
     Event,
     LogAppended,
     LogFailed,
@@ -46,7 +47,6 @@ from tidemark.core.events import (
     LogTruncated,
     RecoveredLog,
 )
-from tidemark.core.producer_state import ProducerStates
 from tidemark.model import ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import Log, Logs
 from tidemark.record.envelope import Batch

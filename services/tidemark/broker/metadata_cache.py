@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from typing import Final
 
-from tidemark.core.cluster_state import ClusterView, ToldInParts, TopicView
+from tidemark.core.cluster_view import ClusterView, ToldInParts, TopicView
 from tidemark.model import (
     BrokerId,
     ErrorCode,

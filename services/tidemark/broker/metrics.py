@@ -7,9 +7,9 @@ import time
 from typing import Final
 
 from tidemark.broker.topic_metrics import TopicMetrics
-from tidemark.core.effects import AppendToLog, Observed
-from tidemark.core.groups.partitioning import OFFSETS_TOPIC
-from tidemark.core.isr_reasons import OF_JOINING, OF_LEAVING, reasons_in
+from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.isr_change_reasons import OF_JOINING, OF_LEAVING, reasons_in
+from tidemark.core.replication.effects import AppendToLog, Observed
 from tidemark.model import ErrorCode
 from tidemark.runtime.metrics import Metrics
 

@@ -55,10 +55,10 @@ from tidemark.broker.service import BrokerService
 from tidemark.broker.state_metrics import BrokerState
 from tidemark.broker.stream_metrics import OpenStreams
 from tidemark.broker.topics import TopicTable
-from tidemark.core import effects as ef
-from tidemark.core.broker import BrokerCore
 from tidemark.core.config import ReplicationConfig
-from tidemark.core.events import SessionExpired, SettingsChanged
+from tidemark.core.replication import effects as ef
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.events import SessionExpired, SettingsChanged
 from tidemark.model import BrokerEpoch, BrokerId, ReplicaIdentity, TopicPartition
 from tidemark.rpc.raw_methods import add_broker_service, add_replica_service
 from tidemark.rpc.server import Service, make_server

@@ -19,9 +19,9 @@ from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.metrics import BrokerMetrics
 from tidemark.broker.named import check_named
 from tidemark.broker.topics import TopicTable
-from tidemark.core.effects import ProduceResult, ReplyToProduce
-from tidemark.core.events import Event, ProduceArrived, ProduceExpired
-from tidemark.core.groups.partitioning import OFFSETS_TOPIC
+from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.replication.effects import ProduceResult, ReplyToProduce
+from tidemark.core.replication.events import Event, ProduceArrived, ProduceExpired
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Clock
 from tidemark.record.checks import check_batch, check_produced

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Final
 
 from tidemark.broker.metadata_cache import MetadataCache
-from tidemark.core.replica import ReplicaView
+from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import (
     NO_LEADER,
     BrokerEpoch,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from tidemark.broker.driver import BrokerDriver
-from tidemark.core.events import BrokerRegistered, SessionExpired
-from tidemark.core.registration import DirectoryEvidence, RegistrationVerdict, judge_registration
+from tidemark.core.replication.clean_start import DirectoryEvidence, RegistrationVerdict, judge_registration
+from tidemark.core.replication.events import BrokerRegistered, SessionExpired
 from tidemark.model import (
     NO_EPOCH,
     BrokerEpoch,

@@ -12,9 +12,9 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Final, NamedTuple
 
 from tidemark.broker.disk_metrics import Directories, DiskFigures, SizedLog, look_at_disks
-from tidemark.core.broker_context import MoveTraffic
-from tidemark.core.broker_queries import BrokerQueries
-from tidemark.core.replica_figures import FollowerFigures, LeaderFigures, ReplicaFigures
+from tidemark.core.replication.context import MoveTraffic
+from tidemark.core.replication.queries import BrokerQueries
+from tidemark.core.replication.replica_stats import FollowerFigures, LeaderFigures, ReplicaFigures
 from tidemark.model import BrokerId, TopicPartition
 from tidemark.runtime.metrics_text import counter, family, gauge, header, labels
 from tidemark.runtime.slices import Pace

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tidemark.broker.log_threads import LogThreads
-from tidemark.core.broker import BrokerCore
-from tidemark.core.replica import ReplicaView
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Log
 from tidemark.record.checks import check_envelope

@@ -14,14 +14,15 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
-from tidemark.core.effects import (
+from tidemark.core.messages import Credit, FollowerMessage, LeaderMessage
+from tidemark.core.replication.effects import (
     ConnectToLeader,
     DisconnectFollower,
     DisconnectFromLeader,
     SendToFollower,
     SendToLeader,
 )
-from tidemark.core.events import (
+from tidemark.core.replication.events import (
     Event,
     FollowerGone,
     FollowerMessageArrived,
@@ -29,7 +30,6 @@ from tidemark.core.events import (
     LeaderGone,
     LeaderMessageArrived,
 )
-from tidemark.core.messages import Credit, FollowerMessage, LeaderMessage
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, TidemarkError
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.errors import abort_with, from_rpc_error

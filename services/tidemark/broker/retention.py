@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.topics import TopicTable
-from tidemark.core.broker_queries import BrokerQueries
-from tidemark.core.events import Event, FrontReleased
-from tidemark.core.replica import ReplicaView
+from tidemark.core.replication.events import Event, FrontReleased
+from tidemark.core.replication.queries import BrokerQueries
+from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import Offset, TopicPartition
 from tidemark.ports import Log, RetentionLimits
 from tidemark.runtime.configuration import UNLIMITED, TopicSettings

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tidemark.cli.cluster_file import ClusterFile, Problem, WantedTopic
 from tidemark.client.created_topic import MIN_ISR, CreatedTopic, noticed_of_restarts
-from tidemark.core.cluster_state import TopicView
+from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_entries import ConfigChange, changes_between

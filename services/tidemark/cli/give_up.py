@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidemark.cli.move_feed import raise_all
-from tidemark.core.move_progress import EndedMove, MoveOutcome
+from tidemark.core.reassignment.progress import EndedMove, MoveOutcome
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:

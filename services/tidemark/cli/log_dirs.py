@@ -15,7 +15,7 @@ from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, con
 from tidemark.cli.output import Output, error_json, print_json, print_line, print_table
 from tidemark.cli.rates import parse_rate, shown_bytes
 from tidemark.cli.replica_places import FoundReplica, PlaceFollower, PlaceState, look, placed
-from tidemark.core.replica_place import ReplicaPlace
+from tidemark.core.reassignment.log_dir_placement import ReplicaPlace
 from tidemark.model import BrokerId, TidemarkError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tidemark.cli.output import Output, counted, print_json, print_line
 from tidemark.cli.plan_view import parse_brokers, plan_json, show_plan
 from tidemark.cli.rates import parse_rate
 from tidemark.cli.reassign import NoWaitOption, ThrottleOption
-from tidemark.core.move_progress import EndedMove, MoveProgress
+from tidemark.core.reassignment.progress import EndedMove, MoveProgress
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from tidemark.cli.move_view import MoveView, name_of
 from tidemark.cli.output import error_json, print_table
 from tidemark.cli.rates import shown_bytes
 from tidemark.cli.replica_places import FoundReplica, PlaceFollower, PlaceState, places_of
-from tidemark.core.move_progress import MoveOutcome
-from tidemark.core.move_request import ANY_LOG_DIR, named_directories
+from tidemark.core.reassignment.progress import MoveOutcome
+from tidemark.core.reassignment.request import ANY_LOG_DIR, named_directories
 from tidemark.model import BrokerId, Move, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:

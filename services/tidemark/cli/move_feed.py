@@ -10,7 +10,7 @@ import typer
 
 from tidemark.cli.move_view import MoveView
 from tidemark.cli.output import print_error
-from tidemark.core.move_progress import EndedMove
+from tidemark.core.reassignment.progress import EndedMove
 from tidemark.model import ErrorCode, Move, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:

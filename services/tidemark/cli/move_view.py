@@ -16,8 +16,8 @@ from rich.table import Table
 
 from tidemark.cli.output import counted, error_json, print_line
 from tidemark.cli.rates import shown_bytes, shown_duration
-from tidemark.core.move_progress import EndedMove, MoveProgress
-from tidemark.core.move_request import ANY_LOG_DIR
+from tidemark.core.reassignment.progress import EndedMove, MoveProgress
+from tidemark.core.reassignment.request import ANY_LOG_DIR
 from tidemark.model import Refusal, TopicPartition
 
 COLUMNS: Final = ("partition", "from", "to", "state", "copied", "rate", "left", "throttle", "waits for")

@@ -11,7 +11,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.core.cluster_state import PartitionView, TopicView
+from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.model import TidemarkError
 
 _WIDTH_WITHOUT_TERMINAL: Final = 10_000

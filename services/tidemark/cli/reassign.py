@@ -45,13 +45,13 @@ from tidemark.cli.output import Output, counted, error_json, print_json, print_l
 from tidemark.cli.plan_view import cost_of, parse_brokers, plan_json
 from tidemark.cli.rates import parse_rate
 from tidemark.cli.replica_places import FoundReplica, look, places_of
-from tidemark.core.move_progress import EndedMove, MoveOutcome
-from tidemark.core.move_request import ANY_LOG_DIR, format_moves, named_directories, parse_moves
+from tidemark.core.reassignment.progress import EndedMove, MoveOutcome
+from tidemark.core.reassignment.request import ANY_LOG_DIR, format_moves, named_directories, parse_moves
 from tidemark.model import ErrorCode, Move, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
-    from tidemark.core.cluster_state import TopicView
+    from tidemark.core.cluster_view import TopicView
 
 _LOOK: Final = "tidemark reassign list shows how far they are"
 _FILE_BYTES_MAX: Final = 64 << 20

@@ -10,10 +10,10 @@ from posixpath import normpath
 from typing import TYPE_CHECKING, Final
 
 from tidemark.cli.move_view import MoveView, name_of
-from tidemark.core.move_progress import STALLED_AFTER_S, MovePhase, MoveProgress
-from tidemark.core.move_request import named_directories
-from tidemark.core.reassignment import ReplicaState
-from tidemark.core.replica_place import ReplicaPlace
+from tidemark.core.reassignment.log_dir_placement import ReplicaPlace
+from tidemark.core.reassignment.progress import STALLED_AFTER_S, MovePhase, MoveProgress
+from tidemark.core.reassignment.request import named_directories
+from tidemark.core.reassignment.status import ReplicaState
 from tidemark.model import BrokerId, ErrorCode, Move, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from tidemark.cli.rates import shown_bytes
 from tidemark.cli.reading_pace import Pace
 from tidemark.client.replica_reader import ReplicaReader, addresses
 from tidemark.client.replica_verifier import Difference, PartitionVerifier, Verified, partitions_of
-from tidemark.core.cluster_state import ClusterView
+from tidemark.core.cluster_view import ClusterView
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 _NEXT = (

@@ -13,7 +13,7 @@ from tidemark.cli.move_view import name_of
 from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
 from tidemark.cli.output import Output, print_json, print_line
 from tidemark.cli.plan_view import parse_brokers
-from tidemark.core.restart_safety import RestartObstacle
+from tidemark.core.planning.restart_safety import RestartObstacle
 from tidemark.model import TidemarkError
 
 _PAUSE_S: Final = 1.0

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import grpc
 
 from tidemark.client.backoff import Backoff
-from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView, apply
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, apply
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import (
     NO_EPOCH,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Self
 
-from tidemark.core.cluster_state import TopicView
+from tidemark.core.cluster_view import TopicView
 from tidemark.runtime.configuration import topic_settings
 
 MIN_ISR = "min.insync.replicas"

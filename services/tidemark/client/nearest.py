@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemark.client.cluster import Leader
-from tidemark.core.cluster_state import ClusterView
+from tidemark.core.cluster_view import ClusterView
 from tidemark.model import BrokerId, TopicPartition
 from tidemark.v1 import broker_service_pb2 as pb
 

@@ -26,7 +26,7 @@ from tidemark.client.cluster import (
     unknown_partition,
 )
 from tidemark.client.nearest import NearestReplicas
-from tidemark.core.cluster_state import ClusterView, TopicView, apply
+from tidemark.core.cluster_view import ClusterView, TopicView, apply
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition, unknown_topic
 from tidemark.record.envelope import split_batches
 from tidemark.record.payload import with_offsets

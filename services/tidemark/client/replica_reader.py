@@ -12,7 +12,7 @@ import grpc
 from tidemark.client.backoff import Backoff
 from tidemark.client.cluster import none_answers, parse_bootstrap
 from tidemark.client.replica_comparison import Piece, pieces_of
-from tidemark.core.cluster_state import ClusterView
+from tidemark.core.cluster_view import ClusterView
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition, unknown_topic
 from tidemark.rpc import errors
 from tidemark.rpc.channel import CHANNEL_OPTIONS

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tidemark.client.replica_comparison import Piece, difference, needs_records
 from tidemark.client.replica_reader import READ_BYTES, Stretch
-from tidemark.core.cluster_state import PartitionView
+from tidemark.core.cluster_view import PartitionView
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
 
 _DISK: Final = (ErrorCode.CORRUPT_BATCH, ErrorCode.STORAGE_ERROR, ErrorCode.REPLICA_OFFLINE)

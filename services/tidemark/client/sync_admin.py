@@ -14,7 +14,7 @@ from tidemark.client.sync_admin_configs import ConfigCalls
 from tidemark.client.sync_admin_log_dirs import LogDirCalls
 from tidemark.client.sync_admin_reassignments import ReassignmentCalls
 from tidemark.client.sync_admin_records import RecordCalls
-from tidemark.core.cluster_state import TopicView
+from tidemark.core.cluster_view import TopicView
 from tidemark.model import ElectionKind, ElectionOutcome, TopicPartition, UncleanElection
 
 

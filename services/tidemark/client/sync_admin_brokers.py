@@ -9,7 +9,7 @@ from tidemark.client.aio.admin_brokers import PlannedMoves, RemovalProgress
 from tidemark.client.aio.admin_reassignments import WATCH_INTERVAL_MS
 from tidemark.client.background import BackgroundLoop
 from tidemark.client.sync_admin_reassignments import iterate
-from tidemark.core.restart_safety import RestartObstacle
+from tidemark.core.planning.restart_safety import RestartObstacle
 
 
 class BrokerCalls:

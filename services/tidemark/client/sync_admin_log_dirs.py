@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tidemark.client.aio.admin_log_dirs import LogDirCalls as AsyncLogDirCalls
 from tidemark.client.background import BackgroundLoop
-from tidemark.core.replica_place import PlacedReplica, ReplicaPlace
+from tidemark.core.reassignment.log_dir_placement import PlacedReplica, ReplicaPlace
 from tidemark.model import TopicPartition
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 

@@ -15,7 +15,7 @@ from tidemark.client.aio.admin_reassignments import (
 )
 from tidemark.client.aio.admin_reassignments import ReassignmentCalls as AsyncReassignmentCalls
 from tidemark.client.background import BackgroundLoop
-from tidemark.core.cluster_state import TopicView
+from tidemark.core.cluster_view import TopicView
 from tidemark.model import Move, TopicPartition
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import grpc
 
-from tidemark.core.controller_events import (
+from tidemark.core.controller.events import (
     BrokerSuspected,
     BrokerTrusted,
     ControllerEvent,

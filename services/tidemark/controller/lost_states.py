@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidemark.core.controller_effects import DescribeReplicas
-from tidemark.core.controller_events import ReplicasDescribed
+from tidemark.core.controller.effects import DescribeReplicas
+from tidemark.core.controller.events import ReplicasDescribed
+from tidemark.core.controller.partition_state import TopicPolicy
 from tidemark.core.messages import ReplicaQuestion
-from tidemark.core.partition_record import TopicPolicy
 from tidemark.model import (
     NO_EPOCH,
     NO_LEADER,

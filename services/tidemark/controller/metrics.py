@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from tidemark.core.controller_counts import OF_LEAVING
-from tidemark.core.controller_effects import Observed
-from tidemark.core.controller_events import ControllerEvent
+from tidemark.core.controller.effects import Observed
+from tidemark.core.controller.events import ControllerEvent
+from tidemark.core.controller.partition_counts import OF_LEAVING
 from tidemark.core.messages import PartitionCommand
 from tidemark.model import NO_EPOCH, TopicPartition
 from tidemark.runtime.metrics import METRICS, Metrics

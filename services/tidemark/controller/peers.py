@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 
 import grpc
 
-from tidemark.core.cluster_state import TopicView
-from tidemark.core.controller_effects import DescribeReplicas, SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
-from tidemark.core.controller_events import ControlAnswered, ReplicasDescribed
+from tidemark.core.cluster_view import TopicView
+from tidemark.core.controller.effects import DescribeReplicas, SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
+from tidemark.core.controller.events import ControlAnswered, ReplicasDescribed
 from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription
 from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors

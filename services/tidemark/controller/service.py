@@ -8,8 +8,8 @@ from typing import Final
 
 from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.term import ActiveTerm
-from tidemark.core.controller_effects import DescribeReplicas
-from tidemark.core.controller_events import IsrChangesReported, LeadershipGivenUp, ReplicaFailed
+from tidemark.core.controller.effects import DescribeReplicas
+from tidemark.core.controller.events import IsrChangesReported, LeadershipGivenUp, ReplicaFailed
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, TidemarkError
 from tidemark.ports import Clock, MetadataStore, StoreEvent
 from tidemark.rpc.control_codec import descriptions_to_proto, questions_from_proto, refusals_to_proto

@@ -16,11 +16,11 @@ from tidemark.controller.heartbeats import Heartbeats
 from tidemark.controller.lost_states import LostStates
 from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.peers import BrokerPeers
-from tidemark.core import controller_effects as fx
-from tidemark.core import controller_events as ev
 from tidemark.core.config import ControllerConfig
-from tidemark.core.controller import ControllerCore, partitions_of
-from tidemark.core.partition_record import TopicPolicy
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
+from tidemark.core.controller.controller import ControllerCore, partitions_of
+from tidemark.core.controller.partition_state import TopicPolicy
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from tidemark.core.replica_place import PlacedReplica, ReplicaPlace
+from tidemark.core.reassignment.log_dir_placement import PlacedReplica, ReplicaPlace
 from tidemark.model import BrokerId, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.log_dirs import LogDirectoryContent, content_from_proto, contents_to_proto

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.core.rebalancing import BrokerLoad, Plan
-from tidemark.core.restart_safety import Obstacle, RestartObstacle
+from tidemark.core.planning.broker_plans import BrokerLoad, Plan
+from tidemark.core.planning.restart_safety import Obstacle, RestartObstacle
 from tidemark.model import BrokerId
 from tidemark.rpc.reassignment_codec import move_from_proto, move_to_proto
 from tidemark.rpc.refs import ref_from_proto, ref_to_proto

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from tidemark.core.groups.group import Group, facts_of
-from tidemark.core.groups.membership import Heartbeat
+from tidemark.core.groups.heartbeat import Heartbeat
 from tidemark.core.groups.records import by_topic
 from tidemark.core.groups.state import AWAY, GroupPartition, GroupState, MemberState, Partitions, Turn
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition

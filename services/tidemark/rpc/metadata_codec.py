@@ -1,7 +1,7 @@
 """ClusterMetadata <-> core.cluster_state.ClusterView.
 
 In a change (`complete` unset) `brokers` is whole and every TopicMetadata holds only the partitions that changed:
-receivers merge with `core.cluster_state.apply`.
+receivers merge with `core.cluster_view.apply`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, Protocol, TypeVar
 
-from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,

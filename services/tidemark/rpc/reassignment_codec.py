@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from tidemark.core.move_progress import EndedMove, MoveOutcome, MovePhase, MoveProgress
-from tidemark.core.reassignment import ReplicaState
+from tidemark.core.reassignment.progress import EndedMove, MoveOutcome, MovePhase, MoveProgress
+from tidemark.core.reassignment.status import ReplicaState
 from tidemark.model import BrokerId, Move, Refusal
 from tidemark.rpc import errors
 from tidemark.rpc.refs import ref_from_proto, ref_to_proto

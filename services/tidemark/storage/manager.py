@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tidemark.core.events import RecoveredLog
+from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.storage.damage import KnownDamage, valid_batches_in_file, write_damage
 from tidemark.storage.directory import (

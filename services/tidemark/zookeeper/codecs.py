@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from tidemark.core.move_request import fields_of
+from tidemark.core.reassignment.request import fields_of
 from tidemark.model import (
     REQUEST_ID_CHARACTERS_MAX,
     BrokerEpoch,

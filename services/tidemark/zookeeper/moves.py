@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tidemark.core.move_request import parse_moves
+from tidemark.core.reassignment.request import parse_moves
 from tidemark.model import (
     ErrorCode,
     Move,

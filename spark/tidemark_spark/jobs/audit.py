@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from tidemark.client.ranges import Bounds, RangeReader
 from tidemark.client.replica_reader import ReplicaReader, addresses
 from tidemark.client.replica_verifier import PartitionVerifier, Verified
-from tidemark.core.cluster_state import PartitionView
+from tidemark.core.cluster_view import PartitionView
 from tidemark.model import TopicPartition
 
 from tidemark_spark.archive_layout import is_archive, read_archive

@@ -10,7 +10,7 @@ from tidemark.admin.brokers import BrokerAdministration, PlanQuery, RemovalNews
 from tidemark.admin.planning import TopicRequest
 from tidemark.admin.reassignments import ReassignmentAdministration
 from tidemark.admin.topics import TopicAdministration
-from tidemark.core.restart_safety import Obstacle
+from tidemark.core.planning.restart_safety import Obstacle
 from tidemark.model import BrokerId, ErrorCode, Move, TidemarkError, TopicPartition
 
 from tests.unit.admin.moving import Cluster, Sizes, ids

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 import pytest
 from tidemark.admin.log_dirs import LogDirAdministration
 from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration
-from tidemark.core.replica_place import ReplicaPlace
+from tidemark.core.reassignment.log_dir_placement import ReplicaPlace
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tidemark.admin.move_tracker import MoveTracker
 from tidemark.admin.reassignments import MovesQuery, News, ReassignmentAdministration
-from tidemark.core.move_progress import MovePhase
+from tidemark.core.reassignment.progress import MovePhase
 from tidemark.model import ErrorCode, Move, Refusal, TidemarkError, TopicPartition
 
 from tests.unit.admin.moving import Cluster, Sizes, ids

@@ -12,8 +12,8 @@ from tidemark.broker.dir_moves import DirMoves
 from tidemark.broker.log_dirs import LogDirs
 from tidemark.broker.log_threads import LogEffect, LogThreads
 from tidemark.broker.topics import TopicTable
-from tidemark.core.effects import AppendToLog, CloseLog, OpenLog
-from tidemark.core.events import Event, LogAppended, LogFailed, LogMoved, LogOpened
+from tidemark.core.replication.effects import AppendToLog, CloseLog, OpenLog
+from tidemark.core.replication.events import Event, LogAppended, LogFailed, LogMoved, LogOpened
 from tidemark.model import LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.rpc.alter_log_dirs_codec import AlterLogDirs
 from tidemark.rpc.log_dirs import ReplicaOnDisk

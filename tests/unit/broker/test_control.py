@@ -12,9 +12,9 @@ from tidemark.broker.control import SLICE_PARTITIONS, BrokerControl
 from tidemark.broker.driver import BrokerDriver
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.topics import TopicTable
-from tidemark.core.effects import ReplyToControl
-from tidemark.core.events import LeaderAndIsrArrived
 from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand
+from tidemark.core.replication.effects import ReplyToControl
+from tidemark.core.replication.events import LeaderAndIsrArrived
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tidemark.broker import dir_copier
 from tidemark.broker.dir_copier import Budget
-from tidemark.core.effects import CloseLog
-from tidemark.core.events import LogAppended, LogFailed, LogMoved
+from tidemark.core.replication.effects import CloseLog
+from tidemark.core.replication.events import LogAppended, LogFailed, LogMoved
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
 from tidemark.rpc.alter_log_dirs_codec import AlterLogDirs

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from tidemark.core.effects import TruncateLog
-from tidemark.core.events import LogAppended, LogFailed, LogFlushed, LogMoved, LogTruncated
+from tidemark.core.replication.effects import TruncateLog
+from tidemark.core.replication.events import LogAppended, LogFailed, LogFlushed, LogMoved, LogTruncated
 from tidemark.model import Offset, TidemarkError
 from tidemark.record.checks import check_batches
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from tidemark.broker import driver as driver_module
 from tidemark.broker.driver import BrokerDriver
-from tidemark.core.broker import BrokerCore
 from tidemark.core.config import ReplicationConfig
-from tidemark.core.effects import Effect, LeadershipChanged, Observed
-from tidemark.core.events import Event, FollowerGone, LeaderGone, Tick
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.effects import Effect, LeadershipChanged, Observed
+from tidemark.core.replication.events import Event, FollowerGone, LeaderGone, Tick
 from tidemark.model import BrokerEpoch, BrokerId, TopicPartition
 
 from tests.fakes.metadata_store import ManualClock

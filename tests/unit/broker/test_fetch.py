@@ -11,7 +11,7 @@ from tidemark.broker.fetch import FetchService, Waiters
 from tidemark.broker.lease import Lease
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.metrics import BrokerMetrics
-from tidemark.core.replica import ReadableRange, StatedOffsets
+from tidemark.core.replication.replica import ReadableRange, StatedOffsets
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.rpc.fetch_codec import encode
 from tidemark.runtime.metrics import Metrics

@@ -11,8 +11,8 @@ from tidemark.broker.flush_threads import FlushThreads
 from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.open_replica import OpenReplica
 from tidemark.broker.topics import TopicTable
-from tidemark.core.effects import AppendToLog, CloseLog, Effect, OpenLog, TruncateLog
-from tidemark.core.events import Event, LogAppended, LogFailed, LogFlushed, LogOpened, LogTruncated
+from tidemark.core.replication.effects import AppendToLog, CloseLog, Effect, OpenLog, TruncateLog
+from tidemark.core.replication.events import Event, LogAppended, LogFailed, LogFlushed, LogOpened, LogTruncated
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batch
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 from tidemark.broker.follower_reads import FollowerReads
 from tidemark.broker.metrics import BrokerMetrics
-from tidemark.core.effects import ReadForFollower
-from tidemark.core.events import Event, FollowerReadDone
+from tidemark.core.replication.effects import ReadForFollower
+from tidemark.core.replication.events import Event, FollowerReadDone
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, TopicPartition
 from tidemark.runtime.metrics import Metrics
 

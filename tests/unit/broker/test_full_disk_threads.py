@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 from tidemark.broker import log_threads
 from tidemark.broker.open_replica import OpenReplica
-from tidemark.core.effects import AppendToLog, CloseLog, OpenLog, ResumeLog, TruncateLog
-from tidemark.core.events import LogAppended, LogFull, LogMoved, LogOpened, LogTruncated
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication.effects import AppendToLog, CloseLog, OpenLog, ResumeLog, TruncateLog
+from tidemark.core.replication.events import LogAppended, LogFull, LogMoved, LogOpened, LogTruncated
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.record.envelope import Batch
 

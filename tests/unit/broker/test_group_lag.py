@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemark.broker.group_lag import Ends, PartitionEnds
 from tidemark.broker.group_offsets import fill_in_lag
 from tidemark.broker.metadata_cache import MetadataCache
-from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import (
     NO_LEADER,
     BrokerId,

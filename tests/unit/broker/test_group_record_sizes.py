@@ -14,7 +14,7 @@ from tidemark.broker.group_log import GroupLog, GroupLogs
 from tidemark.broker.group_metrics import GroupMetrics
 from tidemark.broker.group_shard import GroupShard
 from tidemark.core.groups.coordinator import GroupCoordinator
-from tidemark.core.groups.membership import Heartbeat
+from tidemark.core.groups.heartbeat import Heartbeat
 from tidemark.core.groups.records import encode
 from tidemark.core.groups.state import Change, GroupFacts, GroupKey
 from tidemark.model import ErrorCode, LeaderEpoch, TidemarkError

@@ -15,7 +15,7 @@ from tidemark.broker.group_service import GroupService
 from tidemark.broker.group_shard import GroupShard
 from tidemark.broker.groups import Groups
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
-from tidemark.core.groups.membership import Heartbeat, HeartbeatAnswer, Situation
+from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, Refusals
 from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import Change, Committed, OffsetKey, TopicFacts

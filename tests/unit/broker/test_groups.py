@@ -15,9 +15,9 @@ from tidemark.broker.group_shard import GroupShard
 from tidemark.broker.group_topic import GroupTopic
 from tidemark.broker.groups import Groups, KnownTopics
 from tidemark.broker.metadata_cache import MetadataCache
-from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
+from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
 from tidemark.core.groups.group import Group
-from tidemark.core.groups.partitioning import OFFSETS_TOPIC
 from tidemark.core.groups.state import Committed, TopicFacts
 from tidemark.model import (
     NO_LEADER,

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 from tidemark.broker.isr_writer import IsrWriter
-from tidemark.core.effects import ReadIsr, WriteIsr
-from tidemark.core.events import Event, IsrRead, IsrWriteFailed, IsrWritten
+from tidemark.core.replication.effects import ReadIsr, WriteIsr
+from tidemark.core.replication.events import Event, IsrRead, IsrWriteFailed, IsrWritten
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,

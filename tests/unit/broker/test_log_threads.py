@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.topics import TopicTable
-from tidemark.core.effects import AppendToLog, CloseLog, DamageOver, OpenLog, ResetLog, TruncateLog
-from tidemark.core.events import Event, LogAppended, LogFailed, LogMoved, LogOpened, LogTruncated
+from tidemark.core.replication.effects import AppendToLog, CloseLog, DamageOver, OpenLog, ResetLog, TruncateLog
+from tidemark.core.replication.events import Event, LogAppended, LogFailed, LogMoved, LogOpened, LogTruncated
 from tidemark.model import NO_EPOCH, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import Batch

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from tidemark.broker.metadata_cache import _BEHIND_MAX, MetadataCache
-from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView, merge_topic
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, merge_topic
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,

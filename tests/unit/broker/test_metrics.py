@@ -9,7 +9,7 @@ from tidemark.broker.metrics import BrokerMetrics
 from tidemark.broker.state_metrics import BrokerState
 from tidemark.broker.stream_metrics import OpenStreams
 from tidemark.broker.topic_metrics import TopicMetrics
-from tidemark.core.effects import AppendToLog, Observed
+from tidemark.core.replication.effects import AppendToLog, Observed
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope
 from tidemark.runtime.metrics import Metrics

@@ -16,7 +16,7 @@ from tidemark.broker.group_service import GroupService
 from tidemark.broker.groups import Coordinator, Groups
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.named import check_named
-from tidemark.core.cluster_state import ClusterView
+from tidemark.core.cluster_view import ClusterView
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError
 from tidemark.rpc.metadata_codec import ViewWriter
 from tidemark.runtime import slices

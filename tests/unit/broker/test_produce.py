@@ -16,10 +16,10 @@ from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.metrics import BrokerMetrics
 from tidemark.broker.produce import ProduceService
 from tidemark.broker.topics import TopicTable
-from tidemark.core.broker import BrokerCore
 from tidemark.core.config import ReplicationConfig
-from tidemark.core.effects import Effect, ProduceResult, ReplyToProduce
-from tidemark.core.events import Event, ProduceArrived
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.effects import Effect, ProduceResult, ReplyToProduce
+from tidemark.core.replication.events import Event, ProduceArrived
 from tidemark.model import BrokerId, ErrorCode, Offset, TopicPartition
 from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import broker_service_pb2 as pb

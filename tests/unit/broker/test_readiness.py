@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tidemark.broker.metadata_cache import MetadataCache
 from tidemark.broker.readiness import LEADERLESS_GRACE_S, Readiness
-from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
-from tidemark.core.replica import ReplicaView
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
+from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import (
     NO_LEADER,
     BrokerEpoch,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tidemark.broker.driver import BrokerDriver
 from tidemark.broker.registration import UNREGISTERED, Registration, identity_of
-from tidemark.core.broker import BrokerCore
 from tidemark.core.config import ReplicationConfig
-from tidemark.core.effects import Effect
-from tidemark.core.events import BrokerRegistered, Event, SessionExpired
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.effects import Effect
+from tidemark.core.replication.events import BrokerRegistered, Event, SessionExpired
 from tidemark.model import NO_EPOCH, BrokerEpoch, BrokerId, ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.storage.manager import LogManager, open_logs
 

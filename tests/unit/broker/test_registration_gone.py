@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tidemark.core.events import BrokerRegistered, SessionExpired
+from tidemark.core.replication.events import BrokerRegistered, SessionExpired
 from tidemark.model import BrokerEpoch
 
 from tests.unit.broker.test_registration import ID, Machine, Process

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tidemark.broker.replica_metrics import ReplicaMetrics
-from tidemark.core import events as ev
-from tidemark.core.broker_context import BrokerContext
-from tidemark.core.broker_queries import BrokerQueries
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import FollowerMessage
-from tidemark.core.replica_figures import ReplicaFigures
+from tidemark.core.replication import events as ev
+from tidemark.core.replication.context import BrokerContext
+from tidemark.core.replication.queries import BrokerQueries
+from tidemark.core.replication.replica_stats import ReplicaFigures
 from tidemark.model import BrokerId, TopicPartition
 from tidemark.storage.manager import DirectoryState
 

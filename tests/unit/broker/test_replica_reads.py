@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from tidemark.broker.log_threads import LogThreads
 from tidemark.broker.replica_reads import ReplicaReads
-from tidemark.core.broker import BrokerCore
-from tidemark.core.replica import ReplicaView
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import (
     BrokerId,
     ErrorCode,

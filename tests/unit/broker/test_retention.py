@@ -9,9 +9,9 @@ import pytest
 from tidemark.broker.delete_records import DeleteRecords
 from tidemark.broker.retention import Retention, limits_of
 from tidemark.broker.topics import TopicTable
-from tidemark.core.effects import LowWatermarkMoved
-from tidemark.core.events import Event, FrontReleased
-from tidemark.core.replica import StatedOffsets
+from tidemark.core.replication.effects import LowWatermarkMoved
+from tidemark.core.replication.events import Event, FrontReleased
+from tidemark.core.replication.replica import StatedOffsets
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import RetentionLimits
 from tidemark.runtime.configuration import topic_settings

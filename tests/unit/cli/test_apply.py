@@ -10,7 +10,7 @@ import pytest
 from tidemark.cli import apply as module
 from tidemark.cli.app import app
 from tidemark.client.created_topic import CreatedTopic
-from tidemark.core.cluster_state import TopicView
+from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration_entries import ConfigEntry, absent_broker_entries, cluster_entries

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tidemark.cli.cluster_file import ClusterFile, Problem, parse
 from tidemark.cli.cluster_plan import Action, Step, plan
 from tidemark.client.created_topic import CreatedTopic
-from tidemark.core.cluster_state import PartitionView, TopicView
+from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch
 

@@ -11,7 +11,7 @@ from tidemark.cli import log_dirs as module
 from tidemark.cli.app import app
 from tidemark.cli.move_view import MoveView
 from tidemark.cli.replica_places import PlaceFollower, PlaceState, find
-from tidemark.core.replica_place import PlacedReplica, ReplicaPlace
+from tidemark.core.reassignment.log_dir_placement import PlacedReplica, ReplicaPlace
 from tidemark.model import BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk

@@ -14,9 +14,9 @@ from tidemark.cli.plan_view import parse_brokers
 from tidemark.client.aio.admin import ClusterDescription
 from tidemark.client.aio.admin_brokers import PlannedMoves, RemovalProgress
 from tidemark.client.aio.admin_reassignments import AlteredReassignments, ReassignmentNews, RemovedPartitions
-from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
-from tidemark.core.move_progress import EndedMove, MoveOutcome
-from tidemark.core.rebalancing import BrokerLoad, Plan
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
+from tidemark.core.planning.broker_plans import BrokerLoad, Plan
+from tidemark.core.reassignment.progress import EndedMove, MoveOutcome
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,

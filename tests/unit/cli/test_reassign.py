@@ -15,9 +15,9 @@ from tidemark.cli.app import app
 from tidemark.cli.move_feed import MoveFeed
 from tidemark.cli.move_view import MoveView
 from tidemark.client.aio.admin_reassignments import AlteredReassignments, ReassignmentNews, Reassignments
-from tidemark.core.cluster_state import PartitionView, TopicView
-from tidemark.core.move_progress import EndedMove, MoveOutcome, MovePhase, MoveProgress
-from tidemark.core.reassignment import ReplicaState
+from tidemark.core.cluster_view import PartitionView, TopicView
+from tidemark.core.reassignment.progress import EndedMove, MoveOutcome, MovePhase, MoveProgress
+from tidemark.core.reassignment.status import ReplicaState
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Move, Refusal, TidemarkError, TopicPartition
 from typer.testing import CliRunner
 

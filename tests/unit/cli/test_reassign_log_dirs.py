@@ -12,8 +12,8 @@ from tidemark.cli import move_directories
 from tidemark.cli import reassign as module
 from tidemark.cli.replica_places import PlaceFollower
 from tidemark.client.aio.admin_brokers import PlannedMoves
-from tidemark.core.move_request import parse_moves
-from tidemark.core.rebalancing import Plan
+from tidemark.core.planning.broker_plans import Plan
+from tidemark.core.reassignment.request import parse_moves
 from tidemark.model import BrokerId, ErrorCode, Move, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tidemark.cli import restarts
 from tidemark.cli.app import app
-from tidemark.core.restart_safety import Obstacle, RestartObstacle
+from tidemark.core.planning.restart_safety import Obstacle, RestartObstacle
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from typer.testing import CliRunner
 

@@ -10,7 +10,7 @@ import pytest
 from tidemark.cli import topics
 from tidemark.cli.app import app
 from tidemark.client.created_topic import CreatedTopic
-from tidemark.core.cluster_state import PartitionView
+from tidemark.core.cluster_view import PartitionView
 from tidemark.model import BrokerId, LeaderEpoch
 from typer.testing import CliRunner
 

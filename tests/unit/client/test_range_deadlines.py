@@ -10,7 +10,7 @@ import pytest
 from tidemark.client import ranges
 from tidemark.client.cluster import none_answers
 from tidemark.client.ranges import RangeReader
-from tidemark.core.cluster_state import ClusterView, TopicView
+from tidemark.core.cluster_view import ClusterView, TopicView
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError
 from tidemark.rpc.metadata_codec import view_to_proto
 

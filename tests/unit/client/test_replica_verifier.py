@@ -9,7 +9,7 @@ import pyarrow as pa
 from tidemark.client.replica_comparison import pieces_of
 from tidemark.client.replica_reader import READ_BYTES, Stretch
 from tidemark.client.replica_verifier import PartitionVerifier, Verified
-from tidemark.core.cluster_state import PartitionView
+from tidemark.core.cluster_view import PartitionView
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.envelope import ENVELOPE_BYTES, Attributes, Batch, parse_envelope, seal, stamped
 from tidemark.record.payload import COMPACTED_SCHEMA, build_batch, encode_rows, from_columns

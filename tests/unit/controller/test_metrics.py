@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tidemark.controller.metrics import ControllerMetrics
-from tidemark.core.controller_effects import Observed
-from tidemark.core.controller_events import Tick
+from tidemark.core.controller.effects import Observed
+from tidemark.core.controller.events import Tick
 from tidemark.core.messages import PartitionCommand
 from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch, ReplicaIdentity, TopicPartition
 from tidemark.runtime.metrics import Metrics

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from tidemark.controller import peers as peers_module
 from tidemark.controller.peers import BrokerPeers
-from tidemark.core.controller_effects import DescribeReplicas
+from tidemark.core.controller.effects import DescribeReplicas
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import (

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.term import ActiveTerm
-from tidemark.core import controller_effects as fx
-from tidemark.core import controller_events as ev
-from tidemark.core.controller import ControllerCore
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
+from tidemark.core.controller.controller import ControllerCore
 from tidemark.model import (
     NO_LEADER,
     BrokerId,

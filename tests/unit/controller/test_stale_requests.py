@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.term import ActiveTerm
-from tidemark.core import controller_events as ev
+from tidemark.core.controller import events as ev
 from tidemark.model import BrokerId, TopicDescription, TopicPartition
 from tidemark.runtime.configuration import ControllerSettings, load_settings
 from tidemark.runtime.metrics import Metrics

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from tidemark.core import controller_effects as fx
-from tidemark.core import controller_events as ev
-from tidemark.core.cluster_state import ClusterView, ToldInParts
+from tidemark.core.cluster_view import ClusterView, ToldInParts
 from tidemark.core.config import ControllerConfig
-from tidemark.core.controller import ControllerCore
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
+from tidemark.core.controller.controller import ControllerCore
+from tidemark.core.controller.partition_state import TopicPolicy
 from tidemark.core.messages import PartitionCommand, ReplicaDescription
-from tidemark.core.partition_record import TopicPolicy
 from tidemark.model import (
     BrokerEpoch,
     BrokerEpochRecord,

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
 from tidemark.core.groups.group import Group
-from tidemark.core.groups.membership import Heartbeat, HeartbeatAnswer, Situation
+from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit
 from tidemark.core.groups.records import decode, encode
 from tidemark.core.groups.settings import GroupSettings

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidemark.core import controller_effects as fx
-from tidemark.core.reassignment import status
+from tidemark.core.controller import effects as fx
+from tidemark.core.reassignment.status import status
 from tidemark.model import TopicPartition
 
 from tests.unit.core.controller_world import World

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
-from tidemark.core.broker import BrokerCore
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import (
     Chunk,
@@ -23,6 +20,9 @@ from tidemark.core.messages import (
     StopFetch,
 )
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
+from tidemark.core.replication.broker import BrokerCore
 from tidemark.model import (
     BrokerRegistration,
     EpochEntry,

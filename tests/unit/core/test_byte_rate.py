@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core import events as ev
-from tidemark.core.byte_rate import AVERAGED_MS, ByteRate
+from tidemark.core.replication import events as ev
+from tidemark.core.replication.byte_rate import AVERAGED_MS, ByteRate
 from tidemark.model import TopicPartition
 
 from tests.unit.core.stage import P, Stage

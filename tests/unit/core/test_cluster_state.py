@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView, apply
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, apply
 from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, LeaderEpoch
 
 

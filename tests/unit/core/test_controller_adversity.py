@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidemark.core import controller_effects as fx
-from tidemark.core import controller_events as ev
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
 from tidemark.model import (
     NO_LEADER,
     BrokerId,

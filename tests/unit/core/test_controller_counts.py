@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tidemark.core import controller_events as ev
+from tidemark.core.controller import events as ev
 from tidemark.model import BrokerEpoch, BrokerId, TopicPartition
 
 from tests.unit.core.controller_world import World

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tidemark.core import controller_effects as fx
-from tidemark.core import controller_events as ev
-from tidemark.core.move_request import named_directories
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
+from tidemark.core.reassignment.request import named_directories
 from tidemark.model import NO_LEADER, BrokerId, Move, Offset, TopicDescription, TopicPartition
 
 from tests.unit.core.controller_world import EMPTY

@@ -6,11 +6,11 @@ import random
 from typing import Any
 
 import pytest
-from tidemark.core import controller_effects as fx
-from tidemark.core import controller_events as ev
-from tidemark.core.controller import ControllerCore
-from tidemark.core.controller_context import DECIDED_AT_ONCE
-from tidemark.core.controller_teller import PART_PARTITIONS_MAX, TOLD_AT_ONCE
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
+from tidemark.core.controller.command_builder import PART_PARTITIONS_MAX, TOLD_AT_ONCE
+from tidemark.core.controller.context import DECIDED_AT_ONCE
+from tidemark.core.controller.controller import ControllerCore
 
 from tests.unit.core.controller_world import World, policy_of
 
@@ -74,9 +74,9 @@ def test_messages_stay_small() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_slices_come_to_the_same_end_whatever_happens_between_them(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.core.controller_context.DECIDED_AT_ONCE", 2)
-    monkeypatch.setattr("tidemark.core.controller_teller.TOLD_AT_ONCE", 3)
-    monkeypatch.setattr("tidemark.core.controller_teller.PART_PARTITIONS_MAX", 2)
+    monkeypatch.setattr("tidemark.core.controller.context.DECIDED_AT_ONCE", 2)
+    monkeypatch.setattr("tidemark.core.controller.command_builder.TOLD_AT_ONCE", 3)
+    monkeypatch.setattr("tidemark.core.controller.command_builder.PART_PARTITIONS_MAX", 2)
     chance = random.Random(seed)
     world = cluster(12)
     world.goes_on = False

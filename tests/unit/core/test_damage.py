@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
 from tidemark.core.messages import EpochEnd, EpochQuery, FollowerMessage, ReplicaDescription, ReplicaQuestion, Report
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
 from tidemark.model import ErrorCode
 
 from tests.unit.core.stage import ID, P, Stage, batch, node

@@ -8,7 +8,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidemark.core.election import BrokerFacts, Decision, PartitionFacts, decide, elect_uncleanly, settle
+from tidemark.core.controller.leader_election import (
+    BrokerFacts,
+    Decision,
+    PartitionFacts,
+    decide,
+    elect_uncleanly,
+    settle,
+)
 from tidemark.model import NO_LEADER, BrokerEpoch, BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch
 
 EVERYBODY = (0, 1, 2)

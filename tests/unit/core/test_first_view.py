@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from tidemark.core import controller_effects as fx
-from tidemark.core import controller_events as ev
-from tidemark.core.cluster_state import ClusterView, ToldInParts, TopicView
+from tidemark.core.cluster_view import ClusterView, ToldInParts, TopicView
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
 from tidemark.model import BrokerId, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
 
 from tests.unit.core.controller_world import World
@@ -18,7 +18,7 @@ from tests.unit.core.controller_world import World
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.core.controller_teller.METADATA_PARTITIONS_MAX", 3)
+    monkeypatch.setattr("tidemark.core.controller.command_builder.METADATA_PARTITIONS_MAX", 3)
 
 
 def shown(world: World, broker: int) -> dict[TopicPartition, tuple[int, int, tuple[int, ...]]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
 
 from tests.unit.core.stage import P, Stage
 

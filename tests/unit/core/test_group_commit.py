@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
 from tidemark.core.messages import FetchPosition, FollowerMessage, Refusal, Report
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
 from tidemark.model import ErrorCode, TidemarkError
 
 from tests.unit.core.stage import ID, P, Stage, batch, node

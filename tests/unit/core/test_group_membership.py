@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tidemark.core.groups.membership import Heartbeat, HeartbeatAnswer
+from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer
 from tidemark.core.groups.records import encode
 from tidemark.core.groups.state import AWAY, LEAVING, GroupPartition, GroupState, MemberState, TopicFacts
 from tidemark.model import ErrorCode, TidemarkError

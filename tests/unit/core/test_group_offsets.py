@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidemark.core.groups.membership import Heartbeat
+from tidemark.core.groups.heartbeat import Heartbeat
 from tidemark.core.groups.offsets import Commit
 from tidemark.core.groups.records import decode, encode
 from tidemark.core.groups.state import NO_PARTITIONS, UNNUMBERED, Change, Committed, OffsetKey, TopicFacts, Turn

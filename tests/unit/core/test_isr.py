@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidemark.core.isr import Committed, confirmed_enough, expand, holding_high_watermark, shrink, surely_in_sync
+from tidemark.core.replication.isr import (
+    Committed,
+    confirmed_enough,
+    expand,
+    holding_high_watermark,
+    shrink,
+    surely_in_sync,
+)
 from tidemark.model import IsrEntry, VersionedState
 
 from tests.unit.core.stage import node

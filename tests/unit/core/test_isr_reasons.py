@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
-from tidemark.core.isr_reasons import OF_JOINING, OF_LEAVING, reasons_in
+from tidemark.core.isr_change_reasons import OF_JOINING, OF_LEAVING, reasons_in
 from tidemark.core.messages import FollowerMessage
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
 
 from tests.unit.core.stage import P, Stage, node
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import pytest
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
 from tidemark.core.messages import StoppedReplica, StopReplicaCommand
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, VersionedState
 
 from tests.unit.core.stage import ID, P, Stage, batch, entries, node

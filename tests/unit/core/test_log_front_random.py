@@ -7,11 +7,11 @@ from collections import deque
 from typing import Any
 
 import pytest
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
-from tidemark.core.broker import BrokerCore
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
+from tidemark.core.replication.broker import BrokerCore
 from tidemark.model import (
     BrokerRegistration,
     IsrEntry,

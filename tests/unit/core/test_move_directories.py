@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core import controller_effects as fx
-from tidemark.core import controller_events as ev
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
 
 from tests.unit.core.controller_world import World

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidemark.core.move_progress import MovePhase, MoveProgress, Sight, progress_of, with_rate
-from tidemark.core.reassignment import ReplicaState
+from tidemark.core.reassignment.progress import MovePhase, MoveProgress, Sight, progress_of, with_rate
+from tidemark.core.reassignment.status import ReplicaState
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,

@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidemark.core.move_request import check_moves, format_moves, parse_moves
+from tidemark.core.reassignment.request import check_moves, format_moves, parse_moves
 from tidemark.model import BrokerId, ErrorCode, Move, TidemarkError, TopicDescription, TopicPartition
 
 EXAMPLE = """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core import controller_effects as fx
-from tidemark.core import controller_events as ev
-from tidemark.core.reassignment import ReplicaState
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
+from tidemark.core.reassignment.status import ReplicaState
 from tidemark.model import NO_LEADER, ErrorCode, Move, Refusal, TidemarkError, TopicPartition
 
 from tests.unit.core.controller_world import World

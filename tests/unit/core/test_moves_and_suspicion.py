@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.core import controller_events as ev
+from tidemark.core.controller import events as ev
 from tidemark.model import BrokerEpoch, BrokerId
 
 from tests.unit.core.moving_world import P, a_world, is_whole, isr, node

@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
 from tidemark.core.messages import (
     LeaderAndIsrCommand,
     PartitionCommand,
@@ -17,6 +15,8 @@ from tidemark.core.messages import (
     StopReplicaCommand,
 )
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
 
 from tests.unit.core.stage import ID, P, Stage, batch, node

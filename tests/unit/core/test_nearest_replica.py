@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import Chunk, EpochEnd, LeaderMessage, Refusal
-from tidemark.core.replica import ReadableRange
-from tidemark.core.replication_session import PROMPT_MS
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
+from tidemark.core.replication.replica import ReadableRange
+from tidemark.core.replication.stream_ends import PROMPT_MS
 from tidemark.model import BrokerRegistration, ErrorCode, ReplicaIdentity, TidemarkError
 
 from tests.unit.core.stage import ID, P, Stage, batch, node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core import controller_effects as fx
+from tidemark.core.controller import effects as fx
 from tidemark.model import ErrorCode, Refusal, TidemarkError, TopicPartition
 
 from tests.unit.core.partitions_world import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tidemark.core import controller_effects as fx
-from tidemark.core import controller_events as ev
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
 from tidemark.model import ErrorCode
 
 from tests.unit.core.controller_world import World

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core.controller_events import LeadershipGivenUp, ReplicaFailed
-from tidemark.core.partition_record import NO_LIMIT, PartitionRecord, TopicPolicy
+from tidemark.core.controller.events import LeadershipGivenUp, ReplicaFailed
+from tidemark.core.controller.partition_state import NO_LIMIT, PartitionRecord, TopicPolicy
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, IsrEntry, LeaderEpoch, TidemarkError, VersionedState
 
 from tests.unit.core.stage import BROKERS, ID, P, node

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidemark.core.placement import assign_replicas
+from tidemark.core.planning.placement import assign_replicas
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidemark.core.move_request import check_moves, format_moves, parse_moves
-from tidemark.core.placement import assign_replicas
-from tidemark.core.rebalancing import Plan, add_brokers, generate, remove_brokers
+from tidemark.core.planning.broker_plans import Plan, add_brokers, generate, remove_brokers
+from tidemark.core.planning.placement import assign_replicas
+from tidemark.core.reassignment.request import check_moves, format_moves, parse_moves
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicDescription, TopicPartition
 
 

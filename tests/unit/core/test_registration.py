@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidemark.core.registration import DirectoryEvidence, judge_registration
+from tidemark.core.replication.clean_start import DirectoryEvidence, judge_registration
 from tidemark.model import BrokerEpoch, BrokerEpochRecord
 
 PREVIOUS = BrokerEpochRecord(BrokerEpoch(7), directory_ids=("a", "b"))

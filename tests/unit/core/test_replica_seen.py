@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
 from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
 from tidemark.core.producer_state import ProducerStates
-from tidemark.core.replica import ReplicaView
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
+from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError
 
 from tests.unit.core.stage import ID, P, Stage, batch, node

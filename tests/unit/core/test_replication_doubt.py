@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
 from tidemark.core.messages import Chunk, EpochEnd, EpochQuery, FetchPosition, Refusal
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
 from tidemark.model import ErrorCode, TidemarkError
 
 from tests.unit.core.stage import ID, P, Stage, batch, node

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
 from tidemark.model import ErrorCode, LeaderAndIsr
 
 from tests.unit.core.stage import P, Stage, node

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import FollowerMessage, LeaderAndIsrCommand
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
 from tidemark.model import BrokerRegistration, ErrorCode, TidemarkError
 
 from tests.unit.core.stage import ID, P, Stage, batch, node

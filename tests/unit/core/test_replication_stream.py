@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
 from tidemark.core.messages import (
     Chunk,
     Credit,
@@ -18,6 +16,8 @@ from tidemark.core.messages import (
     Report,
 )
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
 from tidemark.model import BrokerRegistration, ErrorCode, TidemarkError, TopicPartition
 
 from tests.unit.core.stage import ID, P, Stage, batch, node
@@ -123,8 +123,8 @@ def leading_many() -> Stage:
 def test_the_news_of_all_partitions_go_in_one_message_or_as_many_as_its_size_asks_for(
     bytes_max: int, messages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.core.replication_session.MESSAGE_BYTES_MAX", bytes_max)
-    monkeypatch.setattr("tidemark.core.replication_session.size_bytes", lambda _: 1)
+    monkeypatch.setattr("tidemark.core.replication.stream_ends.MESSAGE_BYTES_MAX", bytes_max)
+    monkeypatch.setattr("tidemark.core.replication.stream_ends.size_bytes", lambda _: 1)
     stage = leading_many()
     stage.feed(ev.Tick(), after_ms=100)
     assert [(chunk.partition, chunk.high_watermark) for chunk in chunks(stage)] == [(one, 1) for one in MANY]

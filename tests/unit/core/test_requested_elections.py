@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tidemark.core import controller_effects as fx
-from tidemark.core import controller_events as ev
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
+from tidemark.core.controller.requested_elections import EXPIRES_MS
 from tidemark.core.messages import ReplicaDescription
-from tidemark.core.requested_elections import EXPIRES_MS
 from tidemark.model import NO_LEADER, BrokerId, ElectionKind, ErrorCode, IsrEntry, LeaderEpoch, Offset, TidemarkError
 from tidemark.model import TopicPartition as Partition
 

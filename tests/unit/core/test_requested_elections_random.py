@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core import controller_events as ev
+from tidemark.core.controller import events as ev
 from tidemark.model import NO_LEADER, ElectionKind, TopicPartition
 
 from tests.unit.core.test_controller_random import STEPS, RandomWorld

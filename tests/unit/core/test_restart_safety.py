@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidemark.core.restart_safety import Obstacle, obstacles_to_restart
+from tidemark.core.planning.restart_safety import Obstacle, obstacles_to_restart
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
 from tidemark.core.config import ReplicationConfig
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
 
 from tests.unit.core.stage import Stage
 

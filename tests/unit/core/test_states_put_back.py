@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.core import controller_events as ev
+from tidemark.core.controller import events as ev
 from tidemark.model import NO_LEADER, BrokerId, LeaderAndIsr, LeaderEpoch, TopicPartition, VersionedState
 
 from tests.unit.core.controller_world import World

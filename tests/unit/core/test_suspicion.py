@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core.suspicion import Suspicions
+from tidemark.core.controller.failure_detector import Suspicions
 from tidemark.model import BrokerEpoch, BrokerId
 
 SESSION_MS = 6_000

@@ -6,13 +6,13 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
-from tidemark.core.broker_context import BrokerContext
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import Credit, FetchPosition, FollowerMessage, LeaderAndIsrCommand, PartitionCommand
 from tidemark.core.producer_state import ProducerStates
-from tidemark.core.throttle import Throttle
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
+from tidemark.core.replication.context import BrokerContext
+from tidemark.core.replication.throttle import Throttle
 from tidemark.model import BrokerId, TopicPartition
 
 from tests.unit.core.stage import ID, P, Stage, batch, entries, node

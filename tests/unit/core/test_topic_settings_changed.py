@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from tidemark.core import effects as fx
-from tidemark.core import events as ev
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
 
 from tests.unit.core.stage import P, Stage, batch, node
 from tests.unit.core.test_group_commit import GROUP_COMMIT, flushed, reports

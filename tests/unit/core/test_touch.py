@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core.touch import Touch
+from tidemark.core.replication.leader_contact import Touch
 
 
 def test_who_was_never_heard_is_not_in_touch() -> None:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tidemark.core import controller_effects as fx
-from tidemark.core import controller_events as ev
-from tidemark.core import events as bev
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
+from tidemark.core.controller.unclean_election import ASK_AGAIN_MS, WAIT_MS
 from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
-from tidemark.core.unclean import ASK_AGAIN_MS, WAIT_MS
+from tidemark.core.replication import events as bev
 from tidemark.model import NO_LEADER, BrokerId, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError
 from tidemark.model import TopicPartition as Partition
 

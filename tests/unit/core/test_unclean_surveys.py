@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidemark.core.controller_effects import DescribeReplicas
-from tidemark.core.controller_events import ReplicasDescribed
-from tidemark.core.election import BrokerFacts, Decision, PartitionFacts
+from tidemark.core.controller.effects import DescribeReplicas
+from tidemark.core.controller.events import ReplicasDescribed
+from tidemark.core.controller.leader_election import BrokerFacts, Decision, PartitionFacts
+from tidemark.core.controller.unclean_election import ASK_AGAIN_MS, WAIT_MS, UncleanElections, elect_furthest
 from tidemark.core.messages import ReplicaDescription
-from tidemark.core.unclean import ASK_AGAIN_MS, WAIT_MS, UncleanElections, elect_furthest
 from tidemark.model import (
     NO_LEADER,
     BrokerEpoch,
@@ -139,7 +139,7 @@ def test_who_failed_is_asked_again_only_when_all_have() -> None:
 def test_the_questions_of_many_partitions_go_in_several_messages_each_partition_in_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidemark.core.unclean.QUESTIONS_MAX", 2)
+    monkeypatch.setattr("tidemark.core.controller.unclean_election.QUESTIONS_MAX", 2)
     elections = UncleanElections()
     partitions = [TopicPartition("many", index) for index in range(5)]
     for partition in partitions:

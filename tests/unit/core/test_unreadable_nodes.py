@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidemark.core import controller_effects as fx
-from tidemark.core import controller_events as ev
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
 from tidemark.model import BrokerId, ErrorCode, Move, TopicPartition
 
 from tests.unit.core.controller_world import World

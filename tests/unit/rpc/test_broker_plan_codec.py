@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core.rebalancing import BrokerLoad, Plan
-from tidemark.core.restart_safety import Obstacle, RestartObstacle
+from tidemark.core.planning.broker_plans import BrokerLoad, Plan
+from tidemark.core.planning.restart_safety import Obstacle, RestartObstacle
 from tidemark.model import BrokerId, Move, TopicPartition
 from tidemark.rpc import broker_plan_codec as codec
 from tidemark.v1 import admin_brokers_pb2 as pb

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView
-from tidemark.core.controller_teller import METADATA_PARTITIONS_MAX, PART_PARTITIONS_MAX
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
+from tidemark.core.controller.command_builder import METADATA_PARTITIONS_MAX, PART_PARTITIONS_MAX
+from tidemark.core.controller.unclean_election import QUESTIONS_MAX
 from tidemark.core.messages import (
     LeaderAndIsrCommand,
     PartitionCommand,
@@ -14,7 +15,6 @@ from tidemark.core.messages import (
     StoppedReplica,
     StopReplicaCommand,
 )
-from tidemark.core.unclean import QUESTIONS_MAX
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tidemark.core.groups.coordinator import GroupCoordinator
-from tidemark.core.groups.membership import Heartbeat, Situation
+from tidemark.core.groups.heartbeat import Heartbeat, Situation
 from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import AWAY, UNNUMBERED, GroupPartition, TopicFacts, Turn
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidemark.core.cluster_state import ClusterView, PartitionView, TopicView, apply
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, apply
 from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, LeaderEpoch
 from tidemark.rpc import metadata_codec
 from tidemark.rpc.metadata_codec import LARGE_PARTITIONS, ViewWriter, view_from_proto, view_to_proto

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidemark.core.move_progress import EndedMove, MoveOutcome, MovePhase, MoveProgress
-from tidemark.core.reassignment import ReplicaState
+from tidemark.core.reassignment.progress import EndedMove, MoveOutcome, MovePhase, MoveProgress
+from tidemark.core.reassignment.status import ReplicaState
 from tidemark.model import BrokerId, ErrorCode, Move, Refusal, TidemarkError, TopicPartition
 from tidemark.rpc import reassignment_codec as codec
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tidemark.core.events import RecoveredLog
+from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import BrokerEpoch, ErrorCode, Offset, TidemarkError
 from tidemark.ports import Log
 from tidemark.record.checks import check_batches

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tidemark.core.events import RecoveredLog
+from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import EpochEntry, LeaderEpoch, Offset, TidemarkError
 from tidemark.ports import Log
 from tidemark.storage import directory

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tidemark.core.events import RecoveredLog
 from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import BrokerEpoch, Offset
 from tidemark.record.checks import check_batches
 from tidemark.record.envelope import Batch

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tidemark.core.events import RecoveredLog
+from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.ports import RetentionLimits as Limits
 from tidemark.storage.log import PartitionLog

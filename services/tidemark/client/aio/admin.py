@@ -16,7 +16,7 @@ from tidemark.client.aio.admin_records import RecordCalls
 from tidemark.client.aio.lifecycle import Lifecycle
 from tidemark.client.cluster import Cluster
 from tidemark.client.created_topic import CreatedTopic
-from tidemark.core.cluster_state import ClusterView, TopicView
+from tidemark.core.cluster_view import ClusterView, TopicView
 from tidemark.model import (
     BrokerId,
     ElectionKind,

@@ -8,9 +8,9 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from tidemark.client.aio.admin_reassignments import WATCH_INTERVAL_MS
-from tidemark.core.move_progress import MoveProgress
-from tidemark.core.rebalancing import Plan
-from tidemark.core.restart_safety import RestartObstacle
+from tidemark.core.planning.broker_plans import Plan
+from tidemark.core.planning.restart_safety import RestartObstacle
+from tidemark.core.reassignment.progress import MoveProgress
 from tidemark.model import BrokerId
 from tidemark.rpc.broker_plan_codec import obstacle_from_proto, plan_from_proto
 from tidemark.rpc.reassignment_codec import progress_from_proto

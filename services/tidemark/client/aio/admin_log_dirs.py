@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
-from tidemark.core.replica_place import PlacedReplica, ReplicaPlace
+from tidemark.core.reassignment.log_dir_placement import PlacedReplica, ReplicaPlace
 from tidemark.model import TopicPartition
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs, BrokersFromProto, placed_from_proto, places_to_proto
 from tidemark.rpc.refs import ref_to_proto

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, NamedTuple
 
-from tidemark.core.cluster_state import TopicView
-from tidemark.core.move_progress import EndedMove, MoveOutcome, MoveProgress
+from tidemark.core.cluster_view import TopicView
+from tidemark.core.reassignment.progress import EndedMove, MoveOutcome, MoveProgress
 from tidemark.model import Move, Refusal, TopicPartition
 from tidemark.rpc.metadata_codec import topic_from_proto
 from tidemark.rpc.reassignment_codec import (

@@ -12,7 +12,7 @@ import grpc
 
 from tidemark.client.backoff import Backoff
 from tidemark.client.cluster import Leader, unknown_partition
-from tidemark.core.cluster_state import ClusterView, TopicView
+from tidemark.core.cluster_view import ClusterView, TopicView
 from tidemark.model import NO_LEADER, BrokerId, ErrorCode, Offset, TidemarkError, TopicPartition, unknown_topic
 from tidemark.rpc import errors
 from tidemark.rpc.channel import close_channels, open_channel

@@ -30,7 +30,7 @@ from tidemark.client.records import (
     records_of,
 )
 from tidemark.client.settings import consumer_settings
-from tidemark.core.cluster_state import TopicView
+from tidemark.core.cluster_view import TopicView
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors

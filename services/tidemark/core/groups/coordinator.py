@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from tidemark.core.groups import membership, offsets
+from tidemark.core.groups import heartbeat, offsets
 from tidemark.core.groups.group import Group
-from tidemark.core.groups.membership import Heartbeat, HeartbeatAnswer, Situation
+from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, Refusals
+from tidemark.core.groups.pending_changes import Transaction
 from tidemark.core.groups.state import Change
-from tidemark.core.groups.targets import is_outdated, raise_epoch
-from tidemark.core.groups.transaction import Transaction
+from tidemark.core.groups.target_assignment import is_outdated, raise_epoch
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 GROUP_ID_CHARACTERS_MAX: Final = 249
@@ -98,9 +98,9 @@ class GroupCoordinator:
         return self._groups.get(group_id)
 
     def heartbeat(self, beat: Heartbeat, now: Situation) -> Outcome[HeartbeatAnswer]:
-        """See `membership.heartbeat`; INVALID_GROUP_ID too."""
+        """See `heartbeat.heartbeat`; INVALID_GROUP_ID too."""
         check_group_id(beat.group_id)
-        return self._change(beat.group_id, lambda transaction: membership.heartbeat(transaction, beat, now))
+        return self._change(beat.group_id, lambda transaction: heartbeat.heartbeat(transaction, beat, now))
 
     def touch(self, group_id: str, member_id: str, now_ms: int) -> None:
         """A member is known to live."""
@@ -156,7 +156,7 @@ class GroupCoordinator:
         removed: list[tuple[str, str]] = []
         changes: list[Change] = []
         for group in tuple(self._with_members.values()):
-            members = membership.overdue(group, now)
+            members = heartbeat.overdue(group, now)
             if members:
                 removed.extend((group.group_id, member_id) for member_id in members)
                 changes.extend(self._remove(group.group_id, members, now).changes)
@@ -180,7 +180,7 @@ class GroupCoordinator:
         return Outcome(Swept((), ()), tuple(changes))
 
     def _remove(self, group_id: str, members: tuple[str, ...], now: Situation) -> Outcome[None]:
-        return self._change(group_id, lambda transaction: membership.remove(transaction, members, now))
+        return self._change(group_id, lambda transaction: heartbeat.remove(transaction, members, now))
 
     def _raise_epoch(self, group_id: str, now: Situation) -> Outcome[None]:
         return self._change(

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from tidemark.core.groups.group import Group, facts_of
-from tidemark.core.groups.membership import Situation, check_member
+from tidemark.core.groups.heartbeat import Situation, check_member
+from tidemark.core.groups.pending_changes import Transaction
 from tidemark.core.groups.state import (
     AWAY,
     UNNUMBERED,
@@ -17,7 +18,6 @@ from tidemark.core.groups.state import (
     OffsetKey,
     Turn,
 )
-from tidemark.core.groups.transaction import Transaction
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 Refusals = dict[TopicPartition, TidemarkError]

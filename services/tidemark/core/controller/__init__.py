@@ -1,0 +1,1 @@
+"""The controller as a state machine: elections, topics, reassignments, controlled shutdown. Pure."""

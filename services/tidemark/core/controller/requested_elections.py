@@ -1,0 +1,165 @@
+"""Elections that people ask for: the preferred replica leads again, or the last known log leads what nobody leads (T4).
+
+Level-triggered, as the controller is: a request waits for its partitions, each of which is done or refused when it is
+next decided; with the last one its node is removed. A partition that waits for a last-known election counts as one
+whose topic allows an unclean one, until it has a leader: once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tidemark.core.controller.effects import ControllerEffect, FinishElections, Observed
+from tidemark.core.controller.events import ElectionsRequested
+from tidemark.core.controller.leader_election import BrokerFacts, Decision, PartitionFacts
+from tidemark.core.controller.unclean_election import live_replicas, loss_report
+from tidemark.model import (
+    NO_LEADER,
+    ElectionKind,
+    ElectionRequest,
+    LeaderEpoch,
+    TopicPartition,
+    UncleanElection,
+)
+
+EXPIRES_MS: Final = 60_000
+"""After so long a request is refused: nobody expects an election an hour after having asked for it."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request as it was read, what of it is not settled, and what of that was decided on before."""
+
+    request: ElectionRequest
+    until_ms: int
+    waiting: set[TopicPartition] = field(default_factory=set)
+    begun: set[TopicPartition] = field(default_factory=set)
+    finished: bool = False
+
+
+class RequestedElections:
+    """The requests under way, one of a kind. What is to be told gathers until `effects` takes it."""
+
+    def __init__(self) -> None:
+        self._open: dict[ElectionKind, _Open] = {}
+        self._effects: list[ControllerEffect] = []
+
+    def requested(self, event: ElectionsRequested, now_ms: int) -> set[TopicPartition]:
+        """Take a request in, or that there is none any more; gives the partitions to be decided."""
+        request, known = event.request, self._open.get(event.kind)
+        if request is None:
+            self._open.pop(event.kind, None)
+            return set() if known is None else known.waiting
+        if known is not None and known.request.modified_zxid == request.modified_zxid:
+            known.finished = False  # it was not removed, or not yet
+            return set()
+        self._open[event.kind] = _Open(request, now_ms + EXPIRES_MS, set(request.partitions))
+        if request.error is not None:
+            why = request.error.message
+            self._effects.append(Observed("election_request_invalid", None, {"election": str(event.kind), "why": why}))
+        return set(request.partitions) | (set() if known is None else known.waiting)
+
+    def due(self, now_ms: int) -> set[TopicPartition]:
+        """Partitions that have waited too long."""
+        late = [one.waiting for one in self._open.values() if one.waiting and now_ms >= one.until_ms]
+        return set().union(*late)
+
+    def facts(
+        self, partition: TopicPartition, facts: PartitionFacts, brokers: BrokerFacts, now_ms: int
+    ) -> PartitionFacts:
+        """The partition as `decide` shall see it: while somebody asks for it, an unclean election is allowed."""
+        one = self._waiting_for(ElectionKind.LAST_KNOWN, partition)
+        if one is None:
+            return facts
+        why = _why_not_last_known(facts, brokers)
+        led = facts.state is not None and facts.state.leader != NO_LEADER
+        if led and partition in one.begun:
+            one.waiting.discard(partition)
+        elif why is not None or now_ms >= one.until_ms:
+            self._refuse(one, partition, why or "no replica has said in time what it holds")
+        else:
+            one.begun.add(partition)
+            return replace(facts, unclean_allowed=True)
+        return facts
+
+    def preferred(self, partition: TopicPartition, facts: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
+        """The preferred replica leads in a new epoch, where somebody asks for it and it is in sync and answers."""
+        one = self._waiting_for(ElectionKind.PREFERRED, partition)
+        if one is None:
+            return None
+        if facts.state is not None and facts.state.leader == facts.assigned[0]:
+            one.waiting.discard(partition)
+            return None
+        elected = elect_preferred(facts, brokers)
+        if isinstance(elected, str):
+            self._refuse(one, partition, elected)
+            return None
+        return elected
+
+    def unknown(self, partition: TopicPartition) -> None:
+        """There is no such partition, or it is being deleted."""
+        for one in self._open.values():
+            if partition in one.waiting:
+                self._refuse(one, partition, "there is no such partition")
+
+    def effects(self) -> list[ControllerEffect]:
+        """What was refused, and which requests are settled."""
+        effects, self._effects = self._effects, []
+        for one in self._open.values():
+            if not one.waiting and not one.finished:
+                one.finished = True
+                effects.append(FinishElections(one.request))
+        return effects
+
+    def report(self, partition: TopicPartition, topic_id: str, decision: Decision) -> UncleanElection | None:
+        """The loss report of a decision; None where it is clean."""
+        if not decision.unclean:
+            return None
+        one = self._waiting_for(ElectionKind.LAST_KNOWN, partition)
+        return loss_report(partition, topic_id, decision, "" if one is None else one.request.request_id)
+
+    def _waiting_for(self, kind: ElectionKind, partition: TopicPartition) -> _Open | None:
+        one = self._open.get(kind)
+        return one if one is not None and partition in one.waiting else None
+
+    def _refuse(self, one: _Open, partition: TopicPartition, why: str) -> None:
+        one.waiting.discard(partition)
+        fields = {"election": str(one.request.kind), "why": why, "request_id": one.request.request_id}
+        self._effects.append(Observed("election_refused", partition, fields))
+
+
+def elect_preferred(facts: PartitionFacts, brokers: BrokerFacts) -> Decision | str:
+    """The first assigned replica leads in a new epoch, or why not."""
+    state, first = facts.state, facts.assigned[0]
+    if state is None:
+        return "it has no state yet"
+    why = _why_not_preferred(facts, brokers)
+    if why is not None:
+        return why
+    changed = replace(state, leader=first, leader_epoch=LeaderEpoch(state.leader_epoch + 1), last_known=())
+    return Decision(changed, {first: brokers.live[first]})
+
+
+def _why_not_last_known(facts: PartitionFacts, brokers: BrokerFacts) -> str | None:
+    if facts.state is None:
+        return "it has no state yet"
+    if facts.state.leader != NO_LEADER:
+        return f"it has a leader, broker {facts.state.leader}"
+    if not live_replicas(facts, brokers):
+        return "none of its replicas lives"
+    return None
+
+
+def _why_not_preferred(facts: PartitionFacts, brokers: BrokerFacts) -> str | None:
+    first, state = facts.assigned[0], facts.state
+    if state is None:
+        return None
+    entry = next((entry for entry in state.isr if entry.broker_id == first), None)
+    if entry is None or entry in facts.damaged:
+        return f"its preferred replica, broker {first}, is not in sync"
+    if first in facts.offline or not brokers.is_present(entry) or brokers.is_void(entry):
+        return f"its preferred replica, broker {first}, is not there"
+    if first in brokers.suspected:
+        return f"its preferred replica, broker {first}, does not answer heartbeats"
+    return None

@@ -1,0 +1,1 @@
+"""Replica placement and plans that balance brokers. Pure."""

@@ -1,0 +1,1 @@
+"""Reassignments as values: a request, its checks, its status and its progress. Pure."""

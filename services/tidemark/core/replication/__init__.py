@@ -1,0 +1,1 @@
+"""Replication as a state machine: one broker's replicas, leaders, followers and replica streams. Pure."""

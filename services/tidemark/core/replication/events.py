@@ -1,0 +1,311 @@
+"""What happens to a broker: the input of `core.replication.broker.BrokerCore.handle` (one closed union)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tidemark.core.config import ReplicationConfig
+from tidemark.core.messages import (
+    FollowerMessage,
+    LeaderAndIsrCommand,
+    LeaderMessage,
+    StopReplicaCommand,
+)
+from tidemark.core.producer_state import ProducerStates
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    EpochEntry,
+    LeaderEpoch,
+    Offset,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+    VersionedState,
+)
+from tidemark.record.envelope import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistered:
+    """The registration of this broker is confirmed in ZooKeeper (rules Z3, E5).
+
+    Attributes:
+        known_leader_epochs: what the leaderAndISR nodes said at start-up of the replicas that lie on disk: this
+            process leads none of them in that epoch again. Replicas on disk that no complete command names are stray.
+    """
+
+    broker_epoch: BrokerEpoch
+    known_leader_epochs: Mapping[TopicPartition, tuple[ReplicaIdentity, LeaderEpoch]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionExpired:
+    """The broker learned that its ZooKeeper session is gone: every leadership ends (rules F2, E5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrArrived:
+    """A command of the controller; answered by `ReplyToControl(request_id)`."""
+
+    request_id: int
+    command: LeaderAndIsrCommand
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaArrived:
+    """A command of the controller; answered by `ReplyToControl(request_id)`."""
+
+    request_id: int
+    command: StopReplicaCommand
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredLog:
+    """What storage found when it opened a replica's log (rule T5). All end offsets exclusive.
+
+    Attributes:
+        high_watermark: as checkpointed, 0 when there is none; may lie above `log_end_offset` only if `damaged`.
+        damaged: why the log cannot be trusted, None when it can (a torn tail that was cut is no damage).
+        fresh: the log did not exist and was made now.
+        directory: index of the log directory that holds it.
+    """
+
+    log_start_offset: Offset
+    log_end_offset: Offset
+    flushed_offset: Offset
+    high_watermark: Offset
+    epochs: tuple[EpochEntry, ...]
+    producers: ProducerStates
+    damaged: str | None = None
+    fresh: bool = False
+    directory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogOpened:
+    """Answer to `OpenLog`."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    log: RecoveredLog
+
+
+@dataclass(frozen=True, slots=True)
+class LogAppended:
+    """Answer to `AppendToLog`, in order: everything below is in the page cache (rule R1)."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    log_end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class LogFlushed:
+    """An fdatasync succeeded: everything below is on disk."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    flushed_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class LogTruncated:
+    """Answer to `TruncateLog` and `ResetLog`, with the producer state rebuilt from what is left (rule P3)."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    log_start_offset: Offset
+    log_end_offset: Offset
+    producers: ProducerStates
+
+
+@dataclass(frozen=True, slots=True)
+class LogFailed:
+    """An effect on the log failed; the replica is offline until it is opened again."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    error: TidemarkError
+
+
+@dataclass(frozen=True, slots=True)
+class LogFull:
+    """There was no space for an append: it and every one under way after it are not in the log, which stays usable.
+
+    What is appended is dropped until `ResumeLog`. `producers`: of what is in the log.
+    """
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    log_end_offset: Offset
+    producers: ProducerStates
+    error: TidemarkError
+
+
+@dataclass(frozen=True, slots=True)
+class LogMoved:
+    """The log lies in another log directory from now on, with all that it holds (rule M3); `directory`: its index."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    directory: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrontReleased:
+    """Retention, or a client that deletes records, needs nothing below `start_offset` any more (rule L1).
+
+    For the leader in that epoch only; never moves the log start past the high watermark, nor back.
+    """
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    leader_epoch: LeaderEpoch
+    start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceArrived:
+    """Batches for one partition, already checked byte by byte (record.validation)."""
+
+    request_id: int
+    partition: TopicPartition
+    topic_id: str  # empty: the client knows none
+    current_leader_epoch: LeaderEpoch  # -1: the client knows none
+    acks: int  # 0, 1 or -1
+    batches: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceExpired:
+    """The request has waited for its acks as long as its client wanted."""
+
+    request_id: int
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerMessageArrived:
+    """A message on the stream from a follower; `broker_epoch` as in its hello."""
+
+    follower: BrokerId
+    broker_epoch: BrokerEpoch
+    message: FollowerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerGone:
+    """The stream from a follower ended."""
+
+    follower: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderConnected:
+    """Answer to `ConnectToLeader`: the stream to a leader is up."""
+
+    leader: BrokerId
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderMessageArrived:
+    """A message on the stream to a leader."""
+
+    leader: BrokerId
+    message: LeaderMessage
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderGone:
+    """The stream to a leader ended; the shell connects again by itself, with back-off, until `DisconnectFromLeader`."""
+
+    leader: BrokerId
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerReadDone:
+    """Answer to `ReadForFollower`: whole batches from `offset` on, empty if the read failed."""
+
+    follower: BrokerId
+    partition: TopicPartition
+    leader_epoch: LeaderEpoch
+    offset: Offset
+    batches: tuple[Batch, ...]
+    error: TidemarkError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IsrWritten:
+    """Answer to `WriteIsr`: it stands, at this version."""
+
+    partition: TopicPartition
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsrWriteFailed:
+    """Answer to `WriteIsr`: a version conflict or another failed check, or (`unknown`) no answer (rule R9)."""
+
+    partition: TopicPartition
+    unknown: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IsrRead:
+    """Answer to `ReadIsr`: the node after a sync; None when it, or this incarnation, does not exist any more."""
+
+    partition: TopicPartition
+    found: VersionedState | None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    """These hold from now on."""
+
+    config: ReplicationConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaNamed:
+    """A consumer was sent to a follower of a partition that is led here (rule K1)."""
+
+    partition: TopicPartition
+    follower: BrokerId
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time went on; comes about every 100 ms."""
+
+
+Event = (
+    BrokerRegistered
+    | SessionExpired
+    | LeaderAndIsrArrived
+    | StopReplicaArrived
+    | LogOpened
+    | LogAppended
+    | LogFlushed
+    | LogTruncated
+    | LogFailed
+    | LogFull
+    | LogMoved
+    | FrontReleased
+    | ProduceArrived
+    | ProduceExpired
+    | FollowerMessageArrived
+    | FollowerGone
+    | LeaderConnected
+    | LeaderMessageArrived
+    | LeaderGone
+    | FollowerReadDone
+    | IsrWritten
+    | IsrWriteFailed
+    | IsrRead
+    | SettingsChanged
+    | ReplicaNamed
+    | Tick
+)

@@ -1,0 +1,142 @@
+"""Reads from the nearest replica: whom a leader names, and what a follower may give (rule K1, KIP-392).
+
+A leader names an in-sync follower in the consumer's rack. A follower gives what its leader has said to be committed,
+in the leader epoch in which it follows, as long as it is in sync and in touch. Whatever else it is asked it refuses,
+and names the leader: only a leader can say that an offset does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, NoReturn
+
+from tidemark.core.replication import isr as isr_rules
+from tidemark.core.replication.context import BrokerContext
+from tidemark.core.replication.follower import PartitionFollower
+from tidemark.core.replication.follower_progress import RemoteReplica
+from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.replica import ReadableRange, Replica, check_epoch, diverging_end
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    BrokerRegistration,
+    ErrorCode,
+    LeaderEpoch,
+    Offset,
+    ReplicaIdentity,
+    TidemarkError,
+)
+
+TOUCH_HEARTBEATS: Final = 3
+"""Who has said nothing for so many intervals of heartbeats is out of touch; a controller suspects a broker later."""
+
+
+def preferred_replica(
+    ctx: BrokerContext,
+    leader: PartitionLeader,
+    *,
+    rack: str,
+    brokers: Mapping[BrokerId, BrokerRegistration],
+    fetch_offset: Offset,
+    now_ms: int,
+) -> BrokerId | None:
+    """The follower that a consumer in this rack should read from, the furthest of them; None: the leader itself.
+
+    Args:
+        brokers: those that live, with their racks.
+        fetch_offset: where the consumer is; it has been found readable here.
+    """
+    own = brokers.get(ctx.broker_id)
+    if not ctx.config.rack_aware_reads or not rack or (own is not None and own.rack == rack):
+        return None
+    if not leader.may_state_high_watermark:  # not everybody in sync has come to this epoch's start (rule E6)
+        return None
+    in_rack = {broker_id for broker_id, broker in brokers.items() if broker.rack == rack}
+    sure = isr_rules.surely_in_sync(leader.isr) & in_rack - ctx.suspected
+    fit = [
+        one
+        for one in leader.attached
+        if one.broker_id in sure
+        and _may_serve(one, fetch_offset, brokers[one.broker_id].broker_epoch, now_ms - touch_ms(ctx))
+    ]
+    return max(fit, key=lambda one: (one.log_end_offset, -one.broker_id)).broker_id if fit else None
+
+
+def _may_serve(remote: RemoteReplica, fetch_offset: Offset, broker_epoch: BrokerEpoch, since_ms: int) -> bool:
+    """It has what the consumer wants next, or the consumer has all that it has; it was told a high watermark, and was
+    heard of since that time."""
+    sending = remote.sending
+    return (
+        sending is not None
+        and remote.acknowledged
+        and sending.sent_high_watermark >= 0
+        and sending.follower_log_start <= fetch_offset <= remote.log_end_offset
+        and sending.session.broker_epoch == broker_epoch
+        and sending.session.last_message_ms >= since_ms
+    )
+
+
+def readable_here(
+    ctx: BrokerContext,
+    replica: Replica,
+    *,
+    identity: ReplicaIdentity,
+    current_leader_epoch: LeaderEpoch,
+    fetch_offset: Offset,
+    last_fetched_epoch: LeaderEpoch,
+    in_sync_replicas: Collection[BrokerId],
+    now_ms: int,
+) -> ReadableRange:
+    """What a consumer whom the leader sent here may be given, with the high watermark that was heard here.
+
+    Args:
+        identity: what the consumer means; as its leader epoch, it has to be ours to the letter.
+        in_sync_replicas: of the partition in that epoch, as this broker was told.
+
+    Raises:
+        TidemarkError: UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH; NOT_LEADER where this broker does
+            not follow, or gives nothing as a follower; OFFSET_NOT_AVAILABLE where the leader has to be asked;
+            LOG_TRUNCATED where the consumer's log has left the leader's.
+    """
+    follower = replica.role
+    if not ctx.config.rack_aware_reads or not isinstance(follower, PartitionFollower):
+        _refuse(replica, ErrorCode.NOT_LEADER, "is not read from this broker")
+    if identity != replica.identity:
+        _refuse(replica, ErrorCode.UNKNOWN_TOPIC_ID, "is another one here than the caller has learned of")
+    check_epoch(replica, current_leader_epoch, follower.leader_epoch)
+    log = follower.log
+    if ctx.broker_id not in in_sync_replicas or not follower.reconciled or log.damaged is not None:
+        _refuse(replica, ErrorCode.OFFSET_NOT_AVAILABLE, "is not known to be in sync at this broker")
+    if not follower.in_touch(touch_ms(ctx), now_ms):
+        _refuse(
+            replica, ErrorCode.OFFSET_NOT_AVAILABLE, "is followed by this broker, which is out of touch with its leader"
+        )
+    if not log.log_start_offset <= fetch_offset <= log.log_end_offset:
+        there = f"{log.log_start_offset} to {log.log_end_offset}, not {fetch_offset}"
+        _refuse(replica, ErrorCode.OFFSET_NOT_AVAILABLE, f"has the offsets {there} at this broker")
+    end = diverging_end(follower, fetch_offset, last_fetched_epoch)
+    if end is not None:
+        raise TidemarkError(
+            ErrorCode.LOG_TRUNCATED,
+            f"{replica.partition} has no record at {fetch_offset} that follows the caller's; its log was cut since",
+            {"diverging_epoch": str(end.leader_epoch), "diverging_end_offset": str(end.start_offset)},
+        )
+    return ReadableRange(
+        max(follower.committed_offset, fetch_offset),
+        follower.leader_high_watermark,
+        log.log_start_offset,
+        log.log_end_offset,
+    )
+
+
+def touch_ms(ctx: BrokerContext) -> int:
+    """The longest silence of a leader, or of a follower, that is in touch."""
+    return TOUCH_HEARTBEATS * ctx.config.replica_heartbeat_interval_ms
+
+
+def _refuse(replica: Replica, code: ErrorCode, sentence: str) -> NoReturn:
+    raise TidemarkError(
+        code,
+        f"{replica.partition} {sentence}; ask its leader, broker {replica.leader}",
+        {"leader": str(replica.leader), "leader_epoch": str(replica.leader_epoch)},
+    )

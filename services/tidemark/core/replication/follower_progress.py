@@ -1,0 +1,100 @@
+"""What a leader knows of one follower, and when that follower was last caught up (rules R1, R7)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tidemark.core.isr_change_reasons import DISCONNECTED, FLUSH_HANGS, LAGGING, REASSIGNED, SILENT
+from tidemark.core.replication.stream_ends import LONG_AGO_MS, Sending
+from tidemark.model import BrokerId, Offset
+
+
+class RemoteReplica:
+    """What a leader knows of one follower in its leadership (rule R1).
+
+    Attributes:
+        acknowledged: the follower has fetched in this leader epoch; before that its offsets are unknown.
+        caught_up_ms: when it last was, as far as was written down; see `last_caught_up_ms`.
+        end_then, end_then_ms: the leader's log end when the follower's previous report arrived, and when that was.
+        far_since_ms: since when it has been more than `replica.lag.max.bytes` behind, None while it is not.
+        flush_due_since_ms: since when it has had something to flush and told of no flush, None while it has not.
+        sending: set while the follower's stream carries this partition.
+    """
+
+    __slots__ = (
+        "acknowledged",
+        "broker_id",
+        "caught_up_ms",
+        "end_then",
+        "end_then_ms",
+        "far_since_ms",
+        "flush_due_since_ms",
+        "flushed_offset",
+        "log_end_offset",
+        "sending",
+    )
+
+    def __init__(self, broker_id: BrokerId, caught_up_ms: int) -> None:
+        self.broker_id = broker_id
+        self.acknowledged = False
+        self.log_end_offset = Offset(-1)
+        self.flushed_offset = Offset(-1)
+        self.far_since_ms: int | None = None
+        self.flush_due_since_ms: int | None = None
+        self.caught_up_ms = caught_up_ms
+        self.end_then = Offset(1 << 62)
+        self.end_then_ms = LONG_AGO_MS
+        self.sending: Sending | None = None
+
+    def last_caught_up_ms(self, leader_end: Offset) -> int:
+        """Rule R7: an idle follower is caught up as of its last message, whatever that said (rule R6)."""
+        if self.sending is not None and self.log_end_offset >= leader_end:
+            return max(self.caught_up_ms, self.sending.session.last_message_ms)
+        return self.caught_up_ms
+
+    def leave_reason(
+        self, assigned: Collection[BrokerId], leader_end: Offset, now_ms: int, replica_lag_time_max_ms: int
+    ) -> str:
+        """The reason for an ISR shrink without this follower: one of `OF_LEAVING`."""
+        if self.broker_id not in assigned:
+            return REASSIGNED
+        if self.sending is None:
+            return DISCONNECTED
+        if now_ms - self.sending.session.last_message_ms > replica_lag_time_max_ms:
+            return SILENT
+        if self.far_since_ms is not None or now_ms - self.last_caught_up_ms(leader_end) > replica_lag_time_max_ms:
+            return LAGGING
+        return FLUSH_HANGS
+
+    def late_ms(self, leader_end: Offset, now_ms: int) -> int:
+        """How long ago that was; no more than the clock says where it never was."""
+        return min(now_ms - self.last_caught_up_ms(leader_end), now_ms)
+
+    def confirmed_since(self, since_ms: int) -> bool:
+        """It was in this leader epoch after that time, by this broker's clock (rule F2)."""
+        return self.acknowledged and self.sending is not None and self.sending.session.confirmed_ms > since_ms
+
+    def flushed(self, flushed_offset: Offset, log_end_offset: Offset, now_ms: int) -> None:
+        """Fold in what it says it has flushed and written, where flushes count (rule R3)."""
+        if flushed_offset >= log_end_offset:
+            self.flush_due_since_ms = None
+        elif flushed_offset != self.flushed_offset or self.flush_due_since_ms is None:
+            self.flush_due_since_ms = now_ms
+        self.flushed_offset = flushed_offset
+
+    def reported(self, log_end_offset: Offset, leader_end: Offset, now_ms: int) -> None:
+        """Fold in a report that arrived now."""
+        self.log_end_offset = log_end_offset
+        if log_end_offset >= leader_end:
+            self.caught_up_ms = now_ms
+        elif log_end_offset >= self.end_then and self.end_then_ms > self.caught_up_ms:
+            self.caught_up_ms = self.end_then_ms
+        self.end_then = leader_end
+        self.end_then_ms = now_ms
+
+    def leader_end_moves(self, leader_end: Offset) -> None:
+        """The leader's log end is about to pass `leader_end`: write down what the heartbeats said until now."""
+        if self.sending is not None and self.log_end_offset >= leader_end:
+            self.caught_up_ms = max(self.caught_up_ms, self.sending.session.last_message_ms)
+            self.end_then = leader_end
+            self.end_then_ms = self.caught_up_ms

@@ -1,0 +1,561 @@
+"""The leader of one partition: append, replicate, commit, and keep the ISR (rules R1-R9, E1, E6, P1, P2, P4)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from tidemark.core import isr_change_reasons
+from tidemark.core.messages import FetchPosition, PartitionCommand, Report
+from tidemark.core.replication import isr as isr_rules
+from tidemark.core.replication.adding_replicas import AddedReplicas
+from tidemark.core.replication.append_backlog import Inbound
+from tidemark.core.replication.context import BrokerContext
+from tidemark.core.replication.effects import (
+    GiveUpLeadership,
+    ProduceResult,
+    ReadIsr,
+    ReplyToProduce,
+    ReportIsrChange,
+    WriteIsr,
+)
+from tidemark.core.replication.events import ProduceArrived
+from tidemark.core.replication.follower_progress import RemoteReplica
+from tidemark.core.replication.isr import Committed, IsrState, PendingExpand
+from tidemark.core.replication.produce_validation import ACKS_ALL, check_request
+from tidemark.core.replication.replica_log import ReplicaLog
+from tidemark.core.replication.sequence_validation import check_sequences
+from tidemark.core.replication.stream_ends import LONG_AGO_MS, FollowerSession, Sending
+from tidemark.model import (
+    BrokerId,
+    ErrorCode,
+    IsrEntry,
+    LeaderAndIsr,
+    LeaderEpoch,
+    Offset,
+    TidemarkError,
+    VersionedState,
+)
+
+
+class _Waiting(NamedTuple):
+    """A produce request without its answer."""
+
+    acks: int
+    base_offset: Offset
+    end_offset: Offset
+
+
+class PartitionLeader:
+    """One leadership: one leader epoch from its beginning to its end.
+
+    Invariants: no record below `epoch_start_offset` has this epoch; the high watermark passes an offset only when
+    every member of the ISR, and of a change in flight, has acknowledged the epoch and written it; flushed it too where
+    the topic's flush.policy is group-commit. `remotes`: followers heard of, or in the ISR.
+    """
+
+    def __init__(self, ctx: BrokerContext, log: ReplicaLog, command: PartitionCommand, now_ms: int) -> None:
+        assert log.quiet, "a leadership begins on a quiet log"
+        self._ctx = ctx
+        self.log = log
+        self.leader_epoch: LeaderEpoch = command.state.leader_epoch
+        self.epoch_start_offset = log.next_offset
+        self.assigned = command.assigned_replicas
+        self._isr: IsrState = Committed(VersionedState(command.state, command.partition_epoch))
+        self._reasons = ""
+        self.began_ms = now_ms
+        self._newer: VersionedState | None = None
+        self.remotes: dict[BrokerId, RemoteReplica] = {}
+        self._attached: list[RemoteReplica] = []
+        self._holding: tuple[RemoteReplica, ...] = ()
+        self._outside: frozenset[BrokerId] = frozenset()
+        self._waiting: dict[int, _Waiting] = {}
+        self._by_end: list[tuple[Offset, int]] = []
+        self._appending: deque[int | None] = deque()
+        self._gave_up_ms = LONG_AGO_MS
+        self._inbound: Inbound | None = None
+        self._added = AddedReplicas(ctx, command)
+        for broker_id in command.state.isr_ids:
+            if broker_id != ctx.broker_id:
+                self._remote(broker_id, now_ms)
+        if log.epochs.assign(self.leader_epoch, log.next_offset):
+            log.save_epochs()
+        self._isr_moved()
+
+    # -- what others ask ---------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> LeaderAndIsr:
+        """The node's content as last confirmed."""
+        return self._isr.confirmed.state
+
+    @property
+    def partition_epoch(self) -> int:
+        """The node's version as last confirmed."""
+        return self._isr.confirmed.version
+
+    @property
+    def isr(self) -> IsrState:
+        """The ISR and the change in flight."""
+        return self._isr
+
+    @property
+    def may_state_high_watermark(self) -> bool:
+        """Rule E6: the high watermark has reached this epoch's start."""
+        return self.log.high_watermark >= self.epoch_start_offset
+
+    @property
+    def in_sync_offset(self) -> Offset:
+        """Rule R8: what was ever committed lies below; a new leader's high watermark may not tell of all of it yet."""
+        return max(self.log.high_watermark, self.epoch_start_offset)
+
+    @property
+    def awaits_isr_answer(self) -> bool:
+        """A change is in flight; whoever leads anew does not take over the question of an earlier leadership."""
+        return not isinstance(self._isr, Committed)
+
+    @property
+    def bytes_in_per_s(self) -> float:
+        """What producers append."""
+        return self._inbound.bytes_per_s if self._inbound is not None else 0.0
+
+    @property
+    def attached(self) -> Sequence[RemoteReplica]:
+        """Followers whose streams carry this partition now."""
+        return self._attached
+
+    def replicates_to(self, broker_id: BrokerId) -> bool:
+        """Whether it may fetch: it is assigned, or the high watermark waits for it."""
+        return broker_id in self.assigned or any(remote.broker_id == broker_id for remote in self._holding)
+
+    def holds_epoch_since(self, since_ms: int) -> bool:
+        """Rule F2: who could have been elected cleanly instead was still in this leader epoch after that time."""
+        enough = max(2, self.state.min_isr)
+        return len(isr_rules.surely_in_sync(self._isr)) >= enough and all(
+            remote.confirmed_since(since_ms) for remote in self._holding
+        )
+
+    # -- produce -----------------------------------------------------------------------------------------------
+
+    def on_produce(self, event: ProduceArrived) -> None:
+        """Check, append, and answer as the acks ask for."""
+        try:
+            self._check(event)
+            fresh, duplicate = check_sequences(
+                self.log, self.epoch_start_offset, event.batches, self._ctx.now_ms, self._error
+            )
+        except TidemarkError as error:
+            self._reply(event.request_id, Offset(-1), error)
+            return
+        if not fresh:  # every batch is in the log already (rule P2)
+            assert duplicate is not None, "what is not fresh is a duplicate"
+            self._waiting[event.request_id] = _Waiting(ACKS_ALL, *duplicate)
+            heappush(self._by_end, (duplicate.end_offset, event.request_id))
+            self._answer_committed()
+            return
+        base = self.log.append_as_leader(fresh, self.leader_epoch)
+        self._inbound = self._inbound or Inbound(self._ctx)
+        self._inbound.add(fresh, self.log.next_offset)
+        self._ctx.watched[self.log.partition] = self
+        end = self.log.next_offset
+        if duplicate is not None:
+            base = duplicate.base_offset
+        if event.acks == 0:
+            self._appending.append(None)
+            self._reply(event.request_id, base, None)
+            return
+        self._waiting[event.request_id] = _Waiting(event.acks, base, end)
+        if event.acks == ACKS_ALL:
+            self._appending.append(None)
+            heappush(self._by_end, (end, event.request_id))
+        else:
+            self._appending.append(event.request_id)
+
+    def _check(self, event: ProduceArrived) -> None:
+        if event.request_id in self._waiting:
+            raise self._error(ErrorCode.INVALID_REQUEST, "is named twice in one request")
+        in_sync = len(isr_rules.surely_in_sync(self._isr)) if event.acks == ACKS_ALL else 0
+        full = self.log.is_full(self._ctx.now_ms)
+        check_request(event, self.state, in_sync=in_sync, full=full, refuse=self._error)
+
+    def on_produce_expired(self, request_id: int) -> None:
+        """The client waits no longer; the records stay."""
+        waiting = self._waiting.pop(request_id, None)
+        if waiting is not None:
+            self._reply(
+                request_id,
+                waiting.base_offset,
+                self._error(ErrorCode.REQUEST_TIMED_OUT, "did not replicate the records in the time the client gave"),
+            )
+
+    def on_appended(self, log_end_offset: Offset) -> None:
+        """The oldest append is in the page cache: it counts, followers get it, acks=1 is answered."""
+        for remote in self._attached:
+            remote.leader_end_moves(self.log.log_end_offset)
+        self.log.appended(log_end_offset)
+        if self._inbound is not None:
+            self._inbound.appended(log_end_offset)
+        request_id = self._appending.popleft()
+        if request_id is not None:
+            waiting = self._waiting.pop(request_id, None)
+            if waiting is not None:
+                self._reply(request_id, waiting.base_offset, None)
+        for remote in self._attached:
+            assert remote.sending is not None
+            remote.sending.session.send_more(remote.sending)
+        self.maybe_advance_high_watermark()
+
+    def on_full(self, error: TidemarkError) -> None:
+        """What was under way is not in the log, and nobody has seen it: it may be sent again, best to who has space."""
+        self._appending.clear()
+        if self._inbound is not None:
+            self._inbound.drop_under_way()
+        end = self.log.log_end_offset
+        for request_id in [number for number, waiting in self._waiting.items() if waiting.end_offset > end]:
+            del self._waiting[request_id]
+            self._reply(request_id, Offset(-1), error)
+        if self._holding:
+            self._give_up(self._ctx.now_ms)
+
+    # -- followers ---------------------------------------------------------------------------------------------
+
+    def attach(self, session: FollowerSession, position: FetchPosition, now_ms: int) -> None:
+        """A follower fetches from here on, in this epoch; its position was checked."""
+        self.detach(session.follower)
+        remote = self._remote(session.follower, LONG_AGO_MS)
+        remote.acknowledged = True
+        remote.sending = session.start(self, position)
+        self._attached.append(remote)
+        self._added.place(remote.sending, waited_for=remote in self._holding)
+        remote.flushed(position.flushed_offset, position.fetch_offset, now_ms)
+        self._follower_moved(remote, position.fetch_offset, now_ms)
+        session.send_more(remote.sending)
+
+    def detach(self, follower: BrokerId) -> None:
+        """The follower's stream no longer carries this partition."""
+        remote = self.remotes.get(follower)
+        if remote is None or remote.sending is None:
+            return
+        remote.caught_up_ms = remote.last_caught_up_ms(self.log.log_end_offset)
+        remote.sending.session.stop(self.log.partition)
+        remote.sending = None
+        self._attached.remove(remote)
+        self._ctx.watched[self.log.partition] = self
+
+    def on_report(self, session: FollowerSession, report: Report, now_ms: int) -> None:
+        """A follower's log end moved."""
+        remote = self.remotes.get(session.follower)
+        if remote is None or remote.sending is None or remote.sending.session is not session:
+            return
+        if report.log_end_offset > self.log.log_end_offset:
+            self._ctx.observe("report_refused", self.log.partition, follower=session.follower)
+            return
+        remote.flushed(report.flushed_offset, report.log_end_offset, now_ms)
+        self._follower_moved(remote, report.log_end_offset, now_ms)
+
+    def _follower_moved(self, remote: RemoteReplica, log_end_offset: Offset, now_ms: int) -> None:
+        remote.reported(log_end_offset, self.log.log_end_offset, now_ms)
+        self._is_far_behind(remote)
+        if remote.broker_id in self._outside:
+            self.maybe_expand()
+        self.maybe_advance_high_watermark()
+
+    def _remote(self, broker_id: BrokerId, caught_up_ms: int) -> RemoteReplica:
+        remote = self.remotes.get(broker_id)
+        if remote is None:
+            remote = self.remotes[broker_id] = RemoteReplica(broker_id, caught_up_ms)
+        return remote
+
+    # -- high watermark ----------------------------------------------------------------------------------------
+
+    def maybe_advance_high_watermark(self) -> None:
+        """Rules R2-R4: the least log end or flushed offset of the ISR and a change in flight, if m are confirmed."""
+        log = self.log
+        end, flushes_count = log.safe_offset, log.group_commit
+        if end <= log.high_watermark or not isr_rules.confirmed_enough(self._isr):
+            return
+        for remote in self._holding:
+            if not remote.acknowledged:
+                return
+            if remote.log_end_offset < end:
+                end = remote.log_end_offset
+            if flushes_count and remote.flushed_offset < end:
+                end = remote.flushed_offset
+        if log.raise_high_watermark(end):
+            for remote in self._attached:
+                assert remote.sending is not None
+                remote.sending.session.note_high_watermark(remote.sending)
+            self._answer_committed()
+
+    def _answer_committed(self) -> None:
+        """Answer acks=all up to the high watermark, after another look at m (rule R4)."""
+        high_watermark = self.log.high_watermark
+        heap = self._by_end
+        if not heap or heap[0][0] > high_watermark:
+            return
+        in_sync = len(isr_rules.surely_in_sync(self._isr))
+        while heap and heap[0][0] <= high_watermark:
+            request_id = heappop(heap)[1]
+            waiting = self._waiting.pop(request_id, None)
+            if waiting is None:
+                continue
+            error = None
+            if in_sync < self.state.min_isr:
+                error = self._error(
+                    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                    f"has written the records, but {in_sync} replicas in sync are less than {self.state.min_isr}",
+                )
+            self._reply(request_id, waiting.base_offset, error)
+
+    # -- ISR ---------------------------------------------------------------------------------------------------
+
+    def check_lag(self, now_ms: int) -> bool:
+        """Take out who lags and take in who caught up; False once nothing needs another look (rules R7, R8)."""
+        end = self.log.log_end_offset
+        lag_max_ms = self._ctx.config.replica_lag_time_max_ms
+        in_doubt = bool(self._outside) or not isinstance(self._isr, Committed) or not self.log.quiet
+        in_doubt |= self.log.flush_due_since_ms is not None
+        late = self._moved_away()
+        for remote in self._holding:
+            if remote.broker_id in late:
+                continue
+            silent = now_ms - remote.last_caught_up_ms(end) > lag_max_ms
+            if self._is_far_behind(remote) or silent or self._flush_hangs(remote, now_ms):
+                late.append(remote.broker_id)
+            in_doubt |= remote.sending is None or remote.log_end_offset < end
+            in_doubt |= remote.flush_due_since_ms is not None and self.log.group_commit
+        if self._holding and self._my_disk_lags(now_ms):
+            self._give_up(now_ms)
+        elif late and self._may_propose():
+            self._shrink(late, now_ms)
+        elif self._outside:
+            self.maybe_expand()
+        return in_doubt or bool(late)
+
+    def _is_far_behind(self, remote: RemoteReplica) -> bool:
+        return self._inbound is not None and self._inbound.holds_up(remote)
+
+    def _flush_hangs(self, remote: RemoteReplica, now_ms: int) -> bool:
+        """Who writes and flushes nothing would hold the high watermark for good, though caught up (rules R3, R7)."""
+        since_ms = remote.flush_due_since_ms if self.log.group_commit else None
+        lag_max_ms = self._ctx.config.replica_lag_time_max_ms
+        return since_ms is not None and now_ms - max(since_ms, self.log.flushes_count_since_ms) > lag_max_ms
+
+    def _my_disk_lags(self, now_ms: int) -> bool:
+        """Rule R7: an append, a flush or a read for a follower has taken half of the time that a follower may lag."""
+        since_ms = [self.log.appending_since_ms, self.log.flush_due_since_ms]
+        since_ms += [remote.sending.reading_since_ms for remote in self._attached if remote.sending is not None]
+        longest_ms = max((now_ms - since for since in since_ms if since is not None), default=0)
+        return longest_ms * 2 >= self._ctx.config.replica_lag_time_max_ms
+
+    def _give_up(self, now_ms: int) -> None:
+        """Nobody is evicted for this broker's fault; who is in sync may lead instead."""
+        if now_ms - self._gave_up_ms < self._ctx.config.replica_lag_time_max_ms:
+            return
+        self._gave_up_ms = now_ms
+        self._ctx.observe("leader_disk_lags", self.log.partition, leader_epoch=self.leader_epoch)
+        self._ctx.emit(GiveUpLeadership(self.log.partition, self.leader_epoch))
+
+    def _may_propose(self) -> bool:
+        return isinstance(self._isr, Committed) and self.log.partition not in self._ctx.isr_answers_due
+
+    def _shrink(self, late: list[BrokerId], now_ms: int) -> None:
+        leaving, log = [remote for remote in self._holding if remote.broker_id in late], self.log
+        lag_max_ms = self._ctx.config.replica_lag_time_max_ms
+        self._reasons = isr_change_reasons.reasons_text(
+            (one.broker_id, one.leave_reason(self.assigned, log.log_end_offset, now_ms, lag_max_ms)) for one in leaving
+        )
+        self._ctx.observe(
+            "isr_shrinking",
+            log.partition,
+            leaving=isr_change_reasons.ids(late),
+            reasons=self._reasons,
+            log_end_offset=log.log_end_offset,
+            leader_epoch=self.leader_epoch,
+            **{f"late_{one.broker_id}_ms": one.late_ms(log.log_end_offset, now_ms) for one in leaving},
+        )
+        change = isr_rules.shrink(self._isr.confirmed, late, unassigned=self._unassigned())
+        self._write(change, change.proposed, ())
+
+    def maybe_expand(self) -> None:
+        """Rule R8, for whoever may join now."""
+        if not self._may_propose():
+            return
+        joining = [
+            IsrEntry(remote.broker_id, remote.sending.session.broker_epoch)
+            for remote in self._attached
+            if remote.sending is not None
+            and remote.broker_id in self._outside
+            and self._may_join(remote, remote.sending)
+        ]
+        if joining:
+            change = isr_rules.expand(self._isr.confirmed, joining)
+            self._reasons = isr_change_reasons.join_reasons(joining, self._added.adding)
+            self._write(change, change.proposed, joining)
+
+    def _may_join(self, remote: RemoteReplica, sending: Sending) -> bool:
+        """Who joins is also caught up (rule R7): a silent follower would only be taken out again."""
+        known = self._ctx.registrations.get(remote.broker_id)
+        silent_ms = self._ctx.now_ms - remote.last_caught_up_ms(self.log.log_end_offset)
+        return (
+            remote.acknowledged
+            and silent_ms <= self._ctx.config.replica_lag_time_max_ms
+            and remote.log_end_offset >= self.in_sync_offset
+            and remote.far_since_ms is None
+            and self._is_flushed(remote)
+            and remote.broker_id not in self._ctx.suspected
+            and (known is None or known.broker_epoch <= sending.session.broker_epoch)
+        )
+
+    def _is_flushed(self, remote: RemoteReplica) -> bool:
+        """What was ever committed is on the disk of every member where flushes count (rule R3)."""
+        if not self.log.group_commit:
+            return True
+        return remote.flushed_offset >= self.in_sync_offset and not self._flush_hangs(remote, self._ctx.now_ms)
+
+    def _write(self, change: IsrState, proposed: LeaderAndIsr, joining: tuple[IsrEntry, ...] | list[IsrEntry]) -> None:
+        self._isr = change
+        self._ctx.isr_answers_due.add(self.log.partition)
+        self._isr_moved()
+        self._ctx.emit(
+            WriteIsr(
+                self.log.partition,
+                self.log.identity,
+                proposed,
+                change.confirmed.version,
+                {entry.broker_id: entry.broker_epoch for entry in joining},
+            )
+        )
+
+    def on_isr_written(self, version: int) -> None:
+        """The change stands."""
+        change = self._isr
+        assert not isinstance(change, Committed), "only a change in flight is answered"
+        joined = isinstance(change, PendingExpand)
+        self._ctx.observe(
+            "isr_expanded" if joined else "isr_shrunk",
+            self.log.partition,
+            isr=isr_change_reasons.ids(change.proposed.isr_ids),
+            elr=isr_change_reasons.ids(entry.broker_id for entry in change.proposed.elr),
+            before=isr_change_reasons.ids(change.confirmed.state.isr_ids),
+            reasons=self._reasons,
+            partition_epoch=version,
+        )
+        self._ctx.emit(ReportIsrChange(self.log.partition))
+        self._settle(VersionedState(change.proposed, version))
+
+    def on_isr_write_failed(self, *, unknown: bool) -> None:
+        """It stays in flight until the node was read (rule R9)."""
+        assert not isinstance(self._isr, Committed), "only a change in flight is answered"
+        self._ctx.observe("isr_write_failed", self.log.partition, unknown=int(unknown))
+        self.read_isr()
+
+    def read_isr(self) -> None:
+        """Ask what the node holds."""
+        self._ctx.isr_answers_due.add(self.log.partition)
+        self._ctx.emit(ReadIsr(self.log.partition, self.log.identity))
+
+    def on_isr_read(self, found: VersionedState | None) -> bool:
+        """Adopt what the node holds; False when it says that this leadership is over (rule R9)."""
+        if (
+            found is None
+            or found.state.leader != self._ctx.broker_id
+            or found.state.leader_epoch != self.leader_epoch
+            or found.version < self.partition_epoch
+        ):
+            return False
+        changed = found.state.isr != self.state.isr
+        self._settle(found)
+        if changed:
+            self._ctx.emit(ReportIsrChange(self.log.partition))
+        return True
+
+    def on_command(self, command: PartitionCommand) -> None:
+        """The controller wrote and kept the leader and its epoch."""
+        self.assigned = command.assigned_replicas
+        self._added.take_up(command)
+        told = VersionedState(command.state, command.partition_epoch)
+        if isinstance(self._isr, Committed):
+            self._settle(told)
+        elif told.version > self.partition_epoch and (self._newer is None or told.version > self._newer.version):
+            self._newer = told
+            self._isr_moved()
+        else:
+            self._isr_moved()
+
+    def _settle(self, confirmed: VersionedState) -> None:
+        """Nothing is in flight any more; the newest state known stands."""
+        newer, self._newer = self._newer, None
+        for candidate in (self._isr.confirmed, newer):
+            if candidate is not None and candidate.version > confirmed.version:
+                confirmed = candidate
+        self._isr = Committed(confirmed)
+        self._isr_moved()
+        self.maybe_advance_high_watermark()
+        moved_away = self._moved_away()
+        if moved_away and self._may_propose():
+            self._shrink(moved_away, self._ctx.now_ms)
+        self.maybe_expand()
+
+    def _unassigned(self) -> list[BrokerId]:
+        """Members that hold no replica any more: a join that the controller did not know of when it moved them away."""
+        return [remote.broker_id for remote in self._holding if remote.broker_id not in self.assigned]
+
+    def _moved_away(self) -> list[BrokerId]:
+        """Who of them goes at once: as long as m members stay; it is for the controller to see to those (rule R4)."""
+        gone = self._unassigned()
+        return gone if len(self.state.isr) - len(gone) >= self.state.min_isr else []
+
+    def _isr_moved(self) -> None:
+        """Work out anew who holds the high watermark and who is outside."""
+        me = self._ctx.broker_id
+        members = set(isr_rules.holding_high_watermark(self._isr))
+        if self._newer is not None:
+            members.update(self._newer.state.isr_ids)
+        assert me in members, "a leader is in its ISR"
+        members.discard(me)
+        self._holding = tuple(self._remote(broker_id, LONG_AGO_MS) for broker_id in sorted(members))
+        self._outside = frozenset(self.assigned).difference(self._isr.confirmed.state.isr_ids, (me,))
+        if self._holding or self._outside:
+            self._ctx.watched[self.log.partition] = self
+        for broker_id in [one for one in self.remotes if one not in members and one not in self.assigned]:
+            self._drop(broker_id)
+        for remote in self._attached:
+            assert remote.sending is not None
+            self._added.place(remote.sending, waited_for=remote in self._holding)
+
+    def _drop(self, broker_id: BrokerId) -> None:
+        """It holds no replica any more; should it get one again, nothing of what is known of it holds."""
+        sending = self.remotes[broker_id].sending
+        self.detach(broker_id)
+        del self.remotes[broker_id]
+        if sending is not None:
+            sending.session.refuse_stranger(self)
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def stop(self, error: TidemarkError) -> None:
+        """This leadership is over: nobody is acknowledged any more, nothing is sent."""
+        self._ctx.watched.pop(self.log.partition, None)
+        self._added.end()
+        for remote in tuple(self._attached):
+            assert remote.sending is not None
+            remote.sending.session.stop(self.log.partition)
+            remote.sending = None
+        self._attached.clear()
+        for request_id, waiting in self._waiting.items():
+            self._reply(request_id, waiting.base_offset, error)
+        self._waiting.clear()
+        self._by_end.clear()
+
+    def _reply(self, request_id: int, base_offset: Offset, error: TidemarkError | None) -> None:
+        log = self.log
+        self._ctx.effects.append(
+            ReplyToProduce(request_id, log.partition, ProduceResult(base_offset, log.log_start_offset, error))
+        )
+
+    def _error(self, code: ErrorCode, sentence: str) -> TidemarkError:
+        told = {"leader": str(self._ctx.broker_id), "leader_epoch": str(self.leader_epoch)}
+        return TidemarkError(code, f"{self.log.partition} {sentence}", told)

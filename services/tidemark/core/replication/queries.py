@@ -1,0 +1,178 @@
+"""What is asked of a broker's replicas; nothing is changed by it (rules K1, E2, E4, E6, F2, T4)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
+from tidemark.core.replication.context import BrokerContext, MoveTraffic
+from tidemark.core.replication.follower_fetch import preferred_replica, readable_here
+from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.replica import ReadableRange, Replica, ReplicaView, StatedOffsets, not_leader
+from tidemark.core.replication.replica_stats import ReplicaFigures, figures_of
+from tidemark.model import (
+    NO_EPOCH,
+    NO_LEADER,
+    BrokerId,
+    BrokerRegistration,
+    EpochEntry,
+    ErrorCode,
+    LeaderEpoch,
+    Offset,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
+
+
+class BrokerQueries:
+    """The half of `BrokerCore` that only looks."""
+
+    def __init__(self, ctx: BrokerContext) -> None:
+        self._ctx = ctx
+        self._replicas: dict[TopicPartition, Replica] = {}
+
+    def readable(
+        self,
+        partition: TopicPartition,
+        *,
+        topic_id: str,
+        incarnation: str,
+        current_leader_epoch: LeaderEpoch,
+        fetch_offset: Offset,
+        last_fetched_epoch: LeaderEpoch,
+        now_ms: int,
+    ) -> ReadableRange:
+        """What a consumer may be served (rules K1, E4, E6); between HW and LEO an empty range.
+
+        Raises:
+            TidemarkError: NOT_LEADER (metadata leader, leader_epoch), UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH,
+                UNKNOWN_LEADER_EPOCH, OFFSET_OUT_OF_RANGE below the log start, LOG_TRUNCATED above the log end or
+                where the caller's log has left the leader's.
+        """
+        replica = self._replica(partition)
+        leader = replica.led_in(topic_id, incarnation, current_leader_epoch)
+        return replica.readable(leader, fetch_offset, last_fetched_epoch)
+
+    def preferred_replica(
+        self,
+        partition: TopicPartition,
+        *,
+        rack: str,
+        brokers: Mapping[BrokerId, BrokerRegistration],
+        fetch_offset: Offset,
+        now_ms: int,
+    ) -> BrokerId | None:
+        """Whom a consumer in a rack should read from instead of here, if anybody (rule K1); raises NOT_LEADER."""
+        leader = self._replica(partition).leading()
+        return preferred_replica(
+            self._ctx, leader, rack=rack, brokers=brokers, fetch_offset=fetch_offset, now_ms=now_ms
+        )
+
+    def readable_here(
+        self,
+        partition: TopicPartition,
+        *,
+        identity: ReplicaIdentity,
+        current_leader_epoch: LeaderEpoch,
+        fetch_offset: Offset,
+        last_fetched_epoch: LeaderEpoch,
+        in_sync_replicas: Collection[BrokerId],
+        now_ms: int,
+    ) -> ReadableRange:
+        """What a consumer may be given of a replica that follows: see `nearest_replica.readable_here`."""
+        return readable_here(
+            self._ctx,
+            self._replica(partition),
+            identity=identity,
+            current_leader_epoch=current_leader_epoch,
+            fetch_offset=fetch_offset,
+            last_fetched_epoch=last_fetched_epoch,
+            in_sync_replicas=in_sync_replicas,
+            now_ms=now_ms,
+        )
+
+    def stated_offsets(
+        self, partition: TopicPartition, *, topic_id: str, current_leader_epoch: LeaderEpoch, now_ms: int
+    ) -> StatedOffsets:
+        """For ListOffsets.
+
+        Raises:
+            TidemarkError: OFFSET_NOT_AVAILABLE under rule E6; else as `readable`.
+        """
+        leader = self._replica(partition).led_in(topic_id, "", current_leader_epoch)
+        if not leader.may_state_high_watermark:
+            raise TidemarkError(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"{partition}: the new leader has not caught up with what was committed before it; try again",
+                {"leader": str(self._ctx.broker_id), "leader_epoch": str(leader.leader_epoch)},
+            )
+        return StatedOffsets(leader.log.log_start_offset, leader.log.high_watermark, leader.leader_epoch)
+
+    def epoch_end(
+        self, partition: TopicPartition, *, current_leader_epoch: LeaderEpoch, leader_epoch: LeaderEpoch
+    ) -> EpochEntry:
+        """The answer of rule E2 for clients: (largest epoch not above the one asked for, its end offset)."""
+        leader = self._replica(partition).led_in("", "", current_leader_epoch)
+        return leader.log.epochs.end_of(leader_epoch, leader.log.log_end_offset)
+
+    def holds_epoch_since(self, partition: TopicPartition, since_ms: int) -> bool:
+        """Whether a leadership may go on past the session lease: nobody was elected before that time (rule F2)."""
+        replica = self._replicas.get(partition)
+        role = replica.role if replica is not None else None
+        return isinstance(role, PartitionLeader) and role.holds_epoch_since(since_ms)
+
+    def high_watermarks(self) -> dict[TopicPartition, Offset]:
+        """Of every replica whose log is open, for checkpoints."""
+        return {
+            partition: replica.log.high_watermark
+            for partition, replica in self._replicas.items()
+            if replica.log is not None
+        }
+
+    def replicas(self) -> Iterable[ReplicaView]:
+        """Every replica; with thousands that takes tens of milliseconds."""
+        return [replica.view(self._ctx) for replica in self._replicas.values()]
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """What this broker has replicas of."""
+        return tuple(self._replicas)
+
+    def replica(self, partition: TopicPartition) -> ReplicaView | None:
+        """One replica, None where there is none."""
+        replica = self._replicas.get(partition)
+        return replica.view(self._ctx) if replica is not None else None
+
+    def figures(self, partition: TopicPartition, now_ms: int) -> ReplicaFigures | None:
+        """What metrics tell of one replica, None where there is none."""
+        replica = self._replicas.get(partition)
+        return figures_of(replica, self._ctx.broker_id, now_ms) if replica is not None else None
+
+    def leader_count(self) -> int:
+        """How many partitions this broker leads."""
+        return sum(isinstance(replica.role, PartitionLeader) for replica in self._replicas.values())
+
+    def move_traffic(self) -> MoveTraffic:
+        """What moves of replicas have carried, and what waits for their throttles."""
+        return self._ctx.move_traffic()
+
+    def describe(self, question: ReplicaQuestion) -> ReplicaDescription:
+        """What a replica holds that nobody leads (rule T4), or that this broker leads sealed (rule C7): either way its
+        log stands still.
+
+        Raises:
+            TidemarkError: OFFSET_NOT_AVAILABLE while it has not come to that epoch with an open, quiet log, or leads
+                and not all of it is known to be committed (ask again); FENCED_LEADER_EPOCH past it, UNKNOWN_TOPIC_ID,
+                STORAGE_ERROR.
+        """
+        replica = self._replicas.get(question.partition)
+        if replica is None:
+            sentence = f"{question.partition}: this broker has not been told of its replica yet; try again"
+            raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, sentence)
+        return replica.describe(question)
+
+    def _replica(self, partition: TopicPartition) -> Replica:
+        replica = self._replicas.get(partition)
+        if replica is None:
+            raise not_leader(partition, NO_LEADER, NO_EPOCH)
+        return replica

@@ -1,0 +1,313 @@
+"""One replica of this broker, in whatever role, and how it is seen from outside (rules E5, F4, T5, K1).
+
+A role begins on an open, quiet log; until then the latest command waits here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tidemark.core.messages import PartitionCommand, ReplicaDescription, ReplicaQuestion
+from tidemark.core.replication.context import BrokerContext
+from tidemark.core.replication.follower import PartitionFollower
+from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.replica_log import ReplicaLog
+from tidemark.model import (
+    NO_EPOCH,
+    NO_LEADER,
+    BrokerId,
+    EpochEntry,
+    ErrorCode,
+    LeaderEpoch,
+    Offset,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
+
+UNKNOWN_HIGH_WATERMARK = Offset(-1)
+
+
+class ReadableRange(NamedTuple):
+    """What a fetch may be served. Ends are exclusive; `high_watermark` is -1 while rule E6 forbids stating it, and of a
+    follower the one that its leader has told it last."""
+
+    end_offset: Offset
+    high_watermark: Offset
+    log_start_offset: Offset
+    log_end_offset: Offset
+
+
+class StatedOffsets(NamedTuple):
+    """What ListOffsets answers."""
+
+    log_start_offset: Offset
+    high_watermark: Offset
+    leader_epoch: LeaderEpoch
+
+
+class ReplicaView(NamedTuple):
+    """A replica as seen from outside. `role`: "leader", "follower", "opening", "offline" or "none".
+
+    `offset_lag`: of a follower, records below its leader's high watermark that it lacks. `bytes_in_per_s`: of a leader,
+    what producers append. `adding`: a move brings it here, and it need not be in sync yet.
+    """
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    role: str
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    log_start_offset: Offset
+    log_end_offset: Offset
+    high_watermark: Offset
+    isr: tuple[BrokerId, ...]
+    assigned: tuple[BrokerId, ...]
+    min_isr: int
+    under_replicated: bool
+    directory: int
+    offset_lag: int = 0
+    bytes_in_per_s: float = 0.0
+    adding: bool = False
+
+
+class CommandReply:
+    """Gathers what became of one command's partitions; answered when those that are to lead have opened."""
+
+    __slots__ = ("open_partitions", "refused", "request_id", "said_all")
+
+    def __init__(self, request_id: int) -> None:
+        self.request_id = request_id
+        self.refused: list[tuple[TopicPartition, TidemarkError]] = []
+        self.open_partitions = 0
+        self.said_all = False
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is waited for."""
+        return self.said_all and self.open_partitions == 0
+
+
+class WaitingCommand(NamedTuple):
+    """The latest command for a replica whose log is not ready for it."""
+
+    command: PartitionCommand
+    reply: CommandReply | None
+    configs: Mapping[str, str]
+
+    @property
+    def may_hold_holes(self) -> bool:
+        """Compaction may have left some (rule L1)."""
+        return is_compacted(self.configs)
+
+    @property
+    def group_commit(self) -> bool:
+        """Only what is flushed counts for the high watermark (rule R3)."""
+        return is_group_commit(self.configs)
+
+
+def is_compacted(configs: Mapping[str, str]) -> bool:
+    """Whether a topic's log may hold holes (rule L1)."""
+    return "compact" in configs.get("cleanup.policy", "")
+
+
+def is_group_commit(configs: Mapping[str, str]) -> bool:
+    """Whether a topic's acknowledgements mean the disk (rule R3)."""
+    return configs.get("flush.policy") == "group-commit"
+
+
+class Replica:
+    """State of one replica.
+
+    Attributes:
+        log: None until it is open, and after it failed.
+        leader, leader_epoch: as the controller said last.
+        fenced_epoch: no leadership at or below it (rules E5, R9, F3).
+        reconciled_lineage: the lineage in which the log was last in line with its leader; -1 for none in this process.
+        refused_lineage: the lineage in which this damaged log was refused to lead (rule T5).
+    """
+
+    __slots__ = (
+        "assigned",
+        "command",
+        "failed",
+        "fenced_epoch",
+        "identity",
+        "leader",
+        "leader_epoch",
+        "log",
+        "partition",
+        "reconciled_lineage",
+        "refused_lineage",
+        "role",
+        "waiting",
+    )
+
+    def __init__(self, partition: TopicPartition, identity: ReplicaIdentity, fenced_epoch: LeaderEpoch) -> None:
+        self.partition = partition
+        self.identity = identity
+        self.log: ReplicaLog | None = None
+        self.failed = False
+        self.role: PartitionLeader | PartitionFollower | None = None
+        self.leader: BrokerId = NO_LEADER
+        self.leader_epoch: LeaderEpoch = NO_EPOCH
+        self.assigned: tuple[BrokerId, ...] = ()
+        self.command: PartitionCommand | None = None
+        self.fenced_epoch = fenced_epoch
+        self.reconciled_lineage = -1
+        self.refused_lineage = -1
+        self.waiting: WaitingCommand | None = None
+
+    @property
+    def _adding(self) -> tuple[BrokerId, ...]:
+        """Who is not in sync yet because of a move; that makes no partition under-replicated (KIP-352)."""
+        return self.command.adding_replicas if self.command is not None else ()
+
+    def take_settings(self, configs: Mapping[str, str]) -> None:
+        """The topic's settings, which may have changed within the leader epoch; what is committed stays so."""
+        if isinstance(self.role, PartitionFollower) and is_compacted(configs):
+            self.role.may_hold_holes = True
+        if self.log is None or self.log.group_commit == is_group_commit(configs):
+            return
+        self.log.counts_flushes(is_group_commit(configs))
+        if isinstance(self.role, PartitionLeader):
+            self.role.maybe_advance_high_watermark()
+
+    def leading(self) -> PartitionLeader:
+        """The leadership.
+
+        Raises:
+            TidemarkError: NOT_LEADER, with who leads as far as this broker knows.
+        """
+        if isinstance(self.role, PartitionLeader):
+            return self.role
+        raise not_leader(self.partition, self.leader, self.leader_epoch)
+
+    def led_in(self, topic_id: str, incarnation: str, current_leader_epoch: LeaderEpoch) -> PartitionLeader:
+        """The leadership, if the caller means this partition and this epoch; empty and -1 match any (rule E4).
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC_ID, NOT_LEADER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
+        """
+        if (topic_id and topic_id != self.identity.topic_id) or (
+            incarnation and incarnation != self.identity.incarnation
+        ):
+            raise TidemarkError(
+                ErrorCode.UNKNOWN_TOPIC_ID,
+                f"{self.partition} was deleted and made anew since the caller learned of it",
+                {"topic_id": self.identity.topic_id, "incarnation": self.identity.incarnation},
+            )
+        leader = self.leading()
+        if current_leader_epoch != NO_EPOCH:
+            check_epoch(self, current_leader_epoch, leader.leader_epoch)
+        return leader
+
+    def readable(self, leader: PartitionLeader, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch) -> ReadableRange:
+        """Rules K1, E4 and E6."""
+        log = leader.log
+        if fetch_offset < log.log_start_offset:
+            raise TidemarkError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.partition} starts at offset {log.log_start_offset}; {fetch_offset} is gone",
+                {"log_start_offset": str(log.log_start_offset), "leader_epoch": str(leader.leader_epoch)},
+            )
+        diverged = diverging_end(leader, fetch_offset, last_fetched_epoch)
+        if fetch_offset > log.log_end_offset or diverged is not None:
+            end = diverged if diverged is not None else EpochEntry(log.epochs.latest, log.log_end_offset)
+            raise TidemarkError(
+                ErrorCode.LOG_TRUNCATED,
+                f"{self.partition} has no record at {fetch_offset} that follows the caller's; its log was cut since",
+                {"diverging_epoch": str(end.leader_epoch), "diverging_end_offset": str(end.start_offset)},
+            )
+        stated = log.high_watermark if leader.may_state_high_watermark else UNKNOWN_HIGH_WATERMARK
+        return ReadableRange(max(log.high_watermark, fetch_offset), stated, log.log_start_offset, log.log_end_offset)
+
+    def describe(self, question: ReplicaQuestion) -> ReplicaDescription:
+        """See `BrokerCore.describe`."""
+        log, code, why = self.log, None, ""
+        if question.identity != self.identity:
+            code, why = ErrorCode.UNKNOWN_TOPIC_ID, "is another incarnation here"
+        elif question.leader_epoch < self.leader_epoch:
+            code, why = ErrorCode.FENCED_LEADER_EPOCH, f"is in leader epoch {self.leader_epoch} already"
+        elif self.failed:
+            code, why = ErrorCode.STORAGE_ERROR, "cannot be read here"
+        if code is not None:
+            raise TidemarkError(code, f"{self.partition} {why}", {"leader_epoch": str(self.leader_epoch)})
+        settled = log is not None and log.quiet and self.waiting is None and self.leader_epoch == question.leader_epoch
+        if isinstance(self.role, PartitionLeader):  # of a sealed partition (rule C7): what it holds must be committed
+            settled &= self.role.may_state_high_watermark
+            settled &= self.role.log.high_watermark == self.role.log.log_end_offset
+        if log is None or not settled:
+            sentence = f"{self.partition} is not ready in leader epoch {question.leader_epoch} yet; try again"
+            raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, sentence)
+        return ReplicaDescription(
+            log.furthest_epoch,
+            log.log_end_offset,
+            log.known_high_watermark,
+            log.damaged is not None,
+            log.log_start_offset,
+        )
+
+    def view(self, ctx: BrokerContext) -> ReplicaView:
+        """For metrics and checkpoints."""
+        log, role, command = self.log, self.role, self.command
+        state = role.state if isinstance(role, PartitionLeader) else (command.state if command is not None else None)
+        if isinstance(role, PartitionLeader):
+            name = "leader"
+        elif role is not None:
+            name = "follower"
+        else:
+            name = "offline" if self.failed else ("opening" if log is None else "none")
+        isr = state.isr_ids if state is not None else ()
+        return ReplicaView(
+            partition=self.partition,
+            identity=self.identity,
+            role=name,
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+            log_start_offset=log.log_start_offset if log else Offset(0),
+            log_end_offset=log.log_end_offset if log else Offset(0),
+            high_watermark=log.high_watermark if log else Offset(0),
+            isr=isr,
+            assigned=self.assigned,
+            min_isr=state.min_isr if state is not None else 1,
+            under_replicated=name == "leader" and not set(self.assigned) <= {*isr, *self._adding},
+            directory=log.directory if log else 0,
+            offset_lag=role.offset_lag if isinstance(role, PartitionFollower) else 0,
+            bytes_in_per_s=role.bytes_in_per_s if isinstance(role, PartitionLeader) else 0.0,
+            adding=ctx.broker_id in self._adding,
+        )
+
+
+def check_epoch(replica: Replica, callers: LeaderEpoch, leader_epoch: LeaderEpoch) -> None:
+    """Raises FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH where the caller's leader epoch is another one (rule E4)."""
+    if callers != leader_epoch:
+        older = callers < leader_epoch
+        raise TidemarkError(
+            ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"{replica.partition}: the caller's leader epoch {callers} is "
+            f"{'older' if older else 'newer'} than {leader_epoch}",
+            {"leader": str(replica.leader), "leader_epoch": str(leader_epoch)},
+        )
+
+
+def diverging_end(
+    role: PartitionLeader | PartitionFollower, offset: Offset, last_epoch: LeaderEpoch
+) -> EpochEntry | None:
+    """Where a log whose record before `offset` has `last_epoch` leaves this one, None if nowhere (rule E4)."""
+    if last_epoch == NO_EPOCH:
+        return None
+    end = role.log.epochs.end_of(last_epoch, role.log.log_end_offset)
+    if end.leader_epoch == last_epoch and offset <= end.start_offset:
+        return None
+    return end
+
+
+def not_leader(partition: TopicPartition, leader: BrokerId, leader_epoch: LeaderEpoch) -> TidemarkError:
+    """The refusal, with who leads."""
+    return TidemarkError(
+        ErrorCode.NOT_LEADER,
+        f"{partition} is not led by this broker; the leader it knows is {leader} in epoch {leader_epoch}",
+        {"leader": str(leader), "leader_epoch": str(leader_epoch)},
+    )

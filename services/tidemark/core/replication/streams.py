@@ -1,0 +1,364 @@
+"""The streams of one broker, to the leaders it follows and from its followers (rules R6-R8, E2-E4, F3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidemark.core.messages import EpochEnd, EpochQuery, FetchPosition, StopFetch
+from tidemark.core.replication import events as ev
+from tidemark.core.replication.context import UNREGISTERED, BrokerContext
+from tidemark.core.replication.effects import DisconnectFollower, LowWatermarkMoved
+from tidemark.core.replication.follower import PartitionFollower
+from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.leader_contact import Touch
+from tidemark.core.replication.replica import Replica, diverging_end
+from tidemark.core.replication.stream_ends import PROMPT_MS, FollowerSession, LeaderLink
+from tidemark.model import (
+    NO_EPOCH,
+    BrokerId,
+    BrokerRegistration,
+    ErrorCode,
+    LeaderEpoch,
+    Offset,
+    TidemarkError,
+    TopicPartition,
+)
+
+LAG_CHECKS_PER_LAG_TIME = 20
+
+
+class BrokerStreams:
+    """Links to leaders and sessions of followers."""
+
+    def __init__(
+        self,
+        ctx: BrokerContext,
+        replicas: Mapping[TopicPartition, Replica],
+        fence: Callable[[Replica, str], None],
+    ) -> None:
+        self._ctx = ctx
+        self._replicas = replicas
+        self._fence = fence
+        self._links: dict[BrokerId, LeaderLink] = {}
+        self._unused: dict[LeaderLink, None] = {}
+        self._unplaced: dict[PartitionFollower, None] = {}
+        self._sessions: dict[BrokerId, FollowerSession] = {}
+        self._lag_checked_ms = 0
+        self._ticked_ms: int | None = None
+        self.handlers: dict[type, Callable[[Any, int], None]] = {
+            ev.FollowerMessageArrived: self._on_follower_message,
+            ev.FollowerGone: self._on_follower_gone,
+            ev.LeaderConnected: self._on_leader_connected,
+            ev.LeaderMessageArrived: self._on_leader_message,
+            ev.LeaderGone: self._on_leader_gone,
+            ev.FollowerReadDone: self._on_read_done,
+            ev.ReplicaNamed: self._on_replica_named,
+            ev.Tick: self._on_tick,
+        }
+
+    def flush(self, now_ms: int) -> None:
+        """One message for each stream that has something to say."""
+        links, self._ctx.talking_links = self._ctx.talking_links, {}
+        sessions, self._ctx.talking_sessions = self._ctx.talking_sessions, {}
+        for link in links:
+            link.flush(now_ms)
+        for session in sessions:
+            session.flush(now_ms)
+
+    # -- the follower's end ------------------------------------------------------------------------------------
+
+    def follow(self, follower: PartitionFollower) -> None:
+        """Fetch a partition over the link to its leader."""
+        link = self._links.get(follower.leader)
+        if link is None:
+            registration = self._ctx.registrations.get(follower.leader)
+            if registration is None:
+                self._unplaced[follower] = None
+                return
+            link = self._links[follower.leader] = LeaderLink(self._ctx, follower.leader, registration)
+            link.connect()
+        self._unused.pop(link, None)
+        link.followers[follower.log.partition] = follower
+        if link.fetched_another(follower.log):
+            self._remake(link)
+        if link.connected:
+            follower.on_connected(link)
+
+    def unfollow(self, follower: PartitionFollower) -> None:
+        """Fetch it no more."""
+        self._unplaced.pop(follower, None)
+        self._ctx.paused.pop(follower, None)
+        link = self._links.get(follower.leader)
+        if link is not None and link.followers.get(follower.log.partition) is follower:
+            del link.followers[follower.log.partition]
+            if not link.followers:
+                self._unused[link] = None
+
+    def drop_unused_links(self) -> None:
+        """After what there was to say was said."""
+        for link in self._unused:
+            del self._links[link.leader]
+            link.disconnect()
+        self._unused.clear()
+
+    def registrations_changed(self, changed: Mapping[BrokerId, BrokerRegistration]) -> None:
+        """A leader is elsewhere, or another process: its stream is made anew."""
+        for leader, registration in changed.items():
+            link = self._links.get(leader)
+            if link is None:
+                continue
+            known, link.registration = link.registration, registration
+            if _address(known) != _address(registration):
+                self._remake(link)
+        for follower in [one for one in self._unplaced if one.leader in self._ctx.registrations]:
+            del self._unplaced[follower]
+            self.follow(follower)
+
+    def reconnect(self) -> None:
+        """This broker is another process to its leaders: its hello has another broker epoch."""
+        for link in self._links.values():
+            self._remake(link)
+
+    def _remake(self, link: LeaderLink) -> None:
+        link.disconnect()
+        for follower in link.followers.values():
+            follower.on_gone()
+        link.connect()
+
+    def _on_leader_connected(self, event: ev.LeaderConnected, now_ms: int) -> None:
+        link = self._links.get(event.leader)
+        if link is None:
+            return
+        for follower in link.followers.values():
+            follower.on_gone()
+        link.on_connected(now_ms)
+        for follower in link.followers.values():
+            follower.on_connected(link)
+
+    def _on_leader_gone(self, event: ev.LeaderGone, now_ms: int) -> None:
+        link = self._links.get(event.leader)
+        if link is None:
+            return
+        link.on_gone()
+        for follower in link.followers.values():
+            follower.on_gone()
+
+    def _on_leader_message(self, event: ev.LeaderMessageArrived, now_ms: int) -> None:
+        link = self._links.get(event.leader)
+        if link is None or not link.connected:
+            return
+        link.echo_ms = event.message.clock_ms
+        self._ctx.touches.setdefault(link.leader, Touch()).hear(event.message.clock_ms, now_ms)
+        followers = link.followers
+        for answer in event.message.epoch_ends:
+            follower = followers.get(answer.partition)
+            if follower is not None:
+                follower.on_epoch_end(answer)
+        for chunk in event.message.chunks:
+            follower = followers.get(chunk.partition)
+            if follower is not None:
+                follower.on_chunk(chunk, now_ms)
+            else:
+                link.give_back(chunk)
+        for refusal in event.message.refusals:
+            follower = followers.get(refusal.partition)
+            if follower is not None:
+                follower.on_refusal(refusal, now_ms)
+
+    # -- the leader's end --------------------------------------------------------------------------------------
+
+    def disconnect_followers(self) -> None:
+        """This broker leads nothing any more."""
+        for follower in tuple(self._sessions):
+            self._drop_session(follower)
+            self._refuse_stream(follower, ErrorCode.NOT_LEADER, "this broker has lost its session and leads nothing")
+
+    def _refuse_stream(self, follower: BrokerId, code: ErrorCode, sentence: str) -> None:
+        self._ctx.emit(DisconnectFollower(follower, TidemarkError(code, sentence)))
+
+    def _drop_session(self, follower: BrokerId) -> None:
+        session = self._sessions.pop(follower, None)
+        if session is None:
+            return
+        self._ctx.talking_sessions.pop(session, None)
+        for sending in tuple(session.sendings.values()):
+            sending.leader.detach(follower)
+
+    def _session(self, event: ev.FollowerMessageArrived, now_ms: int) -> FollowerSession | None:
+        """The session a message is of; None when that follower is not welcome (rule Z3)."""
+        follower, broker_epoch = event.follower, event.broker_epoch
+        if self._ctx.broker_epoch == UNREGISTERED:
+            self._refuse_stream(follower, ErrorCode.NOT_LEADER, "this broker is not registered and leads nothing")
+            return None
+        session = self._sessions.get(follower)
+        known = self._ctx.registrations.get(follower)
+        newest = max(
+            known.broker_epoch if known is not None else UNREGISTERED,
+            session.broker_epoch if session is not None else UNREGISTERED,
+        )
+        if broker_epoch < newest:
+            if session is not None and session.broker_epoch == broker_epoch:
+                self._drop_session(follower)
+            sentence = f"broker {follower} has registered anew, with broker epoch {newest} instead of {broker_epoch}"
+            self._refuse_stream(follower, ErrorCode.STALE_BROKER_EPOCH, sentence)
+            return None
+        if session is None or session.broker_epoch != broker_epoch:
+            self._drop_session(follower)
+            session = self._sessions[follower] = FollowerSession(self._ctx, follower, broker_epoch, now_ms)
+        return session
+
+    def _on_follower_message(self, event: ev.FollowerMessageArrived, now_ms: int) -> None:
+        session = self._session(event, now_ms)
+        if session is None:
+            return
+        session.last_message_ms = now_ms
+        message = event.message
+        session.confirmed_ms = max(session.confirmed_ms, min(message.echo_ms, now_ms))
+        for stop in message.stops:
+            self._on_stop(session, stop)
+        for query in message.queries:
+            self._on_query(session, query)
+        for position in message.positions:
+            self._on_position(session, position, now_ms)
+        for credit in message.credits:
+            session.add_credit(credit.directory, credit.credit_bytes)
+        for report in message.reports:
+            sending = session.sendings.get(report.partition)
+            if sending is not None and sending.leader.leader_epoch == report.current_leader_epoch:
+                sending.leader.on_report(session, report, now_ms)
+                if sending.follower_log_start != report.log_start_offset:
+                    sending.follower_log_start = report.log_start_offset
+                    self._ctx.emit(LowWatermarkMoved(report.partition))
+
+    def _on_follower_gone(self, event: ev.FollowerGone, now_ms: int) -> None:
+        session = self._sessions.get(event.follower)
+        if session is not None and session.broker_epoch == event.broker_epoch:
+            self._drop_session(event.follower)
+
+    def _on_read_done(self, event: ev.FollowerReadDone, now_ms: int) -> None:
+        session = self._sessions.get(event.follower)
+        if session is not None:
+            session.on_read_done(event)
+
+    def _on_replica_named(self, event: ev.ReplicaNamed, now_ms: int) -> None:
+        """What consumers there wait for is not to wait for a tick (rule K1)."""
+        session = self._sessions.get(event.follower)
+        sending = session.sendings.get(event.partition) if session is not None else None
+        if sending is not None:
+            sending.prompt_until_ms = now_ms + PROMPT_MS
+
+    def _on_stop(self, session: FollowerSession, stop: StopFetch) -> None:
+        """A follower leaves; if it was told of a newer epoch, this leader is deposed (rule F3)."""
+        session.early.pop(stop.partition, None)
+        sending = session.sendings.get(stop.partition)
+        if sending is None:
+            return
+        sending.leader.detach(session.follower)
+        replica = self._replicas.get(stop.partition)
+        deposed = stop.newer_leader_epoch > sending.leader.leader_epoch
+        if deposed and replica is not None and replica.role is sending.leader:
+            self._fence(replica, "newer_epoch_at_follower")
+
+    def _asked_leader(self, session: FollowerSession, asked: EpochQuery | FetchPosition) -> PartitionLeader | None:
+        """The leadership a follower means; else it was refused, or is kept for when this broker has heard of it."""
+        replica = self._replicas.get(asked.partition)
+        if replica is None or asked.current_leader_epoch > replica.leader_epoch or replica.waiting is not None:
+            session.early[asked.partition] = asked
+            return None
+        session.early.pop(asked.partition, None)
+        try:
+            leader = replica.led_in(asked.identity.topic_id, asked.identity.incarnation, asked.current_leader_epoch)
+        except TidemarkError as error:
+            session.refuse(asked.partition, error.code, error.message, None)
+            return None
+        if not leader.replicates_to(session.follower):
+            session.refuse_stranger(leader)
+            return None
+        return leader
+
+    def take_up_early(self, replica: Replica, now_ms: int) -> None:
+        """Followers that heard of an epoch before this broker did."""
+        for session in self._sessions.values():
+            asked = session.early.get(replica.partition)
+            if isinstance(asked, EpochQuery):
+                self._on_query(session, asked)
+            elif asked is not None:
+                self._on_position(session, asked, now_ms)
+
+    def _on_query(self, session: FollowerSession, query: EpochQuery) -> None:
+        leader = self._asked_leader(session, query)
+        if leader is None:
+            return
+        log = leader.log
+        end = log.epochs.end_of(query.last_epoch, log.log_end_offset)
+        enough = leader.in_sync_offset, log.log_start_offset
+        session.answer_query(EpochEnd(query.partition, leader.leader_epoch, *end, *enough))
+
+    def _on_position(self, session: FollowerSession, position: FetchPosition, now_ms: int) -> None:
+        leader = self._asked_leader(session, position)
+        if leader is None:
+            return
+        log, offset = leader.log, position.fetch_offset
+        doubtful = offset == log.log_start_offset and NO_EPOCH < position.last_epoch < log.epochs.earliest
+        if offset < log.log_start_offset or doubtful:  # nobody can tell any more whether what lies below was committed
+            sentence = f"the log starts at {log.log_start_offset}"
+            session.refuse(position.partition, ErrorCode.OFFSET_OUT_OF_RANGE, sentence, leader)
+        elif offset > log.log_end_offset or diverging_end(leader, offset, LeaderEpoch(position.last_epoch)) is not None:
+            sentence = f"offset {offset} after epoch {position.last_epoch} does not continue this log"
+            session.refuse(position.partition, ErrorCode.LOG_DIVERGED, sentence, leader)
+        else:
+            leader.attach(session, position, now_ms)
+
+    def front_moved(self, leader: PartitionLeader) -> None:
+        """The log start of a partition that is led here is news for its followers (rule L1)."""
+        for session in self._sessions.values():
+            sending = session.sendings.get(leader.log.partition)
+            if sending is not None and sending.leader is leader:
+                session.note_high_watermark(sending)
+
+    def log_starts(self, leader: PartitionLeader) -> dict[BrokerId, Offset]:
+        """What the followers that fetch from a leadership have said of their log starts."""
+        partition = leader.log.partition
+        sendings = {follower: session.sendings.get(partition) for follower, session in self._sessions.items()}
+        return {
+            follower: sending.follower_log_start
+            for follower, sending in sendings.items()
+            if sending is not None and sending.leader is leader
+        }
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def _on_tick(self, event: ev.Tick, now_ms: int) -> None:
+        for link in self._links.values():
+            link.tick(now_ms)
+        for follower in tuple(self._ctx.paused):
+            if follower.retry(now_ms):
+                self._ctx.paused.pop(follower, None)
+        for session in self._sessions.values():
+            session.tick(now_ms)
+        for throttle in self._ctx.throttles.values():
+            throttle.serve(now_ms)
+        self._check_lag(now_ms)
+
+    def _check_lag(self, now_ms: int) -> None:
+        lag_max_ms = self._ctx.config.replica_lag_time_max_ms
+        before, self._ticked_ms = self._ticked_ms, now_ms
+        if before is None or now_ms - before > lag_max_ms // 4:
+            # this process stood still: what its followers sent meanwhile has to be read before they are judged
+            self._lag_checked_ms = now_ms
+        if now_ms - self._lag_checked_ms < lag_max_ms // LAG_CHECKS_PER_LAG_TIME:
+            return
+        self._lag_checked_ms = now_ms
+        watched = self._ctx.watched
+        for session in self._sessions.values():
+            if now_ms - session.last_message_ms > lag_max_ms:
+                for sending in session.sendings.values():
+                    watched[sending.log.partition] = sending.leader
+        for partition, leader in tuple(watched.items()):
+            if not leader.check_lag(now_ms) and watched.get(partition) is leader:
+                del watched[partition]
+
+
+def _address(registration: BrokerRegistration) -> tuple[str, int, int]:
+    return registration.host, registration.port, registration.broker_epoch
