@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import google_crc32c
-from tidemark.broker.log_openers import LogOpeners
-from tidemark.broker.recovery_progress import RecoveryProgress
+from tidemark.broker.logs.recovery_progress import RecoveryProgress
+from tidemark.broker.logs.recovery_threads import LogOpeners
 from tidemark.model import BrokerEpoch, BrokerId, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope
 from tidemark.runtime.metrics import Metrics

@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tidemark.broker import advertised_address
-from tidemark.broker.advertised_address import check_advertised
+from tidemark.broker.lifecycle import advertised_address
+from tidemark.broker.lifecycle.advertised_address import check_advertised
 from tidemark.local.ports import HeldPorts
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.server import GrpcServer, make_server

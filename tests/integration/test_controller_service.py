@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from tidemark.broker.isr_writer import IsrWriter
+from tidemark.broker.replication.isr_store import IsrWriter
 from tidemark.core.replication.effects import GiveUpLeadership, ReportLogFailed
 from tidemark.local.ports import HOST, HeldPorts
 from tidemark.local.process import ServiceProcess

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tidemark.broker.lease import Lease
+from tidemark.broker.node.session_lease import Lease
 from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription, ReplicaQuestion, StopReplicaCommand
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
@@ -170,7 +170,7 @@ class BrokerNode(Node):
             self.world.tell(f"broker {self.broker_id}: {effect.kind} ({fields})")
 
     def _release(self, effect: fx.ReplyToProduce) -> None:
-        """As broker/produce.py: the lease is compared now."""
+        """As broker/clients/produce.py: the lease is compared now."""
         error = effect.result.error
         if error is None and self.world.acks_of(effect.request_id) != 0 and not self.lease.covers(effect.partition):
             error = self.lease.refusal(effect.partition)
@@ -246,7 +246,7 @@ class BrokerNode(Node):
         self.feed(ev.BrokerRegistered(epoch, known))
 
     def _judge(self, previous: BrokerEpochRecord | None) -> RegistrationVerdict:
-        """As broker/registration.py (rule T1)."""
+        """As broker/lifecycle/registration.py (rule T1)."""
         machine = self.machine
         ours = frozenset(() if machine.failed else (machine.directory_id,))
         directories = frozenset(previous.directory_ids) if previous is not None else frozenset()
@@ -321,7 +321,7 @@ class BrokerNode(Node):
     # -- the controller's calls (rule F4) ----------------------------------------------------------------------------
 
     def refuses(self, controller_epoch: ControllerEpoch, broker_epoch: BrokerEpoch) -> TidemarkError | None:
-        """As broker/control.py checks a header."""
+        """As broker/replication/control_service.py checks a header."""
         if controller_epoch < self._controller_epoch:
             sentence = f"controller epoch {controller_epoch} is older than {self._controller_epoch}"
             return TidemarkError(ErrorCode.STALE_CONTROLLER_EPOCH, sentence)
@@ -370,7 +370,7 @@ class BrokerNode(Node):
             self.after(self.engine.dice(self.name).randrange(1, within_ms), lambda: self._try_connect(leader))
 
     def _try_connect(self, leader_id: BrokerId) -> None:
-        """As broker/replica_streams.py: a newer stream of a follower ends its older one."""
+        """As broker/replication/stream_transport.py: a newer stream of a follower ends its older one."""
         self._connecting.discard(leader_id)
         if leader_id not in self._wanted or leader_id in self.outbound:
             return

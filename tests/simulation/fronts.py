@@ -1,14 +1,14 @@
 """What lets records go in a simulated cluster: retention, cleaners, and clients that delete (rule L1).
 
-As broker/retention.py and broker/log_cleaner.py do it, on every broker by itself; deletion is broker/delete_records.py
-but for its waiting.
+As broker/logs/retention.py and broker/logs/log_cleaner.py do it, on every broker by itself; deletion is
+broker/clients/delete_records.py but for its waiting.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.broker.delete_records import DeleteRecords
+from tidemark.broker.clients.delete_records import DeleteRecords
 from tidemark.core.replication import events as ev
 from tidemark.model import NO_EPOCH, Offset, TidemarkError
 from tidemark.v1 import delete_records_pb2 as pb

@@ -1,6 +1,6 @@
 """A process's work on the logs of its machine: in order, each effect answered once, nothing after a failure or death.
 
-As broker/log_threads.py does it, in simulated time.
+As broker/logs/append_threads.py does it, in simulated time.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class MachineLogs:
         return not self._machine.failing_reads
 
     def _give_up_directory(self) -> None:
-        """As broker/offline_directories.py: idle logs go with it, and the broker with the last directory."""
+        """As broker/logs/offline_directories.py: idle logs go with it, and the broker with the last directory."""
         if not self._machine.failed:
             return
         for partition, (identity, _) in list(self._open.items()):
@@ -175,7 +175,7 @@ class MachineLogs:
             self._flush_soon(effect, log)
 
     def configure(self, topic_configs: Mapping[str, Mapping[str, str]]) -> None:
-        """As broker/log_threads.py: what was written before the topic wanted it flushed is flushed when it does."""
+        """As broker/logs/append_threads.py: a topic that starts to flush flushes its earlier records too."""
         for configs in topic_configs.values():  # a world has one topic
             before, self._group_commit = self._group_commit, configs.get("flush.policy") == "group-commit"
             if self._group_commit and not before:
@@ -267,7 +267,7 @@ class MachineLogs:
         return good
 
     def clean_soon(self, partition: TopicPartition, high_watermark: int) -> None:
-        """As broker/log_cleaner.py: by the high watermark and the cuts of now, a little later, beside everything."""
+        """As broker/logs/log_cleaner.py: by the present high watermark and offsets, a little later, concurrently."""
         found = self._open.get(partition)
         if found is None:
             return

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pytest
-from tidemark.broker.lease import Lease
+from tidemark.broker.node.session_lease import Lease
 from tidemark.core.controller import leader_election
 from tidemark.core.controller.leader_election import BrokerFacts
 from tidemark.core.messages import Chunk, EpochEnd, Report

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tidemark.broker.delete_records import DeleteRecords, _Start
+from tidemark.broker.clients.delete_records import DeleteRecords, _Start
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.replication import events as ev
 from tidemark.core.replication.broker import BrokerCore

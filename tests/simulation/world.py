@@ -232,7 +232,7 @@ class World:
             self.controllers[controller] = ControllerNode(self, controller)
 
     def hint(self, process: BrokerNode, effect: fx.ReportIsrChange | fx.GiveUpLeadership | fx.ReportLogFailed) -> None:
-        """To whoever holds office; tried again until somebody takes it, as broker/isr_writer.py does."""
+        """To whoever holds office; tried again until somebody takes it, as broker/replication/isr_store.py does."""
         broker_epoch = process.broker_epoch
         event: cev.ControllerEvent
         if isinstance(effect, fx.ReportIsrChange):

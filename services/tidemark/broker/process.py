@@ -12,49 +12,49 @@ from typing import Any, Final
 
 import grpc
 
-from tidemark.broker.advertised_address import check_advertised
-from tidemark.broker.checkpoints import Checkpoints
-from tidemark.broker.control import BrokerControl
-from tidemark.broker.controlled_shutdown import ControlledShutdown
-from tidemark.broker.delete_records import DeleteRecords
-from tidemark.broker.dir_moves import DirMoves
-from tidemark.broker.driver import BrokerDriver, EffectHandler
-from tidemark.broker.dynamic_config import DynamicConfig
-from tidemark.broker.fetch import FetchService, Waiters
-from tidemark.broker.fetch_streams import FetchStreams
-from tidemark.broker.follower_reads import FollowerReads
-from tidemark.broker.full_directories import FullDirectories
-from tidemark.broker.group_lag import PartitionEnds
-from tidemark.broker.group_lag_metrics import GroupLagMetrics
-from tidemark.broker.group_log import GroupLogs
-from tidemark.broker.group_metrics import GroupMetrics
-from tidemark.broker.group_offsets import GroupOffsets
-from tidemark.broker.group_service import GroupService
-from tidemark.broker.group_topic import GroupTopic
-from tidemark.broker.groups import Groups
-from tidemark.broker.internal_appends import InternalAppends
-from tidemark.broker.isr_writer import IsrWriter
-from tidemark.broker.lease import Lease
-from tidemark.broker.log_cleaner import LogCleaner
-from tidemark.broker.log_dirs import LogDirs
-from tidemark.broker.log_openers import LogOpeners
-from tidemark.broker.log_threads import LogThreads
-from tidemark.broker.metadata_cache import MetadataCache
-from tidemark.broker.metrics import BrokerMetrics
-from tidemark.broker.offline_directories import OfflineDirectories
-from tidemark.broker.produce import ProduceService
-from tidemark.broker.producer_ids import ProducerIds
-from tidemark.broker.readiness import Readiness
-from tidemark.broker.recovery_progress import RecoveryProgress
-from tidemark.broker.registration import UNREGISTERED, Registration, identity_of
-from tidemark.broker.replica_metrics import ReplicaMetrics
-from tidemark.broker.replica_reads import ReplicaReads
-from tidemark.broker.replica_streams import FollowerStreams, LeaderStreams
-from tidemark.broker.retention import Retention
-from tidemark.broker.service import BrokerService
-from tidemark.broker.state_metrics import BrokerState
-from tidemark.broker.stream_metrics import OpenStreams
-from tidemark.broker.topics import TopicTable
+from tidemark.broker.clients.delete_records import DeleteRecords
+from tidemark.broker.clients.describe_log_dirs import LogDirs
+from tidemark.broker.clients.fetch import FetchService, Waiters
+from tidemark.broker.clients.fetch_streams import FetchStreams
+from tidemark.broker.clients.internal_appends import InternalAppends
+from tidemark.broker.clients.produce import ProduceService
+from tidemark.broker.clients.producer_ids import ProducerIds
+from tidemark.broker.clients.read_replica import ReplicaReads
+from tidemark.broker.clients.service import BrokerService
+from tidemark.broker.groups.coordinators import Groups
+from tidemark.broker.groups.lag_metrics import GroupLagMetrics
+from tidemark.broker.groups.metrics import GroupMetrics
+from tidemark.broker.groups.offsets import GroupOffsets
+from tidemark.broker.groups.offsets_log import GroupLogs
+from tidemark.broker.groups.offsets_topic import GroupTopic
+from tidemark.broker.groups.partition_ends import PartitionEnds
+from tidemark.broker.groups.service import GroupService
+from tidemark.broker.lifecycle.advertised_address import check_advertised
+from tidemark.broker.lifecycle.controlled_shutdown import ControlledShutdown
+from tidemark.broker.lifecycle.readiness import Readiness
+from tidemark.broker.lifecycle.registration import UNREGISTERED, Registration, identity_of
+from tidemark.broker.logs.append_threads import LogThreads
+from tidemark.broker.logs.checkpoints import Checkpoints
+from tidemark.broker.logs.full_directories import FullDirectories
+from tidemark.broker.logs.log_cleaner import LogCleaner
+from tidemark.broker.logs.log_dir_moves import DirMoves
+from tidemark.broker.logs.offline_directories import OfflineDirectories
+from tidemark.broker.logs.recovery_progress import RecoveryProgress
+from tidemark.broker.logs.recovery_threads import LogOpeners
+from tidemark.broker.logs.retention import Retention
+from tidemark.broker.metrics.broker import BrokerMetrics
+from tidemark.broker.metrics.replicas import ReplicaMetrics
+from tidemark.broker.metrics.state import BrokerState
+from tidemark.broker.metrics.streams import OpenStreams
+from tidemark.broker.node.core_driver import BrokerDriver, EffectHandler
+from tidemark.broker.node.dynamic_config import DynamicConfig
+from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.broker.node.session_lease import Lease
+from tidemark.broker.node.topic_settings import TopicTable
+from tidemark.broker.replication.control_service import BrokerControl
+from tidemark.broker.replication.follower_reads import FollowerReads
+from tidemark.broker.replication.isr_store import IsrWriter
+from tidemark.broker.replication.stream_transport import FollowerStreams, LeaderStreams
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.replication import effects as ef
 from tidemark.core.replication.broker import BrokerCore

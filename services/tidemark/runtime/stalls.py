@@ -179,7 +179,7 @@ class StallMeter:
 
 
 def _innermost(frame: FrameType | None) -> str:
-    """Our own innermost frames, the caller before the called: `broker/driver.py:75 _drain > ...`."""
+    """Our own innermost frames, the caller before the called: `broker/node/core_driver.py:75 _drain > ...`."""
     found: list[str] = []
     while frame is not None and len(found) < _FRAMES_MAX:
         code = frame.f_code

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tidemark.broker.dir_moves import DirMoves
-from tidemark.broker.log_dirs import LogDirs
-from tidemark.broker.log_threads import LogEffect, LogThreads
-from tidemark.broker.topics import TopicTable
+from tidemark.broker.clients.describe_log_dirs import LogDirs
+from tidemark.broker.logs.append_threads import LogEffect, LogThreads
+from tidemark.broker.logs.log_dir_moves import DirMoves
+from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.replication.effects import AppendToLog, CloseLog, OpenLog
 from tidemark.core.replication.events import Event, LogAppended, LogFailed, LogMoved, LogOpened
 from tidemark.model import LeaderEpoch, Offset, TidemarkError, TopicPartition

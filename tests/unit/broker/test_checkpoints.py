@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tidemark.broker.checkpoints import Checkpoints
+from tidemark.broker.logs.checkpoints import Checkpoints
 from tidemark.model import ErrorCode, TidemarkError
 
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import grpc
 import pytest
-from tidemark.broker.control import SLICE_PARTITIONS, BrokerControl
-from tidemark.broker.driver import BrokerDriver
-from tidemark.broker.metadata_cache import MetadataCache
-from tidemark.broker.topics import TopicTable
+from tidemark.broker.node.core_driver import BrokerDriver
+from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.broker.node.topic_settings import TopicTable
+from tidemark.broker.replication.control_service import SLICE_PARTITIONS, BrokerControl
 from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand
 from tidemark.core.replication.effects import ReplyToControl
 from tidemark.core.replication.events import LeaderAndIsrArrived

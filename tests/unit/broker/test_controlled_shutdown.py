@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tidemark.broker.controlled_shutdown import ControlledShutdown
+from tidemark.broker.lifecycle.controlled_shutdown import ControlledShutdown
 
 
 class World:

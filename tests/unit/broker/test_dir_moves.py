@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tidemark.broker import dir_copier
-from tidemark.broker.dir_copier import Budget
+from tidemark.broker.logs import log_dir_copier
+from tidemark.broker.logs.log_dir_copier import Budget
 from tidemark.core.replication.effects import CloseLog
 from tidemark.core.replication.events import LogAppended, LogFailed, LogMoved
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
@@ -315,7 +315,7 @@ async def test_several_replicas_move_one_after_the_other_and_one_that_waits_can_
 async def test_a_full_target_holds_the_move_up_until_there_is_space(
     world: MovesWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dir_copier, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(log_dir_copier, "_PAUSE_S", 0.0)
     world.append(50)
     await world.written()
     real, tries = FutureLog.copy, 0
@@ -338,7 +338,7 @@ async def test_a_full_target_holds_the_move_up_until_there_is_space(
 async def test_no_space_in_the_last_moment_lets_the_replica_go_on_and_is_tried_again(
     world: MovesWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dir_copier, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(log_dir_copier, "_PAUSE_S", 0.0)
     world.append(50)
     await world.written()
     real, tries = world.logs.mover.finish, 0
@@ -420,7 +420,7 @@ async def test_a_copy_that_was_left_and_cannot_be_gone_on_with_is_given_up(monke
 
 
 async def test_a_broker_whose_append_thread_has_died_stops_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dir_copier, "_STOP_S", 0.01)
+    monkeypatch.setattr(log_dir_copier, "_STOP_S", 0.01)
     with memory_directory() as root:
         world = MovesWorld(root)
         await world.start()

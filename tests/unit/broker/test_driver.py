@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tidemark.broker import driver as driver_module
-from tidemark.broker.driver import BrokerDriver
+from tidemark.broker.node import core_driver as driver_module
+from tidemark.broker.node.core_driver import BrokerDriver
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.effects import Effect, LeadershipChanged, Observed

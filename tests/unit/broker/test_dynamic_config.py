@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 
 import pytest
-from tidemark.broker.dynamic_config import DynamicConfig
+from tidemark.broker.node.dynamic_config import DynamicConfig
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.runtime.configuration import BrokerSettings, read_settings
 from tidemark.runtime.configuration_entries import ConfigSource

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tidemark.broker.fetch import FetchService, Waiters
-from tidemark.broker.lease import Lease
-from tidemark.broker.metadata_cache import MetadataCache
-from tidemark.broker.metrics import BrokerMetrics
+from tidemark.broker.clients.fetch import FetchService, Waiters
+from tidemark.broker.metrics.broker import BrokerMetrics
+from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.broker.node.session_lease import Lease
 from tidemark.core.replication.replica import ReadableRange, StatedOffsets
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.rpc.fetch_codec import encode
@@ -167,7 +167,7 @@ async def test_a_follower_says_which_high_watermark_it_heard_and_states_none(clo
 async def test_a_fetch_that_waits_at_a_follower_is_refused_soon_after_that_has_lost_its_leader(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.broker.fetch._FOLLOWER_LOOKS_AGAIN_S", 0.001)
+    monkeypatch.setattr("tidemark.broker.clients.fetch._FOLLOWER_LOOKS_AGAIN_S", 0.001)
     looks = []
 
     def readable_here(*_: Any, **__: Any) -> ReadableRange:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tidemark.broker.fetch import FetchService
+from tidemark.broker.clients.fetch import FetchService
 from tidemark.runtime import slices
 from tidemark.v1 import broker_service_pb2 as pb
 

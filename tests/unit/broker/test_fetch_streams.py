@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import grpc
-from tidemark.broker.fetch_streams import FetchStreams
+from tidemark.broker.clients.fetch_streams import FetchStreams
 
 
 class Fetches:

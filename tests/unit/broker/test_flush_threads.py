@@ -7,10 +7,10 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
-from tidemark.broker.flush_threads import FlushThreads
-from tidemark.broker.log_threads import LogThreads
-from tidemark.broker.open_replica import OpenReplica
-from tidemark.broker.topics import TopicTable
+from tidemark.broker.logs.append_threads import LogThreads
+from tidemark.broker.logs.flush_threads import FlushThreads
+from tidemark.broker.logs.open_log import OpenReplica
+from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.replication.effects import AppendToLog, CloseLog, Effect, OpenLog, TruncateLog
 from tidemark.core.replication.events import Event, LogAppended, LogFailed, LogFlushed, LogOpened, LogTruncated
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition

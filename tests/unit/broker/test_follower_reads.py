@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from tidemark.broker.follower_reads import FollowerReads
-from tidemark.broker.metrics import BrokerMetrics
+from tidemark.broker.metrics.broker import BrokerMetrics
+from tidemark.broker.replication.follower_reads import FollowerReads
 from tidemark.core.replication.effects import ReadForFollower
 from tidemark.core.replication.events import Event, FollowerReadDone
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, TopicPartition

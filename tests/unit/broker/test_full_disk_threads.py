@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 import pytest
-from tidemark.broker import log_threads
-from tidemark.broker.open_replica import OpenReplica
+from tidemark.broker.logs import append_threads
+from tidemark.broker.logs.open_log import OpenReplica
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication.effects import AppendToLog, CloseLog, OpenLog, ResumeLog, TruncateLog
 from tidemark.core.replication.events import LogAppended, LogFull, LogMoved, LogOpened, LogTruncated
@@ -53,7 +53,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
     monkeypatch.setattr(MemoryLog, "append", checked_append)
     monkeypatch.setattr(MemoryLog, "truncate", checked_truncate)
-    monkeypatch.setattr(log_threads, "_SPACE_S", 0.01)
+    monkeypatch.setattr(append_threads, "_SPACE_S", 0.01)
     return found
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidemark.broker.group_lag import Ends, PartitionEnds
-from tidemark.broker.group_offsets import fill_in_lag
-from tidemark.broker.metadata_cache import MetadataCache
+from tidemark.broker.groups.offsets import fill_in_lag
+from tidemark.broker.groups.partition_ends import Ends, PartitionEnds
+from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import (
     NO_LEADER,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 
-from tidemark.broker.group_lag import Ends
-from tidemark.broker.group_lag_metrics import GroupLagMetrics
+from tidemark.broker.groups.lag_metrics import GroupLagMetrics
+from tidemark.broker.groups.partition_ends import Ends
 from tidemark.core.groups.group import Group
 from tidemark.core.groups.state import Committed
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition

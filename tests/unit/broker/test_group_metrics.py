@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.broker.group_metrics import GroupMetrics
+from tidemark.broker.groups.metrics import GroupMetrics
 from tidemark.core.groups.state import Assigned, AssignedKey, Change, Committed, OffsetKey
 from tidemark.runtime.metrics import Metrics
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tidemark.broker.group_log import GroupLog, GroupLogs
-from tidemark.broker.group_metrics import GroupMetrics
-from tidemark.broker.group_shard import GroupShard
+from tidemark.broker.groups.coordinator_shard import GroupShard
+from tidemark.broker.groups.metrics import GroupMetrics
+from tidemark.broker.groups.offsets_log import GroupLog, GroupLogs
 from tidemark.core.groups.coordinator import GroupCoordinator
 from tidemark.core.groups.heartbeat import Heartbeat
 from tidemark.core.groups.records import encode

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from tidemark.broker.group_log import GroupLog
-from tidemark.broker.group_metrics import GroupMetrics
-from tidemark.broker.group_offsets import GroupOffsets
-from tidemark.broker.group_service import GroupService
-from tidemark.broker.group_shard import GroupShard
-from tidemark.broker.groups import Groups
+from tidemark.broker.groups.coordinator_shard import GroupShard
+from tidemark.broker.groups.coordinators import Groups
+from tidemark.broker.groups.metrics import GroupMetrics
+from tidemark.broker.groups.offsets import GroupOffsets
+from tidemark.broker.groups.offsets_log import GroupLog
+from tidemark.broker.groups.service import GroupService
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
 from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, Refusals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tidemark.broker.group_topic import GroupTopic
+from tidemark.broker.groups.offsets_topic import GroupTopic
 from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC, partition_of_group
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
 from tidemark.runtime.configuration import topic_settings

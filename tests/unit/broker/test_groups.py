@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from tidemark.broker.group_lag import PartitionEnds
-from tidemark.broker.group_log import GroupLogs
-from tidemark.broker.group_metrics import GroupMetrics
-from tidemark.broker.group_offsets import GroupOffsets
-from tidemark.broker.group_shard import GroupShard
-from tidemark.broker.group_topic import GroupTopic
-from tidemark.broker.groups import Groups, KnownTopics
-from tidemark.broker.metadata_cache import MetadataCache
+from tidemark.broker.groups.coordinator_shard import GroupShard
+from tidemark.broker.groups.coordinators import Groups, KnownTopics
+from tidemark.broker.groups.metrics import GroupMetrics
+from tidemark.broker.groups.offsets import GroupOffsets
+from tidemark.broker.groups.offsets_log import GroupLogs
+from tidemark.broker.groups.offsets_topic import GroupTopic
+from tidemark.broker.groups.partition_ends import PartitionEnds
+from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
 from tidemark.core.groups.group import Group

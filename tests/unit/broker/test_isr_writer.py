@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
-from tidemark.broker.isr_writer import IsrWriter
+from tidemark.broker.replication.isr_store import IsrWriter
 from tidemark.core.replication.effects import ReadIsr, WriteIsr
 from tidemark.core.replication.events import Event, IsrRead, IsrWriteFailed, IsrWritten
 from tidemark.model import (
@@ -91,7 +91,7 @@ async def test_a_lost_answer_is_unknown_and_reading_tells(harness: Harness, appl
 
 
 async def test_a_read_is_tried_until_zookeeper_answers(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.broker.isr_writer._REREAD_S", 0.0)
+    monkeypatch.setattr("tidemark.broker.replication.isr_store._REREAD_S", 0.0)
     harness.store.session.suspend()
     harness.writer.read(ReadIsr(PARTITION, IDENTITY))
     await asyncio.sleep(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.broker.lease import Lease
+from tidemark.broker.node.session_lease import Lease
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 from tests.fakes.metadata_store import ManualClock

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from tidemark.broker.log_cleaner import LogCleaner, Stopped, Throttle
-from tidemark.broker.topics import TopicTable
+from tidemark.broker.logs.log_cleaner import LogCleaner, Stopped, Throttle
+from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.model import Offset, ReplicaIdentity, TopicPartition
 from tidemark.runtime.configuration import BrokerSettings, read_settings
 from tidemark.runtime.metrics import Metrics

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from tidemark.broker.log_threads import LogThreads
-from tidemark.broker.topics import TopicTable
+from tidemark.broker.logs.append_threads import LogThreads
+from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.replication.effects import AppendToLog, CloseLog, DamageOver, OpenLog, ResetLog, TruncateLog
 from tidemark.core.replication.events import Event, LogAppended, LogFailed, LogMoved, LogOpened, LogTruncated
 from tidemark.model import NO_EPOCH, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from tidemark.broker.metadata_cache import _BEHIND_MAX, MetadataCache
+from tidemark.broker.node.metadata_cache import _BEHIND_MAX, MetadataCache
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, merge_topic
 from tidemark.model import (
     BrokerId,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tidemark.broker.metrics import BrokerMetrics
-from tidemark.broker.state_metrics import BrokerState
-from tidemark.broker.stream_metrics import OpenStreams
-from tidemark.broker.topic_metrics import TopicMetrics
+from tidemark.broker.metrics.broker import BrokerMetrics
+from tidemark.broker.metrics.state import BrokerState
+from tidemark.broker.metrics.streams import OpenStreams
+from tidemark.broker.metrics.topics import TopicMetrics
 from tidemark.core.replication.effects import AppendToLog, Observed
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope

@@ -10,12 +10,12 @@ from typing import Any, NoReturn, cast
 
 import grpc
 import pytest
-from tidemark.broker import named
-from tidemark.broker.group_offsets import GroupOffsets
-from tidemark.broker.group_service import GroupService
-from tidemark.broker.groups import Coordinator, Groups
-from tidemark.broker.metadata_cache import MetadataCache
-from tidemark.broker.named import check_named
+from tidemark.broker.clients import request_limits
+from tidemark.broker.clients.request_limits import check_named
+from tidemark.broker.groups.coordinators import Coordinator, Groups
+from tidemark.broker.groups.offsets import GroupOffsets
+from tidemark.broker.groups.service import GroupService
+from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError
 from tidemark.rpc.metadata_codec import ViewWriter
@@ -95,7 +95,7 @@ async def test_a_produce_request_of_many_partitions_is_taken_and_answered_in_sli
 async def test_a_produce_request_that_names_too_much_ends_its_stream_after_what_came_before_is_answered(
     produced: tuple[Harness, Aborted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(named, "NAMED_MAX", 10)
+    monkeypatch.setattr(request_limits, "NAMED_MAX", 10)
     harness, context = produced
     context.send(1, b"no batch")
     context.send(2, b"no batch", partitions=11)
@@ -152,8 +152,8 @@ async def test_coordinators_of_many_groups_are_found_in_slices_and_the_topic_is_
 
 
 def test_what_names_too_much_is_refused_with_how_much_may_be_named() -> None:
-    check_named(range(named.NAMED_MAX), "topics")
+    check_named(range(request_limits.NAMED_MAX), "topics")
     with pytest.raises(TidemarkError, match="at most 50000 topics, this one 50001; send several") as refused:
-        check_named(range(named.NAMED_MAX + 1), "topics")
+        check_named(range(request_limits.NAMED_MAX + 1), "topics")
     assert refused.value.code is ErrorCode.INVALID_REQUEST
     assert refused.value.metadata == {"named_max": "50000"}

@@ -9,13 +9,13 @@ from typing import Any
 import grpc
 import pytest
 from prometheus_client import CollectorRegistry
-from tidemark.broker import produce as produce_module
-from tidemark.broker.driver import BrokerDriver
-from tidemark.broker.lease import Lease
-from tidemark.broker.metadata_cache import MetadataCache
-from tidemark.broker.metrics import BrokerMetrics
-from tidemark.broker.produce import ProduceService
-from tidemark.broker.topics import TopicTable
+from tidemark.broker.clients import produce as produce_module
+from tidemark.broker.clients.produce import ProduceService
+from tidemark.broker.metrics.broker import BrokerMetrics
+from tidemark.broker.node.core_driver import BrokerDriver
+from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.broker.node.session_lease import Lease
+from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.effects import Effect, ProduceResult, ReplyToProduce

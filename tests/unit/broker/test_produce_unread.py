@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tidemark.broker.produce import STREAM_UNREAD_MAX
+from tidemark.broker.clients.produce import STREAM_UNREAD_MAX
 from tidemark.v1 import broker_service_pb2 as pb
 
 from tests.unit.broker.test_produce import FakeContext, Harness

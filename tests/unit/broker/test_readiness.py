@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from tidemark.broker.metadata_cache import MetadataCache
-from tidemark.broker.readiness import LEADERLESS_GRACE_S, Readiness
+from tidemark.broker.lifecycle.readiness import LEADERLESS_GRACE_S, Readiness
+from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import (

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from tidemark.broker.log_openers import LogOpeners
-from tidemark.broker.recovery_progress import RecoveryProgress
+from tidemark.broker.logs.recovery_progress import RecoveryProgress
+from tidemark.broker.logs.recovery_threads import LogOpeners
 from tidemark.model import TopicPartition
 from tidemark.runtime.metrics import Metrics
 
@@ -81,7 +81,7 @@ def test_gauges_say_by_directory_how_many_logs_and_bytes_are_left() -> None:
 
 
 def test_a_line_every_second_says_how_far_it_is_and_how_long_it_will_take(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "tidemark.broker.recovery_progress")
+    caplog.set_level(logging.INFO, "tidemark.broker.logs.recovery_progress")
     world = World()
     world.submit(4)
     world.estimate(4)
@@ -105,7 +105,7 @@ def test_a_line_every_second_says_how_far_it_is_and_how_long_it_will_take(caplog
 
 
 def test_an_opening_that_takes_no_second_is_not_talked_about(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "tidemark.broker.recovery_progress")
+    caplog.set_level(logging.INFO, "tidemark.broker.logs.recovery_progress")
     world = World()
     world.submit(4)
     world.estimate(4)

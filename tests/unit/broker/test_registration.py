@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidemark.broker.driver import BrokerDriver
-from tidemark.broker.registration import UNREGISTERED, Registration, identity_of
+from tidemark.broker.lifecycle.registration import UNREGISTERED, Registration, identity_of
+from tidemark.broker.node.core_driver import BrokerDriver
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.effects import Effect

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from tidemark.broker.replica_metrics import ReplicaMetrics
+from tidemark.broker.metrics.replicas import ReplicaMetrics
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import FollowerMessage
 from tidemark.core.replication import events as ev

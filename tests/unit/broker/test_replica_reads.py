@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
-from tidemark.broker.log_threads import LogThreads
-from tidemark.broker.replica_reads import ReplicaReads
+from tidemark.broker.clients.read_replica import ReplicaReads
+from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tidemark.broker.replica_streams import (
+from tidemark.broker.replication.stream_transport import (
     PART_MAX,
     _merge_follower_messages,
     _merge_leader_messages,

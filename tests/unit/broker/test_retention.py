@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tidemark.broker.delete_records import DeleteRecords
-from tidemark.broker.retention import Retention, limits_of
-from tidemark.broker.topics import TopicTable
+from tidemark.broker.clients.delete_records import DeleteRecords
+from tidemark.broker.logs.retention import Retention, limits_of
+from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.replication.effects import LowWatermarkMoved
 from tidemark.core.replication.events import Event, FrontReleased
 from tidemark.core.replication.replica import StatedOffsets

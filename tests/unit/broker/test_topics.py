@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.broker.topics import TopicTable
+from tidemark.broker.node.topic_settings import TopicTable
 
 
 def test_only_topics_whose_settings_have_changed_are_told_of() -> None:

@@ -1,0 +1,1 @@
+"""The RPCs of clients: produce, fetch, offsets, DeleteRecords, producer ids, log directories."""

@@ -1,0 +1,126 @@
+"""DeleteRecords: the front of a partition goes because somebody says so (rule L1).
+
+The leader moves its log start, never past the high watermark, and answers when every follower that fetches from it or
+is in sync has moved its own; who has not in time is named. The log start is checkpointed as a high watermark is: where
+every in-sync replica that was not named is killed before that, or its disk fails, records may come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from tidemark.broker.node.session_lease import Lease
+from tidemark.core.replication import effects as ef
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.events import Event, FrontReleased
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
+from tidemark.v1 import delete_records_pb2 as pb
+
+HIGH_WATERMARK: Final = -1
+"""As `before_offset`: everything that is committed."""
+_PATIENCE_MS: Final = 10_000
+_PATIENCE_MS_MAX: Final = 60_000
+
+
+class _Start(NamedTuple):
+    """Where a leadership's log starts, here and at those who should follow."""
+
+    own: Offset
+    low_watermark: Offset
+    behind: tuple[BrokerId, ...]
+    waits: bool
+
+
+class DeleteRecords:
+    """Served by leaders; `on_low_watermark` carries out the effect that wakes who waits."""
+
+    def __init__(
+        self, core: BrokerCore, submit: Callable[[Event], None], lease: Lease, now_ms: Callable[[], int]
+    ) -> None:
+        self._core = core
+        self._submit = submit
+        self._lease = lease
+        self._now_ms = now_ms
+        self._waiting: dict[TopicPartition, asyncio.Event] = {}
+
+    def on_low_watermark(self, effect: ef.LowWatermarkMoved) -> None:
+        """Whoever waits for a partition's followers looks again."""
+        event = self._waiting.pop(effect.partition, None)
+        if event is not None:
+            event.set()
+
+    async def delete(self, request: pb.DeleteRecordsRequest) -> pb.DeleteRecordsResponse:
+        """Delete, and wait for the followers.
+
+        Raises:
+            TidemarkError: OFFSET_OUT_OF_RANGE beyond the high watermark, INVALID_REQUEST below -1, NOT_LEADER,
+                UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH, OFFSET_NOT_AVAILABLE while a new leader may not state its high
+                watermark (rule E6).
+        """
+        partition = TopicPartition(request.topic, request.partition)
+        target, epoch = self._target(partition, request)
+        view = self._core.replica(partition)
+        assert view is not None, "what is led is a replica"
+        self._submit(FrontReleased(partition, view.identity, epoch, target))
+        timeout_ms = request.timeout_ms if request.timeout_ms > 0 else _PATIENCE_MS
+        until_ms = self._now_ms() + min(timeout_ms, _PATIENCE_MS_MAX)
+        while True:
+            event = self._waiting.setdefault(partition, asyncio.Event())
+            start = self._start(partition, epoch, target)
+            left_ms = until_ms - self._now_ms()
+            if not start.waits or left_ms <= 0:
+                return pb.DeleteRecordsResponse(
+                    low_watermark=start.low_watermark, log_start_offset=start.own, behind=start.behind
+                )
+            try:
+                async with asyncio.timeout(min(left_ms, 1000) / 1000):
+                    await event.wait()
+            except TimeoutError:
+                continue  # another look: who is assigned may have changed, or nothing may come any more
+
+    def _target(self, partition: TopicPartition, request: pb.DeleteRecordsRequest) -> tuple[Offset, LeaderEpoch]:
+        stated = self._core.stated_offsets(
+            partition,
+            topic_id=request.topic_id,
+            current_leader_epoch=LeaderEpoch(request.current_leader_epoch),
+            now_ms=self._now_ms(),
+        )
+        self._lease.check(partition)
+        view = self._core.replica(partition)
+        if request.incarnation and view is not None and request.incarnation != view.identity.incarnation:
+            raise TidemarkError(
+                ErrorCode.UNKNOWN_TOPIC_ID, f"{partition} was removed and added anew since: nothing was deleted"
+            )
+        if request.before_offset == HIGH_WATERMARK:
+            return stated.high_watermark, stated.leader_epoch
+        if request.before_offset < 0:
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST,
+                f"{partition}: {request.before_offset} is no offset: give one from 0, or -1 for everything committed",
+            )
+        if request.before_offset > stated.high_watermark:
+            raise TidemarkError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{partition}: records before {request.before_offset} cannot be deleted, as only those before "
+                f"{stated.high_watermark} are committed: give an offset up to that, or -1",
+                {"high_watermark": str(stated.high_watermark), "log_start_offset": str(stated.log_start_offset)},
+            )
+        return Offset(request.before_offset), stated.leader_epoch
+
+    def _start(self, partition: TopicPartition, epoch: LeaderEpoch, target: Offset) -> _Start:
+        """Raises NOT_LEADER when the leadership is over: the next leader may not have heard of it."""
+        found = self._core.log_starts(partition, epoch)
+        view = self._core.replica(partition)
+        if found is None or view is None:
+            raise TidemarkError(
+                ErrorCode.NOT_LEADER,
+                f"{partition}: the leader changed while records were deleted; ask the next one again",
+                {"leader": str(view.leader if view else -1), "leader_epoch": str(view.leader_epoch if view else -1)},
+            )
+        own, theirs = found
+        others = [broker_id for broker_id in view.assigned if broker_id != view.leader]
+        behind = tuple(one for one in others if theirs.get(one, Offset(-1)) < target)
+        waits = own < target or any(one in theirs or one in view.isr for one in behind)
+        return _Start(own, min([own, *theirs.values()]), behind, waits)

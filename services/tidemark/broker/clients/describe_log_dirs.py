@@ -1,0 +1,106 @@
+"""What lies in this broker's log directories, for whoever plans moves or looks after disks (`DescribeLogDirs`)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from tidemark.broker.logs.append_threads import LogThreads
+from tidemark.broker.logs.log_dir_moves import DirMoves
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.replica import ReplicaView
+from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
+from tidemark.storage.future import FutureLog
+from tidemark.storage.manager import DirectoryState, LogManager
+
+_SLICE = 500
+"""So many replicas are looked at before the event loop is given back."""
+
+
+class LogDirs:
+    """Asks the core for the replicas and the file systems, off the event loop, for their sizes."""
+
+    def __init__(self, core: BrokerCore, logs: LogManager, threads: LogThreads, moves: DirMoves) -> None:
+        self._core = core
+        self._logs = logs
+        self._threads = threads
+        self._moves = moves
+
+    async def describe(
+        self, topics: frozenset[str], partitions: frozenset[TopicPartition]
+    ) -> tuple[LogDirectoryContent, ...]:
+        """Every directory, with the replicas of these topics and partitions; neither: with all. A replica whose log is
+        being opened has no size yet and is left out."""
+        everything = not topics and not partitions
+        replicas: defaultdict[int, list[ReplicaOnDisk]] = defaultdict(list)
+        for number, partition in enumerate(self._core.partitions()):
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+            if everything or partition.topic in topics or partition in partitions:
+                view = self._core.replica(partition)
+                if view is not None:
+                    self._place(view, replicas)
+        for directory, future in self._moves.futures():
+            if everything or future.partition.topic in topics or future.partition in partitions:
+                replicas[directory].append(_copy_under_way(future))
+        return await asyncio.to_thread(_contents, self._logs.directories(), replicas)
+
+    def _place(self, view: ReplicaView, replicas: defaultdict[int, list[ReplicaOnDisk]]) -> None:
+        log = self._threads.log(view.partition)
+        offline = view.role == "offline"
+        directory = self._logs.directory_of(view.partition) if offline or log is None else view.directory
+        if view.role == "opening" or directory is None:
+            return
+        replicas[directory].append(
+            ReplicaOnDisk(
+                partition=view.partition,
+                identity=view.identity,
+                size_bytes=-1 if offline or log is None else log.size_bytes(),
+                log_start_offset=view.log_start_offset,
+                log_end_offset=view.log_end_offset,
+                high_watermark=view.high_watermark,
+                leader=view.role == "leader",
+                offset_lag=view.offset_lag,
+                bytes_in_per_s=view.bytes_in_per_s,
+                offline=offline,
+            )
+        )
+
+
+def _copy_under_way(future: FutureLog) -> ReplicaOnDisk:
+    log = future.log
+    return ReplicaOnDisk(
+        partition=future.partition,
+        identity=future.identity,
+        size_bytes=log.size_bytes(),
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        high_watermark=Offset(0),
+        leader=False,
+        offset_lag=future.offset_lag,
+        bytes_in_per_s=0.0,
+        offline=False,
+        future=True,
+    )
+
+
+def _contents(
+    states: Iterable[DirectoryState], replicas: defaultdict[int, list[ReplicaOnDisk]]
+) -> tuple[LogDirectoryContent, ...]:
+    return tuple(_content(state, replicas[index]) for index, state in enumerate(states))
+
+
+def _content(state: DirectoryState, replicas: Sequence[ReplicaOnDisk]) -> LogDirectoryContent:
+    error = TidemarkError(ErrorCode.STORAGE_ERROR, state.failed) if state.failed is not None else None
+    total_bytes = free_bytes = -1
+    try:
+        found = os.statvfs(state.path)
+    except OSError as why:
+        sentence = f"the log directory {state.path} cannot be looked at: {why.strerror}"
+        error = error or TidemarkError(ErrorCode.STORAGE_ERROR, sentence)
+    else:
+        total_bytes, free_bytes = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    return LogDirectoryContent(state.directory_id, str(state.path), total_bytes, free_bytes, error, tuple(replicas))

@@ -1,0 +1,320 @@
+"""Fetch with long poll, ListOffsets and OffsetsForLeaderEpoch (rules K1, E4, E6)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from tidemark.broker.logs.append_threads import LogThreads
+from tidemark.broker.metrics.broker import BrokerMetrics
+from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.broker.node.session_lease import Lease
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.effects import HighWatermarkAdvanced, LeadershipChanged
+from tidemark.core.replication.events import ReplicaNamed
+from tidemark.core.replication.replica import ReadableRange
+from tidemark.model import (
+    BrokerId,
+    ErrorCode,
+    LeaderEpoch,
+    Offset,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
+from tidemark.ports import Clock, Log, TimestampOffset
+from tidemark.rpc import errors
+from tidemark.rpc.fetch_codec import Fetched
+from tidemark.runtime.slices import Pace
+from tidemark.v1 import broker_service_pb2 as pb
+from tidemark.v1 import record_pb2
+
+_WAIT_MS_MAX: Final = 30_000
+_FOLLOWER_LOOKS_AGAIN_S: Final = 1.0
+"""Nothing wakes a fetch when a follower loses touch with its leader: it looks by itself whether it has (rule K1)."""
+_RESPONSE_BYTES_MAX: Final = 7 << 20
+"""With one batch of the largest size beyond it, a response is still within gRPC's limit."""
+
+
+class Waiters:
+    """Fetches that wait for news of their partitions."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._by_partition: dict[TopicPartition, set[asyncio.Event]] = {}
+
+    def on_high_watermark(self, effect: HighWatermarkAdvanced) -> None:
+        """Wake whoever waits on the partition."""
+        self._wake(effect.partition)
+
+    def on_leadership(self, effect: LeadershipChanged) -> None:
+        """Wake whoever waits on the partition."""
+        self._wake(effect.partition)
+
+    def close(self) -> None:
+        """The broker goes: nobody waits any more."""
+        self.closed = True
+        for partition in self._by_partition:
+            self._wake(partition)
+
+    async def wait(self, event: asyncio.Event, timeout_s: float) -> None:
+        """Wait until the event is set or time is up; the caller registered it with `watch`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+        except TimeoutError:
+            return
+
+    def watch(self, partitions: Iterable[TopicPartition]) -> asyncio.Event:
+        """An event that is set at the next news of one of the partitions."""
+        event = asyncio.Event()
+        for partition in partitions:
+            self._by_partition.setdefault(partition, set()).add(event)
+        return event
+
+    def forget(self, partitions: Iterable[TopicPartition], event: asyncio.Event) -> None:
+        """The fetch is answered."""
+        for partition in partitions:
+            waiting = self._by_partition.get(partition)
+            if waiting is not None:
+                waiting.discard(event)
+                if not waiting:
+                    del self._by_partition[partition]
+
+    def _wake(self, partition: TopicPartition) -> None:
+        for event in self._by_partition.get(partition, ()):
+            event.set()
+
+
+class FetchService:
+    """Reads of clients."""
+
+    def __init__(
+        self,
+        core: BrokerCore,
+        logs: LogThreads,
+        waiters: Waiters,
+        metadata: MetadataCache,
+        lease: Lease,
+        clock: Clock,
+        metrics: BrokerMetrics,
+        pool: ThreadPoolExecutor,
+        submit: Callable[[ReplicaNamed], None] = lambda event: None,
+    ) -> None:
+        self._submit = submit
+        self._core = core
+        self._logs = logs
+        self._waiters = waiters
+        self._clock = clock
+        self._metrics = metrics
+        self._pool = pool
+        self._metadata = metadata
+        self._lease = lease
+
+    async def fetch(self, request: pb.FetchRequest) -> list[Fetched]:
+        """The partitions in order, as soon as `min_bytes` are there, one is refused, or `max_wait_ms` are over."""
+        partitions = [TopicPartition(part.topic, part.partition) for part in request.partitions]
+        deadline_ms = self._clock.now_ms() + min(max(request.max_wait_ms, 0), _WAIT_MS_MAX)
+        began_s, waited_s = time.perf_counter(), 0.0
+        as_follower = any(part.read_from == pb.READ_FROM_FOLLOWER for part in request.partitions)
+        while True:
+            event = self._waiters.watch(partitions)
+            try:
+                results, settled = await self._read_all(request)
+                size_bytes = sum(len(result.batches) for result in results)
+                left_ms = deadline_ms - self._clock.now_ms()
+                if size_bytes >= request.min_bytes or settled or left_ms <= 0 or self._waiters.closed:
+                    self._count(request, results)
+                    self._metrics.fetched(time.perf_counter() - began_s - waited_s)
+                    return results
+                left_s, from_s = left_ms / 1000, time.perf_counter()
+                await self._waiters.wait(event, min(left_s, _FOLLOWER_LOOKS_AGAIN_S) if as_follower else left_s)
+                waited_s += time.perf_counter() - from_s
+            finally:
+                self._waiters.forget(partitions, event)
+
+    async def _read_all(self, request: pb.FetchRequest) -> tuple[list[Fetched], bool]:
+        """What there is of each partition, and whether waiting for more is out of place."""
+        room_bytes = min(max(request.max_bytes, 1), _RESPONSE_BYTES_MAX)
+        results: list[Fetched] = []
+        empty, settled = True, False
+        pace = Pace()
+        for part in request.partitions:
+            if pace.is_due:
+                await pace.give_way()
+            facts = pb.PartitionFetchResult(topic=part.topic, partition=part.partition, high_watermark=-1)
+            data = b""
+            try:
+                data = await self._read_one(part, facts, request.rack, room_bytes, first=empty)
+            except TidemarkError as error:
+                facts.error.CopyFrom(self._explained(error, part.topic, part.partition))
+                self._metrics.fetch_refused(error.code)
+                settled = True
+            settled |= facts.HasField("preferred_read_replica")
+            empty &= not data
+            room_bytes -= len(data)
+            results.append(Fetched(facts, data))
+        return results, settled
+
+    def _count(self, request: pb.FetchRequest, results: list[Fetched]) -> None:
+        given_bytes = of_followers_bytes = named = 0
+        for part, (facts, batches) in zip(request.partitions, results, strict=True):
+            size_bytes = len(batches)
+            if size_bytes:
+                self._metrics.topics.fetched(part.topic, size_bytes)
+            given_bytes += size_bytes
+            if part.read_from == pb.READ_FROM_FOLLOWER:
+                of_followers_bytes += size_bytes
+            named += facts.HasField("preferred_read_replica")
+        self._metrics.fetched_bytes.inc(given_bytes)
+        self._metrics.follower_fetched_bytes.inc(of_followers_bytes)
+        self._metrics.preferred_read_replicas.inc(named)
+
+    async def _read_one(
+        self, part: pb.PartitionFetch, facts: pb.PartitionFetchResult, rack: str, room_bytes: int, *, first: bool
+    ) -> bytes:
+        """Its batches; what else is to be told goes into `facts`."""
+        partition = TopicPartition(part.topic, part.partition)
+        readable = self._readable(partition, part)
+        nearest = self._nearest(partition, part, rack) if part.read_from == pb.READ_FROM_NEAREST else None
+        data = b""
+        if nearest is None and part.fetch_offset < readable.end_offset and (room_bytes > 0 or first):
+            max_bytes = min(room_bytes, part.max_bytes) if part.max_bytes > 0 else room_bytes
+            data = await self._read(partition, Offset(part.fetch_offset), readable.end_offset, max(max_bytes, 1))
+            # The read left the event loop: it counts only if this replica still has the role and epoch it had.
+            self._readable(partition, part)
+        self._lease.check(partition)
+        if nearest is not None:
+            facts.preferred_read_replica = nearest
+            self._submit(ReplicaNamed(partition, nearest))
+        if part.read_from == pb.READ_FROM_FOLLOWER:
+            facts.heard_high_watermark = readable.high_watermark
+        else:
+            facts.high_watermark = readable.high_watermark
+        facts.log_start_offset = readable.log_start_offset
+        facts.log_end_offset = readable.log_end_offset
+        return data
+
+    def _nearest(self, partition: TopicPartition, part: pb.PartitionFetch, rack: str) -> BrokerId | None:
+        return self._core.preferred_replica(
+            partition,
+            rack=rack,
+            brokers=self._metadata.view.brokers,
+            fetch_offset=Offset(part.fetch_offset),
+            now_ms=self._clock.now_ms(),
+        )
+
+    def _readable(self, partition: TopicPartition, part: pb.PartitionFetch) -> ReadableRange:
+        if part.read_from == pb.READ_FROM_FOLLOWER:
+            identity = ReplicaIdentity(part.topic_id, part.incarnation)
+            epoch = LeaderEpoch(part.current_leader_epoch)
+            return self._core.readable_here(
+                partition,
+                identity=identity,
+                current_leader_epoch=epoch,
+                fetch_offset=Offset(part.fetch_offset),
+                last_fetched_epoch=LeaderEpoch(part.last_fetched_epoch),
+                in_sync_replicas=self._metadata.in_sync_replicas(partition, identity, epoch),
+                now_ms=self._clock.now_ms(),
+            )
+        return self._core.readable(
+            partition,
+            topic_id=part.topic_id,
+            incarnation=part.incarnation,
+            current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
+            fetch_offset=Offset(part.fetch_offset),
+            last_fetched_epoch=LeaderEpoch(part.last_fetched_epoch),
+            now_ms=self._clock.now_ms(),
+        )
+
+    def _explained(self, error: TidemarkError, topic: str, partition: int) -> record_pb2.Error:
+        return errors.to_proto(self._metadata.explain(error, TopicPartition(topic, partition)))
+
+    async def _read(self, partition: TopicPartition, offset: Offset, end_offset: Offset, max_bytes: int) -> bytes:
+        log = self._open_log(partition)
+        data = log.read(offset, end_offset=end_offset, max_bytes=max_bytes, cached_only=True)
+        if data is not None:
+            return data
+        loop = asyncio.get_running_loop()
+        cold = await loop.run_in_executor(
+            self._pool, lambda: log.read(offset, end_offset=end_offset, max_bytes=max_bytes)
+        )
+        return cold or b""
+
+    def _open_log(self, partition: TopicPartition) -> Log:
+        log = self._logs.log(partition)
+        if log is None:
+            raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition}: its log is not open; try again")
+        return log
+
+    async def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        """Offsets by position or time."""
+        response = pb.ListOffsetsResponse()
+        pace = Pace()
+        for part in request.partitions:
+            if pace.is_due:
+                await pace.give_way()
+            result = response.partitions.add(topic=part.topic, partition=part.partition, offset=-1, timestamp_us=-1)
+            try:
+                await self._list_one(part, result)
+            except TidemarkError as error:
+                result.error.CopyFrom(self._explained(error, part.topic, part.partition))
+        return response
+
+    async def _list_one(self, part: pb.PartitionListOffsets, result: pb.PartitionListOffsetsResult) -> None:
+        partition = TopicPartition(part.topic, part.partition)
+        stated = self._core.stated_offsets(
+            partition,
+            topic_id=part.topic_id,
+            current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
+            now_ms=self._clock.now_ms(),
+        )
+        self._lease.check(partition)
+        result.leader_epoch = stated.leader_epoch
+        position = part.WhichOneof("position")
+        if position == "earliest":
+            result.offset = stated.log_start_offset
+            return
+        if position == "latest":
+            result.offset = stated.high_watermark
+            return
+        if position is None:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, "name a position: earliest, latest, timestamp or max")
+        log = self._open_log(partition)
+        loop = asyncio.get_running_loop()
+        found: TimestampOffset | None = await loop.run_in_executor(
+            self._pool,
+            lambda: (
+                log.max_timestamp(end_offset=stated.high_watermark)
+                if position == "max_timestamp"
+                else log.offset_for_timestamp(part.timestamp_us, end_offset=stated.high_watermark)
+            ),
+        )
+        self._lease.check(partition)
+        if found is not None:
+            result.offset, result.timestamp_us = found.offset, found.timestamp_us
+
+    async def epoch_ends(self, request: pb.OffsetsForLeaderEpochRequest) -> pb.OffsetsForLeaderEpochResponse:
+        """End offsets of leader epochs (rule E2, KIP-320)."""
+        response = pb.OffsetsForLeaderEpochResponse()
+        pace = Pace()
+        for part in request.partitions:
+            if pace.is_due:
+                await pace.give_way()
+            result = response.partitions.add(topic=part.topic, partition=part.partition, leader_epoch=-1, end_offset=-1)
+            partition = TopicPartition(part.topic, part.partition)
+            try:
+                end = self._core.epoch_end(
+                    partition,
+                    current_leader_epoch=LeaderEpoch(part.current_leader_epoch),
+                    leader_epoch=LeaderEpoch(part.leader_epoch),
+                )
+                self._lease.check(partition)
+            except TidemarkError as error:
+                result.error.CopyFrom(self._explained(error, part.topic, part.partition))
+            else:
+                result.leader_epoch, result.end_offset = end.leader_epoch, end.start_offset
+        return response

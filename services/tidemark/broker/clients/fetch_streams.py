@@ -1,0 +1,46 @@
+"""Fetches that follow one another on a stream: what a call costs to begin and to end is paid once (rule K1)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from tidemark.broker.clients.fetch import FetchService
+
+
+class FetchStreams:
+    """All fetch streams of the broker."""
+
+    def __init__(self, fetch: FetchService) -> None:
+        self._fetch = fetch
+        self._idle: set[asyncio.Task[Any]] = set()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Streams end once what was asked on them is answered."""
+        self._stopped = True
+        for task in self._idle:
+            task.cancel()
+
+    async def serve(self, context: Any) -> None:
+        """One client's stream, until it ends."""
+        while not self._stopped:
+            request = await self._next(context)
+            if request is grpc.aio.EOF:
+                return
+            await context.write(await self._fetch.fetch(request))
+
+    async def _next(self, context: Any) -> Any:
+        task = asyncio.current_task()
+        assert task is not None, "a call is served by a task"
+        self._idle.add(task)
+        try:
+            return await context.read()
+        except asyncio.CancelledError:
+            if not self._stopped:
+                raise
+            return grpc.aio.EOF
+        finally:
+            self._idle.discard(task)

@@ -1,0 +1,340 @@
+"""The pipelined Produce stream: check every batch, hand it to the core, answer when the core does (rules K3, P2, F1).
+
+Requests are answered as they complete, not in the order they came. What is wrong with one partition's batches is said
+in its result; the stream goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any, Final
+
+import grpc
+
+from tidemark.broker.clients.request_limits import check_named
+from tidemark.broker.metrics.broker import BrokerMetrics
+from tidemark.broker.node.core_driver import BrokerDriver
+from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.broker.node.session_lease import Lease
+from tidemark.broker.node.topic_settings import TopicTable
+from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.replication.effects import ProduceResult, ReplyToProduce
+from tidemark.core.replication.events import Event, ProduceArrived, ProduceExpired
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
+from tidemark.ports import Clock
+from tidemark.record.checks import check_batch, check_produced
+from tidemark.record.envelope import Batch, with_append_time
+from tidemark.rpc import errors
+from tidemark.rpc.errors import abort_with
+from tidemark.runtime.slices import Pace
+from tidemark.v1 import broker_service_pb2 as pb
+
+STREAM_IN_FLIGHT_BYTES_MAX: Final = 32 << 20
+"""A stream is not read on while so many bytes of it wait for their answer."""
+STREAM_UNREAD_MAX: Final = 10_000
+"""Nor while so many results wait for a client that does not read its answers."""
+_AT_ONCE: Final = 200
+"""So many results are written before others have a turn: 3 ms where each is refused."""
+_TIMEOUT_MAX_MS: Final = 5 * 60 * 1000
+_NONE: Final = Offset(-1)
+
+_log = logging.getLogger(__name__)
+
+
+class ProduceService:
+    """All produce streams of the broker."""
+
+    def __init__(
+        self,
+        driver: BrokerDriver,
+        topics: TopicTable,
+        metadata: MetadataCache,
+        lease: Lease,
+        clock: Clock,
+        metrics: BrokerMetrics,
+    ) -> None:
+        self._driver = driver
+        self._topics = topics
+        self._metadata = metadata
+        self._lease = lease
+        self._clock = clock
+        self._metrics = metrics
+        self._waiting: dict[int, tuple[_Call, int]] = {}
+        self._next_id = 0
+        self._streams: set[_Stream] = set()
+
+    def stop(self) -> None:
+        """Take no more requests; a stream ends when what came on it is answered."""
+        for stream in self._streams:
+            stream.end_of_requests()
+
+    def reply(self, effect: ReplyToProduce) -> None:
+        """Carry out `ReplyToProduce`."""
+        call, index = self._waiting.pop(effect.request_id)
+        result = effect.result
+        if result.error is not None:
+            call.refuse(index, self._metadata.explain(result.error, effect.partition))
+        elif call.acks != 0 and not self._lease.covers(effect.partition):
+            call.refuse(index, self._lease.refusal(effect.partition))
+        else:
+            call.settle(index, result)
+
+    async def serve(self, context: Any) -> None:
+        """One client's stream, until it ends."""
+        stream = _Stream()
+        self._streams.add(stream)
+        reader = asyncio.create_task(self._read(stream, context), name="produce stream")
+        try:
+            while (response := await stream.outbox.get()) is not None:
+                await context.write(response)
+                stream.written(response)
+            if stream.refusal is not None:
+                await abort_with(context, stream.refusal)
+        finally:
+            stream.closed = True
+            self._streams.discard(stream)
+            reader.cancel()
+
+    async def _read(self, stream: _Stream, context: Any) -> None:
+        try:
+            while (request := await context.read()) is not grpc.aio.EOF:
+                if not stream.reading:
+                    return
+                await self._take(stream, request)
+                del request
+                if stream.full:
+                    await stream.room()
+        except TidemarkError as error:
+            stream.refusal = error
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            _log.debug("a produce stream broke")
+        except Exception:  # noqa: BLE001 - a mistake of ours: this stream ends, the broker does not
+            _log.exception("a produce stream failed")
+        finally:
+            stream.end_of_requests()
+
+    async def _take(self, stream: _Stream, request: pb.ProduceRequest) -> None:
+        """Check what came, a slice at a time, and tell the core of all of it at once."""
+        parts = request.partitions
+        check_named(parts, "partitions")
+        call = _Call(stream, self._metrics, request.correlation_id, request.acks, len(parts))
+        stream.began()
+        events: list[Event] = []
+        waiting: list[tuple[int, TopicPartition]] = []
+        pace = Pace()
+        for index, part in enumerate(parts):
+            if pace.is_due:
+                await pace.give_way()
+            partition = TopicPartition(part.topic, part.partition)
+            call.partitions.append(partition)
+            data = list(part.batches)  # once: each look at the field copies the bytes
+            call.size_bytes += sum(map(len, data))
+            try:
+                batches = self._checked(call, index, data)
+            except Exception as error:  # noqa: BLE001 - one bad batch never kills a pipeline, whatever it sets off
+                call.results[index] = _refusal(_as_refusal(error, partition))
+                call.open_count -= 1
+                continue
+            self._next_id = request_id = self._next_id + 1
+            self._waiting[request_id] = (call, index)
+            waiting.append((request_id, partition))
+            events.append(
+                ProduceArrived(
+                    request_id, partition, part.topic_id, LeaderEpoch(part.current_leader_epoch), call.acks, batches
+                )
+            )
+        self._metrics.produce_requested()
+        stream.took(call)
+        if call.open_count == 0:
+            call.finish()
+            return
+        if call.acks != 0:
+            timeout_s = min(max(request.timeout_ms, 1), _TIMEOUT_MAX_MS) / 1000
+            call.timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, waiting)
+        self._driver.submit_all(events)
+
+    def _checked(self, call: _Call, index: int, batches: list[bytes]) -> tuple[Batch, ...]:
+        if call.partitions[index].topic == OFFSETS_TOPIC:
+            raise TidemarkError(
+                ErrorCode.INVALID_REQUEST,
+                f"{OFFSETS_TOPIC} is written by the coordinators of consumer groups only: commit offsets, or reset "
+                "them with tidemark group reset-offsets",
+            )
+        rules = self._topics.rules(call.partitions[index].topic)
+        limits = rules.limits
+        now_us = self._clock.wall_us()
+        checked: list[Batch] = []
+        for data in batches:
+            if len(data) > limits.max_message_bytes:  # before a pass over all of it
+                raise TidemarkError(
+                    ErrorCode.BATCH_TOO_LARGE,
+                    f"the batch has {len(data)} bytes, max.message.bytes is {limits.max_message_bytes}",
+                )
+            batch = check_batch(data)
+            check_produced(batch, limits, now_us=now_us)
+            if limits.append_time:
+                batch = with_append_time(batch, timestamp_us=now_us)
+                call.append_times_us[index] = now_us
+            checked.append(batch)
+        return tuple(checked)
+
+    def _expire(self, requests: list[tuple[int, TopicPartition]]) -> None:
+        self._driver.submit_all(
+            [ProduceExpired(request_id, partition) for request_id, partition in requests if request_id in self._waiting]
+        )
+
+
+class _Call:
+    """One ProduceRequest under way: answered when each of its partitions is."""
+
+    __slots__ = (
+        "_began_s",
+        "_metrics",
+        "_stream",
+        "acks",
+        "append_times_us",
+        "correlation_id",
+        "open_count",
+        "partitions",
+        "results",
+        "size_bytes",
+        "timer",
+    )
+
+    def __init__(self, stream: _Stream, metrics: BrokerMetrics, correlation_id: int, acks: int, count: int) -> None:
+        self._stream = stream
+        self._metrics = metrics
+        self._began_s = time.perf_counter()
+        self.correlation_id = correlation_id
+        self.acks = acks
+        self.partitions: list[TopicPartition] = []
+        self.results: list[ProduceResult | None] = [None] * count
+        self.append_times_us: dict[int, int] = {}
+        self.open_count = count
+        self.size_bytes = 0
+        self.timer: asyncio.TimerHandle | None = None
+
+    def refuse(self, index: int, error: TidemarkError) -> None:
+        """Nothing was acknowledged."""
+        self.settle(index, _refusal(error))
+
+    def settle(self, index: int, result: ProduceResult) -> None:
+        """What became of one partition."""
+        assert self.results[index] is None, "a produce request is answered once"
+        self.results[index] = result
+        self.open_count -= 1
+        if self.open_count == 0:
+            self.finish()
+
+    def finish(self) -> None:
+        """Send the response."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self._metrics.produce_seconds.observe(time.perf_counter() - self._began_s)
+        response = pb.ProduceResponse(correlation_id=self.correlation_id)
+        self._stream.answers(len(self.partitions))
+        if len(self.partitions) > _AT_ONCE:
+            task = asyncio.create_task(self._answer_in_slices(response), name="produce answer")
+            self._stream.answering.add(task)
+            task.add_done_callback(self._stream.answering.discard)
+            return
+        self._fill(response, 0, len(self.partitions))
+        self._stream.ended(self, response)
+
+    async def _answer_in_slices(self, response: pb.ProduceResponse) -> None:
+        for start in range(0, len(self.partitions), _AT_ONCE):
+            self._fill(response, start, min(start + _AT_ONCE, len(self.partitions)))
+            await asyncio.sleep(0)
+        self._stream.ended(self, response)
+
+    def _fill(self, response: pb.ProduceResponse, start: int, end: int) -> None:
+        for index in range(start, end):
+            partition, result = self.partitions[index], self.results[index]
+            assert result is not None, "every partition is answered"
+            message = response.partitions.add(
+                topic=partition.topic,
+                partition=partition.partition,
+                base_offset=_NONE if result.error is not None or self.acks == 0 else result.base_offset,
+                log_append_time_us=self.append_times_us.get(index, -1),
+                log_start_offset=result.log_start_offset,
+            )
+            if result.error is not None:
+                self._metrics.produce_refused(result.error.code)
+                message.error.CopyFrom(errors.to_proto(result.error))
+                message.log_append_time_us = -1
+
+
+class _Stream:
+    """A client's stream: what waits to be written, and how much is in flight."""
+
+    def __init__(self) -> None:
+        self.outbox: asyncio.Queue[pb.ProduceResponse | None] = asyncio.Queue()
+        self.closed = False
+        self.refusal: TidemarkError | None = None
+        """Why no more is read: said when what came before is answered."""
+        self.answering: set[asyncio.Task[None]] = set()
+        self._open_calls = 0
+        self._in_flight_bytes = 0
+        self._unread = 0
+        self.reading = True
+        self._has_room = asyncio.Event()
+
+    @property
+    def full(self) -> bool:
+        """More would be too much."""
+        return self._in_flight_bytes >= STREAM_IN_FLIGHT_BYTES_MAX or self._unread >= STREAM_UNREAD_MAX
+
+    async def room(self) -> None:
+        """Wait until more may be taken in."""
+        while self.full:
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    def began(self) -> None:
+        """A request came."""
+        self._open_calls += 1
+
+    def took(self, call: _Call) -> None:
+        """It was looked at as a whole."""
+        self._in_flight_bytes += call.size_bytes
+
+    def answers(self, count: int) -> None:
+        """An answer of so many results is made."""
+        self._unread += 1 + count
+
+    def ended(self, call: _Call, response: pb.ProduceResponse) -> None:
+        """It is answered."""
+        self._open_calls -= 1
+        self._in_flight_bytes -= call.size_bytes
+        self._has_room.set()
+        if not self.closed:
+            self.outbox.put_nowait(response)
+        self._maybe_close()
+
+    def written(self, response: pb.ProduceResponse) -> None:
+        """The client reads."""
+        self._unread -= 1 + len(response.partitions)
+        self._has_room.set()
+
+    def end_of_requests(self) -> None:
+        """The client sends no more."""
+        self.reading = False
+        self._maybe_close()
+
+    def _maybe_close(self) -> None:
+        """When everything is answered the stream ends."""
+        if not self.reading and self._open_calls == 0:
+            self.outbox.put_nowait(None)
+
+
+def _as_refusal(error: Exception, partition: TopicPartition) -> TidemarkError:
+    if isinstance(error, TidemarkError):
+        return error
+    _log.error("a produced batch could not be checked", extra={"partition": str(partition)}, exc_info=error)
+    return TidemarkError(ErrorCode.INTERNAL, f"{partition}: the batch could not be checked: {type(error).__name__}")
+
+
+def _refusal(error: TidemarkError) -> ProduceResult:
+    return ProduceResult(_NONE, _NONE, error)

@@ -1,0 +1,109 @@
+"""ReadReplica: what this broker's replica of a partition holds, for whoever holds replicas against one another.
+
+Leader or follower, in sync or not: the answer is what lies on this disk, with every CRC checked on the way. It vouches
+for nothing being committed (rule K1 is for consumers), so the caller compares below a high watermark (LOG-MATCH, L1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from tidemark.broker.logs.append_threads import LogThreads
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.replica import ReplicaView
+from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.ports import Log
+from tidemark.record.checks import check_envelope
+from tidemark.record.envelope import ENVELOPE_BYTES, parse_envelope
+from tidemark.storage.cleanable import CleanableLog
+from tidemark.v1 import replica_reads_pb2 as pb
+
+_READ_BYTES_MAX: Final = 4 << 20
+"""With one batch of the largest size beyond it, an answer is still within gRPC's limit."""
+
+
+class ReplicaReads:
+    """Reads in the pool of readers, never past the replica's log end."""
+
+    def __init__(self, core: BrokerCore, threads: LogThreads, pool: ThreadPoolExecutor) -> None:
+        self._core = core
+        self._threads = threads
+        self._pool = pool
+
+    async def read(self, request: pb.ReadReplicaRequest) -> pb.ReadReplicaResponse:
+        """A stretch of the log.
+
+        Raises:
+            TidemarkError: NOT_A_REPLICA, UNKNOWN_TOPIC_ID, REPLICA_OFFLINE; OFFSET_NOT_AVAILABLE while the log is
+                being opened; CORRUPT_BATCH (metadata offset) or STORAGE_ERROR where the disk gives no good batch.
+        """
+        partition = TopicPartition(request.topic, request.partition)
+        view = self._core.replica(partition)
+        if view is None:
+            raise TidemarkError(ErrorCode.NOT_A_REPLICA, f"this broker has no replica of {partition}")
+        log = self._open_log(view, request)
+        start = Offset(max(request.start_offset, view.log_start_offset))
+        end = Offset(min(request.end_offset, view.log_end_offset))
+        limit = min(request.max_bytes or _READ_BYTES_MAX, _READ_BYTES_MAX)
+        loop = asyncio.get_running_loop()
+        clean_offset, data = await loop.run_in_executor(
+            self._pool, _read, partition, log, start, end, max(limit, 1), request.envelopes_only
+        )
+        now = self._core.replica(partition)
+        if now is None or now.identity != view.identity or self._threads.log(partition) is not log:
+            raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition}: its log was closed while it was read")
+        return pb.ReadReplicaResponse(
+            log_start_offset=now.log_start_offset,
+            log_end_offset=now.log_end_offset,
+            high_watermark=now.high_watermark,
+            clean_offset=clean_offset,
+            leader_epoch=now.leader_epoch,
+            leader=now.role == "leader",
+            batches=data,
+        )
+
+    def _open_log(self, view: ReplicaView, request: pb.ReadReplicaRequest) -> Log:
+        partition = view.partition
+        meant = (request.topic_id or view.identity.topic_id, request.incarnation or view.identity.incarnation)
+        if meant != (view.identity.topic_id, view.identity.incarnation):
+            raise TidemarkError(ErrorCode.UNKNOWN_TOPIC_ID, f"{partition} is another incarnation here")
+        if view.role == "offline":
+            raise TidemarkError(ErrorCode.REPLICA_OFFLINE, f"{partition} cannot be read here: its log failed")
+        log = self._threads.log(partition)
+        if log is None:
+            raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition}: its log is not open; try again")
+        return log
+
+
+def _read(
+    partition: TopicPartition, log: Log, start: Offset, end: Offset, max_bytes: int, envelopes_only: bool
+) -> tuple[int, bytes]:
+    """The cleaner's point, then the batches: what a cleaner replaces meanwhile lies below the next answer's point."""
+    view = log.cleaning_view(0) if isinstance(log, CleanableLog) else None
+    clean_offset = view.clean_point if view is not None else 0
+    if start >= end:
+        return clean_offset, b""
+    data = log.read(start, end_offset=end, max_bytes=max_bytes) or b""
+    envelopes = _checked(partition, data)
+    return clean_offset, envelopes if envelopes_only else data
+
+
+def _checked(partition: TopicPartition, data: bytes) -> bytes:
+    """The envelopes of the batches, once both CRCs of each are checked."""
+    envelopes: list[bytes] = []
+    position = 0
+    while position < len(data):
+        try:
+            batch = check_envelope(data, position)
+        except TidemarkError as error:
+            offset = parse_envelope(data, position).base_offset
+            raise TidemarkError(
+                ErrorCode.CORRUPT_BATCH,
+                f"{partition}: the batch at offset {offset} is damaged on this broker's disk: {error.message}",
+                {"offset": str(offset)},
+            ) from error
+        envelopes.append(data[position : position + ENVELOPE_BYTES])
+        position += batch.envelope.batch_length
+    return b"".join(envelopes)

@@ -1,0 +1,146 @@
+"""BrokerService: what clients ask of a broker, translated and passed on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from tidemark.broker.clients.delete_records import DeleteRecords
+from tidemark.broker.clients.describe_log_dirs import LogDirs
+from tidemark.broker.clients.fetch import FetchService
+from tidemark.broker.clients.fetch_streams import FetchStreams
+from tidemark.broker.clients.produce import ProduceService
+from tidemark.broker.clients.producer_ids import ProducerIds
+from tidemark.broker.clients.read_replica import ReplicaReads
+from tidemark.broker.clients.request_limits import check_named
+from tidemark.broker.logs.log_dir_moves import DirMoves
+from tidemark.broker.metrics.streams import OpenStreams
+from tidemark.broker.node.dynamic_config import DynamicConfig
+from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.rpc.alter_log_dirs_codec import alterations_from_proto, results_to_proto
+from tidemark.rpc.config_codec import entry_to_proto
+from tidemark.rpc.fetch_codec import Fetched
+from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
+from tidemark.rpc.metadata_codec import ViewWriter
+from tidemark.v1 import admin_configs_pb2, alter_log_dirs_pb2, delete_records_pb2, replica_reads_pb2
+from tidemark.v1 import broker_service_pb2 as pb
+from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
+
+
+class BrokerService(BrokerServiceServicer):
+    """Refusals of unary calls are mapped by the server's interceptor."""
+
+    def __init__(
+        self,
+        metadata: MetadataCache,
+        produce: ProduceService,
+        fetch: FetchService,
+        fetch_streams: FetchStreams,
+        producer_ids: ProducerIds,
+        log_dirs: LogDirs,
+        configs: DynamicConfig,
+        delete_records: DeleteRecords,
+        dir_moves: DirMoves,
+        replica_reads: ReplicaReads,
+        streams: OpenStreams,
+    ) -> None:
+        self._metadata = metadata
+        self._writer = ViewWriter()
+        self._produce = produce
+        self._fetch = fetch
+        self._fetch_streams = fetch_streams
+        self._producer_ids = producer_ids
+        self._log_dirs = log_dirs
+        self._configs = configs
+        self._delete_records = delete_records
+        self._dir_moves = dir_moves
+        self._replica_reads = replica_reads
+        self._streams = streams
+
+    async def GetMetadata(  # noqa: N802
+        self, request: pb.GetMetadataRequest, context: Any
+    ) -> pb.GetMetadataResponse:
+        """The cluster as this broker was told of it."""
+        check_named(request.topics, "topics")
+        if request.all_topics:
+            view = self._metadata.describe((), all_topics=True)
+        else:
+            view = await self._metadata.describe_in_slices(request.topics)
+        return await self._writer.answer(pb.GetMetadataResponse, view)
+
+    async def WatchMetadata(  # noqa: N802
+        self, request: pb.WatchMetadataRequest, context: Any
+    ) -> AsyncIterator[pb.WatchMetadataResponse]:
+        """The cluster now, then each change."""
+        check_named(request.topics, "topics")
+        with self._streams.open("metadata", context):
+            async for view in self._metadata.watch(request.topics):
+                yield await self._writer.answer(pb.WatchMetadataResponse, view)
+
+    async def Produce(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        """A pipeline of produce requests."""
+        with self._streams.open("produce", context):
+            await self._produce.serve(context)
+
+    async def Fetch(  # type: ignore[override]  # noqa: N802 - written by fetch_codec
+        self, request: pb.FetchRequest, context: Any
+    ) -> list[Fetched]:
+        """Committed batches."""
+        return await self._fetch.fetch(request)
+
+    async def FetchStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        """One fetch after the other."""
+        with self._streams.open("fetch", context):
+            await self._fetch_streams.serve(context)
+
+    async def ListOffsets(  # noqa: N802
+        self, request: pb.ListOffsetsRequest, context: Any
+    ) -> pb.ListOffsetsResponse:
+        """Offsets by position or time."""
+        return await self._fetch.list_offsets(request)
+
+    async def OffsetsForLeaderEpoch(  # noqa: N802
+        self, request: pb.OffsetsForLeaderEpochRequest, context: Any
+    ) -> pb.OffsetsForLeaderEpochResponse:
+        """End offsets of leader epochs."""
+        return await self._fetch.epoch_ends(request)
+
+    async def InitProducerId(  # noqa: N802
+        self, request: pb.InitProducerIdRequest, context: Any
+    ) -> pb.InitProducerIdResponse:
+        """A producer id never given before."""
+        return pb.InitProducerIdResponse(producer_id=await self._producer_ids.next(), producer_epoch=0)
+
+    async def DescribeLogDirs(  # noqa: N802
+        self, request: pb.DescribeLogDirsRequest, context: Any
+    ) -> AsyncIterator[pb.DescribeLogDirsResponse]:
+        """What lies in the log directories now."""
+        contents = await self._log_dirs.describe(*wanted_from_proto(request))
+        for response in await asyncio.to_thread(lambda: tuple(contents_to_proto(contents))):
+            yield response
+
+    async def AlterReplicaLogDirs(  # noqa: N802
+        self, request: alter_log_dirs_pb2.AlterReplicaLogDirsRequest, context: Any
+    ) -> alter_log_dirs_pb2.AlterReplicaLogDirsResponse:
+        """Replicas go into other directories."""
+        return results_to_proto(await self._dir_moves.alter(alterations_from_proto(request)))
+
+    async def DeleteRecords(  # noqa: N802
+        self, request: delete_records_pb2.DeleteRecordsRequest, context: Any
+    ) -> delete_records_pb2.DeleteRecordsResponse:
+        """The front of a partition goes."""
+        return await self._delete_records.delete(request)
+
+    async def ReadReplica(  # noqa: N802
+        self, request: replica_reads_pb2.ReadReplicaRequest, context: Any
+    ) -> replica_reads_pb2.ReadReplicaResponse:
+        """What this broker's own replica holds."""
+        return await self._replica_reads.read(request)
+
+    async def DescribeBrokerConfigs(  # noqa: N802
+        self, request: admin_configs_pb2.DescribeBrokerConfigsRequest, context: Any
+    ) -> admin_configs_pb2.DescribeBrokerConfigsResponse:
+        """The settings that hold here."""
+        entries = [entry_to_proto(entry) for entry in self._configs.entries()]
+        return admin_configs_pb2.DescribeBrokerConfigsResponse(entries=entries)

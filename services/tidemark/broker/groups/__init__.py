@@ -1,0 +1,1 @@
+"""Group coordinators and __consumer_offsets."""

@@ -1,0 +1,274 @@
+"""The groups of one partition of `__consumer_offsets`, for as long as this broker leads it in one epoch.
+
+Requests change the state at once, and their records are written in order; no answer leaves before everything that it
+was made of is committed. When a write fails, nobody knows what of it is in the log: the state is thrown away and read
+anew, and meanwhile every request is answered COORDINATOR_LOADING (docs/groups.md, step G8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+from weakref import WeakValueDictionary
+
+from tidemark.broker.groups.metrics import GroupMetrics
+from tidemark.broker.groups.offsets_log import GroupLog
+from tidemark.core.groups.coordinator import GroupCoordinator, Outcome, Swept
+from tidemark.core.groups.heartbeat import Situation
+from tidemark.core.groups.state import Change, OffsetKey
+from tidemark.model import ErrorCode, TidemarkError
+
+_RETRY_S: Final = 0.2
+_SLICE: Final = 500
+_HANGS_S: Final = 0.5
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+class _Write:
+    """Records that are written together, and who waits for them."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class GroupShard:
+    """Begins to load when it is made; `close` ends it.
+
+    Args:
+        situation: what requests are judged by, now.
+        write_timeout_s: how long a write may take.
+    """
+
+    def __init__(
+        self,
+        log: GroupLog,
+        situation: Callable[[], Situation],
+        write_timeout_s: float,
+        metrics: GroupMetrics,
+    ) -> None:
+        self.log = log
+        self._situation = situation
+        self._write_timeout_s = write_timeout_s
+        self._metrics = metrics
+        self._coordinator: GroupCoordinator | None = None
+        self._gathering: _Write | None = None
+        self._last: asyncio.Future[None] | None = None
+        self._news: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
+        self._closed = False
+        self._writing_since_s: float | None = None
+        self._loader = asyncio.create_task(self._load(), name=f"load {log.partition}")
+        self._writer: asyncio.Task[None] | None = None
+
+    @property
+    def coordinator(self) -> GroupCoordinator:
+        """The state, to look at; raises COORDINATOR_LOADING or NOT_COORDINATOR."""
+        self.log.check()
+        if self._closed:
+            raise self.log.over()
+        if self._coordinator is None:
+            raise TidemarkError(
+                ErrorCode.COORDINATOR_LOADING,
+                f"the coordinator still reads {self.log.partition}, which remembers the group; try again",
+            )
+        return self._coordinator
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it still reads what it remembers."""
+        return self._coordinator is None and not self._closed
+
+    def close(self) -> None:
+        """The leadership is over."""
+        self._closed = True
+        self._coordinator = None
+        self._loader.cancel()
+        self._wake_all()
+
+    def news_of(self, group_id: str) -> asyncio.Event:
+        """Set at the next change of a group's members or of what they hold; kept here while somebody has it."""
+        return self._news.setdefault(group_id, asyncio.Event())
+
+    async def change(self, change: Callable[[GroupCoordinator, Situation], Outcome[_T]]) -> _T:
+        """Carry out a request, and answer when that and everything before it is committed.
+
+        Raises:
+            TidemarkError: what the request is refused with; NOT_COORDINATOR, COORDINATOR_LOADING, NOT_ENOUGH_REPLICAS
+                and nothing has changed; after NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT it may have.
+        """
+        coordinator = self.coordinator
+        self.log.check_writable()
+        try:
+            outcome = change(coordinator, self._situation())
+        except TidemarkError:
+            raise
+        except Exception:
+            self._load_anew("a mistake of ours")
+            raise
+        self._write(outcome.changes)
+        await self._settled()
+        return outcome.answer
+
+    async def look(self, look: Callable[[GroupCoordinator], _T]) -> _T:
+        """Look at the state; answers when everything that it is made of is committed."""
+        found = look(self.coordinator)
+        await self._settled()
+        return found
+
+    def excuse(self, ms: int) -> None:
+        """This process stood still for so long."""
+        if self._coordinator is not None:
+            self._coordinator.excuse(ms)
+
+    def sweep(self) -> None:
+        """Take out members whose time is over; called now and then.
+
+        Not while a write hangs: members wait for it too, and what they say meanwhile is not heard.
+        """
+        hangs = self._writing_since_s is not None and time.monotonic() - self._writing_since_s > _HANGS_S
+        if self._is_changeable() and not hangs:
+            self._swept(lambda coordinator, now: coordinator.remove_overdue(now), "timed_out")
+
+    def take_in_topics(self) -> None:
+        """Topics have come, gone or grown."""
+        if self._is_changeable():
+            self._swept(lambda coordinator, now: coordinator.take_in_topics(now), "topics")
+
+    async def expire(self) -> None:
+        """Forget what is too old; some groups at a time, as there may be very many."""
+        coordinator = self._coordinator
+        group_ids = [] if coordinator is None else [group.group_id for group in coordinator.groups]
+        for first in range(0, len(group_ids), _SLICE):
+            await asyncio.sleep(0)
+            if coordinator is not self._coordinator or not self._is_changeable():
+                return
+            some = group_ids[first : first + _SLICE]
+            self._swept(lambda coordinator, now, some=some: coordinator.expire(now, some), "expired")  # type: ignore[misc]
+
+    def touch(self, group_id: str, member_id: str) -> None:
+        """A member is known to live, whatever becomes of its request."""
+        if self._coordinator is not None:
+            self._coordinator.touch(group_id, member_id, self._situation().now_ms)
+
+    def _is_changeable(self) -> bool:
+        try:
+            assert self.coordinator is not None
+            self.log.check_writable()
+        except TidemarkError:
+            return False
+        return True
+
+    def _swept(self, sweep: Callable[[GroupCoordinator, Situation], Outcome[Swept]], why: str) -> None:
+        """What nobody asked for: a mistake of ours in it ends no broker."""
+        assert self._coordinator is not None
+        try:
+            outcome = sweep(self._coordinator, self._situation())
+        except Exception:  # noqa: BLE001 - the log has what they were
+            _log.exception("groups could not be swept")
+            self._load_anew("a mistake of ours")
+            return
+        for group_id, member_id in outcome.answer.removed:
+            _log.info("a member is out of its group", extra={"group": group_id, "member": member_id, "why": why})
+            self._metrics.removed_members.inc()
+        self._write(outcome.changes)
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    def _write(self, changes: Iterable[Change]) -> None:
+        changes = tuple(changes)
+        if not changes:
+            return
+        if self._gathering is None:
+            self._gathering = _Write()
+            self._last = self._gathering.done
+        self._gathering.changes.extend(changes)
+        self._metrics.note(changes)
+        for group_id in dict.fromkeys(one.key.group_id for one in changes if not isinstance(one.key, OffsetKey)):
+            event = self._news.pop(group_id, None)
+            if event is not None:
+                event.set()
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_out(), name=f"write {self.log.partition}")
+
+    async def _settled(self) -> None:
+        """Everything that was changed so far is committed, and this broker still speaks for the partition."""
+        if self._last is not None:
+            await asyncio.shield(self._last)
+        self.log.check()
+
+    async def _write_out(self) -> None:
+        """One write at a time, with all that has gathered meanwhile."""
+        try:
+            while (write := self._gathering) is not None:
+                self._gathering = None
+                self._writing_since_s = time.monotonic()
+                try:
+                    await self.log.write(write.changes, self._write_timeout_s)
+                except TidemarkError as error:
+                    self._give_up(write, error)
+                    return
+                except Exception as error:  # noqa: BLE001 - whoever waits is told, and the state is read anew
+                    _log.exception("a group's records could not be written")
+                    self._give_up(write, TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
+                    return
+                write.done.set_result(None)
+        finally:
+            self._writer = self._writing_since_s = None
+
+    def _give_up(self, write: _Write, error: TidemarkError) -> None:
+        self._metrics.failed_writes.inc()
+        for one in (write, self._gathering):
+            if one is not None:
+                one.done.set_exception(error)
+                one.done.exception()  # nobody need wait for it
+        self._gathering = self._last = None
+        self._load_anew(str(error))
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    def _load_anew(self, why: str) -> None:
+        if self._closed:
+            return
+        _log.warning("groups are read anew", extra={"partition": str(self.log.partition), "why": why})
+        self._coordinator = None
+        self._wake_all()
+        self._loader.cancel()
+        self._loader = asyncio.create_task(self._load(), name=f"load {self.log.partition}")
+
+    async def _load(self) -> None:
+        while not self._closed:
+            if self._writer is not None:  # what it fails to write, or writes, is in the log or not when it has ended
+                await asyncio.wait([self._writer])
+            try:
+                changes = await self.log.read()
+                now = self._situation()
+                coordinator = await asyncio.to_thread(GroupCoordinator.replay, changes, now.now_ms)
+            except Exception as error:  # noqa: BLE001 - told of, and tried again: nobody else can
+                # NOT_COORDINATOR may be a lapse of the lease only; at the leadership's end close() comes.
+                if not (isinstance(error, TidemarkError) and error.code is ErrorCode.NOT_COORDINATOR):
+                    _log.warning("groups cannot be read", extra={"partition": str(self.log.partition)}, exc_info=error)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            self._coordinator = coordinator
+            self._metrics.loads.inc()
+            _log.info(
+                "groups are loaded",
+                extra={
+                    "partition": str(self.log.partition),
+                    "groups": len(coordinator.groups),
+                    "records": len(changes),
+                    "leader_epoch": self.log.leader_epoch,
+                },
+            )
+            self.take_in_topics()
+            return
+
+    def _wake_all(self) -> None:
+        news, self._news = self._news, WeakValueDictionary()
+        for event in tuple(news.values()):
+            event.set()

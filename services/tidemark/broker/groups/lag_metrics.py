@@ -1,0 +1,178 @@
+"""The lag of the groups that this broker looks after, by group and topic, for Prometheus.
+
+High watermarks are with the leaders, and no scrape waits for them: a scrape tells what was computed last, and has it
+computed anew. Committed offsets are read first, so no lag is negative (docs/groups.md, step G10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from tidemark.broker.groups.partition_ends import Ends
+from tidemark.core.groups.group import Group
+from tidemark.core.groups.state import Committed
+from tidemark.model import TidemarkError, TopicPartition
+from tidemark.runtime.metrics import LABEL_SETS_MAX, LabelLimit
+from tidemark.runtime.metrics_text import family, gauge, labels
+from tidemark.runtime.slices import Pace
+
+_AGE_MIN_S: Final = 5.0
+"""However often somebody scrapes, others are not asked more often."""
+_ASKED_AT_ONCE: Final = 100
+
+_log = logging.getLogger(__name__)
+
+Pair = tuple[str, ...]
+
+
+class _Lag:
+    __slots__ = ("records", "records_max", "unknown")
+
+    def __init__(self) -> None:
+        self.records = self.records_max = self.unknown = 0
+
+    def add(self, lag: int | None) -> None:
+        if lag is None:
+            self.unknown += 1
+        else:
+            self.records += lag
+            self.records_max = max(self.records_max, lag)
+
+
+class _Told(NamedTuple):
+    """What was computed; `members` by group."""
+
+    lags: Mapping[Pair, _Lag]
+    members: Mapping[Pair, int]
+    at_s: float
+
+
+class GroupLagMetrics:
+    """A source of text; made on the event loop that the groups belong to.
+
+    Args:
+        groups: gives those of this broker now.
+        is_current: whether an offset was committed for the partition that there is now (rule C7).
+        ask: gives the ends of partitions, or why they are not known.
+
+    Attributes:
+        groups_shown: whether groups are told of (`metrics.groups`).
+    """
+
+    def __init__(
+        self,
+        groups: Callable[[], Iterable[Group]],
+        is_current: Callable[[TopicPartition, Committed], bool],
+        ask: Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, Ends | TidemarkError]]],
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        limit: int = LABEL_SETS_MAX,
+    ) -> None:
+        self.groups_shown = True
+        self._groups = groups
+        self._is_current = is_current
+        self._ask = ask
+        self._now_s = now_s
+        self._pairs, self._ids = LabelLimit(limit), LabelLimit(limit)
+        self._loop = asyncio.get_running_loop()
+        self._told: _Told | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def render(self, names: Collection[str] = ()) -> str:
+        """What was computed after the scrape before."""
+        if not self.groups_shown:
+            return ""
+        try:
+            self._loop.call_soon_threadsafe(self.want)
+        except RuntimeError:  # the loop has ended
+            return ""
+        told = self._told
+        if told is None:
+            return ""
+        of = {labels(group=group, topic=topic): lag for (group, topic), lag in told.lags.items()}
+        name, doc = "tidemark_group_lag_records", "Records from committed offset to high watermark"
+        unknown = "Partitions with a committed offset whose high watermark is unknown"
+        return (
+            family(name, "gauge", f"{doc}, of all partitions", {label: lag.records for label, lag in of.items()})
+            + family(f"{name}_max", "gauge", doc, {label: lag.records_max for label, lag in of.items()})
+            + family(
+                "tidemark_group_lag_unknown_partitions",
+                "gauge",
+                unknown,
+                {label: lag.unknown for label, lag in of.items()},
+            )
+            + family(
+                "tidemark_group_member_count",
+                "gauge",
+                "Members of the group",
+                {labels(group=group): count for (group,), count in told.members.items()},
+            )
+            + gauge("tidemark_group_lag_age_seconds", "Age of these lags", max(0.0, self._now_s() - told.at_s))
+        )
+
+    def want(self) -> None:
+        """Compute anew, unless that goes on already or was done just now."""
+        fresh = self._told is not None and self._now_s() - self._told.at_s < _AGE_MIN_S
+        if not fresh and self._task is None:
+            self._task = asyncio.create_task(self.compute(), name="group lag")
+            self._task.add_done_callback(self._done)
+
+    async def stop(self) -> None:
+        """Compute no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def compute(self) -> None:
+        """Offsets first, then ends."""
+        pace, committed, members = Pace(), list[tuple[str, TopicPartition, int]](), dict[str, int]()
+        for group in tuple(self._groups()):
+            members[group.group_id] = len(group.specs)
+            for partition, one in tuple(group.offsets.items()):
+                if self._is_current(partition, one):
+                    committed.append((group.group_id, partition, one.offset))
+                if pace.is_due:
+                    await pace.give_way()
+        at_s = self._now_s()
+        ends = await self._ends({partition for _, partition, _ in committed})
+        pairs, lags = {(group_id, partition.topic) for group_id, partition, _ in committed}, dict[Pair, _Lag]()
+        _forget_all_but(pairs, self._pairs, self._told.lags if self._told is not None else ())
+        for group_id, partition, offset in committed:
+            if pace.is_due:
+                await pace.give_way()
+            label = self._pairs.admit(group_id, partition.topic)
+            lags.setdefault(label, _Lag()).add(_lag(offset, ends.get(partition)))
+        _forget_all_but({(one,) for one in members}, self._ids, self._told.members if self._told is not None else ())
+        counts: dict[Pair, int] = {}
+        for group_id, count in members.items():
+            shown = self._ids.admit(group_id)
+            counts[shown] = counts.get(shown, 0) + count
+        self._told = _Told(lags, counts, at_s)
+
+    async def _ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Ends | TidemarkError]:
+        found: dict[TopicPartition, Ends | TidemarkError] = {}
+        wanted = sorted(partitions)
+        for start in range(0, len(wanted), _ASKED_AT_ONCE):
+            found.update(await self._ask(wanted[start : start + _ASKED_AT_ONCE]))
+        return found
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("the lag of groups is not known", exc_info=task.exception())
+
+
+def _lag(offset: int, ends: Ends | TidemarkError | None) -> int | None:
+    """As `tidemark group describe` has it; None: not known."""
+    if not isinstance(ends, Ends):
+        return None
+    return max(0, ends.high_watermark - max(offset, ends.log_start_offset))
+
+
+def _forget_all_but(there: Collection[Pair], limit: LabelLimit, before: Iterable[Pair]) -> None:
+    for gone in [pair for pair in before if pair not in there]:
+        limit.forget(*gone)

@@ -1,0 +1,165 @@
+"""Offsets that clients name, held against the topics that there are (rule C7), and the lag of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tidemark.broker.groups.coordinators import Groups
+from tidemark.broker.groups.partition_ends import Ends, PartitionEnds
+from tidemark.core.cluster_view import PartitionView, TopicView
+from tidemark.core.groups.group import Group
+from tidemark.core.groups.state import Committed, GroupPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc import errors
+from tidemark.runtime.slices import Pace
+from tidemark.v1 import group_service_pb2 as pb
+
+_TOPIC_NEWS_S = 1.0
+
+
+class GroupOffsets:
+    """Translates between what clients say and what groups remember."""
+
+    def __init__(self, groups: Groups, ends: PartitionEnds) -> None:
+        self._groups = groups
+        self._ends = ends
+
+    async def resolve(
+        self, commits: Iterable[pb.OffsetCommit]
+    ) -> tuple[dict[TopicPartition, Committed], dict[TopicPartition, TidemarkError]]:
+        """What is to be remembered, and what names no partition that there is.
+
+        A client may know of a topic a moment before this broker does: it is waited for.
+        """
+        commits = tuple(commits)
+        names = {one.topic for one in commits}
+        metadata = self._groups.metadata
+        await self._groups.wait_for(lambda view: names <= view.topics.keys(), _TOPIC_NEWS_S)
+        now_ms = self._groups.situation().wall_ms
+        asked: dict[TopicPartition, Committed] = {}
+        refused: dict[TopicPartition, TidemarkError] = {}
+        pace = Pace()
+        for one in commits:
+            if pace.is_due:
+                await pace.give_way()
+            partition = TopicPartition(one.topic, one.partition)
+            topic = metadata.view.topics.get(one.topic)
+            if topic is None:
+                refused[partition] = metadata.unknown(one.topic)
+                continue
+            try:
+                known = _known(topic, one)
+            except TidemarkError as error:
+                refused[partition] = error
+                continue
+            asked[partition] = Committed(
+                one.offset, one.leader_epoch, one.metadata, topic.topic_id, known.incarnation, now_ms
+            )
+        return asked, refused
+
+    def to_proto(self, partition: TopicPartition, committed: Committed | None) -> pb.CommittedOffset:
+        """What is remembered of a partition; nothing, where it was another one of that name."""
+        if committed is None or not self.is_current(partition, committed):
+            return pb.CommittedOffset(
+                topic=partition.topic, partition=partition.partition, offset=-1, leader_epoch=-1, committed_at_ms=-1
+            )
+        return pb.CommittedOffset(
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=committed.offset,
+            leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+            topic_id=committed.topic_id,
+            incarnation=committed.incarnation,
+            committed_at_ms=committed.committed_at_ms,
+        )
+
+    def rows(self, group: Group) -> list[pb.GroupPartition]:
+        """Every partition that has an offset or belongs to a member; without its high watermark."""
+        owners: dict[TopicPartition, str] = {}
+        for member_id in group.specs:
+            for one in group.holding(member_id).held:
+                if self._is_known(one):
+                    owners[TopicPartition(one.topic, one.partition)] = member_id
+        rows = []
+        for partition in sorted({*owners, *group.offsets}):
+            committed = self.to_proto(partition, group.offsets.get(partition))
+            if committed.offset < 0 and partition not in owners:
+                continue  # it was another partition of that name
+            topic = self._groups.metadata.view.topics.get(partition.topic)
+            known = None if topic is None else topic.partitions.get(partition.partition)
+            rows.append(
+                pb.GroupPartition(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    member_id=owners.get(partition, ""),
+                    committed_offset=committed.offset,
+                    leader_epoch=committed.leader_epoch,
+                    metadata=committed.metadata,
+                    committed_at_ms=committed.committed_at_ms,
+                    high_watermark=-1,
+                    log_start_offset=-1,
+                    lag=-1,
+                    topic_id="" if topic is None or known is None else topic.topic_id,
+                    incarnation="" if known is None else known.incarnation,
+                )
+            )
+        return rows
+
+    async def add_lag(self, groups: Iterable[pb.GroupDescription]) -> None:
+        """Fill in high watermarks, asked for now, and what is left to read."""
+        rows = [row for group in groups for row in group.partitions]
+        found = await self._ends.ask({TopicPartition(row.topic, row.partition) for row in rows})
+        pace = Pace()
+        for row in rows:
+            if pace.is_due:
+                await pace.give_way()
+            fill_in_lag(row, found)
+
+    def is_current(self, partition: TopicPartition, committed: Committed) -> bool:
+        """Unless this broker knows that the partition is another one now (rule C7)."""
+        view = self._groups.metadata.view
+        topic = view.topics.get(partition.topic)
+        known = None if topic is None else topic.partitions.get(partition.partition)
+        if topic is None or known is None:
+            return not view.complete or partition.topic in view.hidden_topics
+        same_topic = topic.topic_id == committed.topic_id
+        return same_topic and known.incarnation == committed.incarnation
+
+    def _is_known(self, partition: GroupPartition) -> bool:
+        topic = self._groups.metadata.view.topics.get(partition.topic)
+        return topic is not None and topic.topic_id == partition.topic_id
+
+
+def fill_in_lag(row: pb.GroupPartition, found: Mapping[TopicPartition, Ends | TidemarkError]) -> None:
+    """What is left to read of a row whose committed offset was read before the ends were asked for."""
+    ends = found[TopicPartition(row.topic, row.partition)]
+    if isinstance(ends, TidemarkError):
+        row.error.CopyFrom(errors.to_proto(ends))
+        return
+    row.high_watermark, row.log_start_offset = ends.high_watermark, ends.log_start_offset
+    if row.committed_offset > ends.high_watermark:
+        row.lag = 0
+        sentence = (
+            f"the group has read up to {row.committed_offset}, and the log ends at {ends.high_watermark}: records were "
+            "lost in an unclean election; reset the group's offsets"
+        )
+        row.error.CopyFrom(errors.to_proto(TidemarkError(ErrorCode.LOG_TRUNCATED, sentence)))
+        return
+    row.lag = ends.high_watermark - max(row.committed_offset, ends.log_start_offset)
+
+
+def _known(topic: TopicView, one: pb.OffsetCommit) -> PartitionView:
+    known = topic.partitions.get(one.partition)
+    if known is None:
+        raise TidemarkError(
+            ErrorCode.UNKNOWN_PARTITION,
+            f"{one.topic} has the partitions 0 to {len(topic.partitions) - 1}, not {one.partition}",
+        )
+    if one.topic_id not in ("", topic.topic_id) or one.incarnation not in ("", known.incarnation):
+        raise TidemarkError(
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            f"{one.topic}-{one.partition} was deleted and made anew since it was read: its offsets mean nothing now",
+            {"topic_id": topic.topic_id, "incarnation": known.incarnation},
+        )
+    return known

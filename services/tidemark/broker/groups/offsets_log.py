@@ -1,0 +1,190 @@
+"""One leadership of one partition of `__consumer_offsets`: what it holds, and records added to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from tidemark.broker.clients.fetch import Waiters
+from tidemark.broker.clients.internal_appends import InternalAppends
+from tidemark.broker.logs.append_threads import LogThreads
+from tidemark.broker.node.session_lease import Lease
+from tidemark.core.groups.records import decode, encode
+from tidemark.core.groups.state import Change
+from tidemark.core.replication.queries import BrokerQueries
+from tidemark.core.replication.replica import ReplicaView
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
+from tidemark.ports import Clock, Log
+from tidemark.record.envelope import Batch, parse_envelope, split_batches
+from tidemark.record.payload import build_batch, from_bytes, read_batch
+from tidemark.rpc.channel import SPLIT_BYTES
+
+_log = logging.getLogger(__name__)
+
+_READ_BYTES: Final = 4 << 20
+_BATCH_BYTES: Final = 512 << 10
+BATCH_BYTES_MAX: Final = SPLIT_BYTES
+"""As the largest that `max.message.bytes` lets a producer send."""
+_LOOK_S: Final = 0.5
+
+
+class GroupLogs:
+    """What every `GroupLog` needs of the broker."""
+
+    def __init__(
+        self,
+        core: BrokerQueries,
+        threads: LogThreads,
+        pool: ThreadPoolExecutor,
+        waiters: Waiters,
+        appends: InternalAppends,
+        lease: Lease,
+        clock: Clock,
+    ) -> None:
+        self.core = core
+        self.threads = threads
+        self.pool = pool
+        self.waiters = waiters
+        self.appends = appends
+        self.lease = lease
+        self.clock = clock
+
+
+class GroupLog:
+    """Ends with its leader epoch: from then on everything here raises NOT_COORDINATOR."""
+
+    def __init__(self, logs: GroupLogs, partition: TopicPartition, leader_epoch: LeaderEpoch) -> None:
+        self._logs = logs
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+
+    async def read(self) -> list[Change]:
+        """All that it remembers, once all of it is committed: what an earlier leader left is then decided for good."""
+        while True:
+            news = self._logs.waiters.watch([self.partition])
+            try:
+                end = self._decided_end()
+                if end is not None:
+                    break
+                await self._logs.waiters.wait(news, _LOOK_S)
+            finally:
+                self._logs.waiters.forget([self.partition], news)
+        log = self._logs.threads.log(self.partition)
+        if log is None:
+            raise self.over()
+        start = self._led().log_start_offset
+        loop = asyncio.get_running_loop()
+        changes = await loop.run_in_executor(self._logs.pool, lambda: _changes_in(log, start, end))
+        self.check()
+        return changes
+
+    async def write(self, changes: list[Change], timeout_s: float) -> None:
+        """Add records; returns when they are committed. Raises what `InternalAppends.append` does, and BATCH_TOO_LARGE
+        where nothing was added, as it could not be replicated."""
+        now_us = self._logs.clock.wall_us()
+        batches = (
+            await asyncio.to_thread(_batches_of, changes, now_us)
+            if len(changes) > 1000
+            else _batches_of(changes, now_us)
+        )
+        for batch in batches:
+            if len(batch.data) > BATCH_BYTES_MAX:
+                raise TidemarkError(
+                    ErrorCode.BATCH_TOO_LARGE,
+                    f"{self.partition}: a record of {len(batch.data)} bytes is not written, followers take at most "
+                    f"{BATCH_BYTES_MAX}: no replica could stay in sync",
+                )
+        try:
+            await self._logs.appends.append(self.partition, self.leader_epoch, batches, timeout_s)
+        except TidemarkError as error:
+            if error.code in (ErrorCode.NOT_LEADER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH):
+                raise self.over() from error
+            raise
+
+    def check(self) -> None:
+        """Whether this broker may still speak for the partition, as a leader answers reads; raises NOT_COORDINATOR."""
+        self._led()
+        if not self._logs.lease.covers(self.partition):
+            raise self.over()
+
+    def check_writable(self) -> None:
+        """Refuses, before anything has changed, what could not be written: raises NOT_ENOUGH_REPLICAS too."""
+        view = self._led()
+        if len(view.isr) < view.min_isr:
+            raise TidemarkError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self.partition} has {len(view.isr)} replicas in sync and needs {view.min_isr}: nothing about its "
+                "groups can be remembered now; try again",
+            )
+
+    def over(self) -> TidemarkError:
+        """The refusal after the leadership."""
+        return TidemarkError(
+            ErrorCode.NOT_COORDINATOR, f"this broker does not lead {self.partition} any more; ask for the coordinator"
+        )
+
+    def _decided_end(self) -> Offset | None:
+        view = self._led()
+        try:
+            stated = self._logs.core.stated_offsets(
+                self.partition, topic_id="", current_leader_epoch=self.leader_epoch, now_ms=self._logs.clock.now_ms()
+            )
+        except TidemarkError as error:
+            if error.code is ErrorCode.OFFSET_NOT_AVAILABLE:
+                return None
+            raise self.over() from error
+        return stated.high_watermark if stated.high_watermark >= view.log_end_offset else None
+
+    def _led(self) -> ReplicaView:
+        view = self._logs.core.replica(self.partition)
+        if view is None or view.role != "leader" or view.leader_epoch != self.leader_epoch:
+            raise self.over()
+        return view
+
+
+def _batches_of(changes: list[Change], now_us: int) -> tuple[Batch, ...]:
+    batches: list[Batch] = []
+    keys: list[bytes] = []
+    values: list[bytes | None] = []
+    size_bytes = 0
+    for index, change in enumerate(changes):
+        key, value = encode(change)
+        keys.append(key)
+        values.append(value)
+        size_bytes += len(key) + len(value or b"")
+        if size_bytes >= _BATCH_BYTES or index == len(changes) - 1:
+            data = build_batch(from_bytes(keys, values, now_us))
+            batches.append(Batch(parse_envelope(data), data))
+            keys, values, size_bytes = [], [], 0
+    return tuple(batches)
+
+
+def _changes_in(log: Log, start: Offset, end: Offset) -> list[Change]:
+    """The last value of each key: what came before it is nobody's state any more, and costs nothing."""
+    last: dict[bytes, bytes | None] = {}
+    offset = start
+    while offset < end:
+        data = log.read(offset, end_offset=end, max_bytes=_READ_BYTES)
+        if not data:
+            break
+        for batch in split_batches(data):
+            offset = Offset(batch.envelope.next_offset)
+            if batch.envelope.is_control or not batch.envelope.record_count:
+                continue
+            rows = read_batch(batch)
+            for key, value in zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True):
+                if key is not None:
+                    last[key] = value
+    changes = (_decoded(key, value) for key, value in last.items() if value is not None)
+    return [change for change in changes if change is not None]
+
+
+def _decoded(key: bytes, value: bytes) -> Change | None:
+    """One that cannot be understood is told of and left out: the other groups go on."""
+    try:
+        return decode(key, value)
+    except TidemarkError as error:
+        _log.error("a record of a consumer group cannot be understood", extra={"why": error.message})
+        return None

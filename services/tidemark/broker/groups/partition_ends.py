@@ -1,0 +1,132 @@
+"""High watermarks of partitions that other brokers lead, for the lag of groups: one answer to the one who asks.
+
+Whoever computes a lag asks for them after it has read the committed offsets: nobody commits what is not below the high
+watermark yet, so no lag is negative (docs/groups.md, step G10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+import grpc
+
+from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.model import NO_LEADER, BrokerId, ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc import errors
+from tidemark.rpc.channel import open_channel
+from tidemark.v1 import broker_service_pb2 as pb
+from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+
+if TYPE_CHECKING:
+    from tidemark.v1.broker_service_pb2_grpc import BrokerServiceAsyncStub
+
+_TRIES: Final = 3
+_BETWEEN_S: Final = 0.15
+_DEADLINE_S: Final = 2.0
+_RETRIED: Final = frozenset({ErrorCode.NOT_LEADER, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE})
+
+ListOffsets = Callable[[pb.ListOffsetsRequest], Awaitable[pb.ListOffsetsResponse]]
+
+
+class Ends(NamedTuple):
+    """Where a partition starts, inclusive, and ends for consumers, exclusive."""
+
+    log_start_offset: int
+    high_watermark: int
+
+
+class PartitionEnds:
+    """Asks leaders, this broker among them.
+
+    Args:
+        own: ListOffsets of this broker.
+        between_s: between one try and the next.
+    """
+
+    def __init__(
+        self, broker_id: BrokerId, metadata: MetadataCache, own: ListOffsets, *, between_s: float = _BETWEEN_S
+    ) -> None:
+        self._broker_id = broker_id
+        self._metadata = metadata
+        self._own = own
+        self._between_s = between_s
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
+
+    async def ask(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Ends | TidemarkError]:
+        """The ends of each, or why they are not known; comes back within some seconds."""
+        found: dict[TopicPartition, Ends | TidemarkError] = {}
+        left = set(partitions)
+        for attempt in range(_TRIES):
+            if attempt:
+                await asyncio.sleep(self._between_s)
+            by_leader: dict[BrokerId, list[TopicPartition]] = {}
+            for partition in left:
+                leader = self._leader(partition)
+                if isinstance(leader, TidemarkError):
+                    found[partition] = leader
+                else:
+                    by_leader.setdefault(leader, []).append(partition)
+            for answers in await asyncio.gather(*(self._ask(*asked) for asked in by_leader.items())):
+                found.update(answers)
+            left = {one for one in left if _is_worth_another_try(found[one])}
+            if not left:
+                break
+        return found
+
+    def _leader(self, partition: TopicPartition) -> BrokerId | TidemarkError:
+        topic = self._metadata.view.topics.get(partition.topic)
+        if topic is None:
+            return self._metadata.unknown(partition.topic)
+        known = topic.partitions.get(partition.partition)
+        if known is None:
+            return TidemarkError(ErrorCode.UNKNOWN_PARTITION, f"there is no partition {partition}")
+        if known.leader == NO_LEADER or known.leader not in self._metadata.view.brokers:
+            return TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader now; try again")
+        return known.leader
+
+    async def _ask(
+        self, leader: BrokerId, partitions: list[TopicPartition]
+    ) -> Mapping[TopicPartition, Ends | TidemarkError]:
+        partitions = sorted(partitions)
+        request = pb.ListOffsetsRequest()
+        for topic, index in partitions:  # the start first: it never passes an end that is asked for later
+            request.partitions.add(topic=topic, partition=index, current_leader_epoch=-1, earliest=True)
+            request.partitions.add(topic=topic, partition=index, current_leader_epoch=-1, latest=True)
+        try:
+            response = await self._call(leader, request)
+        except TidemarkError as error:
+            return dict.fromkeys(partitions, error)
+        results = iter(response.partitions)
+        found: dict[TopicPartition, Ends | TidemarkError] = {}
+        for partition, (start, end) in zip(partitions, zip(results, results, strict=True), strict=True):
+            failed = next((one for one in (start, end) if one.HasField("error")), None)
+            found[partition] = Ends(start.offset, end.offset) if failed is None else errors.from_proto(failed.error)
+        return found
+
+    async def _call(self, leader: BrokerId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        if leader == self._broker_id:
+            return await self._own(request)
+        broker = self._metadata.view.brokers.get(leader)
+        if broker is None:
+            raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {leader} is not there now; try again")
+        address = f"{broker.host}:{broker.port}"
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(address)
+        try:
+            stub = cast("BrokerServiceAsyncStub", BrokerServiceStub(channel))
+            return await stub.ListOffsets(request, timeout=_DEADLINE_S)
+        except grpc.RpcError as error:
+            raise errors.from_rpc_error(error, address=address) from error
+
+
+def _is_worth_another_try(found: Ends | TidemarkError) -> bool:
+    return isinstance(found, TidemarkError) and found.code in _RETRIED

@@ -1,0 +1,293 @@
+"""GroupService: what consumers and people ask about groups, translated and passed on (docs/groups.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, MutableSequence, Sequence
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import unquote
+
+from tidemark.broker.clients.request_limits import check_named
+from tidemark.broker.groups.coordinator_shard import GroupShard
+from tidemark.broker.groups.coordinators import Groups
+from tidemark.broker.groups.offsets import GroupOffsets
+from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
+from tidemark.core.groups.group import Group
+from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
+from tidemark.core.groups.offsets import Commit, Refusals, check_committer
+from tidemark.core.groups.state import JOINING, NO_MEMBER_EPOCH, Committed
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc import errors
+from tidemark.rpc.group_codec import (
+    description_to_proto,
+    heartbeat_from_proto,
+    listing_to_proto,
+    partitions_to_proto,
+    results_to_proto,
+    state_to_proto,
+    turn_from_proto,
+)
+from tidemark.rpc.refs import ref_from_proto
+from tidemark.runtime.slices import Pace
+from tidemark.v1 import group_service_pb2 as pb
+from tidemark.v1.group_service_pb2_grpc import GroupServiceServicer
+
+_log = logging.getLogger(__name__)
+
+_HELD_BACK_MS_MAX: Final = 30_000
+
+
+class GroupService(GroupServiceServicer):
+    """Refusals of unary calls are mapped by the server's interceptor."""
+
+    def __init__(self, groups: Groups, offsets: GroupOffsets) -> None:
+        self._groups = groups
+        self._offsets = offsets
+
+    async def FindCoordinator(  # noqa: N802
+        self, request: pb.FindCoordinatorRequest, context: Any
+    ) -> pb.FindCoordinatorResponse:
+        """Where groups are looked after."""
+        check_named(request.group_ids, "groups")
+        response, pace, wait = pb.FindCoordinatorResponse(), Pace(), True
+        for group_id in request.group_ids:
+            if pace.is_due:
+                await pace.give_way()
+            found = await self._located(group_id, wait=wait)
+            wait &= found.error.code == ErrorCode.INVALID_GROUP_ID
+            response.coordinators.append(found)
+        return response
+
+    async def GroupHeartbeat(  # noqa: N802
+        self, request: pb.GroupHeartbeatRequest, context: Any
+    ) -> pb.GroupHeartbeatResponse:
+        """A sign of life."""
+        beat = heartbeat_from_proto(request, _host_of(context.peer()))
+        try:
+            answer = await self._beat(beat, request.max_wait_ms)
+        except TidemarkError as error:
+            self._groups.metrics.fenced.labels(str(error.code)).inc()
+            raise
+        self._groups.metrics.heartbeats.inc()
+        settings = self._groups.settings
+        return pb.GroupHeartbeatResponse(
+            member_id=beat.member_id,
+            member_epoch=answer.member_epoch,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            session_timeout_ms=settings.session_timeout_ms,
+            assignment=None if answer.assignment is None else partitions_to_proto(answer.assignment),
+        )
+
+    async def CommitOffsets(  # noqa: N802
+        self, request: pb.CommitOffsetsRequest, context: Any
+    ) -> pb.CommitOffsetsResponse:
+        """Remember offsets."""
+        began_s = time.perf_counter()
+        check_named(request.offsets, "partitions")
+        shard = self._groups.shard_of(request.group_id)
+        turn = turn_from_proto(request)
+        asked, refused = await self._offsets.resolve(request.offsets)
+        commit = Commit(request.group_id, request.member_id, request.member_epoch, request.instance_id, asked, turn)
+        try:
+            more = await shard.change(lambda coordinator, now: coordinator.commit(commit, now))
+        except TidemarkError as error:
+            self._groups.metrics.fenced.labels(str(error.code)).inc()
+            raise
+        self._groups.metrics.commit_seconds.observe(time.perf_counter() - began_s)
+        response = pb.CommitOffsetsResponse()
+        await _add_results(response.partitions, request.offsets, {**refused, **more})
+        return response
+
+    async def FetchOffsets(  # noqa: N802
+        self, request: pb.FetchOffsetsRequest, context: Any
+    ) -> pb.FetchOffsetsResponse:
+        """How far a group has read."""
+        check_named(request.partitions, "partitions")
+        wanted = list(dict.fromkeys(map(ref_from_proto, request.partitions))) or None
+
+        def look(coordinator: GroupCoordinator) -> dict[TopicPartition, Committed]:
+            group = coordinator.find(request.group_id) or Group(request.group_id)
+            if request.member_id:
+                check_committer(group, request.member_id, request.member_epoch, "")
+            return dict(group.offsets)
+
+        found = await self._groups.shard_of(request.group_id).look(look)
+        partitions = sorted(found) if wanted is None else wanted
+        response, pace = pb.FetchOffsetsResponse(), Pace()
+        for partition in partitions:
+            if pace.is_due:
+                await pace.give_way()
+            offset = self._offsets.to_proto(partition, found.get(partition))
+            if wanted is not None or offset.offset >= 0:
+                response.offsets.append(offset)
+        return response
+
+    async def ListGroups(  # noqa: N802
+        self, request: pb.ListGroupsRequest, context: Any
+    ) -> pb.ListGroupsResponse:
+        """The groups of this broker."""
+        response = pb.ListGroupsResponse()
+        states = set(request.states)
+        for shard in tuple(self._groups.shards):
+            index = shard.log.partition.partition
+            try:
+                found = await shard.look(
+                    lambda coordinator, index=index: [  # type: ignore[misc]
+                        listing_to_proto(group, index)
+                        for group in coordinator.groups
+                        if not states or state_to_proto(group.state) in states
+                    ]
+                )
+            except TidemarkError as error:
+                if error.code is not ErrorCode.NOT_COORDINATOR:
+                    response.loading_partitions.append(index)
+                continue
+            response.groups.extend(found)
+        response.groups.sort(key=lambda group: group.group_id)
+        return response
+
+    async def DescribeGroups(  # noqa: N802
+        self, request: pb.DescribeGroupsRequest, context: Any
+    ) -> pb.DescribeGroupsResponse:
+        """Groups, members, offsets and lag."""
+        check_named(request.group_ids, "groups")
+        groups, pace = [], Pace()
+        for group_id in dict.fromkeys(request.group_ids):  # each once, however often it is named
+            if pace.is_due:
+                await pace.give_way()
+            groups.append(await self._describe(group_id, request.without_offsets))
+        if not request.without_offsets:
+            await self._offsets.add_lag(groups)
+        response = pb.DescribeGroupsResponse()
+        for group in groups:
+            if pace.is_due:
+                await pace.give_way()
+            response.groups.append(group)
+        return response
+
+    async def AlterGroupOffsets(  # noqa: N802
+        self, request: pb.AlterGroupOffsetsRequest, context: Any
+    ) -> pb.AlterGroupOffsetsResponse:
+        """Set offsets of a group without members."""
+        check_named(request.offsets, "partitions")
+        shard = self._groups.shard_of(request.group_id)
+        asked, refused = await self._offsets.resolve(request.offsets)
+        commit = Commit(request.group_id, "", NO_MEMBER_EPOCH, "", asked)
+
+        def alter(coordinator: GroupCoordinator, now: Situation) -> Outcome[Refusals]:
+            return coordinator.alter_offsets(commit, now, validate_only=request.validate_only)
+
+        more = await shard.change(alter)
+        if not request.validate_only:
+            _told("a group's offsets are set", request.group_id, context, partitions=len(asked) - len(more))
+        response = pb.AlterGroupOffsetsResponse()
+        await _add_results(response.partitions, request.offsets, {**refused, **more})
+        return response
+
+    async def DeleteGroup(  # noqa: N802
+        self, request: pb.DeleteGroupRequest, context: Any
+    ) -> pb.DeleteGroupResponse:
+        """Forget a group."""
+        shard = self._groups.shard_of(request.group_id)
+        await shard.change(lambda coordinator, now: coordinator.delete_group(request.group_id))
+        _told("a group is deleted", request.group_id, context)
+        return pb.DeleteGroupResponse()
+
+    async def DeleteGroupOffsets(  # noqa: N802
+        self, request: pb.DeleteGroupOffsetsRequest, context: Any
+    ) -> pb.DeleteGroupOffsetsResponse:
+        """Forget offsets."""
+        check_named(request.partitions, "partitions")
+        shard = self._groups.shard_of(request.group_id)
+        partitions = [ref_from_proto(one) for one in request.partitions]
+        refused = await shard.change(lambda coordinator, now: coordinator.delete_offsets(request.group_id, partitions))
+        _told("a group's offsets are deleted", request.group_id, context, partitions=len(partitions) - len(refused))
+        return pb.DeleteGroupOffsetsResponse(partitions=results_to_proto(partitions, refused))
+
+    async def _located(self, group_id: str, *, wait: bool) -> pb.GroupCoordinator:
+        """`wait`: until there is the topic that remembers groups, for whoever asks first."""
+        try:
+            found = await self._groups.find(group_id) if wait else self._groups.located(group_id)
+        except TidemarkError as error:
+            answer = pb.GroupCoordinator(group_id=group_id, broker_id=-1, partition=-1, leader_epoch=-1)
+            answer.error.CopyFrom(errors.to_proto(error))
+            return answer
+        return pb.GroupCoordinator(
+            group_id=group_id,
+            broker_id=found.broker.broker_id,
+            host=found.broker.host,
+            port=found.broker.port,
+            partition=found.partition,
+            leader_epoch=found.leader_epoch,
+        )
+
+    async def _beat(self, beat: Heartbeat, max_wait_ms: int) -> HeartbeatAnswer:
+        """The answer now, or as soon as it holds news; the member lives while it is held back."""
+        held_back_ms = min(max(max_wait_ms, 0), _HELD_BACK_MS_MAX, self._groups.settings.session_timeout_ms // 3)
+        until_s = time.monotonic() + held_back_ms / 1000
+        while True:
+            shard = self._groups.shard_of(beat.group_id)
+            news = shard.news_of(beat.group_id)
+            answer = await self._answer(shard, beat)
+            left_s = until_s - time.monotonic()
+            waits_to_join = beat.member_epoch == answer.member_epoch == JOINING  # the topics are not known yet
+            is_news = answer.is_news and not waits_to_join
+            if is_news or answer.member_epoch != beat.member_epoch or beat.member_epoch < JOINING or left_s <= 0:
+                return answer
+            beat = replace(beat, waited=True)
+            if not waits_to_join:  # what it said is taken in: from here on it is only asked what is new for it
+                beat = replace(beat, topics=None, owned=None, assignor="", rebalance_timeout_ms=0)
+            try:
+                async with asyncio.timeout(left_s):
+                    await news.wait()
+            except TimeoutError:
+                shard.touch(beat.group_id, beat.member_id)
+                return answer
+
+    async def _answer(self, shard: GroupShard, beat: Heartbeat) -> HeartbeatAnswer:
+        try:
+            return await shard.change(lambda coordinator, now: coordinator.heartbeat(beat, now))
+        except TidemarkError as error:
+            if error.code is ErrorCode.NOT_ENOUGH_REPLICAS:
+                shard.touch(beat.group_id, beat.member_id)  # it is not the member that is missing
+            raise
+
+    async def _describe(self, group_id: str, without_offsets: bool) -> pb.GroupDescription:
+        def look(coordinator: GroupCoordinator) -> pb.GroupDescription:
+            group = coordinator.group(group_id)
+            described = description_to_proto(group, self._groups.broker_id)
+            if not without_offsets:
+                described.partitions.extend(self._offsets.rows(group))
+            return described
+
+        try:
+            return await self._groups.shard_of(group_id).look(look)
+        except TidemarkError as error:
+            return pb.GroupDescription(group_id=group_id, coordinator_id=-1, error=errors.to_proto(error))
+
+
+async def _add_results(
+    results: MutableSequence[pb.GroupPartitionResult],
+    offsets: Sequence[pb.OffsetCommit],
+    refused: Mapping[TopicPartition, TidemarkError],
+) -> None:
+    """What became of each, in their order."""
+    pace = Pace()
+    for one in offsets:
+        if pace.is_due:
+            await pace.give_way()
+        results.extend(results_to_proto([TopicPartition(one.topic, one.partition)], refused))
+
+
+def _told(what: str, group_id: str, context: Any, **facts: int) -> None:
+    """What people do to groups by hand is in the log, with where they did it from."""
+    _log.info(what, extra={"group": group_id, "client_host": _host_of(context.peer()), **facts})
+
+
+def _host_of(peer: str) -> str:
+    """The host in "ipv4:10.0.0.1:1234" or "ipv6:%5B::1%5D:1234"."""
+    _, _, address = unquote(peer).partition(":")
+    return address.rpartition(":")[0].strip("[]") or address

@@ -1,0 +1,241 @@
+"""This broker in ZooKeeper: registered at the start, and anew when its session has expired or somebody has deleted its
+node (rules T1, Z3, E5, F2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from tidemark.broker.node.core_driver import BrokerDriver
+from tidemark.core.replication.clean_start import DirectoryEvidence, RegistrationVerdict, judge_registration
+from tidemark.core.replication.events import BrokerRegistered, SessionExpired
+from tidemark.model import (
+    NO_EPOCH,
+    BrokerEpoch,
+    BrokerEpochRecord,
+    BrokerId,
+    BrokerRegistration,
+    ErrorCode,
+    LeaderEpoch,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
+from tidemark.ports import MetadataStore, StoreEvent
+from tidemark.storage.manager import LogManager
+
+UNREGISTERED: Final = BrokerEpoch(-1)
+_RETRY_S: Final = 0.3
+_LOOK_S: Final = 5.0
+_BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+
+_log = logging.getLogger(__name__)
+
+
+def boot_id() -> str:
+    """The kernel's; "" where it has none, which proves nothing."""
+    try:
+        return _BOOT_ID_FILE.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+class Registration:
+    """Keeps this broker registered.
+
+    Args:
+        on_epoch: told of every new broker epoch before the core is, and of -1 as soon as a session has expired.
+        trust_boot_id: `log.dirs.trust.boot.id`.
+        look_s: how often it is looked whether the node is still there.
+    """
+
+    def __init__(
+        self,
+        identity: BrokerRegistration,
+        store: MetadataStore,
+        logs: LogManager,
+        driver: BrokerDriver,
+        on_epoch: Callable[[BrokerEpoch], None],
+        *,
+        trust_boot_id: bool,
+        look_s: float = _LOOK_S,
+    ) -> None:
+        self.broker_epoch = UNREGISTERED
+        """Of the last confirmed registration, also after its session has expired."""
+        self._identity = identity
+        self._store = store
+        self._logs = logs
+        self._driver = driver
+        self._on_epoch = on_epoch
+        self._trust_boot_id = trust_boot_id
+        self._look_s = look_s
+        self._expired = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._judged: tuple[RegistrationVerdict, frozenset[str]] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        store.listen(self._on_store_event)
+
+    async def start(self) -> None:
+        """Register, waiting for ZooKeeper as long as it takes; raises BROKER_ID_TAKEN or STORAGE_ERROR."""
+        await self._register()
+        for name, work in (("registration", self._keep()), ("look at the registration", self._look())):
+            task = asyncio.create_task(work, name=name)
+            task.add_done_callback(self._on_end)
+            self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """Register no more."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _on_store_event(self, event: StoreEvent) -> None:
+        if event is StoreEvent.SESSION_EXPIRED:
+            self._expired.set()
+            self._lead_nothing()
+
+    def _lead_nothing(self) -> None:
+        """At once: whatever was led is led no more before anything else happens (rule F2)."""
+        self._lost.set()
+        self._on_epoch(UNREGISTERED)
+        self._driver.submit(SessionExpired())
+
+    async def _keep(self) -> None:
+        while True:
+            await self._lost.wait()
+            await self._register()
+
+    async def _look(self) -> None:
+        """A node that was deleted by hand ends no session: to everybody else this broker has failed, and it would never
+        take part again."""
+        while True:
+            await asyncio.sleep(self._look_s)
+            if self._lost.is_set():
+                continue
+            broker_epoch = self.broker_epoch
+            try:
+                live = await self._store.live_brokers()
+            except TidemarkError as error:
+                _log.debug("not looked for the registration", extra={"why": error.message})
+                continue
+            known = live.get(self._identity.broker_id)
+            if known is None and not self._lost.is_set() and self.broker_epoch == broker_epoch:
+                _log.error("the registration is gone from ZooKeeper while the session lives: registering anew")
+                self._lead_nothing()
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._driver.fail(error)
+
+    async def _register(self) -> None:
+        while True:
+            try:
+                # A session may have expired before anybody listened: while the logs were opened.
+                if self._expired.is_set() or not self._store.lease_valid_until_ms():
+                    await self._store.new_session()
+                    self._expired.clear()
+                await self._attempt()
+            except TidemarkError as error:
+                if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
+                    raise
+                _log.warning("not registered yet", extra={"why": error.message})
+                await asyncio.sleep(_RETRY_S)
+                continue
+            if not self._expired.is_set():
+                self._lost.clear()
+                return
+
+    async def _attempt(self) -> None:
+        """One registration, from what lies on the disks to the event that the core waits for."""
+        boot = boot_id()
+        synced = await asyncio.to_thread(self._sync)
+        broker_id = self._identity.broker_id
+        previous = (await self._store.broker_epochs()).get(broker_id)
+        known = await self._known_leader_epochs()
+        directory_ids = self._logs.directory_ids  # read once: what fails from here on was there when it was judged
+        verdict = self._judge(previous, boot, synced, frozenset(directory_ids))
+        registration = BrokerRegistration(
+            broker_id,
+            self._identity.host,
+            self._identity.port,
+            rack=self._identity.rack,
+            directory_ids=directory_ids,
+            boot_id=boot,
+            features=self._identity.features,
+        )
+        broker_epoch = await self._store.register_broker(
+            registration,
+            clean=verdict.clean,
+            flushed_kept=verdict.flushed_kept,
+            locked_directory_ids=frozenset(directory_ids),
+        )
+        await asyncio.to_thread(self._logs.confirm_registration, broker_epoch, boot)
+        self.broker_epoch = broker_epoch
+        if self._expired.is_set():
+            return  # that session is gone already; the next round makes another
+        _log.info("registered", extra={"broker_epoch": broker_epoch, "clean": verdict.clean, "why": verdict.reason})
+        self._on_epoch(broker_epoch)
+        self._driver.submit(BrokerRegistered(broker_epoch, known))
+
+    def _judge(
+        self, previous: BrokerEpochRecord | None, boot: str, synced: bool, ours: frozenset[str]
+    ) -> RegistrationVerdict:
+        """Rule T1.
+
+        This process has held the locks of its directories since its first verdict, so whatever has registered since
+        with just these directories was this process (an answer may have been lost): it has trusted itself all along,
+        and goes on as long as its disks take what it wrote.
+        """
+        directories = frozenset(previous.directory_ids) if previous is not None else frozenset()
+        if self._judged is not None and directories == self._judged[1] == ours and synced:
+            verdict = self._judged[0]
+            if self.broker_epoch != UNREGISTERED and not verdict.clean:
+                verdict = RegistrationVerdict(clean=True, reason="the process went on after its unclean registration")
+            return verdict
+        evidence = [
+            DirectoryEvidence(
+                found.directory_id,
+                shutdown_epoch=found.clean_broker_epoch,
+                boot_id=found.incarnation[0] if found.incarnation else "",
+                incarnation_epoch=found.incarnation[1] if found.incarnation else None,
+                synced=synced,
+            )
+            for found in self._logs.previous
+            if found.directory_id in ours
+        ]
+        verdict = judge_registration(previous, evidence, boot_id=boot, trust_boot_id=self._trust_boot_id)
+        if not verdict.clean:
+            _log.warning("the registration is not clean", extra={"why": verdict.reason})
+        self._judged = (verdict, ours)
+        return verdict
+
+    def _sync(self) -> bool:
+        try:
+            self._logs.sync()
+        except TidemarkError as error:
+            _log.error("a log directory could not be synced", extra={"why": error.message})
+            return False
+        return True
+
+    async def _known_leader_epochs(self) -> Mapping[TopicPartition, tuple[ReplicaIdentity, LeaderEpoch]]:
+        """What the nodes say of the replicas on disk; those that are open the core knows better itself (rule E5)."""
+        open_here = set(self._driver.core.partitions())
+        on_disk = {name: identity for name, identity in self._logs.replicas().items() if name not in open_here}
+        states = await self._store.states(list(on_disk), sync=True)
+        return {
+            partition: (
+                identity,
+                states[partition].state.leader_epoch if partition in states else NO_EPOCH,
+            )
+            for partition, identity in on_disk.items()
+        }
+
+
+def identity_of(broker_id: int, host: str, port: int, rack: str) -> BrokerRegistration:
+    """What does not change from one registration to the next."""
+    return BrokerRegistration(BrokerId(broker_id), host, port, rack=rack, features={"protocol": 1})

@@ -1,0 +1,1 @@
+"""Work on logs outside the event loop: appends, flushes, recovery, retention, cleaning, log directory moves."""

@@ -1,0 +1,521 @@
+"""Effects on logs, carried out in order: one append thread for each log directory, others to open and close.
+What is appended to topics that do not leave it to the kernel is flushed by threads of their own (`FlushThreads`).
+
+A thread takes everything that waits, does it, and hands all completions back to the event loop at once. Appends to
+one log that wait together become one write. While a replica is opened or closed, what comes for it is held, so that
+an effect never meets the log of another opening. So it is while a log changes its directory (`pause`, `resume`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Final
+
+from tidemark.broker.logs.flush_threads import FlushThreads
+from tidemark.broker.logs.open_log import GROUP_COMMIT, OpenReplica
+from tidemark.broker.logs.recovery_threads import LogOpeners
+from tidemark.broker.node.topic_settings import TopicTable
+from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication.effects import (
+    AppendToLog,
+    CloseLog,
+    DamageOver,
+    OpenLog,
+    ResetLog,
+    ResumeLog,
+    SaveEpochs,
+    TrimLog,
+    TruncateLog,
+)
+from tidemark.core.replication.events import (
+    Event,
+    LogAppended,
+    LogFailed,
+    LogFlushed,
+    LogFull,
+    LogMoved,
+    LogOpened,
+    LogTruncated,
+    RecoveredLog,
+)
+from tidemark.model import ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.ports import Log, Logs
+from tidemark.record.envelope import Batch
+from tidemark.runtime.slices import SlicedCalls
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RollLog:
+    """Roll the active segment if it is older than segment.ms; changes nothing that the core knows of."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReachPause:
+    """All before it is done, and its completions are delivered, when `reached` is told."""
+
+    partition: TopicPartition
+    identity: ReplicaIdentity
+    reached: asyncio.Future[None]
+
+
+LogEffect = (
+    OpenLog
+    | CloseLog
+    | AppendToLog
+    | TruncateLog
+    | ResetLog
+    | TrimLog
+    | ResumeLog
+    | DamageOver
+    | SaveEpochs
+    | RollLog
+    | ReachPause
+)
+_DRAIN_MAX: Final = 64
+_SPACE_S: Final = 1.0
+"""So long a cut that found no space waits for some."""
+
+
+_Job = tuple[OpenReplica, LogEffect, float]
+"""With the time it was submitted."""
+
+
+class LogThreads:
+    """Owns the open logs.
+
+    Args:
+        deliver: called on the event loop with completions, in order.
+        fail: called on the event loop when a thread met a mistake of ours.
+        observe_append: called on the event loop with the seconds from an append's submission to its completion.
+        note_space: called on the event loop with a directory's index when an append finds it full, or not any more.
+        observe_flush: called on the event loop with the seconds that an fdatasync of a log took.
+        openers: who opens logs; stopped with this.
+    """
+
+    def __init__(
+        self,
+        logs: Logs,
+        topics: TopicTable,
+        deliver: Callable[[Sequence[Event]], None],
+        fail: Callable[[BaseException], None],
+        observe_append: Callable[[float], None],
+        observe_flush: Callable[[float], None],
+        note_space: Callable[[int, bool], None] = lambda directory, has_space: None,
+        openers: LogOpeners | None = None,
+    ) -> None:
+        self._logs = logs
+        self._topics = topics
+        self._deliver = deliver
+        self._fail = fail
+        self._observe_append = observe_append
+        self._observe_flush = observe_flush
+        self._note_space = note_space
+        self._loop = asyncio.get_running_loop()
+        self._calls = SlicedCalls(self._loop)
+        self._replicas: dict[TopicPartition, OpenReplica] = {}
+        self._held: dict[TopicPartition, deque[LogEffect]] = {}
+        self._paused: set[TopicPartition] = set()
+        self._offline: dict[int, TidemarkError] = {}
+        self._opened_listener: Callable[[TopicPartition], None] = lambda partition: None
+        self._openers = openers or LogOpeners(logs)
+        self._queues: list[queue.SimpleQueue[_Job | None]] = [queue.SimpleQueue() for _ in logs.directory_ids]
+        self._threads = [
+            threading.Thread(target=self._run, args=(jobs,), name=f"append-{index}", daemon=True)
+            for index, jobs in enumerate(self._queues)
+        ]
+        topics.listen(self._topics_changed)
+        self._flush = FlushThreads(
+            len(self._queues),
+            lambda *flush: self._on_loop(self._flushed, *flush),
+            lambda *failure: self._on_loop(self._flush_failed, *failure),
+            lambda error: self._on_loop(self._fail, error),
+        )
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+        self._flush.start()
+
+    def stop(self) -> None:
+        """Finish what was submitted to open logs, open no more of them; blocks until it is done."""
+        for jobs in self._queues:
+            jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._flush.stop()
+        self._openers.stop()
+
+    def log(self, partition: TopicPartition) -> Log | None:
+        """The open log of a replica, for reads."""
+        replica = self._replicas.get(partition)
+        return replica.log if replica is not None else None
+
+    def replica(self, partition: TopicPartition) -> OpenReplica | None:
+        """An open log with the directory that it lies in."""
+        return self._replicas.get(partition)
+
+    def listen(self, listener: Callable[[TopicPartition], None]) -> None:
+        """Be told, on the event loop, of each log that has been opened."""
+        self._opened_listener = listener
+
+    def _submit_later(self, replica: OpenReplica, effect: LogEffect) -> None:
+        self._loop.call_later(_SPACE_S, self._submit_again, replica, effect)
+
+    def _submit_again(self, replica: OpenReplica, effect: LogEffect) -> None:
+        """To the log that it was meant for, wherever that lies now; one that was closed has no need of it."""
+        current = self._replicas.get(replica.partition)
+        if current is not None and current.opening is replica.opening:
+            if replica.partition in self._paused:  # what is held may close it
+                self._submit_later(replica, effect)
+            else:
+                self.submit(effect)
+
+    def roll_by_time(self, partition: TopicPartition, now_ms: int) -> None:
+        """Have the active segment of an open log rolled if it is old enough."""
+        replica = self._replicas.get(partition)
+        if replica is not None:
+            self.submit(RollLog(partition, replica.identity, now_ms))
+
+    def fail_directory(self, directory: int, error: TidemarkError) -> int:
+        """It is offline: every open log in it has failed; gives how many had not said so yet.
+
+        One that is paused is on its way out of it, or into it: that is seen when it goes on.
+        """
+        self._offline[directory] = error
+        here = [one for one in self._replicas.values() if one.directory == directory]
+        failed = [one for one in here if one.partition not in self._paused and one.fail()]
+        self._deliver([LogFailed(replica.partition, replica.identity, error) for replica in failed])
+        return len(failed)
+
+    def submit(self, effect: LogEffect) -> None:
+        """Carry out an effect after those before it on the same replica."""
+        partition = effect.partition
+        held = self._held.get(partition)
+        if held is not None:
+            held.append(effect)
+        elif isinstance(effect, OpenLog):
+            self._held[partition] = deque()
+            self._openers.open(partition, partial(self._open, effect))
+        elif isinstance(effect, CloseLog):
+            self._held[partition] = deque()
+            replica = self._replicas.pop(partition, None)
+            if replica is not None:
+                self._queues[replica.directory].put((replica, effect, 0.0))
+            else:
+                self._openers.run(partial(self._close, effect))
+        else:
+            replica = self._replicas.get(partition)
+            if replica is not None and not replica.failed and replica.identity == effect.identity:
+                self._queues[replica.directory].put((replica, effect, time.perf_counter()))
+
+    # -- a change of directory (rule M3) -----------------------------------------------------------------------
+
+    async def pause(self, replica: OpenReplica) -> bool:
+        """Hold what comes for it, and wait until what came before is done; False, and nothing is held, where it is
+        being opened or closed, or has been."""
+        partition = replica.partition
+        if partition in self._held or self._replicas.get(partition) is not replica:
+            return False
+        self._held[partition] = deque()
+        self._paused.add(partition)
+        reached: asyncio.Future[None] = self._loop.create_future()
+        self._queues[replica.directory].put((replica, ReachPause(partition, replica.identity, reached), 0.0))
+        await reached
+        return True
+
+    def resume(self, replica: OpenReplica, moved: tuple[Log, int] | None) -> None:
+        """Go on; `moved`: with this log from now on, in the directory of that index."""
+        partition, identity = replica.partition, replica.identity
+        held = self._held.pop(partition)
+        self._paused.discard(partition)
+        current = replica
+        if moved is not None:
+            current = self._replicas[partition] = OpenReplica(partition, identity, *moved)
+            current.full, current.opening = replica.full, replica.opening
+            if replica.was_full:
+                self._note_space(replica.directory, True)
+            if replica.failed:
+                current.fail()
+            self._configure(current)
+        offline = self._offline.get(current.directory)
+        failed = offline is not None and current.fail()
+        self._flush.written(current)  # of what was refused meanwhile
+        for one in held:  # before anything that the core asks for next
+            self.submit(one)
+        if moved is not None:
+            self._deliver((LogMoved(partition, identity, current.directory),))
+        if offline is not None and failed:
+            self._deliver((LogFailed(partition, identity, offline),))
+
+    # -- open and close ----------------------------------------------------------------------------------------
+
+    def _open(self, effect: OpenLog) -> None:
+        try:
+            log, found = self._logs.open(
+                effect.partition, effect.identity, self._topics.configs(effect.partition.topic)
+            )
+        except Exception as error:  # noqa: BLE001 - one replica that cannot be opened must not stop the others
+            self._on_loop(self._opened, effect, None, _failure(effect, error))
+        else:
+            self._on_loop(self._opened, effect, log, found)
+
+    def _opened(self, effect: OpenLog, log: Log | None, found: RecoveredLog | TidemarkError) -> None:
+        held = self._held.pop(effect.partition)
+        closing = any(isinstance(one, CloseLog) for one in held)
+        if log is None:
+            assert isinstance(found, TidemarkError), "what was not opened failed"
+            if not closing:
+                self._deliver((LogFailed(effect.partition, effect.identity, found),))
+        else:
+            assert isinstance(found, RecoveredLog), "what was opened was recovered"
+            replica = self._replicas[effect.partition] = OpenReplica(
+                effect.partition, effect.identity, log, found.directory
+            )
+            self._configure(replica)  # the settings may have changed while it was opened
+            if not closing:  # else the core has given this opening up, and may be waiting for another
+                self._deliver((LogOpened(effect.partition, effect.identity, found),))
+            if found.flushed_offset < found.log_end_offset:
+                self._flush.written(replica)
+        for one in held:
+            self.submit(one)
+        self._opened_listener(effect.partition)
+
+    def _topics_changed(self, topics: frozenset[str]) -> None:
+        """What was written under the old settings is flushed as the new ones want it."""
+        for replica in self._replicas.values():
+            if replica.partition.topic in topics:
+                self._configure(replica)
+                self._flush.settings_changed(replica)
+
+    def _configure(self, replica: OpenReplica) -> None:
+        settings = self._topics.rules(replica.partition.topic).settings
+        replica.flush_interval_s = settings.flush_interval_ms / 1000
+        replica.flush_policy = settings.flush_policy
+        replica.log.configure(self._topics.configs(replica.partition.topic))
+
+    def _close(self, effect: CloseLog) -> None:
+        """Without a suffix the log stays as it is: storage keeps it for the checkpoints until it is opened again."""
+        try:
+            if effect.set_aside is not None:
+                self._logs.set_aside(effect.partition, effect.set_aside)
+        except TidemarkError as error:
+            _log.warning("could not set aside", extra={"partition": str(effect.partition), "why": str(error)})
+        except Exception as error:  # noqa: BLE001 - handed on
+            self._on_loop(self._fail, error)
+        self._on_loop(self._closed, effect)
+
+    def _closed(self, effect: CloseLog) -> None:
+        for one in self._held.pop(effect.partition):
+            self.submit(one)
+
+    # -- the append threads ------------------------------------------------------------------------------------
+
+    def _run(self, jobs: queue.SimpleQueue[_Job | None]) -> None:
+        going_on = True
+        while going_on:
+            work: list[_Job] = []
+            job = jobs.get()
+            try:
+                while job is not None:
+                    work.append(job)
+                    if len(work) == _DRAIN_MAX:
+                        break
+                    job = jobs.get_nowait()
+                going_on = job is not None
+            except queue.Empty:
+                pass
+            done: list[Event] = []
+            cut: list[OpenReplica] = []
+            try:
+                for replica, effects in _by_replica(work).items():
+                    self._carry_out(replica, effects, done, cut)
+            except BaseException as error:  # noqa: BLE001 - handed on: a thread's death must not go unseen
+                self._on_loop(self._fail, error)
+                return
+            if done:
+                submitted_s = [at for _, effect, at in work if isinstance(effect, AppendToLog)]
+                self._on_loop(self._completed, done, cut, submitted_s)
+            for _, effect, _ in work:
+                if isinstance(effect, ReachPause):
+                    self._on_loop(_reach, effect.reached)
+
+    def _completed(self, events: list[Event], cut: list[OpenReplica], submitted_s: list[float]) -> None:
+        for replica in cut:
+            replica.cuts += 1
+            self._flush.written(replica)
+        self._deliver(events)
+        now_s = time.perf_counter()
+        for at_s in submitted_s:
+            self._observe_append(now_s - at_s)
+
+    def _flushed(self, replica: OpenReplica, cuts: int, flushed_offset: Offset, took_s: float) -> None:
+        """Tell the core, unless what was flushed may have been cut off meanwhile: then it is flushed again."""
+        self._observe_flush(took_s)
+        current = self._replicas.get(replica.partition) is replica and cuts == replica.cuts and not replica.failed
+        if current and replica.flush_policy == GROUP_COMMIT:
+            self._deliver((LogFlushed(replica.partition, replica.identity, flushed_offset),))
+
+    def _flush_failed(self, replica: OpenReplica, error: TidemarkError) -> None:
+        """A log that was closed refuses too; nobody waits for that one. One that is paused may have given way to
+        another; it is asked again when it goes on."""
+        if (
+            replica.partition not in self._paused
+            and self._replicas.get(replica.partition) is replica
+            and replica.fail()
+        ):
+            self._deliver((LogFailed(replica.partition, replica.identity, error),))
+
+    def _carry_out(
+        self, replica: OpenReplica, effects: list[LogEffect], done: list[Event], cut: list[OpenReplica]
+    ) -> None:
+        for appends, group in groupby(effects, key=lambda effect: isinstance(effect, AppendToLog)):
+            some = list(group)
+            if appends:
+                if not replica.failed and not replica.full:
+                    self._attempt(replica, some[0], done, partial(self._append, replica, some, done))
+                continue
+            for effect in some:
+                if isinstance(effect, CloseLog):
+                    if done:  # what is said of this opening comes before anything of the next one
+                        self._on_loop(self._completed, [*done], [*cut], [])
+                        done.clear()
+                        cut.clear()
+                    self._close(effect)
+                elif not replica.failed:
+                    self._attempt(replica, effect, done, partial(_do, replica, effect, done))
+                    if isinstance(effect, TruncateLog | ResetLog):
+                        cut.append(replica)
+
+    def _append(self, replica: OpenReplica, effects: Sequence[LogEffect], done: list[Event]) -> None:
+        _append(replica, effects, done)
+        if replica.was_full:
+            replica.was_full = False
+            self._on_loop(self._note_space, replica.directory, True)
+        self._flush.written(replica)
+
+    def _attempt(self, replica: OpenReplica, effect: LogEffect, done: list[Event], act: Callable[[], None]) -> None:
+        try:
+            act()
+        except TidemarkError as error:
+            full = error.code is ErrorCode.DISK_FULL and self._waits_for_space(replica, effect, error, done)
+            if not full and replica.fail():
+                done.append(LogFailed(replica.partition, replica.identity, error))
+
+    def _waits_for_space(
+        self, replica: OpenReplica, effect: LogEffect, error: TidemarkError, done: list[Event]
+    ) -> bool:
+        """Whether the log is as it was before the effect, so that the replica need not be given up."""
+        if isinstance(effect, AppendToLog):
+            replica.full = replica.was_full = True
+            self._on_loop(self._note_space, replica.directory, False)
+            end = replica.log.log_end_offset
+            done.append(LogFull(replica.partition, replica.identity, end, replica.log.truncate(end), error))
+            return True
+        if isinstance(effect, TruncateLog | ResetLog):  # the core waits for its end, and asks for nothing else
+            self._on_loop(self._submit_later, replica, effect)
+            return True
+        return False
+
+    def _on_loop(self, call: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._calls.call(call, *arguments)
+        except RuntimeError:  # the loop has ended: nobody waits for this any more
+            _log.debug("a completion came after the end of the event loop")
+
+
+def _reach(reached: asyncio.Future[None]) -> None:
+    if not reached.done():
+        reached.set_result(None)
+
+
+def _by_replica(work: list[_Job]) -> dict[OpenReplica, list[LogEffect]]:
+    """What there is to do for each, in order; logs do not depend on one another."""
+    found: dict[OpenReplica, list[LogEffect]] = {}
+    for replica, effect, _ in work:
+        effects = found.get(replica)
+        if effects is None:
+            found[replica] = [effect]
+        else:
+            effects.append(effect)
+    return found
+
+
+def _append(replica: OpenReplica, effects: Sequence[LogEffect], done: list[Event]) -> None:
+    """One write for as many appends as follow one another with the same stamp."""
+    partition, identity = replica.partition, replica.identity
+    start = 0
+    while start < len(effects):
+        first = effects[start]
+        assert isinstance(first, AppendToLog)
+        batches: list[Batch] = []
+        stop = start
+        while stop < len(effects):
+            effect = effects[stop]
+            assert isinstance(effect, AppendToLog)
+            if effect.stamp != first.stamp or (effect.stamp and effect.leader_epoch != first.leader_epoch):
+                break
+            batches.extend(effect.batches)
+            stop += 1
+        end = replica.log.append(
+            batches, base_offset=first.base_offset, leader_epoch=first.leader_epoch, stamp=first.stamp
+        )
+        for index in range(start, stop):
+            following = effects[index + 1] if index + 1 < stop else None
+            ended_at = following.base_offset if isinstance(following, AppendToLog) else end
+            done.append(LogAppended(partition, identity, ended_at))
+        start = stop
+
+
+def _do(replica: OpenReplica, effect: LogEffect, done: list[Event]) -> None:
+    log = replica.log
+    if isinstance(effect, TruncateLog):
+        producers = log.truncate(effect.end_offset)
+    elif isinstance(effect, ResetLog):
+        log.reset(effect.start_offset, effect.epoch_below)
+        producers = ProducerStates()
+    elif isinstance(effect, TrimLog):
+        log.trim(effect.start_offset)
+        return
+    elif isinstance(effect, ResumeLog):
+        replica.full = False
+        return
+    elif isinstance(effect, DamageOver):
+        log.end_damage()
+        return
+    elif isinstance(effect, RollLog):
+        log.roll_by_time(effect.now_ms)
+        return
+    elif isinstance(effect, ReachPause):
+        return
+    else:
+        assert isinstance(effect, SaveEpochs)
+        log.save_epochs(effect.entries)
+        return
+    done.append(
+        LogTruncated(
+            replica.partition, replica.identity, Offset(log.log_start_offset), Offset(log.log_end_offset), producers
+        )
+    )
+
+
+def _failure(effect: LogEffect, error: Exception) -> TidemarkError:
+    if isinstance(error, TidemarkError):
+        return error
+    _log.error("a log could not be opened", extra={"partition": str(effect.partition)}, exc_info=error)
+    return TidemarkError(ErrorCode.STORAGE_ERROR, f"{effect.partition}: {type(error).__name__}: {error}")

@@ -1,0 +1,142 @@
+"""One flush thread for each log directory: a slow fdatasync holds up no append (rule R3, design section 2).
+
+One fdatasync covers all that was appended to a log until it began; what is appended meanwhile waits for the next one.
+Logs of group-commit topics are flushed at once, those of interval topics when their time has come, in turns where
+there are both. A flush that failed is not tried again: its replica has failed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final
+
+from tidemark.broker.logs.open_log import GROUP_COMMIT, OS, OpenReplica
+from tidemark.model import Offset, TidemarkError
+
+Flushed = Callable[[OpenReplica, int, Offset, float], None]
+"""Replica, its `cuts` when the flush began, flushed offset (exclusive), seconds that it took."""
+
+
+class FlushThreads:
+    """Threads that flush what was written.
+
+    Args:
+        directories: how many there are.
+        flushed: called by the threads after each flush.
+        failed: called by the threads when one failed.
+        broken: called by a thread that met a mistake of ours and ends.
+    """
+
+    def __init__(
+        self,
+        directories: int,
+        flushed: Flushed,
+        failed: Callable[[OpenReplica, TidemarkError], None],
+        broken: Callable[[BaseException], None],
+    ) -> None:
+        self._flushed = flushed
+        self._failed = failed
+        self._broken = broken
+        self._waiting = [_Waiting() for _ in range(directories)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(waiting,), name=f"flush-{index}", daemon=True)
+            for index, waiting in enumerate(self._waiting)
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Flush what waits for it, whenever it is due, and end; blocks until that is done."""
+        for waiting in self._waiting:
+            waiting.end()
+        for thread in self._threads:
+            thread.join()
+
+    def written(self, replica: OpenReplica) -> None:
+        """From any thread: there is, or may be, something to flush. Nothing where the topic leaves it to the kernel."""
+        if replica.flush_policy != OS:
+            self._waiting[replica.directory].add(replica)
+
+    def settings_changed(self, replica: OpenReplica) -> None:
+        """What was written before is flushed as its settings say now."""
+        if replica.flush_policy != OS:
+            self._waiting[replica.directory].add(replica, anew=True)
+
+    def _run(self, waiting: _Waiting) -> None:
+        try:
+            while (replica := waiting.take()) is not None:
+                if not replica.failed:
+                    self._flush(replica)
+        except BaseException as error:  # noqa: BLE001 - handed on: a thread's death must not go unseen
+            self._broken(error)
+
+    def _flush(self, replica: OpenReplica) -> None:
+        cuts = replica.cuts
+        began_s = time.perf_counter()
+        try:
+            offset = replica.log.flush()
+        except TidemarkError as error:
+            self._failed(replica, error)
+        else:
+            self._flushed(replica, cuts, offset, time.perf_counter() - began_s)
+
+
+class _Waiting:
+    """What waits for one thread, each replica once."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._now: dict[OpenReplica, None] = {}
+        self._later: list[tuple[float, int, OpenReplica]] = []
+        self._in_later: set[OpenReplica] = set()
+        self._number = count()
+        self._ending = False
+        self._took_later = False
+
+    def add(self, replica: OpenReplica, *, anew: bool = False) -> None:
+        """With `anew` by the interval it has now, whenever it was due before."""
+        with self._news:
+            if anew:
+                self._in_later.discard(replica)
+            if replica.flush_policy == GROUP_COMMIT:
+                self._now[replica] = None
+            elif replica not in self._in_later:
+                self._in_later.add(replica)
+                due_s = time.monotonic() + replica.flush_interval_s
+                heappush(self._later, (due_s, next(self._number), replica))
+            self._news.notify()
+
+    def end(self) -> None:
+        with self._news:
+            self._ending = True
+            self._news.notify()
+
+    def take(self) -> OpenReplica | None:
+        """The next one to flush; waits for it. None at the end."""
+        with self._news:
+            while True:
+                wait_s = self._later[0][0] - time.monotonic() if self._later else None
+                is_due = wait_s is not None and (wait_s <= 0 or self._ending)
+                if is_due and not (self._now and self._took_later):
+                    self._took_later = True
+                    replica = heappop(self._later)[2]
+                    self._in_later.discard(replica)
+                    return replica
+                if self._now:
+                    self._took_later = False
+                    replica = next(iter(self._now))
+                    del self._now[replica]
+                    return replica
+                if self._ending:
+                    return None
+                self._news.wait(_WAIT_MAX_S if wait_s is None else min(wait_s, _WAIT_MAX_S))
+
+
+_WAIT_MAX_S: Final = 3600.0

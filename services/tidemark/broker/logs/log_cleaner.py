@@ -1,0 +1,229 @@
+"""Cleans the logs of compacted topics in the background: a thread for each log directory (rule L1).
+
+What may be cleaned is asked of the event loop before each round: a log's end and cuts together with its high watermark,
+so that a watermark of before a cut is never held against what was written after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from tidemark.broker.node.topic_settings import TopicTable
+from tidemark.model import Offset, TidemarkError, TopicPartition
+from tidemark.runtime.configuration import UNLIMITED, BrokerSettings, TopicSettings
+from tidemark.runtime.metrics import Metrics
+from tidemark.storage.cleaner import CleanerSettings, CleaningDone, clean_log, dirt_of
+from tidemark.storage.log import PartitionLog
+from tidemark.storage.manager import LogManager
+
+_log = logging.getLogger(__name__)
+_NEVER_S: Final = float("inf")
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: the broker stops while a log is being cleaned
+    """Raised between two reads or writes of a cleaning."""
+
+
+class Job(NamedTuple):
+    """A log that may be cleaned below `end_offset` (exclusive) as long as it has been cut `cuts` times."""
+
+    partition: TopicPartition
+    log: PartitionLog
+    end_offset: int
+    cuts: int
+    settings: CleanerSettings
+
+
+class Throttle:
+    """Lets so many bytes a second through, reads and writes together; a second's worth may come at once."""
+
+    def __init__(self, bytes_per_s: int, stopping: threading.Event) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._stopping = stopping
+        self._free_at_s = 0.0
+
+    def __call__(self, size_bytes: int) -> None:
+        """Wait for the turn of what comes after these bytes.
+
+        Raises:
+            Stopped: nothing more is to be read or written.
+        """
+        wait_s = 0.0
+        if self._bytes_per_s != UNLIMITED:
+            now_s = time.monotonic()
+            self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self._bytes_per_s
+            wait_s = max(0.0, self._free_at_s - now_s - 1)
+        if self._stopping.wait(wait_s) if wait_s else self._stopping.is_set():
+            raise Stopped
+
+
+class LogCleaner:
+    """Started and stopped with the broker; a log that cannot be cleaned is told of and holds up no other.
+
+    Args:
+        paused: whether a replica is to be left alone for now (rule M3).
+    """
+
+    def __init__(
+        self,
+        logs: LogManager,
+        topics: TopicTable,
+        high_watermarks: Callable[[], Mapping[TopicPartition, Offset]],
+        settings: BrokerSettings,
+        metrics: Metrics,
+        paused: Callable[[TopicPartition], bool] = lambda partition: False,
+    ) -> None:
+        self._logs = logs
+        self._topics = topics
+        self._high_watermarks = high_watermarks
+        self._settings = settings
+        self._paused = paused
+        self._directories = range(len(logs.directories()))
+        self._stopping = threading.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"log-cleaner-{one}") for one in self._directories]
+        self._throttles = [
+            Throttle(settings.log_cleaner_io_max_bytes_per_second, self._stopping) for _ in self._threads
+        ]
+        self._horizons_s: dict[PartitionLog, float] = {}
+        self._runs = metrics.counter("broker_log_cleaner_runs", "Logs that were cleaned completely")
+        self._failures = metrics.counter("broker_log_cleaner_failures", "Logs that could not be cleaned")
+        self._read = metrics.counter("broker_log_cleaner_read_bytes", "Bytes that the cleaner read")
+        self._freed = metrics.counter("broker_log_cleaner_freed_bytes", "Bytes that cleaning removed")
+        self._dirtiest = metrics.gauge(
+            "broker_log_cleaner_dirty_ratio_max", "Highest dirty ratio of a log, 0 to 1", ("directory",)
+        )
+        self._last_run = metrics.gauge(
+            "broker_log_cleaner_last_run_timestamp_seconds", "Time at which a log was last cleaned"
+        )
+
+    def start(self) -> None:
+        """Begin, unless `log.cleaner.enable` is off."""
+        if self._settings.log_cleaner_enable:
+            self._tasks = [
+                asyncio.create_task(self._run(directory), name=f"log-cleaner-{directory}")
+                for directory in self._directories
+            ]
+
+    async def stop(self) -> None:
+        """End between two reads or writes; what was not swapped in yet is as if it had not begun."""
+        self._stopping.set()
+        for task in self._tasks:
+            task.cancel()
+        for thread in self._threads:
+            await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
+
+    async def _run(self, directory: int) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._settings.log_cleaner_backoff_ms / 1000)
+            jobs = self._jobs(directory)
+            if jobs:
+                await loop.run_in_executor(self._threads[directory], self._clean_all, directory, jobs)
+
+    def _jobs(self, directory: int) -> list[Job]:
+        """The compacted logs of a directory, as they are now."""
+        rules = {}
+        found: list[tuple[TopicPartition, PartitionLog, int]] = []
+        for partition, log in self._logs.logs_in(directory):
+            rules[partition.topic] = self._topics.rules(partition.topic).settings
+            if "compact" in rules[partition.topic].cleanup_policy and not self._paused(partition):
+                found.append((partition, log, log.cuts))
+        if not found:
+            return []
+        marks = self._high_watermarks()
+        buffer_bytes = self._settings.log_cleaner_dedupe_buffer_size // len(self._directories)
+        return [
+            Job(
+                partition,
+                log,
+                min(marks[partition], log.log_end_offset),
+                cuts,
+                _settings(rules[partition.topic], buffer_bytes, self._settings.log_cleaner_io_buffer_size),
+            )
+            for partition, log, cuts in found
+            if partition in marks
+        ]
+
+    def _clean_all(self, directory: int, jobs: Iterable[Job]) -> None:
+        """One round, the dirtiest log first; on the directory's thread."""
+        due: list[tuple[float, Job]] = []
+        dirtiest = 0.0
+        for job in jobs:
+            view = job.log.cleaning_view(job.end_offset, cuts=job.cuts)
+            if view is None:
+                continue
+            dirt = dirt_of(view, job.settings, now_us=_now_us())
+            dirtiest = max(dirtiest, dirt.ratio)
+            horizon_passed = self._horizons_s.get(job.log, _NEVER_S) <= time.time()
+            if horizon_passed or (dirt.dirty_bytes and dirt.ratio >= job.settings.min_cleanable_dirty_ratio):
+                due.append((dirt.ratio, job))
+        self._dirtiest.labels(str(directory)).set(dirtiest)
+        for _, job in sorted(due, key=lambda one: one[0], reverse=True):
+            if self._stopping.is_set():
+                return
+            self._clean(directory, job)
+
+    def _clean(self, directory: int, job: Job) -> None:
+        started_s = time.perf_counter()
+        try:
+            done = clean_log(
+                job.log,
+                job.end_offset,
+                job.settings,
+                cuts=job.cuts,
+                now_us=_now_us(),
+                pace=self._throttles[directory],
+            )
+        except Stopped:
+            return
+        except TidemarkError as error:
+            self._failures.inc()
+            _log.error("a log could not be cleaned", extra={"partition": str(job.partition), "why": error.message})
+            return
+        except Exception:  # noqa: BLE001 - told of, and the next round tries again: one log holds up no other
+            self._failures.inc()
+            _log.exception("a log could not be cleaned", extra={"partition": str(job.partition)})
+            return
+        self._note(job, done, time.perf_counter() - started_s)
+
+    def _note(self, job: Job, done: CleaningDone, took_s: float) -> None:
+        self._read.inc(done.bytes_read)
+        self._freed.inc(max(0, done.bytes_before - done.bytes_after))
+        if not done.passes:
+            return
+        self._horizons_s = {log: at for log, at in self._horizons_s.items() if log.broken is None}
+        self._horizons_s[job.log] = done.earliest_horizon_s
+        self._last_run.set(time.time())
+        self._runs.inc()
+        _log.info(
+            "log cleaned",
+            extra={
+                "partition": str(job.partition),
+                "clean_point": done.clean_point,
+                "passes": done.passes,
+                "bytes_before": done.bytes_before,
+                "bytes_after": done.bytes_after,
+                "took_s": round(took_s, 3),
+            },
+        )
+
+
+def _settings(topic: TopicSettings, dedupe_buffer_bytes: int, io_buffer_bytes: int) -> CleanerSettings:
+    return CleanerSettings(
+        delete_retention_ms=topic.delete_retention_ms,
+        min_cleanable_dirty_ratio=topic.min_cleanable_dirty_ratio,
+        min_compaction_lag_ms=topic.min_compaction_lag_ms,
+        dedupe_buffer_bytes=dedupe_buffer_bytes,
+        io_buffer_bytes=io_buffer_bytes,
+    )
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

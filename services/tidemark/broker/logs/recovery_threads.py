@@ -1,0 +1,67 @@
+"""The threads that open logs: so many for each log directory, so that no disk waits for another (rule T5).
+
+New replicas have threads of their own: they need not wait until gigabytes of others have been scanned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from tidemark.broker.logs.recovery_progress import RecoveryProgress
+from tidemark.model import TopicPartition
+from tidemark.ports import Logs
+
+THREADS_PER_DIRECTORY: Final = 2
+"""Default of `num.recovery.threads.per.data.dir`."""
+_OTHERS: Final = 2
+
+
+class LogOpeners:
+    """Takes work from the event loop; what it is told to open is followed by a `RecoveryProgress`, if there is one."""
+
+    def __init__(
+        self, logs: Logs, threads_per_directory: int = THREADS_PER_DIRECTORY, progress: RecoveryProgress | None = None
+    ) -> None:
+        self._logs = logs
+        self._progress = progress
+        self._threads_per_directory = threads_per_directory
+        self._by_directory: dict[int, ThreadPoolExecutor] = {}
+        self._others = ThreadPoolExecutor(_OTHERS, thread_name_prefix="open-new")
+
+    def open(self, partition: TopicPartition, act: Callable[[], None]) -> None:
+        """Have a log opened by `act`, which raises nothing."""
+        directory = self._logs.directory_of(partition)
+        if directory is None:
+            self._others.submit(act)
+            return
+        pool = self._by_directory.get(directory)
+        if pool is None:
+            pool = ThreadPoolExecutor(self._threads_per_directory, thread_name_prefix=f"open-{directory}")
+            self._by_directory[directory] = pool
+        if self._progress is None:
+            pool.submit(act)
+        else:
+            self._progress.submitted(partition, directory)
+            pool.submit(self._followed, partition, act, self._progress)
+
+    def run(self, act: Callable[[], None]) -> None:
+        """Have something else done that may wait for a disk."""
+        self._others.submit(act)
+
+    def stop(self) -> None:
+        """Open no more; blocks until what was begun is done."""
+        for pool in (*self._by_directory.values(), self._others):
+            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (*self._by_directory.values(), self._others):
+            pool.shutdown(wait=True)
+        if self._progress is not None:
+            self._progress.stop()
+
+    @staticmethod
+    def _followed(partition: TopicPartition, act: Callable[[], None], progress: RecoveryProgress) -> None:
+        try:
+            act()
+        finally:
+            progress.opened(partition)

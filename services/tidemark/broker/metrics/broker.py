@@ -1,0 +1,167 @@
+"""What a broker tells Prometheus of what goes through it, and a log line for each thing its core observed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from tidemark.broker.metrics.topics import TopicMetrics
+from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
+from tidemark.core.isr_change_reasons import OF_JOINING, OF_LEAVING, reasons_in
+from tidemark.core.replication.effects import AppendToLog, Observed
+from tidemark.model import ErrorCode
+from tidemark.runtime.metrics import Metrics
+
+_LOUD: Final = frozenset(
+    {
+        "became_leader",
+        "isr_shrinking",
+        "isr_shrunk",
+        "isr_expanded",
+        "isr_write_failed",
+        "fenced",
+        "truncated",
+        "log_reset",
+        "inventory_incomplete",
+    }
+)
+"""What is told at level info; the rest at debug, unless it is in `_ALARMING`."""
+_ALARMING: Final = frozenset(
+    {
+        "unclean_election",
+        "replica_damaged",
+        "chunk_refused",
+        "log_failed",
+        "report_refused",
+        "leader_disk_lags",
+    }
+)
+
+_LINES_A_SECOND: Final = 20
+"""Of one kind: thousands of replicas change hands at once when a broker dies, and each line takes the loop's time."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Chatter:
+    """How many lines of one kind this second has seen."""
+
+    __slots__ = ("lines", "second", "silenced")
+
+    def __init__(self) -> None:
+        self.second = -1
+        self.lines = 0
+        self.silenced = 0
+
+    def admit(self) -> bool:
+        """Whether one more line is fine."""
+        second = int(time.monotonic())
+        if second != self.second:
+            self.second, self.lines = second, 0
+        self.lines += 1
+        if self.lines > _LINES_A_SECOND:
+            self.silenced += 1
+            return False
+        return True
+
+
+class BrokerMetrics:
+    """Counters of one broker; names as in the docs, `tidemark_` before them."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._batches = metrics.counter("broker_produced_batches", "Batches of producers that were appended")
+        self._bytes = metrics.counter("broker_produced_bytes", "Bytes of producers that were appended")
+        self.fetched_bytes = metrics.counter("broker_fetched_bytes", "Bytes sent to consumers")
+        self.follower_fetched_bytes = metrics.counter(
+            "broker_follower_fetched_bytes", "Bytes sent to consumers from partitions that this broker does not lead"
+        )
+        self.preferred_read_replicas = metrics.counter(
+            "broker_preferred_read_replicas",
+            "Fetches of a partition that were redirected to a replica in the consumer's rack",
+        )
+        self.replicated_bytes = metrics.counter("broker_replicated_bytes", "Bytes sent to followers")
+        self.produce_seconds = metrics.histogram("broker_produce_seconds", "Time from a produce request to its answer")
+        self._requests = metrics.counter("broker_produce_requests", "Produce requests")
+        self._records = metrics.counter("broker_produced_records", "Records of producers that were appended")
+        self._produce_errors = metrics.counter(
+            "broker_produce_errors", "Refused partitions of produce requests, by error code", ("code",)
+        )
+        self._fetches = metrics.counter("broker_fetch_requests", "Fetch requests of consumers")
+        self._fetch_errors = metrics.counter(
+            "broker_fetch_errors", "Refused partitions of fetch requests, by error code", ("code",)
+        )
+        seconds = metrics.histogram(
+            "broker_fetch_seconds",
+            "Time to serve a fetch of a consumer or follower, without the wait for records",
+            ("kind",),
+        )
+        self._fetch_seconds, self.follower_read_seconds = seconds.labels("consumer"), seconds.labels("follower")
+        self.topics = TopicMetrics()
+        self.append_seconds = metrics.histogram(
+            "broker_append_seconds", "Time of an append from its queue to its write(2)"
+        )
+        self.flush_seconds = metrics.histogram(
+            "broker_flush_seconds", "Time of an fdatasync of a log whose topic requires flushes"
+        )
+        self.offline_log_directories = metrics.gauge("offline_log_directories", "Log directories that have failed")
+        self.full_log_directories = metrics.gauge("full_log_directories", "Log directories that recently had no space")
+        shrinks = metrics.counter("replica_isr_shrinks", "Replicas that written ISR changes removed", ("reason",))
+        self._shrinks = {reason: shrinks.labels(reason) for reason in OF_LEAVING}
+        expands = metrics.counter("replica_isr_expands", "Replicas that written ISR changes added", ("reason",))
+        self._expands = {reason: expands.labels(reason) for reason in OF_JOINING}
+        self._chatter: dict[str, _Chatter] = {}
+        self._observed = metrics.counter("replica_observed", "Events of replicas on this broker, by kind", ("kind",))
+        self._observed.labels("isr_write_failed")
+
+    def produce_requested(self) -> None:
+        """A produce request came."""
+        self._requests.inc()
+
+    def appended(self, effect: AppendToLog) -> None:
+        """Count an append if it is a leader's of what a producer sent: not what was refused, nor what came again."""
+        topic = effect.partition.topic
+        if not effect.stamp or topic == OFFSETS_TOPIC:
+            return
+        records = sum([batch.envelope.record_count for batch in effect.batches])
+        size_bytes = sum([len(batch.data) for batch in effect.batches])
+        self._batches.inc(len(effect.batches))
+        self._bytes.inc(size_bytes)
+        self._records.inc(records)
+        self.topics.produced(topic, size_bytes, records)
+
+    def produce_refused(self, code: ErrorCode) -> None:
+        """A partition of a produce request was."""
+        self._produce_errors.labels(str(code)).inc()
+
+    def fetched(self, seconds: float) -> None:
+        """A consumer's fetch is answered; `seconds` without the wait for records."""
+        self._fetches.inc()
+        self._fetch_seconds.observe(seconds)
+
+    def fetch_refused(self, code: ErrorCode) -> None:
+        """A partition of a consumer's fetch was."""
+        self._fetch_errors.labels(str(code)).inc()
+
+    def observe(self, effect: Observed) -> None:
+        """Carry out `Observed`: a log line and a count."""
+        kind = effect.kind
+        self._observed.labels(kind).inc()
+        if kind in ("isr_shrunk", "isr_expanded"):
+            counters = self._shrinks if kind == "isr_shrunk" else self._expands
+            for reason in reasons_in(str(effect.fields["reasons"])):
+                counters[reason].inc()
+        level = logging.WARNING if kind in _ALARMING else logging.INFO if kind in _LOUD else logging.DEBUG
+        if not _log.isEnabledFor(level):
+            return
+        chatter = self._chatter.setdefault(kind, _Chatter())
+        if chatter.admit():
+            extra = {"partition": str(effect.partition), **{_field(name): text for name, text in effect.fields.items()}}
+            if chatter.silenced:
+                extra["silenced_before"], chatter.silenced = chatter.silenced, 0
+            _log.log(level, kind, extra=extra)
+
+
+def _field(name: str) -> str:
+    """A field's name for the log: those of a log record's own must not be hidden."""
+    return f"{name}_" if name in ("name", "args", "msg", "message", "module", "process", "thread") else name

@@ -1,0 +1,1 @@
+"""The broker as a node: its core's driver, session lease, metadata, topic settings and dynamic configuration."""

@@ -1,0 +1,1 @@
+"""Replication between brokers: control RPCs, replica streams, follower reads, ISR changes."""

@@ -1,0 +1,267 @@
+"""BrokerControlService: what the controller tells this broker (rules C1, C5, F4)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+import grpc
+
+from tidemark.broker.node.core_driver import BrokerDriver
+from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.broker.node.topic_settings import TopicTable
+from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription, ReplicaQuestion
+from tidemark.core.replication.effects import ReplyToControl
+from tidemark.core.replication.events import Event, LeaderAndIsrArrived, StopReplicaArrived
+from tidemark.model import (
+    NO_EPOCH,
+    BrokerEpoch,
+    ControllerEpoch,
+    ErrorCode,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
+from tidemark.rpc.control_codec import (
+    HELD,
+    descriptions_to_proto,
+    leader_and_isr_slices_from_proto,
+    questions_from_proto,
+    refusals_to_proto,
+    stop_replica_from_proto,
+)
+from tidemark.rpc.errors import abort_with
+from tidemark.rpc.metadata_codec import view_from_proto
+from tidemark.v1 import controller_service_pb2 as pb
+from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceServicer
+
+SLICE_PARTITIONS: Final = 50
+"""So many partitions of a command are taken in before the event loop is given back: 2 ms."""
+_STREAM_ENDS: Final = (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
+"""Raised by a write to a peer that is gone: gRPC has an error of its own where the connection breaks meanwhile."""
+
+_log = logging.getLogger(__name__)
+
+
+class WantedDirectories(Protocol):
+    """Holds replicas in the log directories that moves name (rule M3)."""
+
+    def want(self, partition: TopicPartition, log_dir: str) -> None:
+        """A replica that is made is made there, one that lies elsewhere is moved there; returns when that is noted.
+
+        Raises:
+            TidemarkError: LOG_DIR_NOT_FOUND, LOG_DIR_OFFLINE, REPLICA_OFFLINE; nothing is changed then.
+        """
+
+
+class _HeartbeatStream(NamedTuple):
+    """A controller that pings; only one message is written at a time."""
+
+    task: asyncio.Task[Any]
+    context: Any
+    writing: asyncio.Lock
+
+
+class BrokerControl(BrokerControlServiceServicer):
+    """Checks who is speaking, passes commands to the core, waits for its answer.
+
+    Attributes:
+        broker_epoch: ours; -1 while we are not registered, and then every command is refused.
+        wants_shutdown: said with each heartbeat from the beginning of a graceful stop on.
+        directories: there as soon as the logs are, which is before any command is believed.
+        on_disk: the replicas that lie on the disks, open or not; there when `directories` is.
+    """
+
+    def __init__(
+        self,
+        driver: BrokerDriver,
+        topics: TopicTable,
+        metadata: MetadataCache,
+        offline_directories: Callable[[], tuple[str, ...]],
+        on_ping: Callable[[bool], None],
+    ) -> None:
+        self.broker_epoch = BrokerEpoch(-1)
+        self.wants_shutdown = False
+        self.directories: WantedDirectories | None = None
+        self.on_disk: Callable[[], Mapping[TopicPartition, ReplicaIdentity]] | None = None
+        self._driver = driver
+        self._topics = topics
+        self._metadata = metadata
+        self._offline_directories = offline_directories
+        self._on_ping = on_ping
+        self._controller_epoch = ControllerEpoch(-1)
+        self._waiting: dict[int, asyncio.Future[ReplyToControl]] = {}
+        self._next_id = 0
+        self._heartbeats: set[_HeartbeatStream] = set()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End the heartbeat streams: the server's stop would wait for them."""
+        self._stopping = True
+        for stream in self._heartbeats:
+            stream.task.cancel()
+
+    async def want_shutdown(self) -> None:
+        """Say it at once to every controller that pings, and with each answer from here on."""
+        self.wants_shutdown = True
+        for stream in tuple(self._heartbeats):
+            try:
+                await self._answer(stream, 0)
+            except _STREAM_ENDS as error:  # it is not waited for
+                _log.debug("a heartbeat stream ends", extra={"why": type(error).__name__})
+
+    def reply(self, effect: ReplyToControl) -> None:
+        """Carry out `ReplyToControl`."""
+        waiting = self._waiting.pop(effect.request_id, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(effect)
+
+    async def LeaderAndIsr(  # noqa: N802
+        self, request: pb.LeaderAndIsrRequest, context: Any
+    ) -> pb.LeaderAndIsrResponse:
+        """Leaderships and followerships: a slice of the partitions at a time, so that all else here goes on meanwhile.
+
+        A newer command that comes between two slices overtakes the rest of them, as it would overtake the whole.
+        """
+        self._check(request.header)
+        replies: list[asyncio.Future[ReplyToControl]] = []
+        elsewhere: list[tuple[TopicPartition, TidemarkError]] = []
+        for command in leader_and_isr_slices_from_proto(request, SLICE_PARTITIONS):
+            if replies:
+                await asyncio.sleep(0)
+            else:
+                self._topics.update(command.topic_configs)
+            elsewhere += self._want_directories(command)
+            replies.append(self._submit(partial(LeaderAndIsrArrived, command=command)))
+        refused = [one for reply in await asyncio.gather(*replies) for one in _accepted(reply).refused]
+        named = {partition for partition, _ in refused}
+        unplaced = [one for one in elsewhere if one[0] not in named]
+        return pb.LeaderAndIsrResponse(errors=refusals_to_proto([*refused, *unplaced]))
+
+    def _want_directories(self, command: LeaderAndIsrCommand) -> list[tuple[TopicPartition, TidemarkError]]:
+        """Before the core opens or makes a replica (rule M3). Gives those that will lie elsewhere: they are adopted all
+        the same."""
+        elsewhere = []
+        for one in command.partitions:
+            if one.log_dir and self.directories is not None:
+                try:
+                    self.directories.want(one.partition, one.log_dir)
+                except TidemarkError as error:
+                    elsewhere.append((one.partition, error))
+        return elsewhere
+
+    async def StopReplica(  # noqa: N802
+        self, request: pb.StopReplicaRequest, context: Any
+    ) -> pb.StopReplicaResponse:
+        """Replicas that this broker no longer has."""
+        self._check(request.header)
+        command = stop_replica_from_proto(request)
+        reply = await self._ask(lambda request_id: StopReplicaArrived(request_id, command))
+        return pb.StopReplicaResponse(errors=refusals_to_proto(reply.refused))
+
+    async def DescribeReplicas(  # noqa: N802
+        self, request: pb.DescribeReplicasRequest, context: Any
+    ) -> pb.DescribeReplicasResponse:
+        """What replicas hold that nobody leads, or, asked in no epoch, whether they are here at all."""
+        self._check(request.header)
+        on_disk: Mapping[TopicPartition, ReplicaIdentity] | None = None
+        described: dict[TopicPartition, ReplicaDescription] = {}
+        refused: list[tuple[TopicPartition, TidemarkError]] = []
+        for question in questions_from_proto(request.replicas):
+            try:
+                described[question.partition] = self._driver.core.describe(question)
+            except TidemarkError as error:
+                if question.leader_epoch == NO_EPOCH and self.on_disk is not None:
+                    on_disk = self.on_disk() if on_disk is None else on_disk
+                    error = _whether_held(error, question, on_disk)
+                refused.append((question.partition, error))
+        return pb.DescribeReplicasResponse(replicas=descriptions_to_proto(described), errors=refusals_to_proto(refused))
+
+    async def UpdateMetadata(  # noqa: N802
+        self, request: pb.UpdateMetadataRequest, context: Any
+    ) -> pb.UpdateMetadataResponse:
+        """The cluster as clients shall see it."""
+        self._check(request.header)
+        self._metadata.update(view_from_proto(request.metadata))
+        return pb.UpdateMetadataResponse()
+
+    async def Heartbeat(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        """Answer each ping; the broker epoch in the answer is all that the controller compares."""
+        task = asyncio.current_task()
+        assert task is not None, "handlers are tasks"
+        stream = _HeartbeatStream(task, context, asyncio.Lock())
+        self._heartbeats.add(stream)
+        try:
+            while (ping := await context.read()) is not grpc.aio.EOF:
+                if ping.header.controller_epoch < self._controller_epoch:
+                    await abort_with(context, self._stale_controller(ControllerEpoch(ping.header.controller_epoch)))
+                self._on_ping(ping.may_shut_down and ping.header.broker_epoch == self.broker_epoch)
+                await self._answer(stream, ping.sequence)
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            task.uncancel()  # a stream that ends without a status holds up the server's stop
+        finally:
+            self._heartbeats.discard(stream)
+
+    async def _answer(self, stream: _HeartbeatStream, sequence: int) -> None:
+        response = pb.HeartbeatResponse(
+            sequence=sequence,
+            broker_epoch=self.broker_epoch,
+            offline_directories=self._offline_directories(),
+            wants_shutdown=self.wants_shutdown,
+        )
+        async with stream.writing:
+            await stream.context.write(response)
+
+    async def _ask(self, event: Callable[[int], Event]) -> ReplyToControl:
+        return _accepted(await self._submit(event))
+
+    def _submit(self, event: Callable[[int], Event]) -> asyncio.Future[ReplyToControl]:
+        """Hand an event to the core; the future has its answer."""
+        self._next_id = request_id = self._next_id + 1
+        waiting: asyncio.Future[ReplyToControl] = asyncio.get_running_loop().create_future()
+        waiting.add_done_callback(lambda _: self._waiting.pop(request_id, None))
+        self._waiting[request_id] = waiting
+        self._driver.submit(event(request_id))
+        return waiting
+
+    def _check(self, header: pb.ControlHeader) -> None:
+        """Rule F4, before anything of a command is believed; the core checks once more, in its own order."""
+        controller_epoch = ControllerEpoch(header.controller_epoch)
+        if controller_epoch < self._controller_epoch:
+            raise self._stale_controller(controller_epoch)
+        if header.broker_epoch != self.broker_epoch or self.broker_epoch < 0:
+            raise TidemarkError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"the command is for broker epoch {header.broker_epoch}; this broker's is {self.broker_epoch}",
+                {"broker_epoch": str(self.broker_epoch)},
+            )
+        self._controller_epoch = controller_epoch
+
+    def _stale_controller(self, controller_epoch: ControllerEpoch) -> TidemarkError:
+        return TidemarkError(
+            ErrorCode.STALE_CONTROLLER_EPOCH,
+            f"controller epoch {controller_epoch} is older than {self._controller_epoch}",
+            {"controller_epoch": str(self._controller_epoch)},
+        )
+
+
+def _whether_held(
+    error: TidemarkError, question: ReplicaQuestion, on_disk: Mapping[TopicPartition, ReplicaIdentity]
+) -> TidemarkError:
+    """The refusal to describe a replica, with what else is known of it here."""
+    if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE:
+        return error
+    if on_disk.get(question.partition) == question.identity:
+        return TidemarkError(error.code, f"{question.partition} lies here, and was not told of yet", {HELD: "true"})
+    return TidemarkError(ErrorCode.NOT_A_REPLICA, f"{question.partition}: this broker has nothing of it")
+
+
+def _accepted(reply: ReplyToControl) -> ReplyToControl:
+    if reply.error is not None:
+        raise reply.error
+    return reply

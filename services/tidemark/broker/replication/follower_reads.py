@@ -1,0 +1,111 @@
+"""Reads of the leader's log for its followers (`ReadForFollower`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from tidemark.broker.logs.append_threads import LogThreads
+from tidemark.broker.metrics.broker import BrokerMetrics
+from tidemark.core.replication.effects import ReadForFollower
+from tidemark.core.replication.events import Event, FollowerReadDone
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.ports import Log
+from tidemark.record.envelope import Batch, split_batches
+
+
+class _Read(NamedTuple):
+    """What was read, and of which opening of the log."""
+
+    log: Log
+    offset: int
+    end_offset: int
+    max_bytes: int
+
+
+class FollowerReads:
+    """What lies in the page cache is read at once, the rest by the pool.
+
+    Followers that keep up want the same batches at the same moment: what was read for one is given to the next, for as
+    long as the event loop does nothing else in between.
+    """
+
+    def __init__(
+        self,
+        logs: LogThreads,
+        pool: ThreadPoolExecutor,
+        metrics: BrokerMetrics,
+        submit: Callable[[Event], None],
+    ) -> None:
+        self._logs = logs
+        self._pool = pool
+        self._metrics = metrics
+        self._submit = submit
+        self._last: tuple[_Read, tuple[Batch, ...]] | None = None
+
+    def read(self, effect: ReadForFollower) -> None:
+        """Carry out `ReadForFollower`."""
+        began_s = time.perf_counter()
+        log = self._logs.log(effect.partition)
+        if log is None:
+            error = TidemarkError(ErrorCode.STORAGE_ERROR, f"{effect.partition}: its log is not open")
+            self._done(effect, b"", error)
+            return
+        what = _Read(log, effect.offset, effect.end_offset, effect.max_bytes)
+        if self._last is not None and self._last[0] == what:
+            self._give(effect, self._last[1])
+            return
+        try:
+            data = _read(log, effect, cached_only=True)
+        except TidemarkError as error:
+            self._done(effect, b"", error)
+            return
+        if data is None:
+            reading = asyncio.get_running_loop().run_in_executor(self._pool, _read, log, effect)
+            reading.add_done_callback(lambda done: self._cold_done(effect, log, done, began_s))
+        else:
+            self._metrics.follower_read_seconds.observe(time.perf_counter() - began_s)
+            batches = self._done(effect, data, None)
+            if batches:
+                self._last = (what, batches)
+                asyncio.get_running_loop().call_soon(self._forget)
+
+    def _forget(self) -> None:
+        self._last = None
+
+    def _cold_done(self, effect: ReadForFollower, log: Log, done: asyncio.Future[bytes | None], began_s: float) -> None:
+        if done.cancelled():
+            return
+        self._metrics.follower_read_seconds.observe(time.perf_counter() - began_s)
+        failure = done.exception()
+        if self._logs.log(effect.partition) is not log:  # what was read may be of another incarnation (rule C7)
+            sentence = f"{effect.partition}: its log was closed while it was read"
+            self._done(effect, b"", TidemarkError(ErrorCode.STORAGE_ERROR, sentence))
+        elif failure is None:
+            self._done(effect, done.result() or b"", None)
+        elif isinstance(failure, TidemarkError):
+            self._done(effect, b"", failure)
+        else:
+            self._done(effect, b"", TidemarkError(ErrorCode.STORAGE_ERROR, f"{effect.partition}: {failure}"))
+
+    def _done(self, effect: ReadForFollower, data: bytes, error: TidemarkError | None) -> tuple[Batch, ...]:
+        batches: tuple[Batch, ...] = ()
+        try:
+            batches = split_batches(data)
+        except TidemarkError as damage:  # what the disk gave back is not what was written
+            error = damage
+        self._give(effect, batches, error)
+        return batches
+
+    def _give(self, effect: ReadForFollower, batches: tuple[Batch, ...], error: TidemarkError | None = None) -> None:
+        self._metrics.replicated_bytes.inc(sum(batch.envelope.batch_length for batch in batches))
+        self._submit(
+            FollowerReadDone(effect.follower, effect.partition, effect.leader_epoch, effect.offset, batches, error)
+        )
+
+
+def _read(log: Log, effect: ReadForFollower, cached_only: bool = False) -> bytes | None:
+    return log.read(effect.offset, end_offset=effect.end_offset, max_bytes=effect.max_bytes, cached_only=cached_only)
