@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tidemark.client import AdminClient
 from tidemark.client.aio import Consumer
-from tidemark.client.background import background_loop
+from tidemark.client.sync.event_loop_thread import background_loop
 from tidemark.local.cluster import LocalCluster
 
 from bench import latency, produce

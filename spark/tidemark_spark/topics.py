@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from tidemark.client.ranges import Position, RangeReader, StatedOffset
+from tidemark.client.consuming.range_reader import Position, RangeReader, StatedOffset
 from tidemark.core.cluster_view import TopicView
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 

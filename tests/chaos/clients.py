@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tidemark.client import AdminClient, Consumer, Producer, SendHandle
-from tidemark.client.ranges import RangeReader
+from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.model import ErrorCode, TidemarkError
 
 from tests.chaos.history import Deleted, History, Outcome, Polled, Sent, ToldEnd

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidemark.client import AdminClient
-from tidemark.client.ranges import RangeReader
+from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC
 from tidemark.core.groups.state import OffsetKey
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition

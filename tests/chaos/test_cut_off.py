@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tidemark.client import AdminClient, Producer
-from tidemark.client.ranges import RangeReader
+from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.local.cluster import ADMIN
 
 from tests.chaos.arena import Arena

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tidemark.client import AdminClient, Producer, SendHandle
-from tidemark.client.ranges import RangeReader
+from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import TopicPartition
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.client import AdminClient
-from tidemark.client.ranges import RangeReader
+from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.core.groups.coordinator_partition import OFFSETS_TOPIC, partition_of_group
 from tidemark.core.groups.records import decode
 from tidemark.core.groups.state import Change

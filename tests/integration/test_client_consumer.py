@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from tidemark import client
 from tidemark.client.aio import Consumer
-from tidemark.client.ranges import RangeReader
+from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.records import Timestamp
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import Attributes, parse_envelope, seal

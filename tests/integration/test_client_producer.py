@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tidemark.client.aio import Consumer, Producer
-from tidemark.client.batching import SendHandle
-from tidemark.client.partitioner import partition_of
+from tidemark.client.producing.batching import SendHandle
+from tidemark.client.producing.partitioner import partition_of
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
 
 from tests.integration.fake_broker import (
@@ -75,8 +75,8 @@ async def test_whatever_befalls_a_request_each_record_is_written_once_and_in_ord
 ) -> None:
     cluster.produce_faults.extend(faults)
     if not gathered:
-        monkeypatch.setattr("tidemark.client.sender.GROUP_BYTES_MAX", 1)
-        monkeypatch.setattr("tidemark.client.produce_stream.REQUESTS_MAX", 5)
+        monkeypatch.setattr("tidemark.client.producing.sender.GROUP_BYTES_MAX", 1)
+        monkeypatch.setattr("tidemark.client.producing.produce_stream.REQUESTS_MAX", 5)
     async with Producer(cluster.bootstrap, request_timeout_ms=200, **ONE_RECORD_A_BATCH) as producer:
         handles = await send(producer)
         assert [(await handle).offset for handle in handles] == list(range(COUNT))

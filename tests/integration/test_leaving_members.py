@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tidemark.client.aio import AdminClient, Consumer, Producer
-from tidemark.client.coordinator import Coordinator
+from tidemark.client.group.coordinator import Coordinator
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.v1 import group_service_pb2 as pb

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from tidemark.client.aio import Consumer
-from tidemark.client.ranges import RangeReader
+from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -23,8 +23,8 @@ FROM_FOLLOWER, NEAREST, ALONE = pb.READ_FROM_FOLLOWER, pb.READ_FROM_NEAREST, pb.
 @pytest.fixture
 async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeCluster]:
     """Broker 0, in rack a, leads; broker 1 is in rack b. 300 ms without a record, 600 without an answer are long."""
-    monkeypatch.setattr("tidemark.client.nearest.QUIET_S", 0.3)
-    monkeypatch.setattr("tidemark.client.nearest.SILENT_S", 0.6)
+    monkeypatch.setattr("tidemark.client.consuming.preferred_replica.QUIET_S", 0.3)
+    monkeypatch.setattr("tidemark.client.consuming.preferred_replica.SILENT_S", 0.6)
     async with FakeCluster() as started:
         started.racks = {LEADER: "a", NEAR: "b"}
         fill(started, 0, 12)
@@ -116,7 +116,9 @@ async def test_at_the_end_the_replica_is_gone_back_to_after_the_leader_has_been_
 async def test_a_replica_that_is_out_of_sync_or_away_is_left_on_news(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.client.nearest.SILENT_S", 60.0)  # on news, and not for its silence
+    monkeypatch.setattr(
+        "tidemark.client.consuming.preferred_replica.SILENT_S", 60.0
+    )  # on news, and not for its silence
     cluster.follower_faults.append(HOLD)
     async with Consumer(cluster.bootstrap, rack="b", fetch_max_wait_ms=20_000) as consumer:
         await consumer.assign(TOPIC)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tidemark.client import AdminClient, Consumer, Producer
-from tidemark.client.ranges import RangeReader
+from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError
 

@@ -53,8 +53,8 @@ def _tell_the_end(connection: socket.socket, process: int) -> None:
 def _import_everything() -> None:
     from tidemark.cli.app import app
 
-    for package in ("tidemark.cli", "tidemark.client", "tidemark.client.aio"):
-        for module in pkgutil.iter_modules(importlib.import_module(package).__path__, package + "."):
+    for package in ("tidemark.cli", "tidemark.client"):
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
             importlib.import_module(module.name)
     app(["topic", "--help"], standalone_mode=False)  # what is imported on the way
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
-from tidemark.client import AdminClient, ranges
-from tidemark.client import cluster as client_cluster
+from tidemark.client import AdminClient
+from tidemark.client.metadata import cluster as client_cluster
 from tidemark.local.cluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
@@ -76,5 +76,5 @@ def topic(cluster: LocalCluster) -> Callable[..., str]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients of this process believe soon that a topic is not there; for topics that never will be."""
-    for module in (client_cluster, ranges):
+    for module in (client_cluster, range_reader):
         monkeypatch.setattr(module, "TOPIC_PATIENCE_S", 1.0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType, StructField, StructType
 from tidemark.client import AdminClient, Producer
-from tidemark.client.ranges import RangeReader, StatedOffset
+from tidemark.client.consuming.range_reader import RangeReader, StatedOffset
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import TidemarkError, TopicPartition
 from tidemark_spark import compat, topics

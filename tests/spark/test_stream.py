@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from tidemark.client import AdminClient, Producer
-from tidemark.client.ranges import RangeReader
+from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark_spark import TidemarkListener, compat
 from tidemark_spark.progress import partition_progress

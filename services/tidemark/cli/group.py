@@ -16,7 +16,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
     from tidemark.client.aio.groups import GroupDescription, GroupPartition
-    from tidemark.client.sync_groups import Groups
+    from tidemark.client.sync.groups import Groups
 
 group_app = typer.Typer(
     no_args_is_help=True, help="Consumer groups: who reads what, how far, and from where they shall go on."
@@ -170,7 +170,7 @@ def delete(
 def _connect(bootstrap: str) -> Groups:
     addresses = need_bootstrap(bootstrap)
     # Only here: the client's libraries take longer to import than bad usage and help need.
-    from tidemark.client.sync_groups import Groups
+    from tidemark.client.sync.groups import Groups
 
     return Groups(addresses)
 

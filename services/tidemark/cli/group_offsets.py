@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tidemark.cli.records import Start
 from tidemark.client import Consumer, Timestamp
-from tidemark.client.sync_groups import Groups
+from tidemark.client.sync.groups import Groups
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 

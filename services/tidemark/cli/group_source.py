@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from tidemark.cli.output import print_warning
-from tidemark.client.ranges import RangeReader
+from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.records import PartitionBatch
-from tidemark.client.sync import Consumer
+from tidemark.client.sync.producer_consumer import Consumer
 from tidemark.model import TidemarkError, TopicPartition
 
 COMMIT_INTERVAL_S: Final = 5.0

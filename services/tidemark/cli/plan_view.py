@@ -12,7 +12,7 @@ from tidemark.cli.output import counted, print_line, print_table
 from tidemark.cli.rates import shown_bytes
 
 if TYPE_CHECKING:
-    from tidemark.client.aio.admin_brokers import PlannedMoves
+    from tidemark.client.aio.admin.brokers import PlannedMoves
 
 _SHOWN_MAX: Final = 50
 _INT32_MAX: Final = 2**31 - 1

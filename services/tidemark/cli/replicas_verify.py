@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from tidemark.cli.output import Output, counted, print_json, print_line
 from tidemark.cli.rates import shown_bytes
 from tidemark.cli.reading_pace import Pace
-from tidemark.client.replica_reader import ReplicaReader, addresses
-from tidemark.client.replica_verifier import Difference, PartitionVerifier, Verified, partitions_of
+from tidemark.client.replicas.reader import ReplicaReader, addresses
+from tidemark.client.replicas.verifier import Difference, PartitionVerifier, Verified, partitions_of
 from tidemark.core.cluster_view import ClusterView
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 

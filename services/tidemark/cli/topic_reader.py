@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tidemark.cli.records import Start
-from tidemark.client.ranges import RangeReader
+from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.records import PartitionBatch
 
 _DEADLINE_S: Final = 30.0

@@ -46,24 +46,24 @@ from tidemark.errors import (
 from tidemark.model import TopicPartition
 
 if TYPE_CHECKING:
-    from tidemark.client.batching import SendHandle, TableHandle
-    from tidemark.client.partitioner import Partitioner
+    from tidemark.client.producing.batching import SendHandle, TableHandle
+    from tidemark.client.producing.partitioner import Partitioner
     from tidemark.client.records import ConsumerRecord, PartitionBatch, RecordMetadata, Timestamp
-    from tidemark.client.sync import Consumer, Producer
-    from tidemark.client.sync_admin import AdminClient
-    from tidemark.client.sync_groups import Groups
+    from tidemark.client.sync.admin import AdminClient
+    from tidemark.client.sync.groups import Groups
+    from tidemark.client.sync.producer_consumer import Consumer, Producer
 else:
-    from tidemark.client.loading import on_demand
+    from tidemark.client.lazy_imports import on_demand
 
     __getattr__ = on_demand(
         __name__,
         {
-            "batching": ("SendHandle", "TableHandle"),
-            "partitioner": ("Partitioner",),
+            "producing.batching": ("SendHandle", "TableHandle"),
+            "producing.partitioner": ("Partitioner",),
             "records": ("ConsumerRecord", "PartitionBatch", "RecordMetadata", "Timestamp"),
-            "sync": ("Consumer", "Producer"),
-            "sync_admin": ("AdminClient",),
-            "sync_groups": ("Groups",),
+            "sync.producer_consumer": ("Consumer", "Producer"),
+            "sync.admin": ("AdminClient",),
+            "sync.groups": ("Groups",),
         },
     )
 

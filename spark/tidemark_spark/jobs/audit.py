@@ -14,9 +14,9 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from tidemark.client.ranges import Bounds, RangeReader
-from tidemark.client.replica_reader import ReplicaReader, addresses
-from tidemark.client.replica_verifier import PartitionVerifier, Verified
+from tidemark.client.consuming.range_reader import Bounds, RangeReader
+from tidemark.client.replicas.reader import ReplicaReader, addresses
+from tidemark.client.replicas.verifier import PartitionVerifier, Verified
 from tidemark.core.cluster_view import PartitionView
 from tidemark.model import TopicPartition
 

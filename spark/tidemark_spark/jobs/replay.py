@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
-from tidemark.client.ranges import RangeReader
+from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.model import ErrorCode, TidemarkError
 
 from tidemark_spark.archive_layout import is_archive, read_archive

@@ -11,9 +11,9 @@ import typer
 from tidemark.cli import membership, topic_partitions
 from tidemark.cli.app import app
 from tidemark.cli.plan_view import parse_brokers
-from tidemark.client.aio.admin import ClusterDescription
-from tidemark.client.aio.admin_brokers import PlannedMoves, RemovalProgress
-from tidemark.client.aio.admin_reassignments import AlteredReassignments, ReassignmentNews, RemovedPartitions
+from tidemark.client.aio.admin.brokers import PlannedMoves, RemovalProgress
+from tidemark.client.aio.admin.client import ClusterDescription
+from tidemark.client.aio.admin.reassignments import AlteredReassignments, ReassignmentNews, RemovedPartitions
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.planning.broker_plans import BrokerLoad, Plan
 from tidemark.core.reassignment.progress import EndedMove, MoveOutcome

@@ -14,7 +14,7 @@ from tidemark.cli import reassign as module
 from tidemark.cli.app import app
 from tidemark.cli.move_feed import MoveFeed
 from tidemark.cli.move_view import MoveView
-from tidemark.client.aio.admin_reassignments import AlteredReassignments, ReassignmentNews, Reassignments
+from tidemark.client.aio.admin.reassignments import AlteredReassignments, ReassignmentNews, Reassignments
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.reassignment.progress import EndedMove, MoveOutcome, MovePhase, MoveProgress
 from tidemark.core.reassignment.status import ReplicaState

@@ -11,7 +11,7 @@ import pytest
 from tidemark.cli import move_directories
 from tidemark.cli import reassign as module
 from tidemark.cli.replica_places import PlaceFollower
-from tidemark.client.aio.admin_brokers import PlannedMoves
+from tidemark.client.aio.admin.brokers import PlannedMoves
 from tidemark.core.planning.broker_plans import Plan
 from tidemark.core.reassignment.request import parse_moves
 from tidemark.model import BrokerId, ErrorCode, Move, Offset, ReplicaIdentity, TidemarkError, TopicPartition

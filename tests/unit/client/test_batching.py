@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tidemark.client import table
-from tidemark.client.accumulator import RECORD_BYTES_MAX, Accumulator
-from tidemark.client.batching import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, PendingBatch, SendHandle
+from tidemark.client.producing import table
+from tidemark.client.producing.accumulator import RECORD_BYTES_MAX, Accumulator
+from tidemark.client.producing.batching import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, PendingBatch, SendHandle
 from tidemark.client.settings import consumer_settings, producer_settings
 from tidemark.errors import InvalidConfigError, UnknownTopicError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tidemark import client
 from tidemark.client import aio
-from tidemark.client.group_settings import group_settings
+from tidemark.client.group.settings import group_settings
 from tidemark.client.settings import consumer_settings, producer_settings
 from tidemark.errors import ErrorCode, TidemarkError
 

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from tidemark.client import coordinator
-from tidemark.client.cluster import Cluster
-from tidemark.client.coordinator import Coordinator
+from tidemark.client.group import coordinator
+from tidemark.client.group.coordinator import Coordinator
+from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.v1 import group_service_pb2 as pb

@@ -7,7 +7,7 @@ import traceback
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidemark.client.cursor import Cursor
+from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns

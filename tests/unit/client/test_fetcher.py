@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tidemark.client.cluster import Leader
-from tidemark.client.cursor import Cursor
-from tidemark.client.fetcher import Fetcher
+from tidemark.client.consuming.fetcher import Fetcher
+from tidemark.client.consuming.partition_cursor import Cursor
+from tidemark.client.metadata.cluster import Leader
 from tidemark.client.settings import consumer_settings
 from tidemark.model import BrokerId, LeaderEpoch, TopicPartition
 from tidemark.record.payload import build_batch, from_columns

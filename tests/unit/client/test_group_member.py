@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tidemark.client.commits import Commits, GroupPosition
-from tidemark.client.coordinator import Coordinator
-from tidemark.client.group_settings import group_settings
-from tidemark.client.membership import Membership
+from tidemark.client.group.coordinator import Coordinator
+from tidemark.client.group.membership import Membership
+from tidemark.client.group.offset_commits import Commits, GroupPosition
+from tidemark.client.group.settings import group_settings
 from tidemark.errors import ErrorCode, RequestTimedOutError, TidemarkError
 from tidemark.model import TopicPartition
 from tidemark.v1 import group_service_pb2 as pb
@@ -174,7 +174,7 @@ async def test_a_member_that_learns_in_a_hand_over_that_it_is_out_joins_again(
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Stands still but for the test; on `now_s`."""
     told = SimpleNamespace(now_s=time.monotonic())
-    monkeypatch.setattr("tidemark.client.membership.time", SimpleNamespace(monotonic=lambda: told.now_s))
+    monkeypatch.setattr("tidemark.client.group.membership.time", SimpleNamespace(monotonic=lambda: told.now_s))
     return told
 
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 from tidemark.client.aio.consumer import Consumer
-from tidemark.client.aio.group_reader import GroupReader
-from tidemark.client.cluster import Cluster
-from tidemark.client.coordinator import Coordinator
-from tidemark.client.cursor import Cursor
-from tidemark.client.fetcher import Fetcher
-from tidemark.client.group_settings import group_settings
+from tidemark.client.consuming.fetcher import Fetcher
+from tidemark.client.consuming.partition_cursor import Cursor
+from tidemark.client.group.coordinator import Coordinator
+from tidemark.client.group.group_reader import GroupReader
+from tidemark.client.group.settings import group_settings
+from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import tidemark.client
 import tidemark.client.aio
-from tidemark.client import loading
+from tidemark.client import lazy_imports
 
 ADMINISTERS = """
 import sys
@@ -27,7 +27,7 @@ def test_all_that_a_package_names_is_there(package: ModuleType) -> None:
 
 
 def test_a_name_that_no_module_defines_is_an_attribute_error() -> None:
-    load = loading.on_demand("tidemark.client", {"sync_admin": ("AdminClient",)})
+    load = lazy_imports.on_demand("tidemark.client", {"sync_admin": ("AdminClient",)})
     assert load("AdminClient") is tidemark.client.AdminClient
     with pytest.raises(AttributeError, match=r"module 'tidemark.client' has no attribute 'Admin'"):
         load("Admin")

@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidemark.client.cluster import Leader
-from tidemark.client.nearest import NAMED_S_MAX, PAUSE_S, PAUSE_S_MAX, QUIET_S, SILENT_S, NearestReplicas
+from tidemark.client.consuming.preferred_replica import (
+    NAMED_S_MAX,
+    PAUSE_S,
+    PAUSE_S_MAX,
+    QUIET_S,
+    SILENT_S,
+    NearestReplicas,
+)
+from tidemark.client.metadata.cluster import Leader
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import BrokerId, BrokerRegistration, LeaderEpoch, TopicPartition
 from tidemark.v1 import broker_service_pb2 as pb

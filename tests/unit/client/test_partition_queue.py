@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from tidemark.client.batching import PendingBatch
-from tidemark.client.partition_queue import Identity, PartitionQueue
+from tidemark.client.producing.batching import PendingBatch
+from tidemark.client.producing.partition_queue import Identity, PartitionQueue
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch, Codec, parse_envelope, stamped

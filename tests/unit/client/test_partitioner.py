@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidemark.client import partitioner
-from tidemark.client.partitioner import partition_of, partitions_of
-from tidemark.client.table import by_partition
+from tidemark.client.producing import partitioner
+from tidemark.client.producing.partitioner import partition_of, partitions_of
+from tidemark.client.producing.table import by_partition
 from tidemark.record.schema import SCHEMA
 
 
@@ -70,7 +70,7 @@ def test_many_keys_hashed_as_a_column_go_where_they_go_one_by_one(first: int) ->
 def test_many_keys_are_hashed_without_numpy_too(monkeypatch: pytest.MonkeyPatch) -> None:
     column = pa.array(many(), pa.binary())
     expected = partitions_of(column, 7)
-    monkeypatch.setitem(sys.modules, "tidemark.client.murmur2", None)
+    monkeypatch.setitem(sys.modules, "tidemark.client.producing.murmur2", None)
     assert partitions_of(column, 7).equals(expected)
 
 

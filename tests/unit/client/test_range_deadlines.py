@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tidemark.client import ranges
-from tidemark.client.cluster import none_answers
-from tidemark.client.ranges import RangeReader
+from tidemark.client.consuming import range_reader
+from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.metadata.cluster import none_answers
 from tidemark.core.cluster_view import ClusterView, TopicView
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError
 from tidemark.rpc.metadata_codec import view_to_proto
@@ -29,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(ranges, "time", SimpleNamespace(monotonic=lambda: made.now_s, sleep=made.sleep))
+    monkeypatch.setattr(range_reader, "time", SimpleNamespace(monotonic=lambda: made.now_s, sleep=made.sleep))
     return made
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from tidemark.client.replica_comparison import pieces_of
-from tidemark.client.replica_reader import READ_BYTES, Stretch
-from tidemark.client.replica_verifier import PartitionVerifier, Verified
+from tidemark.client.replicas.comparison import pieces_of
+from tidemark.client.replicas.reader import READ_BYTES, Stretch
+from tidemark.client.replicas.verifier import PartitionVerifier, Verified
 from tidemark.core.cluster_view import PartitionView
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.envelope import ENVELOPE_BYTES, Attributes, Batch, parse_envelope, seal, stamped

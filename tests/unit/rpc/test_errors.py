@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 from grpc.aio import AioRpcError, Metadata
-from tidemark.client.cluster import none_answers
+from tidemark.client.metadata.cluster import none_answers
 from tidemark.model import ErrorCode
 from tidemark.rpc.errors import from_rpc_error
 

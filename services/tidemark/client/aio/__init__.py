@@ -3,17 +3,17 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidemark.client.aio.admin import AdminClient, ClusterDescription
+    from tidemark.client.aio.admin.client import AdminClient, ClusterDescription
     from tidemark.client.aio.consumer import Consumer
     from tidemark.client.aio.groups import Groups
     from tidemark.client.aio.producer import Producer
 else:
-    from tidemark.client.loading import on_demand
+    from tidemark.client.lazy_imports import on_demand
 
     __getattr__ = on_demand(
         __name__,
         {
-            "admin": ("AdminClient", "ClusterDescription"),
+            "admin.client": ("AdminClient", "ClusterDescription"),
             "consumer": ("Consumer",),
             "groups": ("Groups",),
             "producer": ("Producer",),

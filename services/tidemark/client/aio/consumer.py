@@ -13,14 +13,14 @@ from typing import Any
 
 import grpc
 
-from tidemark.client.aio.group_reader import GroupReader, HandOver
-from tidemark.client.aio.lifecycle import Lifecycle
-from tidemark.client.backoff import Backoff
-from tidemark.client.cluster import Cluster, unknown_partition
-from tidemark.client.cursor import Cursor
-from tidemark.client.fetcher import MISPLACED, Fetcher
-from tidemark.client.group_settings import GROUP_SETTINGS, group_settings
-from tidemark.client.metrics import ConsumerMetrics, PartitionHealth, health_of, lag_of, total_lag
+from tidemark.client.consuming.fetcher import MISPLACED, Fetcher
+from tidemark.client.consuming.health import ConsumerMetrics, PartitionHealth, health_of, lag_of, total_lag
+from tidemark.client.consuming.partition_cursor import Cursor
+from tidemark.client.group.group_reader import GroupReader, HandOver
+from tidemark.client.group.settings import GROUP_SETTINGS, group_settings
+from tidemark.client.lifecycle import Lifecycle
+from tidemark.client.metadata.backoff import Backoff
+from tidemark.client.metadata.cluster import Cluster, unknown_partition
 from tidemark.client.records import (
     ConsumerRecord,
     OffsetAndTimestamp,
@@ -54,7 +54,7 @@ class Consumer(Lifecycle):
         group: id of the consumer group: `subscribe` shares topics with its other members, `commit` remembers how far it
             has read; None: offsets are the caller's to keep.
         settings: as `client.settings.consumer_settings`: fetch_max_wait_ms, max_bytes, max_partition_bytes,
-            read_ahead_bytes, request_timeout_ms, out_of_range, rack; with a group, as `client.group_settings` too:
+            read_ahead_bytes, request_timeout_ms, out_of_range, rack; with a group, as `client.group.settings` too:
             instance_id, assignor, client_id, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms,
             offset_reset.
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from tidemark.client.aio.lifecycle import Lifecycle
-from tidemark.client.cluster import Cluster
-from tidemark.client.commits import commit_positions
-from tidemark.client.coordinator import Coordinator, group_stub
-from tidemark.client.group_settings import group_settings
+from tidemark.client.group.coordinator import Coordinator, group_stub
+from tidemark.client.group.offset_commits import commit_positions
+from tidemark.client.group.settings import group_settings
+from tidemark.client.lifecycle import Lifecycle
+from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.v1 import group_service_pb2 as pb

@@ -11,15 +11,15 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidemark.client import table as tables
-from tidemark.client.aio.lifecycle import INTERRUPTED_S, INTERRUPTIONS, Lifecycle
-from tidemark.client.batching import SendHandle, TableHandle
-from tidemark.client.cluster import Cluster, unknown_partition
-from tidemark.client.metrics import ProducerMetrics
-from tidemark.client.partitioner import Partitioner, partition_of
-from tidemark.client.sender import Sender
+from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS, Lifecycle
+from tidemark.client.metadata.cluster import Cluster, unknown_partition
+from tidemark.client.producing import table as tables
+from tidemark.client.producing.batching import SendHandle, TableHandle
+from tidemark.client.producing.metrics import ProducerMetrics
+from tidemark.client.producing.partitioner import Partitioner, partition_of
+from tidemark.client.producing.sender import Sender
+from tidemark.client.producing.table import Frame
 from tidemark.client.settings import producer_settings
-from tidemark.client.table import Frame
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 

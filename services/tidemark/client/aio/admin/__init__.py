@@ -1,0 +1,1 @@
+"""The async AdminClient, by subject."""

@@ -1,0 +1,1 @@
+"""From the replica to poll(): cursors, fetch streams, ranges, health."""

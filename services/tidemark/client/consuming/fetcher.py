@@ -1,0 +1,387 @@
+"""The consumer's engine: one fetch loop a broker fills the cursors' buffers, within bounds (rules K1, K2, E4).
+
+Each partition is read from its leader, or from the replica that `client.consuming.preferred_replica` says.
+
+A fetch is broken off when its answer cannot be used any more, or when a partition joins that leader: after a seek, and
+when the metadata names another leader, so that a silent one is left on news and not on a timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from tidemark.client.consuming.fetch_stream import FetchStream
+from tidemark.client.consuming.partition_cursor import Cursor
+from tidemark.client.consuming.preferred_replica import NearestReplicas
+from tidemark.client.metadata.cluster import Cluster, Leader
+from tidemark.client.settings import ConsumerSettings
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition, unknown_topic
+from tidemark.rpc import errors
+from tidemark.rpc.fetch_codec import Fetched
+from tidemark.v1 import broker_service_pb2 as pb
+
+_log = logging.getLogger("tidemark.client")
+
+_PAUSE_S: Final = 0.05
+_SHORT_WAIT_MS: Final = 50
+"""Long poll while some partition of that leader is left out: it may be wanted soon."""
+_TICK_S: Final = 0.2
+_GONE_S: Final = 2.0
+"""So long a topic may be missing before it is believed to be deleted."""
+
+MISPLACED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""The broker and we know different topics: one of us has old news, which the metadata will tell."""
+
+
+class _Asked(NamedTuple):
+    cursor: Cursor
+    generation: int
+    leader: Leader
+    read_from: pb.ReadFrom.ValueType
+
+
+class _LeaderLoop:
+    """One broker that is read from: its loop's task, its partitions, and the stream of its fetches."""
+
+    def __init__(self, stream: FetchStream) -> None:
+        self.stream = stream
+        self.partitions: frozenset[TopicPartition] = frozenset()
+        self.wake = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    def interrupt(self) -> None:
+        """Break off the fetch under way, and look again at what is wanted."""
+        self.stream.break_off()
+        self.wake.set()
+
+
+class Fetcher:
+    """Lives on one event loop, as its cursors do."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ConsumerSettings,
+        *,
+        on_out_of_range: Callable[[Cursor, TidemarkError], bool] = lambda cursor, error: False,
+    ) -> None:
+        self.cursors: dict[TopicPartition, Cursor] = {}
+        self.suspended = False
+        """Nothing is given: the partitions may be somebody else's."""
+        self.nearest = NearestReplicas(settings.rack, lambda: cluster.view)
+        self.follower_bytes = 0
+        """Read from replicas that do not lead."""
+        self._regroup_due = False
+        self._on_out_of_range = on_out_of_range
+        self._cluster = cluster
+        self._settings = settings
+        self._leaders: dict[str, _LeaderLoop] = {}
+        self._arrived = asyncio.Event()
+        self._homeless_since_s: dict[TopicPartition, float] = {}
+        self._ticking: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to listen to news."""
+        self._cluster.listen(self.regroup)
+        self._ticking = asyncio.create_task(self._tick(), name="consumer tick")
+
+    async def stop(self) -> None:
+        """End every loop; whoever waits for rows is woken."""
+        self._stopped = True
+        self._arrived.set()
+        tasks = [loop.task for loop in self._leaders.values()] + [self._ticking]
+        running = [task for task in tasks if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        self._leaders.clear()
+
+    async def wait_for_rows(self, timeout_s: float | None) -> None:
+        """Return when something arrived, at the latest after `timeout_s`."""
+        self.look_again()  # what was passed over made room too
+        self._arrived.clear()
+        if self._stopped or self.has_rows:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._arrived.wait()
+        except TimeoutError:
+            return
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the application can be given something, or told."""
+        return not self.suspended and any(cursor.has_rows for cursor in self.cursors.values())
+
+    def wake(self) -> None:
+        """Who waits for rows looks again."""
+        self._arrived.set()
+
+    def look_again(self) -> None:
+        """There is room again, or a pause is over: leaders may be asked."""
+        for loop in self._leaders.values():
+            loop.wake.set()
+
+    def moved(self, cursor: Cursor) -> None:
+        """A cursor was assigned, or sought elsewhere: a fetch for it is not waited for."""
+        cursor.retry_s = 0.0
+        self.regroup()
+        for loop in self._leaders.values():
+            if cursor.partition in loop.partitions:
+                loop.interrupt()
+
+    # -- who is read from ------------------------------------------------------------------------------------------
+
+    def regroup(self) -> None:
+        """Give each broker its partitions, by the metadata of now."""
+        self._regroup_due = False
+        if self._stopped:
+            return
+        grouped: dict[str, set[TopicPartition]] = {}
+        now_s = time.monotonic()
+        self.nearest.keep(self.cursors.keys())
+        for partition, cursor in self.cursors.items():
+            leader = None if cursor.error is not None else self._leader_of(cursor)
+            self.nearest.look(partition, leader, now_s)
+            if leader is not None:
+                grouped.setdefault(self.nearest.address(partition, leader), set()).add(partition)
+        for address in grouped:
+            if address not in self._leaders:
+                self._leaders[address] = self._start_loop(address)
+        for address, loop in self._leaders.items():
+            partitions = frozenset(grouped.get(address, ()))
+            if partitions != loop.partitions:
+                for joining in partitions - loop.partitions:
+                    self.cursors[joining].retry_s = 0.0  # the pause was for the leader before
+                loop.partitions = partitions
+                loop.interrupt()
+
+    def _regroup_if_due(self) -> None:
+        """Once for all that one answer has brought about: who joins a loop breaks off its fetch."""
+        if self._regroup_due:
+            self.regroup()
+
+    def _start_loop(self, address: str) -> _LeaderLoop:
+        self._cluster.used(address)
+        loop = _LeaderLoop(FetchStream(self._cluster, address))
+        loop.task = asyncio.create_task(self._run(address, loop), name=f"fetch from {address}")
+        loop.task.add_done_callback(lambda task: self._on_loop_ended(task, loop))
+        return loop
+
+    def _on_loop_ended(self, task: asyncio.Task[None], loop: _LeaderLoop) -> None:
+        """Only a mistake of ours ends a loop before `stop`: its partitions say so instead of falling silent."""
+        failure = None if task.cancelled() else task.exception()
+        if failure is None:
+            return
+        _log.error("a fetch loop failed", exc_info=failure)
+        for partition in loop.partitions & self.cursors.keys():
+            self._end(self.cursors[partition], TidemarkError(ErrorCode.INTERNAL, f"{partition}: {failure!r}"))
+
+    def lineage_of(self, partition: TopicPartition) -> int:
+        """Number of unclean elections of a partition as far as is known."""
+        topic = self._cluster.topic_now(partition.topic)
+        view = None if topic is None else topic.partitions.get(partition.partition)
+        return 0 if view is None else view.lineage
+
+    def _leader_of(self, cursor: Cursor) -> Leader | None:
+        """None while there is none; a partition that was recreated ends the cursor (rule C7)."""
+        leader = self._cluster.leader(cursor.partition)
+        if leader is None:
+            return None
+        if (leader.topic_id, leader.incarnation) != (cursor.topic_id, cursor.incarnation):
+            self._end(cursor, _recreated(cursor.partition))
+            return None
+        return leader
+
+    def _end(self, cursor: Cursor, error: TidemarkError) -> None:
+        cursor.error = error
+        self._arrived.set()
+
+    async def _tick(self) -> None:
+        """Look for leaders of partitions that have none, and for topics that are gone."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now_s = time.monotonic()
+            if self.nearest.doubt_the_silent(now_s):
+                self.regroup()
+            for partition, cursor in self.cursors.items():
+                if cursor.error is not None or self._cluster.leader(partition) is not None:
+                    self._homeless_since_s.pop(partition, None)
+                    continue
+                self._cluster.refresh()
+                since_s = self._homeless_since_s.setdefault(partition, now_s)
+                topic = self._cluster.view.topics.get(partition.topic)
+                if now_s - since_s > _GONE_S and (topic is None or topic.error is not None):
+                    told = None if topic is None else topic.error
+                    self._end(cursor, unknown_topic(partition.topic) if told is None else told)
+
+    # -- fetching --------------------------------------------------------------------------------------------------
+
+    async def _run(self, address: str, loop: _LeaderLoop) -> None:
+        try:
+            while True:
+                loop.wake.clear()
+                asked = self._wanting(loop)
+                if not asked:
+                    await loop.wake.wait()
+                else:
+                    await self._fetch(address, loop, asked)
+        finally:
+            loop.stream.close()
+
+    def _wanting(self, loop: _LeaderLoop) -> list[_Asked]:
+        """Cursors with room, those that got something longest ago first."""
+        room = sum(cursor.buffered_bytes for cursor in self.cursors.values()) < self._settings.read_ahead_bytes
+        now_s = time.monotonic()
+        asked = []
+        self._leave_the_damaged(loop, now_s)
+        for partition, cursor in self.cursors.items():
+            if partition not in loop.partitions:
+                continue
+            leader = self._cluster.leader(partition)
+            wanted = room and leader is not None and self._has_room(cursor, now_s)
+            self.nearest.asks(partition, now_s, wanted=wanted)
+            if wanted and leader is not None:
+                asked.append(_Asked(cursor, cursor.generation, leader, self.nearest.read_from(partition, now_s)))
+        return asked
+
+    def _has_room(self, cursor: Cursor, now_s: float) -> bool:
+        waits = cursor.error is not None or cursor.retry_s > now_s or not cursor.gives
+        return not waits and cursor.buffered_bytes < self._settings.max_partition_bytes
+
+    def _leave_the_damaged(self, loop: _LeaderLoop, now_s: float) -> None:
+        """What was damaged is read again from the leader, which has a copy of its own."""
+        if not self.nearest.rack:
+            return
+        for partition in loop.partitions & self.cursors.keys():
+            if self.cursors[partition].is_damaged and self.nearest.replica(partition) is not None:
+                self.nearest.leave(partition, now_s)
+                self._regroup_due = True
+        self._regroup_if_due()
+
+    def _may_ask(self, partition: TopicPartition) -> bool:
+        cursor = self.cursors.get(partition)
+        return cursor is not None and cursor.gives
+
+    async def _fetch(self, address: str, loop: _LeaderLoop, asked: list[_Asked]) -> None:
+        """One fetch, which may be broken off."""
+        settings = self._settings
+        all_asked = len(asked) == sum(self._may_ask(partition) for partition in loop.partitions)
+        max_wait_ms = settings.fetch_max_wait_ms if all_asked else min(_SHORT_WAIT_MS, settings.fetch_max_wait_ms)
+        request = pb.FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=settings.max_bytes,
+            partitions=[self._part(question) for question in asked],
+            rack=settings.rack,
+        )
+        timeout_s = (max_wait_ms + settings.request_timeout_ms) / 1000
+        try:
+            response = await loop.stream.ask(request, timeout_s=timeout_s)
+        except TidemarkError as error:
+            _log.debug("fetch failed: %s", error)
+            self._cluster.refresh(avoid=address)
+            for question in asked:
+                if question.read_from == pb.READ_FROM_FOLLOWER:
+                    self.nearest.leave(question.cursor.partition, time.monotonic())
+                else:
+                    question.cursor.refusal = error
+                    self._pause(question.cursor)
+            self.regroup()
+            return
+        if response is None:
+            return
+        for question, result in zip(asked, response, strict=False):
+            # Neither sought elsewhere meanwhile, nor led by another: that one was asked the same already.
+            if question.cursor.generation == question.generation and question.cursor.partition in loop.partitions:
+                self._take(question, result)
+        self._regroup_due |= self.nearest.doubt_the_quiet([one.cursor.partition for one in asked], time.monotonic())
+        self._regroup_if_due()
+
+    def _part(self, question: _Asked) -> pb.PartitionFetch:
+        cursor, leader = question.cursor, question.leader
+        return pb.PartitionFetch(
+            topic=cursor.partition.topic,
+            partition=cursor.partition.partition,
+            current_leader_epoch=leader.leader_epoch,
+            fetch_offset=cursor.fetch_offset,
+            last_fetched_epoch=cursor.last_epoch,
+            max_bytes=self._settings.max_partition_bytes,
+            topic_id=cursor.topic_id,
+            incarnation=cursor.incarnation,
+            read_from=question.read_from,
+        )
+
+    def _take(self, question: _Asked, fetched: Fetched) -> None:
+        cursor, from_follower = question.cursor, question.read_from == pb.READ_FROM_FOLLOWER
+        result, batches = fetched
+        if result.HasField("error"):
+            error = errors.from_proto(result.error)
+            if from_follower:
+                self._back_to_the_leader(cursor, error)
+                return
+            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._on_out_of_range(cursor, error):
+                return
+            if not error.retriable and error.code not in MISPLACED:
+                self._end(cursor, error)
+                return
+            _log.debug("fetch of %s refused: %s", cursor.partition, error)
+            cursor.refusal = error
+            self._cluster.note_refusal(cursor.partition, error)
+            self._pause(cursor)
+            return
+        cursor.refusal = None
+        told = result.heard_high_watermark if from_follower else result.high_watermark
+        cursor.saw_high_watermark(told, self.lineage_of(cursor.partition))
+        if result.HasField("preferred_read_replica") and question.read_from == pb.READ_FROM_NEAREST:
+            self._to_the_nearest(question, result)
+            return
+        if not batches:
+            return
+        try:
+            progress = cursor.take(batches)
+        except TidemarkError as error:
+            if from_follower:
+                self._back_to_the_leader(cursor, error)
+            else:
+                self._end(cursor, error)
+            return
+        if not progress:
+            self._pause(cursor)
+            return
+        self.follower_bytes += len(batches) if from_follower else 0
+        self.nearest.gave(cursor.partition)
+        # It goes behind the others: the first of a request may take all of its bytes.
+        self.cursors[cursor.partition] = self.cursors.pop(cursor.partition)
+        self._arrived.set()
+
+    def _to_the_nearest(self, question: _Asked, result: pb.PartitionFetchResult) -> None:
+        cursor, replica = question.cursor, result.preferred_read_replica
+        has_more = result.high_watermark > cursor.fetch_offset
+        now_s = time.monotonic()
+        if self.nearest.told(cursor.partition, question.leader, replica, has_more=has_more, now_s=now_s):
+            _log.debug("%s is read from broker %d, in this consumer's rack", cursor.partition, replica)
+        self._regroup_due = True
+
+    def _back_to_the_leader(self, cursor: Cursor, error: TidemarkError) -> None:
+        """What a follower refuses the leader answers, and whatever that says is so (rule K1)."""
+        _log.debug("fetch of %s refused by a replica that does not lead: %s", cursor.partition, error)
+        self.nearest.leave(cursor.partition, time.monotonic())
+        if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE:
+            self._cluster.note_refusal(cursor.partition, error)
+        self._regroup_due = True
+
+    def _pause(self, cursor: Cursor) -> None:
+        cursor.retry_s = time.monotonic() + _PAUSE_S
+        asyncio.get_running_loop().call_later(_PAUSE_S * 1.1, self.look_again)  # whoever leads it then
+
+
+def _recreated(partition: TopicPartition) -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.UNKNOWN_TOPIC_ID, f"{partition} was deleted and created again; assign it anew to read what it has now"
+    )

@@ -1,0 +1,1 @@
+"""Cluster metadata of a client, and the backoff between retries."""

@@ -1,0 +1,436 @@
+"""The cluster as one client knows it: bootstrap, metadata, news of it, and channels (rule K2).
+
+The view is merged by zxids and epochs, so it does not matter which broker told what first. News comes on a metadata
+stream from one broker, preferably not the one this client talks to most: when that one falls silent, another tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+import grpc
+
+from tidemark.client.metadata.backoff import Backoff
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, apply
+from tidemark.core.topic_name import check_topic_name
+from tidemark.model import (
+    NO_EPOCH,
+    NO_LEADER,
+    BrokerId,
+    ErrorCode,
+    LeaderEpoch,
+    TidemarkError,
+    TopicPartition,
+    unknown_topic,
+)
+from tidemark.rpc.channel import close_channels, open_channel
+from tidemark.rpc.errors import from_rpc_error
+from tidemark.rpc.metadata_codec import view_from_proto
+from tidemark.v1 import broker_service_pb2 as pb
+from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+
+if TYPE_CHECKING:
+    from tidemark.v1.broker_service_pb2_grpc import BrokerServiceAsyncStub
+
+_log = logging.getLogger("tidemark.client")
+
+BOOTSTRAP_VARIABLE: Final = "TIDEMARK_BOOTSTRAP"
+_CALL_TIMEOUT_S: Final = 2.0
+CONNECT_TIMEOUT_S = 10.0
+"""So long at most `start` looks for a broker that answers."""
+TOPIC_PATIENCE_S = 5.0
+"""So long a topic that no broker knows may still be on its way from the controller to brokers short of processor."""
+ON_ITS_WAY: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
+"""What a broker answers that has not heard of it yet, and one that knows it is gone."""
+_NEXT_BROKER_S: Final = 0.2
+"""A broker that has not answered by then is not waited for alone: the next one is asked too."""
+_ASK_S_MIN: Final = 0.05
+_WARN_S: Final = 30.0
+"""How often it is said that no broker answers, while that is so."""
+
+
+class Leader(NamedTuple):
+    """Who leads a partition, and what a request to it must say (rule E4)."""
+
+    broker_id: BrokerId
+    address: str
+    leader_epoch: LeaderEpoch
+    topic_id: str
+    incarnation: str
+
+
+def parse_bootstrap(bootstrap: str | None) -> tuple[str, ...]:
+    """The addresses of "host:port[,host:port...]"; None: those of TIDEMARK_BOOTSTRAP.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG.
+    """
+    text = os.environ.get(BOOTSTRAP_VARIABLE, "") if bootstrap is None else bootstrap
+    addresses = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not addresses:
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG, f"no broker is named: give host:port[,host:port...] or set {BOOTSTRAP_VARIABLE}"
+        )
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"bootstrap: {address!r} is not host:port")
+    return addresses
+
+
+class Cluster:
+    """One client's view of the cluster; on one event loop.
+
+    Args:
+        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        timeout_s: how long `start` looks for a broker that answers, if less than CONNECT_TIMEOUT_S.
+    """
+
+    def __init__(self, bootstrap: str | None, *, timeout_s: float = math.inf) -> None:
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._timeout_s = timeout_s
+        self._view = ClusterView()
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._stubs: dict[str, BrokerServiceAsyncStub] = {}
+        self._wanted: set[str] = set()
+        self._listeners: list[Callable[[], None]] = []
+        self._news = asyncio.Event()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._watch_address = ""
+        self._rewatch = asyncio.Event()
+        self._used: Counter[str] = Counter()
+        self._warned_s = -math.inf
+        self._closed = False
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find a broker that answers.
+
+        Raises:
+            TidemarkError: BROKER_NOT_AVAILABLE, with the cause of each endpoint.
+        """
+        deadline_s = time.monotonic() + min(self._timeout_s, CONNECT_TIMEOUT_S)
+        backoff = Backoff()
+        while True:
+            causes = await self._ask_any(timeout_s=min(_CALL_TIMEOUT_S, deadline_s - time.monotonic()))
+            if causes is None:
+                return
+            pause_s = backoff.next_s()
+            if time.monotonic() + pause_s >= deadline_s:
+                raise _none_answers(causes)
+            await asyncio.sleep(pause_s)
+
+    async def close(self) -> None:
+        """End the stream and every channel."""
+        self._closed = True
+        tasks = [task for task in (self._refreshing, self._watching) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        channels, self._channels = list(self._channels.values()), {}
+        await close_channels(channels)
+
+    def stub(self, address: str) -> BrokerServiceAsyncStub:
+        """The broker at an address."""
+        channel = self.channel(address)
+        stub = self._stubs.get(address)
+        if stub is None:
+            stub = self._stubs[address] = cast("BrokerServiceAsyncStub", BrokerServiceStub(channel))
+        return stub
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """The one connection to an address; raises CLIENT_CLOSED."""
+        if self._closed:
+            raise TidemarkError(ErrorCode.CLIENT_CLOSED, "this client is closed")
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(address)
+        return channel
+
+    def used(self, address: str) -> None:
+        """Somebody talked to that broker: what the choice of the watched one goes by."""
+        self._used[address] += 1
+
+    # -- the view --------------------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> ClusterView:
+        """What is known now."""
+        return self._view
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Be called, on the event loop, whenever the view may have changed."""
+        self._listeners.append(listener)
+
+    def topic_now(self, topic: str) -> TopicView | None:
+        """The topic, if it is known and sound."""
+        found = self._view.topics.get(topic)
+        return None if found is None or found.error is not None else found
+
+    def leader(self, partition: TopicPartition) -> Leader | None:
+        """Who leads a partition as far as is known, if that broker's address is known too."""
+        topic = self.topic_now(partition.topic)
+        view = None if topic is None else topic.partitions.get(partition.partition)
+        if topic is None or view is None or view.leader == NO_LEADER:
+            return None
+        broker = self._view.brokers.get(view.leader)
+        if broker is None:
+            return None
+        return Leader(view.leader, f"{broker.host}:{broker.port}", view.leader_epoch, topic.topic_id, view.incarnation)
+
+    async def topic(self, topic: str, *, timeout_s: float) -> TopicView:
+        """A topic, asked for if it is not known; one that was just created may take a moment.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME, BROKER_NOT_AVAILABLE.
+            TypeError: it is no text.
+        """
+        if not isinstance(topic, str):
+            raise TypeError(f"a topic is named by a str, not a {type(topic).__name__}")
+        check_topic_name(topic)
+        self._want(topic)
+        started_s = time.monotonic()
+        backoff = Backoff()
+        while (found := self.topic_now(topic)) is None or not found.partitions:
+            left_s = started_s + timeout_s - time.monotonic()
+            causes = await self._ask_any(timeout_s=min(_CALL_TIMEOUT_S, left_s))
+            if (found := self.topic_now(topic)) is not None and found.partitions:
+                break
+            waited_s = time.monotonic() - started_s
+            if causes is not None and waited_s >= timeout_s:
+                raise _none_answers(causes)
+            if causes is None and waited_s >= min(TOPIC_PATIENCE_S, timeout_s):
+                self._wanted.discard(topic)
+                told = self._view.topics.get(topic)
+                raise told.error if told is not None and told.error is not None else unknown_topic(topic)
+            await self.wait_for_news(backoff.next_s())
+        return found
+
+    async def partition_count(self, topic: str, *, timeout_s: float, beyond: int = -1) -> int:
+        """How many partitions a topic has; one beyond that index may have been added just now, and is asked for.
+
+        Raises:
+            TidemarkError: as `topic`; BROKER_NOT_AVAILABLE when nobody says whether there is one beyond.
+        """
+        started_s = time.monotonic()
+        count = len((await self.topic(topic, timeout_s=timeout_s)).partitions)
+        backoff = Backoff()
+        while count <= beyond:
+            left_s = started_s + timeout_s - time.monotonic()
+            causes = await self._ask_any(timeout_s=min(_CALL_TIMEOUT_S, left_s))
+            count = len((await self.topic(topic, timeout_s=max(_ASK_S_MIN, left_s))).partitions)
+            waited_s = time.monotonic() - started_s
+            if causes is not None and count <= beyond and waited_s >= timeout_s:
+                raise _none_answers(causes)
+            if count > beyond or (causes is None and waited_s >= min(TOPIC_PATIENCE_S, timeout_s)):
+                break
+            await self.wait_for_news(backoff.next_s())
+        return count
+
+    async def leader_in_time(self, partition: TopicPartition, *, deadline_s: float) -> Leader:
+        """Who leads a partition, waiting for an election if need be.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, LEADER_NOT_AVAILABLE after the (monotonic) deadline.
+        """
+        backoff = Backoff()
+        while True:
+            left_s = deadline_s - time.monotonic()
+            topic = await self.topic(partition.topic, timeout_s=max(left_s, 0.05))
+            if partition.partition not in topic.partitions:
+                raise unknown_partition(partition, len(topic.partitions))
+            found = self.leader(partition)
+            if found is not None:
+                return found
+            if left_s <= 0:
+                raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader that could be reached")
+            self.refresh()
+            await self.wait_for_news(min(backoff.next_s(), left_s))
+
+    async def wait_for_news(self, timeout_s: float) -> None:
+        """Return when the view changes, at the latest after `timeout_s`."""
+        self._news.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+
+    def note_refusal(self, partition: TopicPartition, error: TidemarkError) -> None:
+        """A broker refused: take over whom it named as leader, if that is news, and ask others."""
+        leader, epoch = error.metadata.get("leader", ""), error.metadata.get("leader_epoch", "")
+        if leader.lstrip("-").isdecimal() and epoch.lstrip("-").isdecimal():
+            self._note_leader(partition, BrokerId(int(leader)), LeaderEpoch(int(epoch)))
+        self.refresh()
+
+    def refresh(self, *, avoid: str = "") -> None:
+        """Ask some broker for the topics of interest, soon, once, preferably not the one at `avoid`."""
+        if not self._closed and (self._refreshing is None or self._refreshing.done()):
+            self._refreshing = asyncio.create_task(self._refresh(avoid))
+
+    def _note_leader(self, partition: TopicPartition, leader: BrokerId, epoch: LeaderEpoch) -> None:
+        topic = self.topic_now(partition.topic)
+        known = None if topic is None else topic.partitions.get(partition.partition)
+        if topic is None or known is None or leader == NO_LEADER or epoch == NO_EPOCH or epoch <= known.leader_epoch:
+            return
+        partitions: dict[int, PartitionView] = dict(topic.partitions)
+        partitions[partition.partition] = replace(known, leader=leader, leader_epoch=epoch)
+        topics = {**self._view.topics, topic.topic: replace(topic, partitions=partitions)}
+        self._view = replace(self._view, topics=topics)
+        self._tell()
+
+    def _take(self, update: ClusterView) -> None:
+        # A broker that was told nothing yet (it has just started) knows no brokers, not even itself.
+        if not update.brokers:
+            return
+        before = self._view
+        self._view = apply(before, update)
+        if self._view != before:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        for listener in self._listeners:
+            listener()
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def addresses(self) -> tuple[str, ...]:
+        """Live brokers as known, then those of the bootstrap list."""
+        live = [f"{broker.host}:{broker.port}" for broker in self._view.brokers.values()]
+        return (*live, *(address for address in self._bootstrap if address not in live))
+
+    async def _refresh(self, avoid: str) -> None:
+        causes = await self._ask_any(timeout_s=_CALL_TIMEOUT_S, avoid=avoid)
+        if causes is not None:
+            now_s = time.monotonic()
+            rarely = logging.DEBUG if now_s < self._warned_s + _WARN_S else logging.WARNING
+            self._warned_s = now_s if rarely == logging.WARNING else self._warned_s
+            _log.log(rarely, "no broker answers: %s", _joined(causes))
+            await asyncio.sleep(Backoff(0.1).next_s())
+
+    async def _ask_any(self, *, timeout_s: float, avoid: str = "") -> dict[str, TidemarkError] | None:
+        """Ask brokers in turn, the next one a little later, until one has answered; else the cause of each.
+
+        All of them are asked within `timeout_s`, however many there are.
+        """
+        until_s = time.monotonic() + timeout_s
+        addresses = list(self.addresses())
+        pause_s = min(_NEXT_BROKER_S, max(0.0, timeout_s) / (2 * len(addresses)))
+        random.shuffle(addresses)
+        addresses.sort(key=lambda address: address == avoid)
+        causes: dict[str, TidemarkError] = {}
+        pending: set[asyncio.Task[TidemarkError | None]] = set()
+        try:
+            while addresses or pending:
+                if addresses:
+                    address = addresses.pop(0)
+                    left_s = max(_ASK_S_MIN, until_s - time.monotonic())
+                    pending.add(asyncio.create_task(self._ask(address, left_s), name=address))
+                done, pending = await asyncio.wait(
+                    pending, timeout=pause_s if addresses else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    cause = task.result()
+                    if cause is None:
+                        return None
+                    causes[task.get_name()] = cause
+        finally:
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+        return causes
+
+    async def _ask(self, address: str, timeout_s: float) -> TidemarkError | None:
+        request = pb.GetMetadataRequest(topics=sorted(self._wanted))
+        try:
+            response = await self.stub(address).GetMetadata(request, timeout=timeout_s, wait_for_ready=False)
+        except grpc.aio.AioRpcError as error:
+            return from_rpc_error(error, address=address)
+        view = view_from_proto(response.metadata, shared=True)
+        if not view.brokers:
+            return TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{address}: it was told nothing of the cluster yet")
+        self._take(view)
+        return None
+
+    # -- news ------------------------------------------------------------------------------------------------------
+
+    def _want(self, topic: str) -> None:
+        if topic in self._wanted:
+            return
+        self._wanted.add(topic)
+        self._rewatch.set()
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        backoff = Backoff(0.05, 1.0)
+        while True:
+            self._watch_address = self._choose_watched()
+            self._rewatch.clear()
+            watching = asyncio.create_task(self._watch_one(self._watch_address, sorted(self._wanted), backoff))
+            rewatch = asyncio.create_task(self._rewatch.wait())
+            try:
+                await asyncio.wait({watching, rewatch}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                ended = watching.done()
+                for task in (watching, rewatch):
+                    task.cancel()
+                await asyncio.gather(watching, rewatch, return_exceptions=True)
+            if ended:
+                await asyncio.sleep(backoff.next_s())
+
+    async def _watch_one(self, address: str, topics: list[str], backoff: Backoff) -> None:
+        call = self.stub(address).WatchMetadata(pb.WatchMetadataRequest(topics=topics))
+        try:
+            async for response in call:
+                backoff.reset()
+                self._take(view_from_proto(response.metadata, shared=True))
+        except grpc.aio.AioRpcError as error:
+            _log.debug("metadata stream lost: %s", from_rpc_error(error, address=address))
+        finally:
+            call.cancel()
+        self.refresh(avoid=address)
+
+    def _choose_watched(self) -> str:
+        """Another one than last time, of those that are least talked to."""
+        addresses = list(self.addresses())
+        random.shuffle(addresses)
+        return min(addresses, key=lambda address: (address == self._watch_address, self._used[address]))
+
+
+def unknown_partition(partition: TopicPartition, count: int) -> TidemarkError:
+    """The refusal of a partition that does not exist."""
+    return TidemarkError(
+        ErrorCode.UNKNOWN_PARTITION,
+        f"topic {partition.topic} has no partition {partition.partition}; it has {count}, from 0",
+        {"partitions": str(count)},
+    )
+
+
+def _joined(causes: dict[str, TidemarkError]) -> str:
+    return "; ".join(sorted({cause.message for cause in causes.values()}))
+
+
+def none_answers(causes: Mapping[str, str]) -> TidemarkError:
+    """The refusal when every broker that was asked failed; `causes` by address."""
+    told = "; ".join(cause if cause.startswith(address) else f"{address}: {cause}" for address, cause in causes.items())
+    return TidemarkError(
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        f"no broker answers ({told}): start one, or mind the address and the network",
+        causes,
+    )
+
+
+def _none_answers(causes: Mapping[str, TidemarkError]) -> TidemarkError:
+    return none_answers({address: cause.message for address, cause in causes.items()})

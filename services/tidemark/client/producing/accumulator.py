@@ -1,0 +1,220 @@
+"""Open batches by partition, which any thread may add to, and the bound on what waits (awaitable back-pressure)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import pyarrow as pa
+
+from tidemark.client.producing.batching import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, PendingBatch, SendHandle
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.record.payload import Headers
+
+RECORD_BYTES_MAX: Final = 8 << 20
+"""One record; whatever max.message.bytes says, a request carries no more."""
+
+
+class Accumulator:
+    """Gathers records; the sender takes batches away.
+
+    Invariant: `buffered_bytes` counts every record that was added and whose batch is not resolved.
+
+    Args:
+        batch_bytes: a batch is closed before it would exceed it.
+        buffer_bytes: above it, `is_full`.
+        delivery_timeout_s: what a batch has from its first record on.
+        wake: called, from the adding thread, when a batch was opened or closed.
+    """
+
+    def __init__(
+        self, *, batch_bytes: int, buffer_bytes: int, delivery_timeout_s: float, wake: Callable[[], None]
+    ) -> None:
+        self._rows_bytes = max(1, batch_bytes - BATCH_OVERHEAD_BYTES)
+        self._buffer_bytes = buffer_bytes
+        self._delivery_timeout_s = delivery_timeout_s
+        self._wake = wake
+        self.home: int | None = None
+        """Of the batches: the thread that resolves them."""
+        self._open: dict[tuple[str, int], PendingBatch] = {}
+        self._closed_batches: deque[PendingBatch] = deque()
+        self._sticky: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._ended = False
+        self.buffered_bytes = 0
+        self.waited_s = 0.0
+        """For room, by all who add."""
+
+    def add(
+        self,
+        topic: str,
+        partition: int | None,
+        partitions: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_us: int,
+        headers: Headers | None,
+    ) -> SendHandle:
+        """Append a record to the open batch of its partition; None: of the topic's current one.
+
+        Raises:
+            TidemarkError: CLIENT_CLOSED, BATCH_TOO_LARGE.
+            TypeError: a key or value is neither bytes-like nor None.
+        """
+        if type(key) is not bytes and key is not None:
+            key = _as_bytes("key", key)
+        if type(value) is not bytes and value is not None:
+            value = _as_bytes("value", value)
+        size_bytes = RECORD_OVERHEAD_BYTES
+        if key is not None:
+            size_bytes += len(key)
+        if value is not None:
+            size_bytes += len(value)
+        if headers is not None:
+            size_bytes += headers_bytes(headers)
+        if size_bytes > RECORD_BYTES_MAX:
+            raise _too_large(size_bytes)
+        with self._lock:
+            if self._ended:
+                raise _ended()
+            index = self._sticky.get(topic, -1) if partition is None else partition
+            batch = self._open.get((topic, index))
+            fresh = batch is None or index >= partitions or batch.size_bytes + size_bytes > self._rows_bytes
+            if batch is None or fresh:
+                batch = self._batch_for(topic, partition, partitions, size_bytes)
+            batch.size_bytes += size_bytes
+            self.buffered_bytes += size_bytes
+            handle = batch.add(key, value, timestamp_us, headers)
+        if fresh:
+            self._wake()
+        return handle
+
+    def _batch_for(self, topic: str, partition: int | None, partitions: int, size_bytes: int) -> PendingBatch:
+        """The open batch with room for a record; a full one is closed, a new one opened, as need be."""
+        where = TopicPartition(topic, self._sticky_partition(topic, partitions) if partition is None else partition)
+        batch = self._open.get(where)
+        if batch is not None and batch.size_bytes + size_bytes > self._rows_bytes:
+            self._closed_batches.append(self._open.pop(where))
+            batch = None
+            if partition is None:
+                where = TopicPartition(topic, self._next_sticky(topic, partitions))
+                batch = self._open.get(where)
+        if batch is None:
+            now_s = time.monotonic()
+            batch = self._open[where] = PendingBatch(where, opened_s=now_s, deadline_s=now_s + self._delivery_timeout_s)
+            batch.home = self.home
+        return batch
+
+    def add_rows(self, partition: TopicPartition, rows: pa.RecordBatch) -> PendingBatch:
+        """A batch made of Arrow rows in SCHEMA, behind the records of its partition."""
+        now_s = time.monotonic()
+        batch = PendingBatch(partition, opened_s=now_s, deadline_s=now_s + self._delivery_timeout_s, rows=rows)
+        batch.home = self.home
+        with self._lock:
+            if self._ended:
+                raise _ended()
+            before = self._open.pop(partition, None)
+            if before is not None:
+                self._closed_batches.append(before)
+            self._closed_batches.append(batch)
+            self.buffered_bytes += batch.size_bytes
+        self._wake()
+        return batch
+
+    def sticky_partition(self, topic: str, partitions: int) -> int:
+        """The next partition for a batch without keys."""
+        with self._lock:
+            return self._next_sticky(topic, partitions)
+
+    def take_closed(self, is_due: Callable[[PendingBatch], bool]) -> list[PendingBatch]:
+        """What is to be sent, in order: closed batches, and of the open ones those that are due."""
+        with self._lock:
+            taken = list(self._closed_batches)
+            self._closed_batches.clear()
+            due = [where for where, batch in self._open.items() if is_due(batch)]
+            taken.extend(self._open.pop(where) for where in due)
+        return taken
+
+    def oldest_opened_s(self) -> float | None:
+        """When the oldest open batch was opened."""
+        with self._lock:
+            return min((batch.opened_s for batch in self._open.values()), default=None)
+
+    def end(self) -> None:
+        """No record is taken any more; whoever waits for room is told."""
+        with self._lock:
+            self._ended = True
+            self._room.notify_all()
+
+    def release(self, size_bytes: int) -> None:
+        """A batch was resolved."""
+        with self._lock:
+            self.buffered_bytes -= size_bytes
+            self._room.notify_all()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next record has to wait."""
+        return self.buffered_bytes >= self._buffer_bytes
+
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Block until there is room; raises REQUEST_TIMED_OUT. Not on the client's event loop."""
+        began_s = time.monotonic()
+        with self._room:
+            there_is = self._room.wait_for(lambda: self._ended or not self.is_full, timeout_s)
+            self.waited_s += time.monotonic() - began_s
+        if not there_is:
+            raise self.no_room(timeout_s)
+
+    def no_room(self, timeout_s: float) -> TidemarkError:
+        """What a send raises that waited in vain."""
+        return TidemarkError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"{self._buffer_bytes} bytes have been waiting for their acknowledgement for {timeout_s:.0f} s: "
+            f"the cluster does not keep up, or does not answer",
+        )
+
+    def _sticky_partition(self, topic: str, partitions: int) -> int:
+        partition = self._sticky.get(topic, -1)
+        if 0 <= partition < partitions and TopicPartition(topic, partition) in self._open:
+            return partition
+        return self._next_sticky(topic, partitions)
+
+    def _next_sticky(self, topic: str, partitions: int) -> int:
+        before = self._sticky.get(topic)
+        partition = hash((topic, id(self))) % partitions if before is None else (before + 1) % partitions
+        self._sticky[topic] = partition
+        return partition
+
+
+def _as_bytes(name: str, given: object) -> bytes:
+    """A copy: what the caller does with a buffer later changes nothing."""
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    hint = ": encode it, for example with .encode()" if isinstance(given, str) else ""
+    raise TypeError(f"{name} is a {type(given).__name__}, not bytes{hint}")
+
+
+def headers_bytes(headers: Headers) -> int:
+    """What a record's headers take; raises TypeError for what cannot be headers."""
+    pairs = headers.items() if hasattr(headers, "items") else headers
+    total = 0
+    for name, value in pairs:
+        if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
+            raise TypeError(f"a header is (str, bytes or None), not ({type(name).__name__}, {type(value).__name__})")
+        total += len(name.encode()) + (0 if value is None else len(value)) + 8
+    return total
+
+
+def _ended() -> TidemarkError:
+    return TidemarkError(ErrorCode.CLIENT_CLOSED, "this producer is closed")
+
+
+def _too_large(size_bytes: int) -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.BATCH_TOO_LARGE, f"the record has {size_bytes} bytes, no more than {RECORD_BYTES_MAX} can be sent"
+    )

@@ -1,0 +1,374 @@
+"""The producer's engine: takes closed batches, keeps one stream to each leader, tells what became of each batch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import defaultdict
+from typing import Final
+
+import grpc
+
+from tidemark.client.metadata.cluster import Cluster, Leader
+from tidemark.client.producing.accumulator import Accumulator
+from tidemark.client.producing.batching import PendingBatch
+from tidemark.client.producing.deleted_topics import Vanished
+from tidemark.client.producing.metrics import ProducerMetrics
+from tidemark.client.producing.partition_queue import Identity, PartitionQueue
+from tidemark.client.producing.produce_stream import Answer, Attempt, Group, ProduceStream
+from tidemark.client.settings import ProducerSettings
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc import errors
+from tidemark.v1 import broker_service_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+REQUEST_BYTES_MAX: Final = 4 << 20
+GROUP_BYTES_MAX: Final = 1 << 20
+"""Of one partition in one request; the last batch may go beyond it."""
+_TICK_S: Final = 0.1
+_PAUSE_S: Final = 0.02
+_PAUSE_MAX_S: Final = 0.2
+_CALL_S: Final = 5.0
+
+
+class Sender:
+    """Lives on one event loop; only the accumulator is for any thread."""
+
+    def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self.accumulator = Accumulator(
+            batch_bytes=settings.batch_bytes,
+            buffer_bytes=settings.buffer_bytes,
+            delivery_timeout_s=settings.delivery_timeout_ms / 1000,
+            wake=self._wake,
+        )
+        self.accumulator.home = threading.get_ident()
+        self._linger_s = settings.linger_ms / 1000
+        self._vanished = Vanished(cluster)
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._active: dict[TopicPartition, PartitionQueue] = {}
+        self._pauses: dict[TopicPartition, tuple[float, Leader | None, float]] = {}
+        """Until when, after whose refusal, and the next pause's length."""
+        self._streams: dict[str, ProduceStream] = {}
+        self._woken = False
+        self._pumping = False
+        self._linger: asyncio.TimerHandle | None = None
+        self._flushing = 0
+        self._unresolved = 0
+        self._acknowledged = [0, 0, 0]
+        """Records, batches, bytes."""
+        self._failed_records = 0
+        self._refusals = 0
+        self._idle = asyncio.Event()
+        self._room = asyncio.Event()
+        self._identities: asyncio.Task[None] | None = None
+        self._ticking: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to look after deadlines and news."""
+        self._cluster.listen(self._schedule_pump)
+        self._ticking = asyncio.create_task(self._tick(), name="producer tick")
+
+    def _wake(self) -> None:
+        """From any thread: a batch was opened or closed."""
+        if not self._woken and not self._stopped:
+            self._woken = True
+            if threading.get_ident() == self.accumulator.home:
+                self._loop.call_soon(self._on_wake)
+            else:
+                self._loop.call_soon_threadsafe(self._on_wake)
+
+    async def flush(self) -> None:
+        """Until everything that was added before is resolved."""
+        self._flushing += 1
+        try:
+            self._pump()
+            while self._unresolved:
+                self._idle.clear()
+                await self._idle.wait()
+        finally:
+            self._flushing -= 1
+
+    async def wait_for_room(self) -> None:
+        """Until a record may be added."""
+        began_s = time.monotonic()
+        try:
+            while self.accumulator.is_full:
+                self._room.clear()
+                self._pump()
+                await self._room.wait()
+        finally:
+            self.accumulator.waited_s += time.monotonic() - began_s
+
+    async def stop(self) -> None:
+        """Fail what is left and close the streams; the caller has flushed if it wanted to."""
+        self._stopped = True
+        self.accumulator.end()
+        self._flushing += 1
+        self._take_batches()
+        closed = TidemarkError(ErrorCode.CLIENT_CLOSED, "the producer was closed before this was acknowledged")
+        for queue in list(self._active.values()):
+            queue.abandon(closed)
+            self._tell(queue)
+        if self._linger is not None:
+            self._linger.cancel()
+        tasks = [task for task in (self._ticking, self._identities) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        streams, self._streams = list(self._streams.values()), {}
+        for stream in streams:
+            stream.break_off(closed)
+        for stream in streams:
+            await stream.close()
+
+    # -- batches in ------------------------------------------------------------------------------------------------
+
+    def _on_wake(self) -> None:
+        self._woken = False
+        self._pump()
+
+    def _schedule_pump(self) -> None:
+        if not self._pumping and not self._stopped:
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _take_batches(self) -> None:
+        due_s = time.monotonic() - self._linger_s
+        flushing = self._flushing > 0
+        for batch in self.accumulator.take_closed(lambda batch: flushing or batch.opened_s <= due_s):
+            queue = self._queues.get(batch.partition)
+            if queue is None:
+                queue = self._queues[batch.partition] = PartitionQueue(
+                    batch.partition,
+                    self._vanished.topic_id(batch.partition.topic),
+                    max_in_flight=self._settings.max_in_flight,
+                    idempotent=self._settings.idempotent,
+                    codec=self._settings.codec,
+                )
+            elif not len(queue):
+                self._renew(queue, self._vanished.made_anew(batch.partition.topic, queue.topic_id))
+            self._active[batch.partition] = queue
+            self._unresolved += 1
+            queue.put(batch)
+        opened_s = self.accumulator.oldest_opened_s()
+        if opened_s is not None and self._linger is None:
+            wait_s = max(0.0, opened_s + self._linger_s - time.monotonic())
+            self._linger = self._loop.call_later(wait_s, self._end_linger)
+
+    def _end_linger(self) -> None:
+        self._linger = None
+        self._pump()
+
+    def _renew(self, queue: PartitionQueue, gone: TidemarkError | None) -> None:
+        """The topic it was for is gone: what it has fails, what comes next is for the topic of that name then."""
+        if gone is not None:
+            queue.abandon(gone)
+            queue.topic_id = self._vanished.topic_id(queue.partition.topic)
+            self._tell(queue)
+
+    # -- requests out ----------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Send what may go: for each leader, what there is of each of its partitions in one request."""
+        self._pumping = False
+        if self._stopped:
+            return
+        self._take_batches()
+        self._give_up_on_deposed()
+        while requests := self._next_requests():
+            for address, groups in requests.items():
+                self._stream(address).send(groups)
+
+    def _give_up_on_deposed(self) -> None:
+        """The metadata names another leader: what is under way to the old one is not waited for (rule K2)."""
+        for queue in self._active.values():
+            if queue.sent_to is None or not queue.under_way:
+                continue
+            leader = self._cluster.leader(queue.partition)
+            if leader is not None and leader != queue.sent_to:
+                queue.lose_all(TidemarkError(ErrorCode.NOT_LEADER, f"{queue.partition} has a new leader"))
+
+    def _next_requests(self) -> dict[str, list[Group]]:
+        requests: defaultdict[str, list[Group]] = defaultdict(list)
+        sizes: defaultdict[str, int] = defaultdict(int)
+        now_s = time.monotonic()
+        for queue in list(self._active.values()):
+            if queue.wants_identity:
+                self._want_identities()
+            if not queue.can_send:
+                continue
+            leader = self._cluster.leader(queue.partition)
+            if leader is None:
+                self._cluster.refresh()
+                continue
+            stream = self._streams.get(leader.address)
+            if stream is not None and stream.is_busy(now_s):
+                continue
+            if self._is_paused(queue, leader, now_s) or sizes[leader.address] > REQUEST_BYTES_MAX:
+                continue
+            group = self._group(queue, leader)
+            if group:
+                requests[leader.address].append(group)
+                sizes[leader.address] += sum(attempt.batch.size_bytes for attempt in group)
+        return requests
+
+    def _group(self, queue: PartitionQueue, leader: Leader) -> Group:
+        """Batches that go for the first time go together; one that goes again goes alone."""
+        group: list[Attempt] = []
+        size_bytes = 0
+        while queue.can_send and size_bytes < GROUP_BYTES_MAX:
+            again = queue.next_goes_again
+            if again and group:
+                break
+            attempt = self._attempt(queue, leader)
+            if attempt is not None:
+                group.append(attempt)
+                size_bytes += attempt.batch.size_bytes
+            if again:
+                break
+        for attempt in group:
+            attempt.shared = len(group) > 1
+        return group
+
+    def _attempt(self, queue: PartitionQueue, leader: Leader) -> Attempt | None:
+        attempt = Attempt(leader.leader_epoch, queue.topic_id)
+        batch = queue.take(attempt)
+        if batch is None:
+            self._tell(queue)
+            return None
+        attempt.batch = batch
+        queue.sent_to = leader
+        return attempt
+
+    def _is_paused(self, queue: PartitionQueue, leader: Leader, now_s: float) -> bool:
+        """After a refusal the same leader is left alone for a moment; a new one is asked at once."""
+        pause = self._pauses.get(queue.partition)
+        return pause is not None and now_s < pause[0] and pause[1] == leader
+
+    def _stream(self, address: str) -> ProduceStream:
+        stream = self._streams.get(address)
+        if stream is None or stream.broken:
+            self._cluster.used(address)
+            stream = self._streams[address] = ProduceStream(
+                address,
+                self._cluster.channel(address),
+                acks=self._settings.acks,
+                request_timeout_ms=self._settings.request_timeout_ms,
+                on_answer=self._on_answer,
+            )
+        return stream
+
+    # -- answers in ------------------------------------------------------------------------------------------------
+
+    def _on_answer(self, answer: Answer) -> None:
+        batch = answer.attempt.batch
+        queue = self._queues[batch.partition]
+        if answer.error is None:
+            self._pauses.pop(batch.partition, None)
+            queue.acknowledged(
+                batch, answer.attempt, base_offset=answer.base_offset, append_time_us=answer.append_time_us
+            )
+        else:
+            _log.debug("batch of %s not acknowledged: %s", batch.partition, answer.error)
+            self._refusals += 1
+            self._pause(queue)
+            self._cluster.note_refusal(batch.partition, answer.error)
+            queue.refused(batch, answer.attempt, answer.error, lost=answer.lost, shared=answer.attempt.shared)
+        self._tell(queue)
+        self._schedule_pump()
+
+    def _pause(self, queue: PartitionQueue) -> None:
+        before = self._pauses.get(queue.partition)
+        now_s = time.monotonic()
+        if before is not None and now_s < before[0]:
+            return  # another batch of the same failure
+        length_s = _PAUSE_S if before is None else min(before[2], _PAUSE_MAX_S)
+        self._pauses[queue.partition] = (now_s + length_s, self._cluster.leader(queue.partition), length_s * 2)
+        self._loop.call_later(length_s, self._schedule_pump)
+
+    def _tell(self, queue: PartitionQueue) -> None:
+        resolved = queue.take_resolved()
+        for batch, base_offset, append_time_us, error in resolved:
+            size_bytes = batch.size_bytes
+            self._count(batch, failed=error is not None)
+            batch.resolve(base_offset, append_time_us, error)
+            self._unresolved -= 1
+            self.accumulator.release(size_bytes)
+        if not len(queue):
+            self._active.pop(queue.partition, None)
+        if resolved:
+            self._room.set()
+            if not self._unresolved:
+                self._idle.set()
+
+    def _count(self, batch: PendingBatch, *, failed: bool) -> None:
+        if failed:
+            self._failed_records += batch.count
+        else:
+            self._acknowledged = [
+                had + more for had, more in zip(self._acknowledged, (batch.count, 1, batch.size_bytes), strict=True)
+            ]
+
+    def metrics(self) -> ProducerMetrics:
+        """What was done, and what is under way."""
+        records, batches, size_bytes = self._acknowledged
+        return ProducerMetrics(
+            acknowledged_records=records,
+            acknowledged_batches=batches,
+            acknowledged_bytes=size_bytes,
+            failed_records=self._failed_records,
+            refusals=self._refusals,
+            waited_s=self.accumulator.waited_s,
+            buffered_bytes=self.accumulator.buffered_bytes,
+            buffered_batches=self._unresolved,
+        )
+
+    # -- producer ids ----------------------------------------------------------------------------------------------
+
+    def _want_identities(self) -> None:
+        if self._identities is None or self._identities.done():
+            self._identities = asyncio.create_task(self._fetch_identities())
+
+    async def _fetch_identities(self) -> None:
+        """One for each partition that needs one: each can then start over by itself (rule P4)."""
+        while wanting := [queue for queue in self._active.values() if queue.wants_identity]:
+            for queue in wanting:
+                try:
+                    queue.identity = await self._init_producer_id()
+                except TidemarkError as error:
+                    _log.debug("no producer id: %s", error)
+                    await asyncio.sleep(_PAUSE_MAX_S)
+                    break
+            self._schedule_pump()
+
+    async def _init_producer_id(self) -> Identity:
+        failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
+        for address in self._cluster.addresses():
+            try:
+                response = await self._cluster.stub(address).InitProducerId(pb.InitProducerIdRequest(), timeout=_CALL_S)
+            except grpc.RpcError as error:
+                failure = errors.from_rpc_error(error, address=address)
+                continue
+            return Identity(response.producer_id, response.producer_epoch)
+        raise failure
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now_s = time.monotonic()
+            for stream in list(self._streams.values()):
+                stream.check_deadlines(now_s)
+            for queue in list(self._active.values()):
+                refusal = queue.oldest_refusal
+                queue.expire(now_s, "no broker answered" if refusal is None else refusal.message)
+                self._tell(queue)
+                self._renew(queue, self._vanished.verdict(queue.partition, queue.topic_id, now_s))
+            if self._active:
+                self._schedule_pump()

@@ -1,0 +1,1 @@
+"""Reads of single replicas, compared and verified."""

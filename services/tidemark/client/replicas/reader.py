@@ -1,0 +1,157 @@
+"""Reads of single replicas from the brokers that hold them (`ReadReplica`); blocking, each with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import grpc
+
+from tidemark.client.metadata.backoff import Backoff
+from tidemark.client.metadata.cluster import none_answers, parse_bootstrap
+from tidemark.client.replicas.comparison import Piece, pieces_of
+from tidemark.core.cluster_view import ClusterView
+from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition, unknown_topic
+from tidemark.rpc import errors
+from tidemark.rpc.channel import CHANNEL_OPTIONS
+from tidemark.rpc.metadata_codec import view_from_proto
+from tidemark.v1 import broker_service_pb2 as pb
+from tidemark.v1 import replica_reads_pb2
+from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+
+READ_BYTES: Final = 4 << 20
+_CALL_S: Final = 10.0
+_PATIENCE_S: Final = 5.0
+"""So long a replica may be on its way to being open, or a broker may know of no others."""
+
+
+class Stretch(NamedTuple):
+    """A part of a replica, and where the replica stands; offsets exclusive but the log start.
+
+    Attributes:
+        clean_offset: below it the replica's log has been compacted.
+    """
+
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    clean_offset: int
+    leader_epoch: int
+    leader: bool
+    pieces: tuple[Piece, ...] = ()
+
+
+class ReplicaReader:
+    """A blocking client of all brokers at once; thread-safe. A context manager.
+
+    Args:
+        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+    """
+
+    def __init__(self, bootstrap: str | None) -> None:
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._brokers: tuple[str, ...] = ()
+        self._channels: dict[str, grpc.Channel] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for channel in self._channels.values():
+            channel.close()
+
+    def view(self, topics: Sequence[str] = ()) -> ClusterView:
+        """The cluster with these topics, all where none is named; raises BROKER_NOT_AVAILABLE, UNKNOWN_TOPIC."""
+        request = pb.GetMetadataRequest(topics=topics, all_topics=not topics)
+        until_s = time.monotonic() + _PATIENCE_S
+        backoff = Backoff()
+        while True:
+            causes: dict[str, str] = {}
+            for address in dict.fromkeys([*self._bootstrap, *self._brokers]):
+                try:
+                    view = view_from_proto(self._call(address, "GetMetadata", request).metadata)
+                except TidemarkError as error:
+                    causes[address] = error.message
+                    continue
+                if view.brokers:
+                    self._brokers = tuple(addresses(view).values())
+                    return _with(view, topics)
+                causes[address] = "it has just started and knows no brokers yet"
+            if time.monotonic() >= until_s:
+                raise none_answers(causes)
+            time.sleep(backoff.next_s())
+
+    def read(
+        self,
+        address: str,
+        partition: TopicPartition,
+        identity: ReplicaIdentity,
+        *,
+        start: int = 0,
+        end: int = 0,
+        envelopes_only: bool = True,
+        max_bytes: int = READ_BYTES,
+    ) -> Stretch:
+        """What the broker at `address` holds in [start, end) of its replica; a batch may begin below `start`.
+
+        Raises:
+            TidemarkError: BROKER_NOT_AVAILABLE, REQUEST_TIMED_OUT, NOT_A_REPLICA, UNKNOWN_TOPIC_ID, REPLICA_OFFLINE,
+                OFFSET_NOT_AVAILABLE; CORRUPT_BATCH or STORAGE_ERROR where its disk gives no good batch.
+        """
+        request = replica_reads_pb2.ReadReplicaRequest(
+            topic=partition.topic,
+            partition=partition.partition,
+            topic_id=identity.topic_id,
+            incarnation=identity.incarnation,
+            start_offset=start,
+            end_offset=end,
+            max_bytes=max_bytes,
+            envelopes_only=envelopes_only,
+        )
+        until_s = time.monotonic() + _PATIENCE_S
+        backoff = Backoff()
+        while True:
+            try:
+                answer = self._call(address, "ReadReplica", request)
+            except TidemarkError as error:
+                if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE or time.monotonic() >= until_s:
+                    raise
+                time.sleep(backoff.next_s())
+                continue
+            return Stretch(
+                answer.log_start_offset,
+                answer.log_end_offset,
+                answer.high_watermark,
+                answer.clean_offset,
+                answer.leader_epoch,
+                answer.leader,
+                tuple(pieces_of(answer.batches, envelopes_only=envelopes_only)),
+            )
+
+    def _call(self, address: str, method: str, request: Any) -> Any:
+        channel = self._channels.get(address)
+        if channel is None:
+            made = grpc.insecure_channel(address, options=list(CHANNEL_OPTIONS))
+            channel = self._channels.setdefault(address, made)
+        try:
+            return getattr(BrokerServiceStub(channel), method)(request, timeout=_CALL_S)
+        except grpc.RpcError as error:
+            raise errors.from_rpc_error(error, address=address) from None
+
+
+def addresses(view: ClusterView) -> Mapping[int, str]:
+    """host:port of each broker that is there."""
+    return {broker_id: f"{broker.host}:{broker.port}" for broker_id, broker in view.brokers.items()}
+
+
+def _with(view: ClusterView, topics: Sequence[str]) -> ClusterView:
+    for topic in topics:
+        found = view.topics.get(topic)
+        if found is None or not found.partitions:
+            error = found.error if found is not None else None
+            raise error or unknown_topic(topic)
+    return view
