@@ -13,7 +13,7 @@ import typer.main
 import yaml
 from kubernetes_validate import utils
 from tidemark.cli.app import app
-from tidemark.cli.cluster_file import parse
+from tidemark.cli.apply.cluster_file import parse
 
 from tests.charts.rendering import ROOT, Manifest, containers, manifests, pods
 

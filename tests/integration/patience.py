@@ -6,6 +6,7 @@ import os
 from typing import Final
 
 import pytest
+from tidemark.client.consuming import range_reader
 from tidemark.client.metadata import cluster
 
 PATIENCE_S: Final = "1.0"

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tidemark.cli.without_pandas import keep_pandas_out
+from tidemark.cli.common.no_pandas import keep_pandas_out
 
 from tests.integration import patience, warm
 

@@ -11,6 +11,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from tidemark.client import AdminClient
+from tidemark.client.consuming import range_reader
 from tidemark.client.metadata import cluster as client_cluster
 from tidemark.local.cluster import LocalCluster
 

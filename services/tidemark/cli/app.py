@@ -14,22 +14,22 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.apply import apply
-from tidemark.cli.bench import bench_app
-from tidemark.cli.cluster import cluster_app
+from tidemark.cli.apply.command import apply
+from tidemark.cli.bench.commands import bench_app
+from tidemark.cli.cluster.commands import cluster_app
+from tidemark.cli.cluster.log_dirs import log_dirs_app
+from tidemark.cli.common.no_pandas import keep_pandas_out
+from tidemark.cli.common.output import print_error
+from tidemark.cli.common.std_streams import check_streams, refusal_of_output
 from tidemark.cli.config import config_app
-from tidemark.cli.consume import consume
+from tidemark.cli.consume.command import consume
 from tidemark.cli.elect import elect
-from tidemark.cli.group import group_app
-from tidemark.cli.log import log_app
-from tidemark.cli.log_dirs import log_dirs_app
-from tidemark.cli.output import print_error
-from tidemark.cli.produce import produce
-from tidemark.cli.reassign import reassign_app
-from tidemark.cli.replicas import replicas_app
-from tidemark.cli.streams import check_streams, refusal_of_output
-from tidemark.cli.topics import topic_app
-from tidemark.cli.without_pandas import keep_pandas_out
+from tidemark.cli.group.commands import group_app
+from tidemark.cli.inspect.log_commands import log_app
+from tidemark.cli.inspect.replica_commands import replicas_app
+from tidemark.cli.produce.command import produce
+from tidemark.cli.reassign.commands import reassign_app
+from tidemark.cli.topic.commands import topic_app
 from tidemark.model import ErrorCode, TidemarkError
 
 EXIT_REFUSED = 1

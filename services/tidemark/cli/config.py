@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
-from tidemark.cli.output import Output, print_json, print_line, print_table, print_warning
+from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin
+from tidemark.cli.common.output import Output, print_json, print_line, print_table, print_warning
 from tidemark.client.created_topic import MIN_ISR, noticed_of_restarts
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import TidemarkError

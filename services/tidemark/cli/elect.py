@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.named_places import parse_targets
-from tidemark.cli.options import AdminOption, BootstrapOption, OutputOption, connect_admin
-from tidemark.cli.output import Output, counted, error_json, print_error, print_json, print_line, print_table
+from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin
+from tidemark.cli.common.output import Output, counted, error_json, print_error, print_json, print_line, print_table
+from tidemark.cli.common.partition_targets import parse_targets
 from tidemark.model import (
     ElectionKind,
     ElectionOutcome,

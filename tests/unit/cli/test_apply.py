@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tidemark.cli import apply as module
 from tidemark.cli.app import app
+from tidemark.cli.apply import command as module
 from tidemark.client.created_topic import CreatedTopic
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigResource

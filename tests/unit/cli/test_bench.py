@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidemark.cli.bench_figures import PERCENTILES, Histogram, Measured, share, together
-from tidemark.cli.bench_workers import payload_bytes
-from tidemark.cli.rates import parse_size
+from tidemark.cli.bench.histogram import PERCENTILES, Histogram, Measured, share, together
+from tidemark.cli.bench.workers import payload_bytes
+from tidemark.cli.common.units import parse_size
 from typer import BadParameter
 
 

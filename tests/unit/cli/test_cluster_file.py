@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.cli.cluster_file import ClusterFile, WantedBroker, WantedTopic, parse
+from tidemark.cli.apply.cluster_file import ClusterFile, WantedBroker, WantedTopic, parse
 from tidemark.model import ErrorCode
 
 WHOLE = """\

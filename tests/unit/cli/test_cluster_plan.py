@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from tidemark.cli.cluster_file import ClusterFile, Problem, parse
-from tidemark.cli.cluster_plan import Action, Step, plan
+from tidemark.cli.apply.cluster_file import ClusterFile, Problem, parse
+from tidemark.cli.apply.cluster_plan import Action, Step, plan
 from tidemark.client.created_topic import CreatedTopic
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from tidemark.cli.consume_outputs import open_sink
-from tidemark.cli.consume_run import Ends, Reading, copy
-from tidemark.cli.progress import Progress
+from tidemark.cli.common.progress_line import Progress
+from tidemark.cli.consume.outputs import open_sink
+from tidemark.cli.consume.run import Ends, Reading, copy
 from tidemark.client.records import PartitionBatch
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import OFFSET_SCHEMA

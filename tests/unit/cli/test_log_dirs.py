@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tidemark.cli import log_dirs as module
 from tidemark.cli.app import app
-from tidemark.cli.move_view import MoveView
-from tidemark.cli.replica_places import PlaceFollower, PlaceState, find
+from tidemark.cli.cluster import log_dirs as module
+from tidemark.cli.reassign.log_dir_status import PlaceFollower, PlaceState, find
+from tidemark.cli.reassign.progress_view import MoveView
 from tidemark.core.reassignment.log_dir_placement import PlacedReplica, ReplicaPlace
 from tidemark.model import BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs

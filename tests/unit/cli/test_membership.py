@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import typer
-from tidemark.cli import membership, topic_partitions
 from tidemark.cli.app import app
-from tidemark.cli.plan_view import parse_brokers
+from tidemark.cli.cluster import add_remove_brokers
+from tidemark.cli.reassign.plan_view import parse_brokers
+from tidemark.cli.topic import partitions
 from tidemark.client.aio.admin.brokers import PlannedMoves, RemovalProgress
 from tidemark.client.aio.admin.client import ClusterDescription
 from tidemark.client.aio.admin.reassignments import AlteredReassignments, ReassignmentNews, RemovedPartitions
@@ -106,9 +107,9 @@ def view(topic: str, count: int) -> TopicView:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     made = Client()
-    for module in (membership, topic_partitions):
+    for module in (add_remove_brokers, partitions):
         monkeypatch.setattr(module, "connect_admin", lambda bootstrap, admin, **_: made)
-    monkeypatch.setattr(membership.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(add_remove_brokers.time, "sleep", lambda seconds: None)
     return made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.cli.output import counted, print_table
+from tidemark.cli.common.output import counted, print_table
 
 
 def test_a_table_that_goes_into_a_pipe_keeps_each_row_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:

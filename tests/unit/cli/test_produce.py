@@ -6,7 +6,7 @@ import time
 
 import pyarrow as pa
 import pytest
-from tidemark.cli.produce_run import Tally, limited, send
+from tidemark.cli.produce.run import Tally, limited, send
 from tidemark.client.records import BatchMetadata
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import SCHEMA

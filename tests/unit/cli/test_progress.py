@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.cli.progress import Progress, bar
+from tidemark.cli.common.progress_line import Progress, bar
 
 
 class Clock:

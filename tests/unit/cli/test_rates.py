@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import typer
-from tidemark.cli.rates import parse_rate, shown_bytes, shown_duration
+from tidemark.cli.common.units import parse_rate, shown_bytes, shown_duration
 
 
 @pytest.mark.parametrize(

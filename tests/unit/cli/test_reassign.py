@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidemark.cli import move_feed
-from tidemark.cli import reassign as module
 from tidemark.cli.app import app
-from tidemark.cli.move_feed import MoveFeed
-from tidemark.cli.move_view import MoveView
+from tidemark.cli.reassign import commands as module
+from tidemark.cli.reassign import submit
+from tidemark.cli.reassign.progress_view import MoveView
+from tidemark.cli.reassign.submit import MoveFeed
 from tidemark.client.aio.admin.reassignments import AlteredReassignments, ReassignmentNews, Reassignments
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.reassignment.progress import EndedMove, MoveOutcome, MovePhase, MoveProgress
@@ -386,7 +386,7 @@ def test_where_not_one_fits_the_refusal_says_how_many_do() -> None:
 
 def test_a_service_that_is_away_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(move_feed.time, "sleep", pauses.append)
+    monkeypatch.setattr(submit.time, "sleep", pauses.append)
     client = Client()
     client.failures = [TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "away")]
     feed = MoveFeed(client, many(2), 0, "r")  # type: ignore[arg-type]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidemark.cli import move_directories
-from tidemark.cli import reassign as module
-from tidemark.cli.replica_places import PlaceFollower
+from tidemark.cli.reassign import commands as module
+from tidemark.cli.reassign import log_dirs
+from tidemark.cli.reassign.log_dir_status import PlaceFollower
 from tidemark.client.aio.admin.brokers import PlannedMoves
 from tidemark.core.planning.broker_plans import Plan
 from tidemark.core.reassignment.request import parse_moves
@@ -63,7 +63,7 @@ class Disks(Client):
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Disks:
     made = Disks()
     monkeypatch.setattr(module, "connect_admin", lambda bootstrap, admin: made)
-    monkeypatch.setattr(move_directories, "PlaceFollower", lambda asked: PlaceFollower(asked, lambda seconds: None))
+    monkeypatch.setattr(log_dirs, "PlaceFollower", lambda asked: PlaceFollower(asked, lambda seconds: None))
     return made
 
 

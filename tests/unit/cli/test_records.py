@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.cli.records import Start, parse_start, record_json
+from tidemark.cli.common.record_format import Start, parse_start, record_json
 from tidemark.client.records import ConsumerRecord
 
 

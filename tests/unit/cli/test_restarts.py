@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tidemark.cli import restarts
 from tidemark.cli.app import app
+from tidemark.cli.cluster import safe_to_restart
 from tidemark.core.planning.restart_safety import Obstacle, RestartObstacle
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from typer.testing import CliRunner
@@ -51,9 +51,9 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    monkeypatch.setattr(restarts, "connect_admin", made.connect)
-    monkeypatch.setattr(restarts.time, "sleep", made.sleep)
-    monkeypatch.setattr(restarts.time, "monotonic", lambda: made.now_s)
+    monkeypatch.setattr(safe_to_restart, "connect_admin", made.connect)
+    monkeypatch.setattr(safe_to_restart.time, "sleep", made.sleep)
+    monkeypatch.setattr(safe_to_restart.time, "monotonic", lambda: made.now_s)
     return made
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tidemark.cli import topics
 from tidemark.cli.app import app
+from tidemark.cli.topic import commands
 from tidemark.client.created_topic import CreatedTopic
 from tidemark.core.cluster_view import PartitionView
 from tidemark.model import BrokerId, LeaderEpoch
@@ -34,7 +34,7 @@ class Cluster:
 
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "connect_admin", lambda bootstrap, admin: Cluster())
+    monkeypatch.setattr(commands, "connect_admin", lambda bootstrap, admin: Cluster())
 
 
 def run(*arguments: str) -> Any:

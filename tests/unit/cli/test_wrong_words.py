@@ -55,6 +55,6 @@ def test_without_consumer_groups_a_sentence_says_so_and_no_empty_table(monkeypat
         def list_groups(self) -> tuple[list[object], list[object]]:
             return [], []
 
-    monkeypatch.setattr("tidemark.cli.group._connect", lambda bootstrap: NoGroups())
+    monkeypatch.setattr("tidemark.cli.group.commands._connect", lambda bootstrap: NoGroups())
     shown = CliRunner().invoke(app, ["group", "list"])
     assert (shown.exit_code, shown.stdout) == (0, "there is no consumer group\n")

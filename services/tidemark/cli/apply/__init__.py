@@ -1,0 +1,1 @@
+"""The command `tidemark apply`: a cluster as a file describes it."""

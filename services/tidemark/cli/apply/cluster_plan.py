@@ -1,0 +1,229 @@
+"""From topics and settings as they are to those that a file asks for: the steps, each atomic, in a safe order.
+
+Topics are created and grown first, then settings change, and what is to go goes last. Plain functions over what was
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from tidemark.cli.apply.cluster_file import ClusterFile, Problem, WantedTopic
+from tidemark.client.created_topic import MIN_ISR, CreatedTopic, noticed_of_restarts
+from tidemark.core.cluster_view import TopicView
+from tidemark.core.config_resource import ConfigKind, ConfigResource
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.configuration_entries import ConfigChange, changes_between
+
+INTERNAL_PREFIX = "__"
+"""Topics of the cluster's own are never deleted for not being in a file."""
+
+
+class Changing(Protocol):
+    """What an admin client must be able to do for the steps."""
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replication_factor: int = 0,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+        request_id: str = "",
+    ) -> CreatedTopic:
+        """Create a topic."""
+
+    def create_partitions(
+        self, topic: str, total_count: int, *, validate_only: bool = False, request_id: str = ""
+    ) -> object:
+        """Add partitions."""
+
+    def alter_configs(
+        self,
+        resource: ConfigResource,
+        set_: Mapping[str, str] | None = None,
+        *,
+        delete: Collection[str] = (),
+        validate_only: bool = False,
+        request_id: str = "",
+    ) -> object:
+        """Change settings."""
+
+    def delete_topic(self, name: str, *, validate_only: bool = False, request_id: str = "") -> object:
+        """Delete a topic."""
+
+
+class Action(StrEnum):
+    """What a step does; in the order in which steps are taken."""
+
+    CREATE = "create"
+    GROW = "grow"
+    CONFIGURE = "configure"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change of one topic or broker, made as a whole or not at all.
+
+    Attributes:
+        resource: "topic flights", "broker default".
+        line: of the file where it is asked for; 0 where nothing in the file asks for it.
+        summary: numbers before and after, for people; "" where there are none.
+        changes: of settings.
+        lines: of the file, by what they say of it.
+        run: does it, or only has it checked; gives what its user should know of it, a sentence each.
+    """
+
+    action: Action
+    resource: str
+    line: int
+    run: Callable[[Changing, bool, str], Sequence[str]]
+    summary: str = ""
+    changes: tuple[ConfigChange, ...] = ()
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+
+def plan(
+    wanted: ClusterFile,
+    topics: Mapping[str, TopicView],
+    brokers: Mapping[str, Mapping[str, str]],
+    *,
+    prune: bool,
+) -> tuple[list[Step], list[Problem]]:
+    """The steps, and what of the file cannot be: then no step is to be taken.
+
+    Args:
+        wanted: the file.
+        topics: those there are, by name.
+        brokers: the settings that each broker of the file has of its own.
+        prune: delete topics that the file does not name.
+    """
+    steps: list[Step] = []
+    problems: list[Problem] = []
+    for topic in wanted.topics.values():
+        found = topics.get(topic.name)
+        if topic.delete:
+            steps += [] if found is None else [_deletion(topic.name, topic.line)]
+        elif found is None:
+            steps.append(_creation(topic))
+        else:
+            problem = _impossible(topic, found)
+            if problem is None:
+                steps += _changes_of(topic, found)
+            else:
+                problems.append(problem)
+    for broker in wanted.brokers.values():
+        resource = ConfigResource(ConfigKind.BROKER, broker.name)
+        before = brokers.get(broker.name, {})
+        steps += _configuration(resource, f"broker {broker.name}", broker.line, before, broker.configs, broker.lines)
+    if prune:
+        left = [name for name in sorted(topics) if name not in wanted.topics and not name.startswith(INTERNAL_PREFIX)]
+        steps += [_deletion(name, 0) for name in left]
+    order = list(Action)
+    return sorted(steps, key=lambda step: order.index(step.action)), problems
+
+
+def _impossible(topic: WantedTopic, found: TopicView) -> Problem | None:
+    count = len(found.partitions)
+    if topic.partitions is not None and topic.partitions < count:
+        return Problem(
+            topic.lines.get("partitions", topic.line),
+            TidemarkError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"topic {topic.name} has {count} partitions and the file says {topic.partitions}: partitions would go "
+                "with their records, see tidemark topic remove-partitions",
+            ),
+        )
+    factors = {len(partition.assigned_replicas) for partition in found.partitions.values()}
+    if topic.replication_factor is not None and factors - {topic.replication_factor}:
+        return Problem(
+            topic.lines.get("replication_factor", topic.line),
+            TidemarkError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"topic {topic.name} has {', '.join(map(str, sorted(factors)))} replicas of a partition and the file "
+                f"says {topic.replication_factor}: that is a move of replicas, see tidemark reassign",
+            ),
+        )
+    return None
+
+
+def _creation(topic: WantedTopic) -> Step:
+    partitions, factor, configs = topic.partitions or 1, topic.replication_factor or 0, dict(topic.configs or {})
+
+    def run(client: Changing, validate_only: bool, request_id: str) -> Sequence[str]:
+        made = client.create_topic(
+            topic.name,
+            partitions=partitions,
+            replication_factor=factor,
+            configs=configs,
+            validate_only=validate_only,
+            request_id=request_id,
+        )
+        return made.warnings
+
+    shown = f"replication factor {factor}" if factor else "the cluster's replication factor"
+    return Step(
+        Action.CREATE,
+        f"topic {topic.name}",
+        topic.line,
+        run,
+        f"{partitions} partition{'s'[: partitions != 1]}, {shown}",
+        tuple(changes_between({}, configs)),
+        topic.lines,
+    )
+
+
+def _changes_of(topic: WantedTopic, found: TopicView) -> list[Step]:
+    steps: list[Step] = []
+    total = topic.partitions
+    if total is not None and total > len(found.partitions):
+
+        def grow(client: Changing, validate_only: bool, request_id: str) -> Sequence[str]:
+            client.create_partitions(topic.name, total, validate_only=validate_only, request_id=request_id)
+            return ()
+
+        summary = f"{len(found.partitions)} -> {total} partitions"
+        steps.append(Step(Action.GROW, f"topic {topic.name}", topic.line, grow, summary, lines=topic.lines))
+    if topic.configs is not None:
+        resource = ConfigResource(ConfigKind.TOPIC, topic.name)
+        is_other = topic.configs.get(MIN_ISR) != found.configs.get(MIN_ISR)
+        warnings = noticed_of_restarts(found, topic.configs) if is_other else ()
+        steps += _configuration(
+            resource, f"topic {topic.name}", topic.line, found.configs, topic.configs, topic.lines, warnings
+        )
+    return steps
+
+
+def _configuration(
+    resource: ConfigResource,
+    name: str,
+    line: int,
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    lines: Mapping[str, int],
+    warnings: Sequence[str] = (),
+) -> Iterable[Step]:
+    changes = tuple(changes_between(before, after))
+    if not changes:
+        return
+    set_ = {change.key: change.after for change in changes if change.after is not None}
+    delete = [change.key for change in changes if change.after is None]
+
+    def run(client: Changing, validate_only: bool, request_id: str) -> Sequence[str]:
+        client.alter_configs(resource, set_, delete=delete, validate_only=validate_only, request_id=request_id)
+        return warnings
+
+    yield Step(Action.CONFIGURE, name, line, run, changes=changes, lines=lines)
+
+
+def _deletion(name: str, line: int) -> Step:
+    def run(client: Changing, validate_only: bool, request_id: str) -> Sequence[str]:
+        client.delete_topic(name, validate_only=validate_only, request_id=request_id)
+        return ()
+
+    return Step(Action.DELETE, f"topic {name}", line, run, "with all its records")

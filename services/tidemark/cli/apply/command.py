@@ -1,0 +1,208 @@
+"""`tidemark apply`: makes topics and settings match a file; run again, it finds nothing to do.
+
+Nothing is changed before all of the file was read and the service has checked every step.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin
+from tidemark.cli.common.output import Output, counted, error_json, print_error, print_json, print_line, print_warning
+from tidemark.cli.config import change_json, change_lines
+from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.configuration_entries import ConfigSource
+
+if TYPE_CHECKING:
+    from tidemark.cli.apply.cluster_file import ClusterFile, Problem
+    from tidemark.cli.apply.cluster_plan import Changing, Step
+    from tidemark.client import AdminClient
+
+EXIT_REFUSED: Final = 1
+EXIT_DIFFERENT: Final = 2
+
+_ABOUT: Final = {
+    ErrorCode.INVALID_PARTITIONS: "partitions",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "replication_factor",
+}
+"""Which line of a topic a refusal is about, where that is not a setting's."""
+
+_SIGNS: Final = {"create": "+", "grow": "~", "configure": "~", "delete": "-"}
+
+
+def apply(
+    file: Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="What shall be; '-' is stdin.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, show what would change, change nothing.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="As --dry-run; exit status 2 if anything differs.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Delete topics that the file does not name.")] = False,
+    bootstrap: BootstrapOption = "",
+    admin: AdminOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Make topics and settings match a file.
+
+    \b
+    The file, in YAML:
+      topics:
+        flights:
+          partitions: 6              # grows to it; never shrinks
+          replication_factor: 3      # of a new topic
+          configs:                   # exactly these are set; without configs: they stay as they are
+            retention.ms: 86400000
+        greetings:
+          delete: true
+      brokers:
+        default:                     # every broker
+          replica.lag.time.max.ms: 20000
+        0:
+          log.level: debug
+
+    \b
+    Topics are deleted only where the file says delete: true, or with --prune. Every mistake in the file is told with
+    its line, and nothing is changed then. Each topic and each broker changes as a whole or not at all; when one is
+    refused the others go on, and the same command run again does what is left.
+    Exit status 0: it is as the file says (or --dry-run). 1: refused. 2: --check found something to change.
+
+    \b
+    Examples:
+      tidemark apply -f cluster.yaml --dry-run
+      tidemark apply -f cluster.yaml --check || echo "somebody has changed the cluster by hand"
+      tidemark apply -f cluster.yaml --prune -o json
+    """
+    from tidemark.cli.apply.cluster_file import parse
+
+    shown = "stdin" if str(file) == "-" else str(file)
+    wanted, problems = parse(_read(file))
+    _end_if(problems, shown)
+    with connect_admin(bootstrap, admin) as client:
+        steps, problems = _planned(client, wanted, prune=prune)
+        refused, warnings = _checked(client, steps)
+        problems += refused
+        _end_if(sorted(problems, key=lambda problem: problem.line), shown)
+        only_look = dry_run or check
+        failed = {} if only_look else _carry_out(client, steps)
+    _show(steps, failed, warnings, output, only_look=only_look)
+    if failed:
+        raise typer.Exit(EXIT_REFUSED)
+    if check and steps:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _read(file: Path) -> str:
+    try:
+        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{file} is not UTF-8 text: {error}") from error
+
+
+def _planned(client: AdminClient, wanted: ClusterFile, *, prune: bool) -> tuple[list[Step], list[Problem]]:
+    from tidemark.cli.apply.cluster_file import Problem
+    from tidemark.cli.apply.cluster_plan import plan
+
+    topics = {view.topic: view for view in client.describe_topics()}
+    brokers: dict[str, Mapping[str, str]] = {}
+    problems = []
+    for name, broker in wanted.brokers.items():
+        try:
+            brokers[name] = _set_of(client, name)
+        except TidemarkError as error:
+            problems.append(Problem(broker.line, error))
+    steps, impossible = plan(wanted, topics, brokers, prune=prune)
+    return steps, [*problems, *impossible]
+
+
+def _set_of(client: AdminClient, broker: str) -> Mapping[str, str]:
+    """What is set for the broker itself; nothing for one that has never been there: it may be set up beforehand."""
+    resource = ConfigResource(ConfigKind.BROKER, broker)
+    source = ConfigSource.CLUSTER if broker == CLUSTER_DEFAULT else ConfigSource.BROKER
+    try:
+        entries = client.describe_configs([resource])[resource]
+    except TidemarkError as error:
+        if error.code is ErrorCode.BROKER_NOT_AVAILABLE and "broker" in error.metadata:
+            return {}
+        raise
+    return {entry.key: entry.value for entry in entries if entry.source is source and entry.value is not None}
+
+
+def _checked(client: Changing, steps: Sequence[Step]) -> tuple[list[Problem], dict[int, Sequence[str]]]:
+    """What the service would refuse, with the line that asks for it; and warnings, by the step's index."""
+    from tidemark.cli.apply.cluster_file import Problem
+
+    problems, warnings = [], {}
+    for index, step in enumerate(steps):
+        try:
+            warnings[index] = step.run(client, True, "")
+        except TidemarkError as error:
+            about = error.metadata.get("config") or _ABOUT.get(error.code, "")
+            line = step.lines.get(about, step.line)
+            problems.append(Problem(line, error))
+    return problems, warnings
+
+
+def _carry_out(client: Changing, steps: Sequence[Step]) -> dict[int, TidemarkError]:
+    """Take every step; gives what was refused, by the step's index."""
+    failed = {}
+    for index, step in enumerate(steps):
+        try:
+            step.run(client, False, uuid.uuid4().hex)
+        except TidemarkError as error:
+            failed[index] = TidemarkError(error.code, f"{step.resource}: {error.message}", error.metadata)
+    return failed
+
+
+def _end_if(problems: Sequence[Problem], file: str) -> None:
+    for line, error in problems:
+        where = f"{file}:{line}: " if line else ""
+        print_error(TidemarkError(error.code, f"{where}{error.message}"))
+    if problems:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _show(
+    steps: Sequence[Step],
+    failed: Mapping[int, TidemarkError],
+    warnings: Mapping[int, Sequence[str]],
+    output: Output,
+    *,
+    only_look: bool,
+) -> None:
+    if output is Output.JSON:
+        changes = [
+            {
+                "action": str(step.action),
+                "resource": step.resource,
+                "summary": step.summary,
+                "changes": [change_json(change) for change in step.changes],
+                "applied": not only_look and index not in failed,
+                "error": error_json(failed[index]) if index in failed else None,
+                "warnings": warnings[index],
+            }
+            for index, step in enumerate(steps)
+        ]
+        print_json({"different": bool(steps), "changes": changes})
+    else:
+        for index, step in enumerate(steps):
+            if index not in failed:
+                summary = f": {step.summary}" if step.summary else ""
+                print_line(f"{_SIGNS[step.action]} {step.resource}{summary}")
+                for line in change_lines(step.changes):
+                    print_line(f"    {line}")
+        done = counted(len(steps) - len(failed), "change")
+        if not steps:
+            print_line("nothing to change: it is as the file says")
+        else:
+            print_line(f"{done} to make" if only_look else f"{done} made")
+    for index, told in warnings.items():
+        for warning in told if index not in failed else ():
+            print_warning(warning)
+    for error in failed.values():
+        print_error(error)

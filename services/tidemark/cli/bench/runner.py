@@ -1,0 +1,292 @@
+"""Running a benchmark: a topic, the workers, what they tell meanwhile, and what comes out (OpenMessaging's workload).
+
+The topic that was made for it is deleted in the end, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidemark.cli.bench.histogram import Measured, share, together
+from tidemark.cli.bench.workers import Load, Reading, Strings, Tick, consume_worker, produce_worker
+from tidemark.cli.common.options import connect_admin
+from tidemark.cli.common.output import Output, counted, print_json, print_line, print_table
+from tidemark.cli.common.progress_line import Progress, bar
+from tidemark.cli.common.units import shown_bytes
+from tidemark.client import Consumer, Producer
+from tidemark.model import ErrorCode, TidemarkError
+
+_FILL_BYTES: Final = 4 << 20
+_SLACK_S: Final = 180.0
+"""Beyond its time a worker may take so long to start, to flush and to end."""
+_LOOK_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is done; sizes in bytes, `rate` in records a second of all producers (0: as many as they can)."""
+
+    kind: str
+    producers: int = 0
+    consumers: int = 0
+    rate: float = 0.0
+    message_bytes: int = 1000
+    keys: int = 0
+    bulk: bool = False
+    warm_up_s: float = 0.0
+    duration_s: float = 30.0
+    backlog_bytes: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where; without a `topic` one is made of the rest, and deleted in the end."""
+
+    bootstrap: str
+    admin: str
+    topic: str
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
+
+
+def run(workload: Workload, target: Target, output: Output) -> None:
+    """Do it and print what came out.
+
+    Raises:
+        TidemarkError: what kept a worker from working; REQUEST_TIMED_OUT where records failed or did not arrive.
+    """
+    if workload.rate and workload.rate < workload.producers:
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "--rate is less than one record a second for each producer")
+    with _topic(target) as topic:
+        if workload.kind == "consume" and not target.topic:
+            _fill(target.bootstrap, topic, workload)
+        ends = _ends(target.bootstrap, topic)
+        partitions = sorted(ends)
+        measured = _Run(workload, target.bootstrap, topic, ends).run()
+    _print(workload, topic, partitions, measured, output)
+    sys.stdout.flush()
+    produced, consumed = measured.get("produce"), measured.get("consume")
+    if produced is not None and produced.failed:
+        sentence = f"{produced.failed} records were not acknowledged; the first: {produced.first_error}"
+        raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, sentence)
+    if produced is not None and consumed is not None and consumed.whole < produced.whole:
+        missing = produced.whole - consumed.whole
+        raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"{counted(missing, 'record')} did not arrive in time")
+
+
+def _ends(bootstrap: str, topic: str) -> dict[int, int]:
+    """Where each partition ends now; raises UNKNOWN_TOPIC."""
+    with Consumer(bootstrap) as consumer:
+        consumer.assign(topic, start="latest")
+        return {where.partition: end for where, end in consumer.end_offsets().items()}
+
+
+@contextlib.contextmanager
+def _topic(target: Target) -> Iterator[str]:
+    if target.topic:
+        yield target.topic
+        return
+    name = f"tidemark-bench-{uuid.uuid4().hex[:12]}"
+    with connect_admin(target.bootstrap, target.admin) as admin:
+        admin.create_topic(
+            name,
+            partitions=target.partitions,
+            replication_factor=target.replication_factor,
+            configs=dict(target.configs),
+        )
+        try:
+            yield name
+        finally:
+            admin.delete_topic(name)
+
+
+def _fill(bootstrap: str, topic: str, workload: Workload) -> None:
+    """Write the backlog on the bulk path, with what progress there is to see."""
+    progress = Progress()
+    rows = max(1, _FILL_BYTES // workload.message_bytes)
+    chunk = pa.record_batch({"value": pa.array([os.urandom(workload.message_bytes) for _ in range(rows)], pa.binary())})
+    written = 0
+    with Producer(bootstrap, **workload.settings) as producer:
+        while written < workload.backlog_bytes:
+            rows = -(-(workload.backlog_bytes - written) // workload.message_bytes)
+            part = chunk.slice(0, rows)
+            producer.send_table(topic, part)
+            written += part.num_rows * workload.message_bytes
+            line = f"{bar(written / workload.backlog_bytes)}  backlog: {shown_bytes(written)}"
+            progress.tell(line.__str__)
+        producer.flush()
+    progress.clear()
+
+
+class _Run:
+    """The workers, from their start to what they measured."""
+
+    def __init__(self, workload: Workload, bootstrap: str, topic: str, ends: Mapping[int, int]) -> None:
+        self._workload = workload
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._ends = ends
+        self._partitions = sorted(ends)
+        self._context = multiprocessing.get_context("spawn")  # a fork would take the client's threads with it, dead
+        workers = workload.producers + min(workload.consumers, len(ends))
+        self._strings = Strings(self._context.Queue(), self._context.Barrier(workers), self._context.Event())
+        self._processes: list[BaseProcess] = []
+        self._results: dict[str, list[Measured]] = {}
+        self._told: dict[tuple[str, int], int] = {}
+        """Records so far, by kind and worker."""
+        self._error: TidemarkError | None = None
+        self._progress = Progress()
+
+    def run(self) -> dict[str, Measured]:
+        """By kind of worker."""
+        try:
+            for process in self._workers():
+                self._processes.append(process)
+                process.start()
+            self._listen()
+        finally:
+            self._progress.clear()
+            for process in self._processes:
+                if process.is_alive():
+                    process.terminate()
+                process.join()
+        if self._error is not None:
+            raise self._error
+        return {kind: together(parts) for kind, parts in self._results.items()}
+
+    def _workers(self) -> Iterator[BaseProcess]:
+        work = self._workload
+        consumers = min(work.consumers, len(self._partitions))
+        for number in range(consumers):
+            mine = tuple(self._partitions[number::consumers])
+            until = (
+                {index: self._ends[index] for index in mine if self._ends[index]} if work.kind == "consume" else None
+            )
+            reading = Reading(self._bootstrap, self._topic, mine, until, work.warm_up_s, work.duration_s)
+            yield self._context.Process(target=consume_worker, args=(reading, self._strings), daemon=True)
+        for number in range(work.producers):
+            load = Load(
+                bootstrap=self._bootstrap,
+                topic=self._topic,
+                message_bytes=work.message_bytes,
+                rate=work.rate / work.producers,
+                keys=share(work.keys, work.producers, number) if work.keys else 0,
+                bulk=work.bulk,
+                warm_up_s=work.warm_up_s,
+                duration_s=work.duration_s,
+                settings=work.settings,
+            )
+            yield self._context.Process(target=produce_worker, args=(load, self._strings), daemon=True)
+
+    def _listen(self) -> None:
+        """Until every worker is done, or one cannot work, or all of them take far too long."""
+        work = self._workload
+        until_s = time.monotonic() + work.warm_up_s + work.duration_s + _SLACK_S
+        producers = work.producers
+        left = len(self._processes)
+        while left and self._error is None:
+            try:
+                tick: Tick = self._strings.tell.get(timeout=_LOOK_S)
+            except queue.Empty:
+                dead = [process for process in self._processes if process.exitcode not in (None, 0)]
+                if dead or time.monotonic() > until_s:
+                    why = f"ended with status {dead[0].exitcode}" if dead else "do not come to an end"
+                    self._error = TidemarkError(ErrorCode.INTERNAL, f"workers of the benchmark {why}")
+                self._progress.tell(self._line)
+                continue
+            if tick.error is not None:
+                self._error = tick.error
+            elif tick.done is not None:
+                self._results.setdefault(tick.kind, []).append(tick.done)
+                left -= 1
+                producers -= tick.kind == "produce"
+                if not producers:
+                    self._strings.producers_done.set()
+            else:
+                self._told[tick.kind, tick.worker] = tick.records
+            self._progress.tell(self._line)
+
+    def _line(self) -> str:
+        whole_s = self._workload.warm_up_s + self._workload.duration_s
+        seconds = self._progress.elapsed_s
+        done = {
+            kind: sum(records for (mine, _), records in self._told.items() if mine == kind)
+            for kind in ("produce", "consume")
+        }
+        told = "  ".join(f"{kind}: {records:,} records" for kind, records in done.items() if records)
+        return f"{bar(seconds / whole_s)}  {told or 'starting'}"
+
+
+def _print(
+    workload: Workload, topic: str, partitions: Sequence[int], measured: Mapping[str, Measured], output: Output
+) -> None:
+    produced, consumed = measured.get("produce"), measured.get("consume")
+    if output is Output.JSON:
+        print_json(
+            {
+                "benchmark": workload.kind,
+                "topic": topic,
+                "partitions": len(partitions),
+                "producers": workload.producers,
+                "consumers": min(workload.consumers, len(partitions)),
+                "message_bytes": workload.message_bytes,
+                "rate": workload.rate,
+                "keys": workload.keys,
+                "bulk": workload.bulk,
+                "warm_up_s": workload.warm_up_s,
+                "duration_s": workload.duration_s,
+                "settings": workload.settings,
+                **{kind: _json(one) for kind, one in (("produce", produced), ("consume", consumed)) if one is not None},
+            }
+        )
+        return
+    print_line(
+        f"{workload.kind}: {counted(workload.producers, 'producer')}, {counted(workload.consumers, 'consumer')}, "
+        f"{counted(len(partitions), 'partition')}, {workload.message_bytes} bytes a record, "
+        f"{f'{workload.rate:,.0f} records/s' if workload.rate else 'as fast as it goes'}, "
+        f"{workload.duration_s:g} s after {workload.warm_up_s:g} s"
+    )
+    kinds = [(name, one) for name, one in (("produced", produced), ("consumed", consumed)) if one is not None]
+    print_table(
+        ("", "records", "records/s", "bytes/s", "failed"),
+        [
+            (name, one.records, f"{one.records_per_s:,.0f}", f"{shown_bytes(one.bytes_per_s)}/s", one.failed or "-")
+            for name, one in kinds
+        ],
+    )
+    timed = [
+        (name, one.latencies.summary_ms())
+        for name, one in (("until acknowledged", produced), ("until consumed", consumed))
+        if one is not None and one.latencies.count
+    ]
+    if timed:
+        columns = list(timed[0][1])
+        print_table(
+            ("latency, ms", *columns), [(name, *(f"{one[column]:.2f}" for column in columns)) for name, one in timed]
+        )
+
+
+def _json(measured: Measured) -> Mapping[str, object]:
+    return {
+        "records": measured.records,
+        "bytes": measured.size_bytes,
+        "seconds": round(measured.seconds, 3),
+        "records_per_s": round(measured.records_per_s, 1),
+        "bytes_per_s": round(measured.bytes_per_s, 1),
+        "failed": measured.failed,
+        **({"latency_ms": dict(measured.latencies.summary_ms())} if measured.latencies.count else {}),
+    }

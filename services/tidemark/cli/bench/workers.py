@@ -1,0 +1,283 @@
+"""The processes of a benchmark: each one producer or one consumer, with a client of its own.
+
+All wait for one another before they start, so no record is sent before every consumer reads. A latency counts from
+when a record was due, not from when a busy process came to send it: what waits is late.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.cli.bench.histogram import Measured
+from tidemark.cli.common.no_pandas import keep_pandas_out
+from tidemark.client import Consumer, Producer
+from tidemark.model import TidemarkError
+from tidemark.record.schema import TIMESTAMP_TYPE
+
+START_TIMEOUT_S: Final = 60.0
+_POLL_S: Final = 0.2
+_TELL_S: Final = 0.5
+_PAUSE_S: Final = 0.0005
+_VALUES: Final = 64
+_BURST: Final = 200
+"""So many records at most are sent before the clock is looked at again."""
+_DRAIN_S: Final = 5.0
+_GATHER_S: Final = 0.02
+"""So long a table waits for more records that are due: each is a batch of its own, however small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one producer does.
+
+    Attributes:
+        rate: records a second; 0: as many as it can.
+        keys: how many different keys; 0: none.
+        bulk: tables of records at once, without keys, instead of each by itself.
+        settings: of client.Producer.
+    """
+
+    bootstrap: str
+    topic: str
+    message_bytes: int
+    rate: float
+    keys: int
+    bulk: bool
+    warm_up_s: float
+    duration_s: float
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one consumer does.
+
+    Attributes:
+        partitions: that it reads.
+        until: the offsets to read to, by partition; None: until it is told that producers are done.
+    """
+
+    bootstrap: str
+    topic: str
+    partitions: tuple[int, ...]
+    until: dict[int, int] | None
+    warm_up_s: float
+    duration_s: float
+
+
+class Tick(NamedTuple):
+    """How far a worker (process id) is; `done` is set once, and then it is the last."""
+
+    kind: str
+    worker: int
+    records: int
+    done: Measured | None = None
+    error: TidemarkError | None = None
+
+
+class Strings(NamedTuple):
+    """What ties workers to their parent: where they tell, where they meet, what says that producers are done."""
+
+    tell: Any
+    start: Any
+    producers_done: Any
+
+
+def produce_worker(load: Load, strings: Strings) -> None:
+    """Entry point of a producer's process."""
+    _work("produce", strings, lambda: (_produce_tables if load.bulk else _produce)(load, strings))
+
+
+def consume_worker(reading: Reading, strings: Strings) -> None:
+    """Entry point of a consumer's process."""
+    _work("consume", strings, lambda: _consume(reading, strings))
+
+
+def _work(kind: str, strings: Strings, work: Callable[[], Measured]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
+    keep_pandas_out()
+    try:
+        measured = work()
+    except TidemarkError as error:
+        with contextlib.suppress(Exception):
+            strings.start.abort()
+        strings.tell.put(Tick(kind, os.getpid(), 0, Measured(), error))
+    else:
+        strings.tell.put(Tick(kind, os.getpid(), 0, measured))
+
+
+class _Acknowledged:
+    """What is acknowledged, as the client's thread tells."""
+
+    def __init__(self, message_bytes: int, from_s: float, to_s: float) -> None:
+        self.measured = Measured(seconds=to_s - from_s)
+        self._bytes = message_bytes
+        self._from_s = from_s
+        self._to_s = to_s
+
+    def note(self, due_s: float, handle: Any) -> None:
+        error = handle.exception()
+        if error is not None:
+            self.fail(1, error)
+        else:
+            self.add(1, due_s)
+
+    def fail(self, count: int, error: TidemarkError) -> None:
+        self.measured.failed += count
+        self.measured.first_error = self.measured.first_error or str(error)
+
+    def add(self, count: int, due_s: float) -> None:
+        now_s = time.perf_counter()
+        measured = self.measured
+        measured.whole += count
+        if self._from_s <= now_s < self._to_s:
+            measured.records += count
+            measured.size_bytes += self._bytes * count
+        if self._from_s <= due_s < self._to_s:
+            measured.latencies.add((now_s - due_s) * 1e6, count)
+
+
+def _produce(load: Load, strings: Strings) -> Measured:
+    values = itertools.cycle([os.urandom(load.message_bytes) for _ in range(_VALUES)])
+    keys = itertools.cycle([b"%d" % number for number in range(load.keys)] if load.keys else [None])
+    with Producer(load.bootstrap, **load.settings) as producer:
+        strings.start.wait(START_TIMEOUT_S)
+        start_s, start_us = time.perf_counter(), time.time_ns() // 1000
+        from_s = start_s + load.warm_up_s
+        to_s = from_s + load.duration_s
+        acknowledged = _Acknowledged(load.message_bytes, from_s, to_s)
+        note = acknowledged.note
+        sent = 0
+        told_s = start_s
+        while (now_s := time.perf_counter()) < to_s:
+            due = int((now_s - start_s) * load.rate) - sent if load.rate else _BURST
+            for _ in range(min(due, _BURST)):
+                due_s = start_s + sent / load.rate if load.rate else time.perf_counter()
+                stamp_us = start_us + int((due_s - start_s) * 1e6)
+                handle = producer.send(load.topic, next(values), key=next(keys), timestamp_us=stamp_us)
+                handle.add_done_callback(partial(note, due_s))
+                sent += 1
+            if now_s - told_s >= _TELL_S:
+                told_s = now_s
+                strings.tell.put(Tick("produce", os.getpid(), acknowledged.measured.whole))
+            if due <= 0:
+                time.sleep(_PAUSE_S)
+        producer.flush()
+    return acknowledged.measured
+
+
+def _produce_tables(load: Load, strings: Strings) -> Measured:
+    rows = max(1, load.settings["batch_bytes"] // load.message_bytes)
+    values = pa.array([os.urandom(load.message_bytes) for _ in range(rows)], pa.binary())
+    sending: deque[tuple[Any, float]] = deque()
+    with Producer(load.bootstrap, **load.settings) as producer:
+        strings.start.wait(START_TIMEOUT_S)
+        start_s, start_us = time.perf_counter(), time.time_ns() // 1000
+        from_s = start_s + load.warm_up_s
+        to_s = from_s + load.duration_s
+        acknowledged = _Acknowledged(load.message_bytes, from_s, to_s)
+        sent = 0
+        told_s = sent_s = start_s
+        while (now_s := time.perf_counter()) < to_s:
+            due = min(int((now_s - start_s) * load.rate) - sent, rows) if load.rate else rows
+            if 0 < due < rows and now_s - sent_s < _GATHER_S:
+                due = 0
+            if due > 0:
+                sent_s = now_s
+                due_s = start_s + sent / load.rate if load.rate else now_s
+                stamps = pa.repeat(pa.scalar(start_us + int((due_s - start_s) * 1e6), TIMESTAMP_TYPE), due)
+                columns: list[pa.Array[Any]] = [values.slice(0, due), stamps]
+                table = pa.RecordBatch.from_arrays(columns, names=["value", "timestamp"])
+                sending.append((producer.send_table(load.topic, table, timestamp="timestamp"), due_s))
+                sent += due
+            _reap(sending, acknowledged)
+            if now_s - told_s >= _TELL_S:
+                told_s = now_s
+                strings.tell.put(Tick("produce", os.getpid(), acknowledged.measured.whole))
+            if due <= 0:
+                time.sleep(_PAUSE_S)
+        while sending:
+            sending[0][0].outcomes()
+            _reap(sending, acknowledged)
+    return acknowledged.measured
+
+
+def _reap(sending: deque[tuple[Any, float]], acknowledged: _Acknowledged) -> None:
+    """Count the tables that are done, in their order."""
+    while sending and sending[0][0].done():
+        handle, due_s = sending.popleft()
+        went, refused = handle.outcomes()
+        acknowledged.add(sum(batch.record_count for batch in went), due_s)
+        for count, error in refused:
+            acknowledged.fail(count, error)
+
+
+def _consume(reading: Reading, strings: Strings) -> Measured:
+    measured = Measured()
+    until = dict(reading.until or {})
+    with Consumer(reading.bootstrap) as consumer:
+        consumer.assign(reading.topic, reading.partitions, "earliest" if reading.until is not None else "latest")
+        strings.start.wait(START_TIMEOUT_S)
+        start_s = told_s = time.perf_counter()
+        from_s, from_us = start_s + reading.warm_up_s, time.time_ns() // 1000 + int(reading.warm_up_s * 1e6)
+        to_s = from_s + reading.duration_s
+        last_s = from_s
+        while (now_s := time.perf_counter()) < (to_s if reading.until is not None else to_s + _DRAIN_S):
+            if reading.until is not None and not until:
+                break
+            batch = consumer.poll(_POLL_S)
+            if batch is None:
+                if reading.until is None and now_s >= to_s and strings.producers_done.is_set():
+                    break
+                continue
+            now_s = time.perf_counter()
+            measured.whole += batch.rows.num_rows
+            if from_s <= now_s < to_s:
+                measured.records += batch.rows.num_rows
+                measured.size_bytes += payload_bytes(batch.rows)
+                last_s = now_s
+            if reading.until is None:
+                _note_latencies(measured, batch.rows, from_us, from_us + int(reading.duration_s * 1e6))
+            else:
+                _cross_off(until, batch.partition, batch.rows)
+            if now_s - told_s >= _TELL_S:
+                told_s = now_s
+                strings.tell.put(Tick("consume", os.getpid(), measured.whole))
+        measured.seconds = (last_s if reading.until is not None else to_s) - from_s
+    return measured
+
+
+def payload_bytes(rows: pa.RecordBatch) -> int:
+    """Bytes of keys and values."""
+    total = 0
+    for name in ("key", "value"):
+        column: Any = rows.column(name)
+        total += pc.sum(pc.binary_length(column)).as_py() or 0
+    return total
+
+
+def _note_latencies(measured: Measured, rows: pa.RecordBatch, from_us: int, to_us: int) -> None:
+    """Of the records that were due in [from_us, to_us)."""
+    now_us = time.time_ns() // 1000
+    stamps: list[Any] = rows.column("timestamp").cast(pa.int64()).to_pylist()
+    for stamp_us in stamps:
+        if from_us <= stamp_us < to_us:
+            measured.latencies.add(now_us - stamp_us)
+
+
+def _cross_off(until: dict[int, int], partition: int, rows: pa.RecordBatch) -> None:
+    offsets: Any = rows.column("offset")
+    if partition in until and offsets[rows.num_rows - 1].as_py() + 1 >= until[partition]:
+        del until[partition]

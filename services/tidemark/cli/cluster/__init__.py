@@ -1,0 +1,1 @@
+"""The commands `tidemark cluster` and `tidemark log-dirs`."""

@@ -1,0 +1,229 @@
+"""`tidemark cluster create|add-brokers|remove-brokers`: which brokers there are."""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin
+from tidemark.cli.common.output import Output, counted, print_json, print_line
+from tidemark.cli.common.units import parse_rate
+from tidemark.cli.reassign.commands import NoWaitOption, ThrottleOption
+from tidemark.cli.reassign.plan_view import parse_brokers, plan_json, show_plan
+from tidemark.cli.reassign.progress_view import MoveView, ended_json, listed
+from tidemark.cli.reassign.submit import MoveFeed, interrupted, raise_all
+from tidemark.core.reassignment.progress import EndedMove, MoveProgress
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+
+if TYPE_CHECKING:
+    from tidemark.client import AdminClient
+
+_PAUSE_S: Final = 0.5
+_PATIENCE_S: Final = 60.0
+_CALL_S: Final = 30.0
+_CALL_S_MIN: Final = 0.5
+"""The last look is begun so long before the end."""
+_NAMED_MAX: Final = 5
+
+BrokersArgument = Annotated[list[str], typer.Argument(metavar="BROKER", help="Ids, such as 3 4.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the plan and its cost, change nothing.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def create(
+    brokers: Annotated[str, typer.Option("--brokers", metavar="0,1,2", help="The brokers it shall consist of.")],
+    timeout_s: Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", help="How long to wait.")] = 60.0,
+    bootstrap: BootstrapOption = "",
+    admin: AdminOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Wait until the cluster consists of exactly these brokers, and say which are missing.
+
+    A cluster forms by itself: each broker that starts with the same zookeeper.connect joins it. This command starts
+    and changes nothing.
+
+    \b
+    Examples:
+      tidemark cluster create --brokers 0,1,2
+      tidemark cluster create --brokers 0,1,2 --timeout 300 --output json
+    """
+    wanted = set(parse_brokers([brokers]))
+    deadline_s = time.monotonic() + timeout_s
+    said = ""
+    while True:
+        left_s = min(_CALL_S, deadline_s - time.monotonic()) if timeout_s else _CALL_S
+        cluster_id, live, problem = _live_brokers(bootstrap, admin, left_s)
+        missing, others = sorted(wanted - live), sorted(live - wanted)
+        if problem is None and not missing and not others:
+            break
+        parts = [f"not live: broker {listed(missing)}"] if missing else []
+        parts += [f"live, and not named: broker {listed(others)}"] if others else []
+        state = "; ".join(parts) if problem is None else problem.message
+        if output is Output.TEXT and state != said:
+            said = state
+            print_line(state)
+            sys.stdout.flush()
+        pause_s = min(_PAUSE_S, deadline_s - _CALL_S_MIN - time.monotonic())
+        if pause_s <= 0:
+            raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"after {timeout_s:g} s: {state}")
+        time.sleep(pause_s)
+    if output is Output.JSON:
+        print_json({"cluster_id": cluster_id, "brokers": sorted(live)})
+    else:
+        print_line(f"cluster {cluster_id} is live with brokers {listed(sorted(live))}")
+
+
+def _live_brokers(bootstrap: str, admin: str, timeout_s: float) -> tuple[str, set[int], TidemarkError | None]:
+    try:
+        with connect_admin(bootstrap, admin, timeout_s=timeout_s) as client:
+            view = client.describe_cluster().view
+    except TidemarkError as error:
+        if not error.retriable:
+            raise
+        return "", set(), error
+    return view.cluster_id, {int(broker) for broker in view.brokers}, None
+
+
+def add_brokers(
+    brokers: BrokersArgument,
+    throttle: ThrottleOption = "",
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    no_wait: NoWaitOption = False,
+    bootstrap: BootstrapOption = "",
+    admin: AdminOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Give brokers that run already their share of the replicas, moving as little as that takes.
+
+    \b
+    Start the brokers first; they join by themselves, empty. This shows the plan and what it costs, asks, and moves.
+    A broker that was removed before is added again in the same way.
+
+    \b
+    Examples:
+      tidemark cluster add-brokers 3 4 --dry-run
+      tidemark cluster add-brokers 3 4 --throttle 50MB
+      tidemark cluster add-brokers 3 --yes --no-wait --output json
+    """
+    ids = parse_brokers(brokers)
+    rate = parse_rate(throttle) if throttle else 0
+    _refuse_silent_question(output, yes=yes, dry_run=dry_run)
+    request_id = uuid.uuid4().hex
+    with connect_admin(bootstrap, admin) as client:
+        planned = client.add_brokers(ids, throttle_bytes_per_s=rate, validate_only=True, request_id=request_id)
+        if output is Output.TEXT:
+            show_plan(planned)
+        if dry_run:
+            if output is Output.JSON:
+                print_json({**plan_json(planned), "begun": False})
+            return
+        if not yes and planned.plan.moves:
+            _ask(f"Move {counted(planned.plan.moved_replicas, 'replica')} to add broker {listed(ids)}?")
+        try:
+            begun = client.add_brokers(ids, throttle_bytes_per_s=rate, request_id=request_id)
+            # The rest, where not all fit into ZooKeeper's node, is begun as earlier ones end.
+            feed = MoveFeed(client, begun.plan.moves, rate, request_id)
+            with MoveView(silent=no_wait or output is Output.JSON) as view:
+                ended = [] if no_wait else feed.follow(view)
+        except KeyboardInterrupt:
+            raise interrupted("what was begun") from None
+    failed = [one.error for one in ended if one.error is not None]
+    if output is Output.JSON:
+        print_json({**plan_json(begun), "begun": True, "ended": [ended_json(one) for one in ended]})
+    elif no_wait:
+        print_line(f"{counted(begun.begun, 'move')} begun; tidemark reassign list shows how far they are")
+    else:
+        print_line(f"broker {listed(ids)} {'has its' if len(ids) == 1 else 'have their'} share")
+    if failed:
+        raise_all(failed)
+
+
+def remove_brokers(
+    brokers: BrokersArgument,
+    throttle: ThrottleOption = "",
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    bootstrap: BootstrapOption = "",
+    admin: AdminOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Move everything off brokers, wait, and deregister them; then you stop their processes.
+
+    \b
+    From the moment this begins nothing new is placed on them. Ctrl-C ends the waiting: the moves that are under way go
+    on, and running it again takes it up. If you change your mind: tidemark cluster add-brokers. When it says that a
+    broker is removed, stop its process, and keep its id for another day or give it to another machine.
+
+    \b
+    Examples:
+      tidemark cluster remove-brokers 1 --dry-run
+      tidemark cluster remove-brokers 1 --throttle 50MB
+      tidemark cluster remove-brokers 1 2 --yes --output json
+    """
+    ids = parse_brokers(brokers)
+    rate = parse_rate(throttle) if throttle else 0
+    _refuse_silent_question(output, yes=yes, dry_run=dry_run)
+    with connect_admin(bootstrap, admin) as client:
+        (first,) = client.remove_brokers(ids, throttle_bytes_per_s=rate, validate_only=True)
+        planned = first.planned
+        assert planned is not None, "the first news has the plan"
+        if output is Output.TEXT:
+            show_plan(planned)
+        if dry_run:
+            if output is Output.JSON:
+                print_json({**plan_json(planned), "begun": False})
+            return
+        if not yes:
+            _ask(f"Move {counted(planned.plan.moved_replicas, 'replica')} to remove broker {listed(ids)}?")
+        try:
+            with MoveView(silent=output is Output.JSON) as view:
+                _drain(client, ids, rate, view)
+        except KeyboardInterrupt:
+            raise interrupted("what is moving") from None
+    if output is Output.JSON:
+        print_json({**plan_json(planned), "begun": True, "removed": ids})
+    else:
+        end = "is removed and holds nothing: stop it now"
+        if len(ids) > 1:
+            end = "are removed and hold nothing: stop them now"
+        print_line(f"broker {listed(ids)} {end}")
+
+
+def _drain(client: AdminClient, ids: Sequence[int], rate: int, view: MoveView) -> None:
+    request_id = uuid.uuid4().hex
+    patience_until_s = time.monotonic() + _PATIENCE_S
+    before: dict[TopicPartition, MoveProgress] = {}
+    while True:
+        try:
+            for news in client.remove_brokers(ids, throttle_bytes_per_s=rate, request_id=request_id):
+                patience_until_s = time.monotonic() + _PATIENCE_S
+                if news.removed:
+                    return
+                if news.planned is None:
+                    now = {moved.partition: moved for moved in news.moves}
+                    ended = [EndedMove(one, before[one].target) for one in sorted(before) if one not in now]
+                    before = now
+                    view.show(news.moves, ended, f"; {counted(news.partitions_left, 'partition')} to go")
+        except TidemarkError as error:
+            # The service, or ZooKeeper, is away for a while; the same call takes it up.
+            if not error.retriable or time.monotonic() > patience_until_s:
+                raise
+            time.sleep(_PAUSE_S)
+
+
+def _refuse_silent_question(output: Output, *, yes: bool, dry_run: bool) -> None:
+    if output is Output.JSON and not (yes or dry_run):
+        raise typer.BadParameter("scripts are not asked: add --yes or --dry-run", param_hint="--output")
+
+
+def _ask(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed: nobody is there to ask; add --yes")
+    if not typer.confirm(question, err=True):
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed, as it was not confirmed")

@@ -1,0 +1,150 @@
+"""Where `consume` puts records: lines, JSON lines, CSV or Parquet, on stdout or in a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, BinaryIO, Final, Protocol
+
+import pyarrow as pa
+from pyarrow import csv as pa_csv
+from pyarrow import parquet
+
+from tidemark.cli.common.record_format import record_json, record_text
+from tidemark.client.records import PartitionBatch, records_of
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.schema import OFFSET_SCHEMA
+
+_TABLE_FIELDS: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
+_CSV_FIELDS: Final = _TABLE_FIELDS[:-1]
+_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
+_GROUP_BYTES: Final = 16 << 20
+"""So much of a Parquet file is kept until it is written as one row group."""
+
+
+class Sink(Protocol):
+    """Takes rows as they come."""
+
+    def show(self, batch: PartitionBatch) -> None:
+        """Take the rows of one partition."""
+
+    def flush(self) -> None:
+        """Let others see what was taken, as far as the format allows."""
+
+    def close(self) -> None:
+        """All that was taken is written; the file is whole."""
+
+
+class Lines:
+    """A line for each record."""
+
+    def __init__(self, file: BinaryIO, line: Callable[[Any], bytes]) -> None:
+        self._file = file
+        self._line = line
+
+    def show(self, batch: PartitionBatch) -> None:
+        """The records' lines."""
+        lines = [self._line(record) for record in records_of(*batch)]
+        lines.append(b"")
+        self._file.write(b"\n".join(lines))
+
+    def flush(self) -> None:
+        """Whoever reads the other end sees what was shown."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """The same."""
+        self._file.flush()
+
+
+class Csv:
+    """Rows of partition, offset, timestamp, key and value, below a row of those names."""
+
+    def __init__(self, file: BinaryIO, delimiter: str) -> None:
+        schema = _table_schema(strings=True, fields=_CSV_FIELDS)
+        self._file = file
+        self._writer = pa_csv.CSVWriter(file, schema, write_options=pa_csv.WriteOptions(delimiter=delimiter))
+
+    def show(self, batch: PartitionBatch) -> None:
+        """The records' rows; raises INVALID_REQUEST for bytes that are no text."""
+        self._writer.write_batch(_table_rows(batch, strings=True, fields=_CSV_FIELDS))
+
+    def flush(self) -> None:
+        """Whoever reads the other end sees what was shown."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
+        self._file.flush()
+
+
+class Parquet:
+    """A table of partition, offset, timestamp, key, value and headers; whole once it is closed."""
+
+    def __init__(self, file: BinaryIO, *, strings: bool) -> None:
+        self._strings = strings
+        self._schema = _table_schema(strings=strings, fields=_TABLE_FIELDS)
+        self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
+        self._rows: list[pa.RecordBatch] = []
+        self._bytes = 0
+
+    def show(self, batch: PartitionBatch) -> None:
+        """Keep the rows until there are enough; raises INVALID_REQUEST as Csv.show where text is wanted."""
+        rows = _table_rows(batch, strings=self._strings, fields=_TABLE_FIELDS)
+        self._rows.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes >= _GROUP_BYTES:
+            self._write()
+
+    def flush(self) -> None:
+        """Nothing of a Parquet file can be read before its end is written."""
+
+    def close(self) -> None:
+        """Write the rest, and the end of the file."""
+        self._write()
+        self._writer.close()
+
+    def _write(self) -> None:
+        if self._rows:
+            self._writer.write_table(pa.Table.from_batches(self._rows, schema=self._schema))
+            self._rows, self._bytes = [], 0
+
+
+def open_sink(shape: str, file: BinaryIO, *, key_separator: str, delimiter: str, strings: bool) -> Sink:
+    """The sink for "text", "json", "csv" or "parquet"."""
+    match shape:
+        case "json":
+            return Lines(file, lambda record: _encode(record_json(record)).encode())
+        case "csv":
+            return Csv(file, delimiter)
+        case "parquet":
+            return Parquet(file, strings=strings)
+        case _:
+            return Lines(file, lambda record: record_text(record, key_separator))
+
+
+def _table_schema(*, strings: bool, fields: tuple[str, ...]) -> pa.Schema:
+    types: dict[str, pa.DataType] = {"partition": pa.int32()}
+    types |= {name: OFFSET_SCHEMA.field(name).type for name in ("offset", "timestamp", "headers")}
+    types |= dict.fromkeys(("key", "value"), pa.string() if strings else pa.binary())
+    return pa.schema([pa.field(name, types[name]) for name in fields])
+
+
+def _table_rows(batch: PartitionBatch, *, strings: bool, fields: tuple[str, ...]) -> pa.RecordBatch:
+    rows = batch.rows
+    columns: dict[str, Any] = {name: rows.column(name) for name in ("offset", "timestamp", "key", "value", "headers")}
+    columns["partition"] = pa.repeat(pa.scalar(batch.partition, pa.int32()), rows.num_rows)
+    if strings:
+        for name in ("key", "value"):
+            try:
+                columns[name] = columns[name].cast(pa.string())
+            except pa.ArrowInvalid:
+                raise TidemarkError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{batch.topic}-{batch.partition}: a {name} from offset {columns['offset'][0].as_py()} on is no "
+                    "text: take --output json, or parquet without --strings",
+                ) from None
+    return pa.RecordBatch.from_arrays(
+        [columns[name] for name in fields], schema=_table_schema(strings=strings, fields=fields)
+    )

@@ -1,0 +1,146 @@
+"""Copying a topic's records into what `consume` writes, until one of its ends is reached."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from tidemark.cli.common.output import counted
+from tidemark.cli.common.progress_line import Progress
+from tidemark.cli.common.std_streams import give_up_output
+from tidemark.cli.common.units import shown_bytes
+from tidemark.cli.consume.outputs import Sink, open_sink
+from tidemark.client.records import PartitionBatch
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.interrupts import sigterm_as_interrupt
+
+_POLL_S_MAX: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """When to stop: after `count` records, after `timeout_s` without one, where the partitions end now."""
+
+    count: int | None = None
+    timeout_s: float | None = None
+    until_end: bool = False
+
+
+class Source(Protocol):
+    """Where records come from: cli.topic_reader.TopicReader, or cli.group_source.GroupSource."""
+
+    def poll(self, timeout_s: float) -> Iterable[PartitionBatch]:
+        """Rows that are there, or come within `timeout_s`; maybe none."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether every end is reached; False where there is none."""
+
+    @property
+    def lag(self) -> int:
+        """Committed offsets that were not read yet, when it was looked last."""
+
+    def wrote(self, batches: Sequence[PartitionBatch]) -> None:
+        """Whoever reads what is written sees these, as far as its format allows."""
+
+
+class Reading:
+    """What was copied so far."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.records = 0
+        self.bytes = 0
+
+    def read(self, batch: PartitionBatch, lag: int) -> None:
+        """A batch was copied."""
+        self.records += batch.rows.num_rows
+        self.bytes += batch.rows.nbytes
+        self.progress.tell(lambda: self._line(lag))
+
+    def _line(self, lag: int) -> str:
+        seconds = self.progress.elapsed_s
+        return (
+            f"{counted(self.records, 'record')}  {self.records / seconds:,.0f}/s  "
+            f"{shown_bytes(self.bytes / seconds)}/s  {max(lag, 0)} left to read"
+        )
+
+
+def run(
+    open_source: Callable[[], AbstractContextManager[Source]],
+    ends: Ends,
+    file: Path | None,
+    shape: str,
+    layout: Mapping[str, Any],
+) -> None:
+    """Copy until an end, Ctrl-C or SIGTERM; what was copied is written whole in any case.
+
+    Raises:
+        TidemarkError: as `copy`; STORAGE_ERROR where the file cannot be written.
+    """
+    reading = Reading(Progress(None if file is not None or not sys.stdout.isatty() else False))
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(reading.progress.clear)
+            stack.enter_context(sigterm_as_interrupt())
+            source = stack.enter_context(open_source())
+            target = sys.stdout.buffer if file is None else stack.enter_context(file.open("wb"))
+            sink = open_sink(shape, target, **layout)
+            stack.callback(sink.close)
+            with contextlib.suppress(KeyboardInterrupt):
+                copy(source, sink, ends, reading=reading)
+    except BrokenPipeError:  # whoever reads has seen enough
+        give_up_output()
+    except OSError as error:
+        sentence = f"{file or 'stdout'} cannot be written: {error.strerror}; {reading.records} records were read"
+        raise TidemarkError(ErrorCode.STORAGE_ERROR, sentence) from error
+
+
+def copy(
+    source: Source,
+    sink: Sink,
+    ends: Ends,
+    *,
+    reading: Reading,
+    now_s: Callable[[], float] = time.monotonic,
+) -> int:
+    """Show records until an end is reached; gives their number.
+
+    Raises:
+        TidemarkError: REQUEST_TIMED_OUT when the time was over before the count was reached.
+    """
+    last_s = now_s()
+    while True:
+        waited_s = now_s() - last_s
+        left_s = _POLL_S_MAX if ends.timeout_s is None else ends.timeout_s - waited_s
+        written: list[PartitionBatch] = []
+        try:
+            for batch in source.poll(max(0.0, min(left_s, _POLL_S_MAX))):
+                room = None if ends.count is None else ends.count - reading.records
+                shown = batch if room is None else batch._replace(rows=batch.rows.slice(0, room))
+                sink.show(shown)
+                written.append(shown)
+                reading.read(shown, source.lag)
+                last_s = now_s()
+                if reading.records == ends.count:
+                    break
+        finally:
+            sink.flush()
+            source.wrote(written)
+        if reading.records == ends.count or source.finished:
+            break
+        if ends.timeout_s is not None and now_s() - last_s >= ends.timeout_s:
+            if ends.count is None:
+                break
+            raise TidemarkError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"{reading.records} of {ends.count} records came; then none for {ends.timeout_s:g} s",
+                {"records": str(reading.records)},
+            )
+    return reading.records

@@ -1,0 +1,247 @@
+"""`tidemark group`: who reads what, how far, and from where they shall go on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemark.cli.common.options import BootstrapOption, OutputOption, need_bootstrap
+from tidemark.cli.common.output import Output, counted, print_json, print_line, print_table
+from tidemark.cli.common.partition_targets import parse_places
+from tidemark.cli.common.record_format import parse_start
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+
+if TYPE_CHECKING:
+    from tidemark.client.aio.groups import GroupDescription, GroupPartition
+    from tidemark.client.sync.groups import Groups
+
+group_app = typer.Typer(
+    no_args_is_help=True, help="Consumer groups: who reads what, how far, and from where they shall go on."
+)
+
+GroupsArgument = Annotated[list[str], typer.Argument(metavar="GROUP", help="Ids of groups.")]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Its id.")]
+
+
+@group_app.command("list")
+def list_groups(bootstrap: BootstrapOption = "", output: OutputOption = Output.TEXT) -> None:
+    """List the groups of the cluster.
+
+    \b
+    Example:
+      tidemark group list --output json | jq -r '.groups[].group'
+    """
+    with _connect(bootstrap) as groups:
+        found, missing = groups.list_groups()
+    if output is Output.JSON:
+        print_json({"groups": [one._asdict() for one in found], "missing": [error.message for error in missing]})
+    elif found:
+        rows = [(one.group, one.state, one.members, one.coordinator_id) for one in found]
+        print_table(("group", "state", "members", "coordinator"), rows)
+    else:
+        print_line("there is no consumer group")
+    for error in missing:
+        sys.stderr.write(f"some groups may be missing: {error.message}\n")
+
+
+@group_app.command(short_help="How far groups have read, and who reads what.")
+def describe(
+    groups: GroupsArgument,
+    members: Annotated[bool, typer.Option("--members", help="Show the members, not the offsets.")] = False,
+    bootstrap: BootstrapOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Tell how far groups have read, how far behind they are, and who reads what.
+
+    \b
+    The lag of a partition that a group has read nothing of counts from the log's start.
+
+    \b
+    Examples:
+      tidemark group describe readers
+      tidemark group describe readers --members
+      tidemark group describe readers --output json | jq '.[0].lag'
+    """
+    with _connect(bootstrap) as client:
+        found = client.describe_groups(groups)
+    if output is Output.JSON:
+        print_json([_description_json(one) for one in found])
+        return
+    for one in found:
+        lag, unknown = _lag(one.partitions)
+        more = f", that of {counted(unknown, 'partition')} not known" if unknown else ""
+        print_line(
+            f"group {one.group}: {one.state}, {counted(len(one.members), 'member')}, lag {lag}{more}; "
+            f"coordinator: broker {one.coordinator_id}"
+        )
+        if members:
+            _print_members(one)
+        else:
+            _print_offsets(one)
+
+
+@group_app.command("reset-offsets", short_help="Have a group without members go on elsewhere.")
+def reset_offsets(
+    group: GroupArgument,
+    topics: Annotated[
+        list[str], typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION]", help="What; more than once for more.")
+    ],
+    to: Annotated[
+        str, typer.Option("--to", metavar="WHERE", help="earliest, latest, offset:N or timestamp:ISO (UTC by default).")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: BootstrapOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Have a group go on elsewhere; its members must be stopped.
+
+    \b
+    Offsets are kept within the log: one before its start becomes its start, one beyond its end its end.
+
+    \b
+    Examples:
+      tidemark group reset-offsets readers --topic flights --to earliest --dry-run
+      tidemark group reset-offsets readers --topic flights:0 --to offset:1000 --yes
+      tidemark group reset-offsets readers --topic flights --to timestamp:2013-01-01T05:00:00Z
+    """
+    try:
+        where = parse_start(to)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--to") from None
+    if output is Output.JSON and not (yes or dry_run):
+        raise typer.BadParameter("scripts are not asked: add --yes or --dry-run", param_hint="--output")
+    places = parse_places(topics)
+    addresses = need_bootstrap(bootstrap)
+    from tidemark.cli.group.reset_offsets import current_offsets, wanted_offsets
+
+    with _connect(addresses) as client:
+        wanted = wanted_offsets(addresses, places, where)
+        before = current_offsets(client, group)
+        refused = client.set_offsets(group, wanted, validate_only=True)
+        _raise_first(refused)
+        rows = [(where_, before.get(where_, -1), offset) for where_, offset in sorted(wanted.items())]
+        if output is Output.TEXT:
+            shown = [(str(one), "-" if old < 0 else old, new) for one, old, new in rows]
+            print_table(("partition", "offset", "becomes"), shown)
+        if not dry_run:
+            if not yes:
+                _ask(f"Have group {group} go on there in {counted(len(rows), 'partition')}?")
+            _raise_first(client.set_offsets(group, wanted))
+    if output is Output.JSON:
+        changes = [
+            {"topic": one.topic, "partition": one.partition, "before": old, "offset": new} for one, old, new in rows
+        ]
+        print_json({"group": group, "changed": not dry_run, "partitions": changes})
+    elif not dry_run:
+        print_line(f"group {group} goes on there")
+
+
+@group_app.command(short_help="Forget groups without members.")
+def delete(
+    groups: GroupsArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: BootstrapOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Forget groups without members, and how far they have read.
+
+    \b
+    Example:
+      tidemark group delete readers writers --yes
+    """
+    if output is Output.JSON and not yes:
+        raise typer.BadParameter("scripts are not asked: add --yes", param_hint="--output")
+    with _connect(bootstrap) as client:
+        client.describe_groups(groups, offsets=False)  # one that is not there stops all
+        if not yes:
+            _ask(f"Forget {', '.join(groups)}?")
+        for group in groups:
+            client.delete(group)
+            if output is Output.TEXT:
+                print_line(f"group {group} is forgotten")
+    if output is Output.JSON:
+        print_json({"deleted": groups})
+
+
+def _connect(bootstrap: str) -> Groups:
+    addresses = need_bootstrap(bootstrap)
+    # Only here: the client's libraries take longer to import than bad usage and help need.
+    from tidemark.client.sync.groups import Groups
+
+    return Groups(addresses)
+
+
+def _ask(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed: nobody is there to ask; add --yes")
+    if not typer.confirm(question, err=True):
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed, as it was not confirmed")
+
+
+def _raise_first(refused: dict[TopicPartition, TidemarkError]) -> None:
+    for where, error in sorted(refused.items()):
+        raise TidemarkError(error.code, f"nothing was changed: {where}: {error.message}", error.metadata)
+
+
+def _lag(partitions: Iterable[GroupPartition]) -> tuple[int, int]:
+    """Records not read, and of how many partitions that is not known."""
+    lags = [one.lag for one in partitions]
+    return sum(lag for lag in lags if lag > 0), sum(lag < 0 for lag in lags)
+
+
+def _print_members(group: GroupDescription) -> None:
+    rows = [
+        (
+            one.member_id,
+            one.instance_id or "-",
+            one.client_id or "-",
+            one.host,
+            one.state,
+            one.member_epoch,
+            _names(one.assigned),
+        )
+        for one in group.members
+    ]
+    print_table(("member", "instance", "client", "host", "state", "epoch", "reads"), rows)
+
+
+def _print_offsets(group: GroupDescription) -> None:
+    rows = [
+        (
+            str(one.partition),
+            "-" if one.committed < 0 else one.committed,
+            "?" if one.high_watermark < 0 else one.high_watermark,
+            "?" if one.lag < 0 else one.lag,
+            one.member_id or "-",
+            one.error.message if one.error is not None else "",
+        )
+        for one in group.partitions
+    ]
+    print_table(("partition", "committed", "end", "lag", "member", ""), rows)
+
+
+def _names(partitions: Sequence[TopicPartition]) -> str:
+    return ", ".join(str(one) for one in partitions) or "-"
+
+
+def _description_json(group: GroupDescription) -> dict[str, object]:
+    lag, unknown = _lag(group.partitions)
+    return {
+        **group._asdict(),
+        "lag": lag,
+        "partitions_of_unknown_lag": unknown,
+        "members": [{**one._asdict(), "assigned": [str(where) for where in one.assigned]} for one in group.members],
+        "partitions": [
+            {
+                **one._asdict(),
+                "topic": one.partition.topic,
+                "partition": one.partition.partition,
+                "error": None if one.error is None else {"code": str(one.error.code), "message": one.error.message},
+            }
+            for one in group.partitions
+        ],
+    }

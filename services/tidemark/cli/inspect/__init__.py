@@ -1,0 +1,1 @@
+"""The commands `tidemark log` and `tidemark replicas`."""

@@ -1,0 +1,242 @@
+"""What `tidemark log dump` prints: batches or records of a log's files, or what a small file says, as lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from tidemark.cli.common.output import Output, print_json, print_line, print_table
+from tidemark.cli.common.record_format import moment, named_bytes, shown_bytes_of
+from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError
+from tidemark.record.envelope import Attributes, Batch, Codec, Envelope
+from tidemark.record.payload import with_offsets
+from tidemark.storage.directory import META_FILE
+from tidemark.storage.documents import Document, read_document
+from tidemark.storage.inspection import Bad, Good, is_held, is_segment, read_log, read_segment, replica_paths
+
+_HEADINGS = (
+    f"{'position':>12} {'offsets':>25} {'epoch':>6} {'records':>8} {'bytes':>9} codec "
+    f"{'newest timestamp':<27} producer:epoch:sequence"
+)
+
+_TABLE_ROWS_MAX = 500
+"""A longer table is printed as it comes."""
+
+
+class Wanted(NamedTuple):
+    """What of a log is shown: offsets from `start` to `end`, both inclusive."""
+
+    start: int
+    end: int
+    records: bool
+    verify: bool
+
+
+class Tally:
+    """What was met on the way."""
+
+    def __init__(self) -> None:
+        self.wrong = 0
+        self.torn: Bad | None = None
+
+
+def run(path: Path, replica: str, wanted: Wanted, shape: Output) -> None:
+    """Print it; raises TidemarkError with a sentence for what cannot be read."""
+    try:
+        _dump(_which(path, replica), wanted, shape)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        sentence = f"{error.filename or path} cannot be read: {error.strerror or error}"
+        raise TidemarkError(ErrorCode.STORAGE_ERROR, sentence) from error
+
+
+def _which(path: Path, replica: str) -> Path:
+    """The file or the replica's directory that is meant."""
+    if replica:
+        found = [one.path for one in replica_paths(path) if one.path.name == replica]
+        if not found:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{path} has no replica {replica}: see `ls {path}`")
+        return found[0]
+    if path.is_dir() and (path / META_FILE).exists():
+        names = ", ".join(one.path.name for one in replica_paths(path)[:5])
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST,
+            f"{path} is a log directory: say which replica, or a file{f' ({names}, ...)' if names else ''}",
+        )
+    if not path.exists():
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"there is no file or directory {path}")
+    return path
+
+
+def _dump(path: Path, wanted: Wanted, shape: Output) -> None:
+    if path.is_dir():
+        pieces: Iterable[tuple[Path, Good | Bad]] = read_log(path, from_offset=wanted.start)
+    elif is_segment(path):
+        pieces = ((path, piece) for piece in read_segment(path))
+    else:
+        document = read_document(path)
+        if document is None:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{path.name} is the name of no file of a log")
+        _show_document(path, document, shape)
+        return
+    live = is_held((path if path.is_dir() else path.parent).parent) is True
+    tally = Tally()
+    for line in _lines(pieces, wanted, shape, tally, live=live):
+        print_line(line) if isinstance(line, str) else print_json(line)
+    if tally.torn is not None:
+        print_note(f"the last {tally.torn.end - tally.torn.position} bytes are no whole batch: one is being written")
+    if tally.wrong and wanted.verify:
+        raise TidemarkError(
+            ErrorCode.CORRUPT_BATCH,
+            f"{tally.wrong} of the places shown are damaged; `tidemark log verify` says what to do about each",
+        )
+
+
+def print_note(text: str) -> None:
+    """A line on stderr, for people."""
+    sys.stderr.write(f"{text}\n")
+
+
+def _lines(
+    pieces: Iterable[tuple[Path, Good | Bad]], wanted: Wanted, shape: Output, tally: Tally, *, live: bool
+) -> Iterator[str | Mapping[str, object]]:
+    """What is to be printed, as it is read."""
+    file: Path | None = None
+    for path, piece in pieces:
+        if isinstance(piece, Good) and piece.batch.envelope.next_offset <= wanted.start:
+            continue
+        if isinstance(piece, Good) and piece.batch.envelope.base_offset > wanted.end:
+            return
+        if path != file and shape is Output.TEXT and not wanted.records:
+            file = path
+            yield str(path)
+            yield _HEADINGS
+        if isinstance(piece, Bad):
+            if piece.is_tail and live:
+                tally.torn = piece
+                continue
+            tally.wrong += 1
+            yield _bad_json(path, piece) if shape is Output.JSON else _bad_text(piece)
+            continue
+        yield from _good(path, piece, wanted, shape, tally)
+
+
+def _good(path: Path, good: Good, wanted: Wanted, shape: Output, tally: Tally) -> Iterator[str | Mapping[str, object]]:
+    rows: pa.RecordBatch | None = None
+    wrong = ""
+    if wanted.records or wanted.verify:
+        try:
+            rows = with_offsets(good.batch)
+        except TidemarkError as error:
+            wrong = error.message
+            tally.wrong += 1
+    if wrong or not wanted.records:
+        envelope = good.batch.envelope
+        if shape is Output.JSON:
+            yield {**_batch_json(path, good.position, envelope), "crc_ok": True, **({"error": wrong} if wrong else {})}
+        else:
+            yield _batch_text(good.position, envelope) + (f"  BAD payload: {wrong}" if wrong else "")
+    if wanted.records and rows is not None:
+        yield from _records(good.batch, rows, wanted, shape)
+
+
+def _records(batch: Batch, rows: pa.RecordBatch, wanted: Wanted, shape: Output) -> Iterator[str | Mapping[str, object]]:
+    times = rows.column("timestamp").cast(pa.int64()).to_pylist()
+    columns = [rows.column(name).to_pylist() for name in ("offset", "key", "value", "headers")]
+    for timestamp_us, offset, key, value, headers in zip(times, *columns, strict=True):
+        if not wanted.start <= offset <= wanted.end:
+            continue
+        if shape is Output.JSON:
+            yield {
+                "offset": offset,
+                "timestamp_us": timestamp_us,
+                "leader_epoch": batch.envelope.leader_epoch,
+                **({"control": True} if batch.envelope.is_control else {}),
+                **named_bytes("key", key),
+                **named_bytes("value", value),
+                "headers": [{"name": name, **named_bytes("value", content)} for name, content in headers or ()],
+            }
+        else:
+            shown = " ".join(f"{name}={shown_bytes_of(content)}" for name, content in headers or ())
+            yield (
+                f"{offset} {moment(timestamp_us) or timestamp_us} key={shown_bytes_of(key)} "
+                f"value={shown_bytes_of(value)}{f' headers: {shown}' if shown else ''}"
+            )
+
+
+def _batch_text(position: int, envelope: Envelope) -> str:
+    last = envelope.next_offset - 1
+    producer = (
+        f"{envelope.producer_id}:{envelope.producer_epoch}:{envelope.base_sequence}"
+        if envelope.producer_id != NO_PRODUCER
+        else "-"
+    )
+    marks = "".join(f" {name}" for name in _attributes(envelope))
+    offsets = f"{envelope.base_offset}-{last}"
+    return (
+        f"{position:>12} {offsets:>25} {envelope.leader_epoch:>6} {envelope.record_count:>8} "
+        f"{envelope.batch_length:>9} {Codec(envelope.codec).name.lower():<5} "
+        f"{moment(envelope.max_timestamp_us) or envelope.max_timestamp_us!s:<27} {producer}{marks}"
+    )
+
+
+def _batch_json(path: Path, position: int, envelope: Envelope) -> Mapping[str, object]:
+    return {
+        "file": str(path),
+        "position": position,
+        "base_offset": envelope.base_offset,
+        "last_offset": envelope.next_offset - 1,
+        "leader_epoch": envelope.leader_epoch,
+        "record_count": envelope.record_count,
+        "size_bytes": envelope.batch_length,
+        "codec": Codec(envelope.codec).name.lower(),
+        "max_timestamp_us": envelope.max_timestamp_us,
+        "producer_id": envelope.producer_id,
+        "producer_epoch": envelope.producer_epoch,
+        "base_sequence": envelope.base_sequence,
+        "attributes": list(_attributes(envelope)),
+        "delete_horizon_s": envelope.delete_horizon_s if envelope.has_delete_horizon else None,
+        "crc": f"{envelope.crc:08x}",
+    }
+
+
+def _attributes(envelope: Envelope) -> Iterator[str]:
+    return (bit.name.lower().replace("_", "-") for bit in Attributes(envelope.attributes) if bit.name)
+
+
+def _bad_text(bad: Bad) -> str:
+    offset = f" offset {bad.envelope.base_offset}" if bad.envelope is not None else ""
+    return f"{bad.position:>12} BAD{offset}: {bad.reason}; {bad.end - bad.position} bytes"
+
+
+def _bad_json(path: Path, bad: Bad) -> Mapping[str, object]:
+    envelope = {} if bad.envelope is None else _batch_json(path, bad.position, bad.envelope)
+    return {
+        **envelope,
+        "file": str(path),
+        "position": bad.position,
+        "size_bytes": bad.end - bad.position,
+        "crc_ok": False,
+        "error": bad.reason,
+    }
+
+
+def _show_document(path: Path, document: Document, shape: Output) -> None:
+    if shape is Output.JSON:
+        for row in document.rows:
+            print_json(dict(zip(document.columns, row, strict=True)))
+    elif len(document.rows) > _TABLE_ROWS_MAX:
+        print_line("  ".join(document.columns))
+        for row in document.rows:
+            print_line("  ".join("-" if cell is None else str(cell) for cell in row))
+    else:
+        print_table(document.columns, [["-" if cell is None else cell for cell in row] for row in document.rows])
+    if document.damage:
+        raise TidemarkError(ErrorCode.STORAGE_ERROR, f"{path}: {document.damage}")

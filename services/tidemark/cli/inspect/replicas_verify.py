@@ -1,0 +1,153 @@
+"""What `tidemark replicas verify` does and prints: a line for each partition that is not as it should be, a verdict."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from tidemark.cli.common.output import Output, counted, print_json, print_line
+from tidemark.cli.common.units import shown_bytes
+from tidemark.cli.inspect.read_progress import Pace
+from tidemark.client.replicas.reader import ReplicaReader, addresses
+from tidemark.client.replicas.verifier import Difference, PartitionVerifier, Verified, partitions_of
+from tidemark.core.cluster_view import ClusterView
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+
+_NEXT = (
+    "find out which broker is wrong (`tidemark log verify` on its log directory, or the one that differs from all "
+    "others); stop that broker, take the replica's directory away and start it: it fetches all of it again"
+)
+
+_VIEW_S = 10.0
+"""After so long the brokers are asked again who leads and who is in sync."""
+
+
+def run(
+    bootstrap: str, topics: Sequence[str], partitions: Sequence[int], pace: Pace, shape: Output, *, whole: bool
+) -> None:
+    """Compare and print; raises LOG_DIVERGED where replicas differ, after all of them were compared."""
+    results = []
+    with ReplicaReader(bootstrap) as reader:
+        view = reader.view(topics)
+        wanted = list(_wanted(view, topics, partitions))
+        pace.count = len(wanted)
+        seen_s = time.monotonic()
+        for one in wanted:
+            pace.begin(str(one))
+            if time.monotonic() - seen_s > _VIEW_S:
+                view, seen_s = reader.view(), time.monotonic()
+            verified = _verify(reader, view, one, pace, whole=whole)
+            pace.end()
+            pace.progress.clear()
+            results.append(verified)
+            if shape is Output.JSON:
+                print_json(verified_json(verified))
+            else:
+                for line in verified_lines(verified):
+                    print_line(line)
+    if shape is Output.TEXT:
+        _sum_up(results, pace)
+    wrong = [one for one in results if one.differences]
+    if wrong:
+        sys.stdout.flush()
+        raise TidemarkError(
+            ErrorCode.LOG_DIVERGED, f"replicas of {counted(len(wrong), 'partition')} differ; each is told above"
+        )
+
+
+def _verify(
+    reader: ReplicaReader, view: ClusterView, partition: TopicPartition, pace: Pace, *, whole: bool
+) -> Verified:
+    """One partition, as the cluster knows it now; one that is gone by now has nothing to be compared."""
+    topic = view.topics.get(partition.topic)
+    found = topic.partitions.get(partition.partition) if topic is not None else None
+    if topic is None or found is None:
+        return Verified(partition)
+    return PartitionVerifier(
+        reader,
+        partition,
+        topic.topic_id,
+        found,
+        addresses(view),
+        compacted="compact" in topic.configs.get("cleanup.policy", ""),
+        whole_bytes=whole,
+        on_read=pace.on_read,
+    ).run()
+
+
+def _wanted(view: ClusterView, topics: Sequence[str], partitions: Sequence[int]) -> Iterator[TopicPartition]:
+    for topic in topics or sorted(view.topics):
+        found = view.topics[topic]
+        if not topics:
+            indexes: Sequence[int] = sorted(found.partitions)
+        else:
+            indexes = list(partitions_of(len(found.partitions), partitions))
+        for index in indexes:
+            yield TopicPartition(topic, index)
+
+
+def verified_lines(verified: Verified) -> list[str]:
+    """What is to be said of a partition; nothing of one whose replicas were all compared and are the same."""
+    name = verified.partition
+    lines = [f"error: {name} offset {one.offset}: {_who(one)}: {one.sentence}" for one in verified.differences]
+    if lines:
+        lines.append(f"  next: {_NEXT}")
+    lines += [f"note: {name}: broker {broker} is away: {why}" for broker, why in sorted(verified.away.items())]
+    lines += [
+        f"note: {name}: broker {broker} is behind, it was compared up to {end} of {verified.end}"
+        for broker, end in sorted(verified.behind.items())
+    ]
+    lines += [
+        f"note: {name}: broker {broker} has no batch at offset {holes[0]} and {len(holes) - 1} others above its "
+        "cleaner's point: as it is while the cleaner is at work; look again when it is done"
+        for broker, holes in sorted(verified.holes.items())
+    ]
+    return lines
+
+
+def _who(one: Difference) -> str:
+    return f"broker {one.broker}" if one.measure < 0 else f"brokers {one.measure} and {one.broker}"
+
+
+def _sum_up(results: Sequence[Verified], pace: Pace) -> None:
+    wrong = sum(bool(one.differences) for one in results)
+    alone = sum(len(one.compared) < 2 and not one.differences for one in results)
+    partial = sum(bool(one.away) and len(one.compared) > 1 for one in results)
+    same = len(results) - wrong - alone
+    line = f"{counted(same, 'partition')} the same on all replicas that answered"
+    if partial:
+        line += f" ({partial} with replicas away)"
+    if alone:
+        line += f", {alone} with no two replicas to compare"
+    if wrong:
+        line += f", {wrong} with differences"
+    print_line(line)
+    print_line(
+        f"{sum(one.batches for one in results)} batches, {shown_bytes(pace.read_bytes)} read from all replicas "
+        f"in {pace.progress.elapsed_s:.1f} s, {shown_bytes(pace.rate)}/s"
+    )
+
+
+def verified_json(verified: Verified) -> Mapping[str, object]:
+    """A partition for scripts."""
+    return {
+        "topic": verified.partition.topic,
+        "partition": verified.partition.partition,
+        "start_offset": verified.start,
+        "end_offset": verified.end,
+        "batches": verified.batches,
+        "read_bytes": verified.read_bytes,
+        "compared": verified.compared,
+        "behind": [{"broker": broker, "end_offset": end} for broker, end in sorted(verified.behind.items())],
+        "away": [{"broker": broker, "why": why} for broker, why in sorted(verified.away.items())],
+        "holes": [{"broker": broker, "offsets": holes} for broker, holes in sorted(verified.holes.items())],
+        "differences": [
+            {
+                "offset": one.offset,
+                "brokers": [one.broker] if one.measure < 0 else [one.measure, one.broker],
+                "sentence": one.sentence,
+            }
+            for one in verified.differences
+        ],
+    }

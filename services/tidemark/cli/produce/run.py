@@ -1,0 +1,201 @@
+"""Sending what `produce` reads: chunk by chunk on the bulk path, with the acknowledgements counted as they come."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol
+
+import pyarrow as pa
+import typer
+
+from tidemark.cli.common.output import Output, counted, print_json, print_line
+from tidemark.cli.common.progress_line import Progress, bar
+from tidemark.cli.common.units import shown_bytes
+from tidemark.cli.produce.inputs import Columns, csv_chunks, json_chunks, parquet_chunks, text_chunks
+from tidemark.client import Producer
+from tidemark.client.records import BatchMetadata
+from tidemark.model import TidemarkError
+from tidemark.record.schema import TIMESTAMP_TYPE
+
+_INTERRUPTED: Final = 130
+"""As a shell ends a command that Ctrl-C has ended."""
+_LAST_WORDS_S: Final = 1.0
+"""So long what is on its way may still be acknowledged after Ctrl-C."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to send where."""
+
+    topic: str
+    file: Path | None
+    input_format: str
+    columns: Columns
+    key_separator: str
+    delimiter: str
+    strings: bool
+    count: int | None
+
+
+class Sending(Protocol):
+    """A table on its way: client.batching.TableHandle."""
+
+    def done(self) -> bool:
+        """Whether every batch is resolved."""
+
+    def outcomes(self, timeout: float | None = None) -> tuple[list[BatchMetadata], list[tuple[int, TidemarkError]]]:
+        """Batches that are acknowledged; sizes and errors of those that are not."""
+
+
+class Tally:
+    """What became of what was sent; handles are forgotten as they are resolved."""
+
+    def __init__(self) -> None:
+        self._sending: deque[Sending] = deque()
+        self.by_partition: Counter[int] = Counter()
+        self.sent = 0
+        self.failed = 0
+        self.first_error: TidemarkError | None = None
+
+    def add(self, sending: Sending, count: int) -> None:
+        """So many rows are on their way."""
+        self._sending.append(sending)
+        self.sent += count
+
+    def reap(self, *, everything: bool = False) -> None:
+        """Count what is resolved; `everything`: wait for the rest."""
+        while self._sending and (everything or self._sending[0].done()):
+            went, refused = self._sending.popleft().outcomes()
+            for batch in went:
+                self.by_partition[batch.partition] += batch.record_count
+            for count, error in refused:
+                self.failed += count
+                self.first_error = self.first_error or error
+
+    @property
+    def acknowledged(self) -> int:
+        """Number of records."""
+        return self.by_partition.total()
+
+
+def run(bootstrap: str, job: Job, output: Output, *, acks: str, codec: str, timeout_s: float) -> None:
+    """Send all of it and print what became of it.
+
+    Raises:
+        TidemarkError: the first refusal, with how many records were acknowledged and how many were not.
+    """
+    tally = Tally()
+    interrupted = False
+    refused: TidemarkError | None = None
+    watch = _Watch(job, tally)
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(job.file.open("rb")) if job.file is not None else sys.stdin.buffer
+        timeout_ms = max(1, int(timeout_s * 1000))
+        with Producer(bootstrap, acks=acks, codec=codec, delivery_timeout_ms=timeout_ms) as producer:
+            try:
+                for rows in limited(chunks(job, source), job.count):
+                    send(producer, job.topic, rows, tally)
+                    watch.read(rows, source)
+                    if tally.first_error is not None:
+                        break
+                producer.flush()
+            except KeyboardInterrupt:
+                interrupted = True
+                producer.close(_LAST_WORDS_S)
+            except TidemarkError as error:
+                refused = error
+                producer.flush()
+        tally.reap(everything=True)
+        watch.progress.clear()
+    _report(job, output, tally, refused)
+    if interrupted:
+        raise typer.Exit(_INTERRUPTED)
+
+
+def chunks(job: Job, source: BinaryIO) -> Iterator[pa.RecordBatch]:
+    """The rows of the source by its format."""
+    match job.input_format:
+        case "json":
+            return json_chunks(source, job.columns)
+        case "csv":
+            return csv_chunks(source, job.columns, delimiter=job.delimiter, strings=job.strings)
+        case "parquet":
+            return parquet_chunks(source, job.columns)
+        case _:
+            return text_chunks(source, job.key_separator)
+
+
+def limited(rows: Iterable[pa.RecordBatch], count: int | None) -> Iterator[pa.RecordBatch]:
+    """The first `count` rows; None: all."""
+    left = count
+    for chunk in rows:
+        if left is None:
+            yield chunk
+            continue
+        yield chunk.slice(0, left)
+        left -= chunk.num_rows
+        if left <= 0:
+            return
+
+
+def send(producer: Any, topic: str, rows: pa.RecordBatch, tally: Tally) -> None:
+    """Send rows in SCHEMA; where they have no time they get the present one."""
+    if rows.column(2).null_count:
+        now_us = time.time_ns() // 1000
+        stamps = pa.repeat(pa.scalar(now_us, TIMESTAMP_TYPE), rows.num_rows)
+        rows = rows.set_column(2, rows.schema.field(2), stamps)
+    tally.add(producer.send_table(topic, rows, timestamp="timestamp"), rows.num_rows)
+    tally.reap()
+
+
+class _Watch:
+    """How far it is, on a terminal that nobody types into."""
+
+    def __init__(self, job: Job, tally: Tally) -> None:
+        self.progress = Progress(None if job.file is not None or not sys.stdin.isatty() else False)
+        self._tally = tally
+        self._file_bytes = job.file.stat().st_size if job.file is not None else 0
+        self._bytes = 0
+        self._position = 0
+
+    def read(self, rows: pa.RecordBatch, source: BinaryIO) -> None:
+        self._bytes += rows.nbytes
+        if self._file_bytes and not source.closed:
+            self._position = source.tell()
+        self.progress.tell(self._line)
+
+    def _line(self) -> str:
+        seconds = self.progress.elapsed_s
+        part = f"{bar(self._position / self._file_bytes)}  " if self._file_bytes else ""
+        waiting = self._tally.sent - self._tally.acknowledged - self._tally.failed
+        return (
+            f"{part}{counted(self._tally.acknowledged, 'record')}  {self._tally.acknowledged / seconds:,.0f}/s  "
+            f"{shown_bytes(self._bytes / seconds)}/s  {waiting} not acknowledged yet"
+        )
+
+
+def _before(count: int) -> str:
+    return "the record before it is" if count == 1 else f"the {count} records before it are"
+
+
+def _report(job: Job, output: Output, tally: Tally, refused: TidemarkError | None) -> None:
+    error = tally.first_error
+    if output is Output.JSON:
+        by_partition = {str(partition): tally.by_partition[partition] for partition in sorted(tally.by_partition)}
+        print_json(
+            {"topic": job.topic, "acknowledged": tally.acknowledged, "failed": tally.failed, "partitions": by_partition}
+        )
+    elif error is None and refused is None:
+        print_line(f"sent {counted(tally.acknowledged, 'record')} to {job.topic}")
+    if error is not None:
+        sentence = f"{tally.failed} records were not acknowledged, {tally.acknowledged} were: {error.message}"
+        raise TidemarkError(error.code, sentence, error.metadata)
+    if refused is not None:
+        sentence = f"{refused.message}; {_before(tally.acknowledged)} sent"
+        raise TidemarkError(refused.code, sentence if tally.acknowledged else refused.message, refused.metadata)

@@ -1,0 +1,1 @@
+"""The commands `tidemark reassign` and `tidemark log-dirs` move."""

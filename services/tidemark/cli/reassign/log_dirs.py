@@ -1,0 +1,120 @@
+"""Log directories that the moves of a file name, for `tidemark reassign` (rule M3)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from tidemark.cli.common.output import error_json, print_table
+from tidemark.cli.common.units import shown_bytes
+from tidemark.cli.reassign.log_dir_status import FoundReplica, PlaceFollower, PlaceState, places_of
+from tidemark.cli.reassign.progress_view import MoveView, name_of
+from tidemark.cli.reassign.submit import EXIT_INTERRUPTED
+from tidemark.core.reassignment.progress import MoveOutcome
+from tidemark.core.reassignment.request import ANY_LOG_DIR, named_directories
+from tidemark.model import BrokerId, Move, TidemarkError, TopicPartition
+
+if TYPE_CHECKING:
+    from tidemark.client import AdminClient
+
+Present = Mapping[tuple[BrokerId, TopicPartition], str]
+"""Path of the directory that a replica lies in."""
+Placed = tuple[FoundReplica, TidemarkError | None]
+"""Where a replica that was to move has come to lie, and why that is not where it should."""
+
+
+def present_directories(client: AdminClient, moves: Sequence[Move], outcomes: Sequence[MoveOutcome]) -> Present:
+    """Where the replicas lie now of the partitions for which a directory is named; of brokers that tell."""
+    named = {move.partition for move in moves if named_directories(move)}
+    brokers = {broker for one in outcomes if one.partition in named for broker in one.before}
+    if not brokers:
+        return {}
+    return {
+        (broker.broker_id, replica.partition): one.path
+        for broker in client.describe_log_dirs(sorted(brokers), partitions=sorted(named))
+        for one in broker.log_dirs
+        for replica in one.replicas
+        if not replica.future
+    }
+
+
+def back(outcomes: Sequence[MoveOutcome], present: Present) -> list[Move]:
+    """Moves that bring the assignment, and the directories that are known of it, back."""
+    moves = []
+    for one in outcomes:
+        if one.before and not one.cancelled:
+            log_dirs = tuple(present.get((broker, one.partition), ANY_LOG_DIR) for broker in one.before)
+            known = any(directory != ANY_LOG_DIR for directory in log_dirs)
+            moves.append(Move(one.partition, one.before, log_dirs if known else ()))
+    return moves
+
+
+def follow_directories(
+    client: AdminClient, moves: Sequence[Move], failed: Collection[TopicPartition], *, silent: bool
+) -> list[Placed]:
+    """Until every replica lies in the directory named for it, or will not come there; not of the moves that failed."""
+    places = [place for place in places_of(moves) if place.partition not in failed]
+    if not places:
+        return []
+    follower = PlaceFollower(client)
+    with MoveView(silent=silent, ends=follower.ends) as view:
+        return follower.follow(places, view)
+
+
+def copying_goes_on() -> typer.Exit:
+    """What Ctrl-C means."""
+    typer.echo("the copying goes on; tidemark log-dirs describe --replicas shows how far it is", err=True)
+    return typer.Exit(EXIT_INTERRUPTED)
+
+
+def directories_state(found: Sequence[FoundReplica]) -> str:
+    """Of a partition whose replicas are those wanted: "done", or what is the matter with their directories."""
+    states = {one.state for one in found}
+    if states <= {PlaceState.THERE}:
+        return "done"
+    if PlaceState.COPYING in states:
+        return "copying directories"
+    return "directories unknown" if states <= {PlaceState.THERE, PlaceState.UNKNOWN} else "other directories"
+
+
+def print_places(found: Sequence[FoundReplica]) -> None:
+    """A table of replicas and where they lie; nothing where no directory is named."""
+    if found:
+        print_table(
+            ("partition", "broker", "wanted in", "lies in", "state"),
+            [
+                (
+                    name_of(one.place.partition),
+                    one.place.broker_id,
+                    one.target,
+                    one.log_dir or "-",
+                    _state(one),
+                )
+                for one in found
+            ],
+        )
+
+
+def _state(found: FoundReplica) -> str:
+    if found.state is PlaceState.COPYING:
+        share = "" if found.percent is None else f", {found.percent}% of {shown_bytes(found.bytes_total)}"
+        return f"{found.state}{share}"
+    return f"{found.state}: {found.why.message}" if found.why is not None else str(found.state)
+
+
+def found_json(found: FoundReplica) -> Mapping[str, object]:
+    """A replica and where it is wanted, for scripts; null is unknown."""
+    return {
+        "topic": found.place.partition.topic,
+        "partition": found.place.partition.partition,
+        "broker_id": found.place.broker_id,
+        "wanted_log_dir": found.target,
+        "log_dir": found.log_dir or None,
+        "state": str(found.state),
+        "bytes_done": found.bytes_done,
+        "bytes_total": found.bytes_total,
+        "percent": found.percent,
+        "why": None if found.why is None else error_json(found.why),
+    }

@@ -1,0 +1,107 @@
+"""Plans of moves, and ids of brokers, as people and scripts see and write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from tidemark.cli.common.output import counted, print_line, print_table
+from tidemark.cli.common.units import shown_bytes
+from tidemark.cli.reassign.progress_view import listed, name_of
+
+if TYPE_CHECKING:
+    from tidemark.client.aio.admin.brokers import PlannedMoves
+
+_SHOWN_MAX: Final = 50
+_INT32_MAX: Final = 2**31 - 1
+
+
+def parse_brokers(words: Sequence[str]) -> list[int]:
+    """Ids of "3 4" or "3,4", in order; bad usage for what is none, or comes twice."""
+    ids = []
+    for word in words:
+        for part in word.split(","):
+            if not (part.isascii() and part.isdecimal()) or int(part) > _INT32_MAX:
+                raise typer.BadParameter(f"{part!r}: want ids of brokers, such as 3 4")
+            ids.append(int(part))
+    if len(set(ids)) < len(ids):
+        raise typer.BadParameter("a broker is named twice")
+    if not ids:
+        raise typer.BadParameter("name one broker at least")
+    return ids
+
+
+def show_plan(planned: PlannedMoves) -> None:
+    """A plan and its cost, for people."""
+    plan = planned.plan
+    if not plan.moves:
+        print_line("nothing has to move")
+        return
+    before = {move.partition: move.replicas for move in plan.current}
+    print_table(
+        ("partition", "from", "to"),
+        [
+            (name_of(move.partition), listed(before.get(move.partition, ())), listed(move.replicas))
+            for move in plan.moves[:_SHOWN_MAX]
+        ],
+    )
+    if len(plan.moves) > _SHOWN_MAX:
+        print_line(f"... and {len(plan.moves) - _SHOWN_MAX} more; --output json has them all")
+    print_table(
+        ("broker", "replicas", "", "leaders", "", "bytes", ""),
+        [
+            (
+                broker,
+                was.replicas,
+                f"-> {plan.after[broker].replicas}",
+                was.leaders,
+                f"-> {plan.after[broker].leaders}",
+                shown_bytes(was.replica_bytes),
+                f"-> {shown_bytes(plan.after[broker].replica_bytes)}",
+            )
+            for broker, was in plan.before.items()
+        ],
+    )
+    print_line(cost_of(planned))
+
+
+def cost_of(planned: PlannedMoves) -> str:
+    """What a plan costs, in a line."""
+    plan = planned.plan
+    unknown = ""
+    if planned.unknown_sizes:
+        unknown = f"; the size of {counted(planned.unknown_sizes, 'partition')} is not known"
+    return (
+        f"cost: {counted(len(plan.moves), 'move')}, {counted(plan.moved_replicas, 'replica')} to copy, "
+        f"{shown_bytes(plan.moved_bytes)}{unknown}"
+    )
+
+
+def plan_json(planned: PlannedMoves) -> Mapping[str, object]:
+    """A plan and its cost, for scripts; `moves` and `rollback` are what tidemark reassign execute takes."""
+    plan = planned.plan
+    return {
+        "moves": {"version": 1, "partitions": [_entry(move.partition, move.replicas) for move in plan.moves]},
+        "rollback": {"version": 1, "partitions": [_entry(move.partition, move.replicas) for move in plan.current]},
+        "moved_replicas": plan.moved_replicas,
+        "moved_bytes": plan.moved_bytes,
+        "unknown_sizes": planned.unknown_sizes,
+        "brokers": [
+            {
+                "broker_id": broker,
+                "replicas_before": was.replicas,
+                "replicas_after": plan.after[broker].replicas,
+                "leaders_before": was.leaders,
+                "leaders_after": plan.after[broker].leaders,
+                "bytes_before": was.replica_bytes,
+                "bytes_after": plan.after[broker].replica_bytes,
+            }
+            for broker, was in plan.before.items()
+        ],
+    }
+
+
+def _entry(partition: tuple[str, int], replicas: Sequence[int]) -> Mapping[str, object]:
+    return {"topic": partition[0], "partition": partition[1], "replicas": list(replicas)}

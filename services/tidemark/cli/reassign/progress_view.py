@@ -1,0 +1,237 @@
+"""Progress of moves for people: a live table on a terminal, lines elsewhere; and as JSON for scripts."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from tidemark.cli.common.output import counted, error_json, print_line
+from tidemark.cli.common.units import shown_bytes, shown_duration
+from tidemark.core.reassignment.progress import EndedMove, MoveProgress
+from tidemark.core.reassignment.request import ANY_LOG_DIR
+from tidemark.model import Refusal, TopicPartition
+
+COLUMNS: Final = ("partition", "from", "to", "state", "copied", "rate", "left", "throttle", "waits for")
+REPLICA_COLUMNS: Final = ("partition", "broker", "is", "assigned", "state", "holds", "directory")
+_LIVE_COLUMNS: Final = tuple(name for name in COLUMNS if name != "throttle")
+_ROWS_MAX: Final = 20
+_LINES_MAX: Final = 50
+"""With more moves, each gets no line of its own."""
+_REASONS_MAX: Final = 5
+_LINE_EVERY_S: Final = 10.0
+
+
+def name_of(partition: TopicPartition) -> str:
+    """As commands take it."""
+    return f"{partition.topic}:{partition.partition}"
+
+
+def listed(brokers: Iterable[int]) -> str:
+    """ "1,2"; "none"."""
+    return ",".join(str(broker) for broker in brokers) or "none"
+
+
+def between_brokers(moved: MoveProgress) -> tuple[str, str]:
+    """From where to where a move goes."""
+    return listed(moved.original), listed(moved.target)
+
+
+def row_of(moved: MoveProgress, ends: Callable[[MoveProgress], tuple[str, str]] = between_brokers) -> tuple[str, ...]:
+    """A move under `COLUMNS`; `ends`: from where to where."""
+    return (
+        name_of(moved.partition),
+        *ends(moved),
+        str(moved.phase),
+        _copied(moved),
+        "-" if moved.rate_bytes_per_s is None else f"{shown_bytes(moved.rate_bytes_per_s)}/s",
+        "-" if moved.eta_s is None else shown_duration(moved.eta_s),
+        f"{shown_bytes(moved.throttle_bytes_per_s)}/s" if moved.throttle_bytes_per_s else "none",
+        moved.waiting_for or "-",
+    )
+
+
+def replica_rows(moved: MoveProgress) -> list[tuple[object, ...]]:
+    """The replicas of a move under `REPLICA_COLUMNS`."""
+    return [
+        (
+            name_of(moved.partition),
+            broker,
+            "added" if broker in moved.adding else "removed" if broker in moved.removing else "kept",
+            "yes" if broker in moved.assigned else "no",
+            state,
+            shown_bytes(moved.sizes_bytes.get(broker)),
+            moved.log_dirs.get(broker, ANY_LOG_DIR),
+        )
+        for broker, state in sorted(moved.replicas.items())
+    ]
+
+
+def _copied(moved: MoveProgress) -> str:
+    if moved.bytes_done is None or moved.bytes_total is None:
+        return "-"
+    if not moved.bytes_total:
+        return "nothing to copy"
+    share = 100 * moved.bytes_done / moved.bytes_total
+    return f"{share:.0f}% of {shown_bytes(moved.bytes_total)}"
+
+
+def progress_json(moved: MoveProgress) -> Mapping[str, object]:
+    """A move for scripts; null is unknown."""
+    return {
+        "topic": moved.partition.topic,
+        "partition": moved.partition.partition,
+        "original_replicas": list(moved.original),
+        "target_replicas": list(moved.target),
+        "assigned_replicas": list(moved.assigned),
+        "adding_replicas": list(moved.adding),
+        "removing_replicas": list(moved.removing),
+        "replicas": [
+            {"broker_id": broker, "state": str(state), "size_bytes": moved.sizes_bytes.get(broker)}
+            for broker, state in sorted(moved.replicas.items())
+        ],
+        "state": str(moved.phase),
+        "bytes_done": moved.bytes_done,
+        "bytes_total": moved.bytes_total,
+        "rate_bytes_per_s": moved.rate_bytes_per_s,
+        "eta_s": moved.eta_s,
+        "throttle_bytes_per_s": moved.throttle_bytes_per_s,
+        "waiting_for": moved.waiting_for,
+        "request_id": moved.request_id,
+        "log_dirs": [moved.log_dirs.get(broker, ANY_LOG_DIR) for broker in moved.target],
+    }
+
+
+def ended_json(ended: EndedMove) -> Mapping[str, object]:
+    """A move that is wanted no more, for scripts."""
+    return {
+        "topic": ended.partition.topic,
+        "partition": ended.partition.partition,
+        "replicas": list(ended.replicas),
+        "error": None if ended.error is None else error_json(ended.error),
+    }
+
+
+def refusal_json(refusal: Refusal) -> Mapping[str, object]:
+    """Something that was refused, for scripts."""
+    where = refusal.partition
+    return {
+        "kind": refusal.kind,
+        "topic": None if where is None else where.topic,
+        "partition": None if where is None else where.partition,
+        "error": error_json(refusal.error),
+        "request_id": refusal.request_id,
+        "refused_at_ms": refusal.at_ms,
+    }
+
+
+def summary(moves: Sequence[MoveProgress]) -> str:
+    """All of them in a line."""
+    known = [one for one in moves if one.bytes_done is not None and one.bytes_total is not None]
+    total = sum(one.bytes_total or 0 for one in known)
+    done = sum(one.bytes_done or 0 for one in known)
+    rate = sum(one.rate_bytes_per_s or 0 for one in moves)
+    parts = [f"{counted(len(moves), 'move')} left"]
+    if total:
+        parts.append(f"{100 * done / total:.0f}% of {shown_bytes(total)} copied")
+    if rate:
+        parts += [f"{shown_bytes(rate)}/s", f"about {shown_duration((total - done) / rate)} to go"]
+    return ", ".join(parts)
+
+
+class MoveView:
+    """Shows news as they come, on stdout; nothing where `silent`.
+
+    Args:
+        silent: for scripts, who are told at the end.
+        now_s: a monotonic clock.
+        ends: from where to where a move goes, as it is shown.
+    """
+
+    def __init__(
+        self,
+        *,
+        silent: bool = False,
+        now_s: Callable[[], float] = time.monotonic,
+        ends: Callable[[MoveProgress], tuple[str, str]] = between_brokers,
+    ) -> None:
+        self._silent = silent
+        self._now_s = now_s
+        self._ends = ends
+        self._live: Live | None = None
+        self._stack = ExitStack()
+        self._said: dict[tuple[TopicPartition, tuple[int, ...]], tuple[str, str]] = {}
+        self._summed_at_s = -_LINE_EVERY_S
+
+    def __enter__(self) -> Self:
+        if not self._silent and sys.stdout.isatty():
+            console = Console(markup=False, highlight=False)
+            self._live = self._stack.enter_context(Live(console=console, auto_refresh=False, transient=True))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def show(self, moves: Sequence[MoveProgress], ended: Sequence[EndedMove], more: str = "") -> None:
+        """What is under way now, and what has ended since."""
+        if self._silent:
+            return
+        if len(moves) + len(ended) <= _LINES_MAX:
+            for one in ended:
+                verb = "is on" if one.error is None else "stays on"
+                self.say(f"{name_of(one.partition)} {verb} {listed(one.replicas)}")
+        if self._live is not None:
+            self._live.update(_table(moves, more, self._ends) if moves else more.lstrip(",; "), refresh=True)
+            return
+        if len(moves) <= _LINES_MAX:
+            self._show_each(moves)
+        if moves and self._now_s() - self._summed_at_s >= _LINE_EVERY_S:
+            self._summed_at_s = self._now_s()
+            self.say(summary(moves) + more)
+            if len(moves) > _LINES_MAX:
+                reasons = Counter(one.waiting_for for one in moves if one.waiting_for)
+                for why, count in reasons.most_common(_REASONS_MAX):
+                    self.say(f"  {counted(count, 'move')}: {why}")
+
+    def _show_each(self, moves: Sequence[MoveProgress]) -> None:
+        """A line for each move whose state, or what it waits for, is another than before."""
+        for moved in moves:
+            said = (str(moved.phase), moved.waiting_for)
+            which = (moved.partition, moved.target)
+            if self._said.get(which) != said:
+                self._said[which] = said
+                why = f", waits: {moved.waiting_for}" if moved.waiting_for else ""
+                where = " -> ".join(self._ends(moved))
+                self.say(f"{name_of(moved.partition)} {where} {said[0]}{why}")
+
+    def say(self, line: str) -> None:
+        """A line above the table; nothing where `silent`."""
+        if self._silent:
+            return
+        if self._live is not None:
+            self._live.console.print(line, soft_wrap=True)
+        else:
+            print_line(line)
+            sys.stdout.flush()
+
+
+def _table(moves: Sequence[MoveProgress], more: str, ends: Callable[[MoveProgress], tuple[str, str]]) -> Table:
+    shown = sorted(moves, key=lambda one: (one.phase == "queued", one.partition))[:_ROWS_MAX]
+    hidden = f", {len(moves) - len(shown)} not shown" if len(shown) < len(moves) else ""
+    table = Table(caption=summary(moves) + more + hidden, caption_justify="left")
+    for name in _LIVE_COLUMNS:
+        table.add_column(name, no_wrap=name != COLUMNS[-1], overflow="fold")
+    for moved in shown:
+        cells = dict(zip(COLUMNS, row_of(moved, ends), strict=True))
+        table.add_row(*(cells[name] for name in _LIVE_COLUMNS))
+    return table

@@ -1,0 +1,80 @@
+"""`tidemark topic delete-records`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin, fits_int32
+from tidemark.cli.common.output import Output, print_json, print_line
+from tidemark.model import ErrorCode, TidemarkError
+
+_I64_MAX = (1 << 63) - 1
+
+
+def delete_records(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Which topic.")],
+    partition: Annotated[
+        int, typer.Option("--partition", "-p", callback=fits_int32, help="Which partition, from 0.", show_default=False)
+    ],
+    before: Annotated[
+        int,
+        typer.Option(
+            "--before",
+            metavar="OFFSET",
+            min=-1,
+            max=_I64_MAX,
+            help="The first offset to keep; -1 deletes everything that is committed.",
+            show_default=False,
+        ),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: BootstrapOption = "",
+    admin: AdminOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Delete the oldest records of a partition, on all its replicas, for good.
+
+    \b
+    Only what is committed can go: beyond the high watermark it is OFFSET_OUT_OF_RANGE. Consumers that stand before
+    OFFSET are refused with OFFSET_OUT_OF_RANGE and where the log starts now.
+
+    \b
+    Examples:
+      tidemark topic delete-records flights --partition 0 --before 123
+      tidemark topic delete-records flights --partition 0 --before -1 --yes --output json
+    """
+    if output is Output.JSON and not yes:
+        raise typer.BadParameter("scripts are not asked: add --yes", param_hint="--output")
+    if not yes:
+        _ask(topic, partition, before)
+    with connect_admin(bootstrap, admin) as client:
+        deleted = client.delete_records(topic, partition, before)
+    if output is Output.JSON:
+        print_json(
+            {
+                "topic": topic,
+                "partition": partition,
+                "low_watermark": deleted.low_watermark,
+                "log_start_offset": deleted.log_start_offset,
+                "behind": list(deleted.behind),
+            }
+        )
+        return
+    print_line(f"{topic}:{partition} starts at offset {deleted.log_start_offset}")
+    if deleted.behind:
+        brokers = ", ".join(str(broker) for broker in deleted.behind)
+        print_line(f"not confirmed by broker {brokers}: away, or too slow; they follow when they are back")
+
+
+def _ask(topic: str, partition: int, before: int) -> None:
+    if not sys.stdin.isatty():
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST,
+            "nothing was changed: records would go, and nobody is there to ask; add --yes",
+        )
+    which = "all committed records" if before < 0 else f"the records before offset {before}"
+    if not typer.confirm(f"Delete {which} of {topic}:{partition}?", err=True):
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed, as it was not confirmed")

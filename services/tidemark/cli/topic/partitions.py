@@ -1,0 +1,114 @@
+"""`tidemark topic add-partitions|remove-partitions`: more partitions of a topic, and fewer (rules C4, C7)."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin, fits_int32
+from tidemark.cli.common.output import Output, counted, describe_topic, print_json, print_line, topic_json
+from tidemark.cli.reassign.plan_view import parse_brokers
+from tidemark.model import ErrorCode, TidemarkError
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")]
+TotalOption = Annotated[
+    int, typer.Option("--total", callback=fits_int32, help="How many partitions it shall have, in all.")
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check, show what would be, change nothing.")]
+
+
+def add_partitions(
+    topic: TopicArgument,
+    total: TotalOption,
+    replicas: Annotated[
+        list[str] | None,
+        typer.Option("--replicas", metavar="1,2,0", help="Brokers of one new partition, in order; once for each."),
+    ] = None,
+    dry_run: DryRunOption = False,
+    bootstrap: BootstrapOption = "",
+    admin: AdminOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Add partitions to a topic until it has TOTAL, and wait until every one has a leader.
+
+    \b
+    The new ones are empty, and placed as those of a new topic are. Records that have a key and are written from now on
+    may go to another partition than those of the same key before: the partition of a key depends on the number of
+    partitions. Running it again is harmless.
+
+    \b
+    Examples:
+      tidemark topic add-partitions flights --total 12
+      tidemark topic add-partitions flights --total 12 --dry-run
+      tidemark topic add-partitions flights --total 8 --replicas 1,2,0 --replicas 2,0,1
+    """
+    assignments = [parse_brokers([brokers]) for brokers in replicas or []]
+    with connect_admin(bootstrap, admin) as client:
+        view = client.create_partitions(topic, total, assignments=assignments, validate_only=dry_run)
+    if output is Output.JSON:
+        print_json({**topic_json(view), "changed": not dry_run})
+        return
+    verb = "would have" if dry_run else "has"
+    print_line(f"topic {topic} {verb} {counted(len(view.partitions), 'partition')}")
+    if dry_run:
+        for line in describe_topic(view):
+            print_line(line)
+
+
+def remove_partitions(
+    topic: TopicArgument,
+    total: TotalOption,
+    force: Annotated[bool, typer.Option("--force", help="Also partitions that hold records, which are GONE.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before records are deleted.")] = False,
+    dry_run: DryRunOption = False,
+    bootstrap: BootstrapOption = "",
+    admin: AdminOption = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Remove the highest-numbered partitions of a topic until it has TOTAL, and wait until they are gone.
+
+    \b
+    A partition that is removed takes no more records first, and goes only if it is empty: else PARTITION_NOT_EMPTY, and
+    it stays as it was. Wait until retention has emptied it, or give --force. Consumers that stand in it find it gone;
+    one that is added later under the same number is another one, and begins at offset 0.
+
+    \b
+    Examples:
+      tidemark topic remove-partitions flights --total 4
+      tidemark topic remove-partitions flights --total 4 --dry-run
+      tidemark topic remove-partitions flights --total 4 --force --yes
+    """
+    if force and output is Output.JSON and not (yes or dry_run):
+        raise typer.BadParameter("scripts are not asked: add --yes or --dry-run", param_hint="--output")
+    with connect_admin(bootstrap, admin) as client:
+        if force and not (yes or dry_run):
+            planned = client.delete_partitions(topic, total_count=total, validate_only=True)
+            _ask(topic, planned.partitions)
+        removed = client.delete_partitions(topic, total_count=total, force=force, validate_only=dry_run)
+    if output is Output.JSON:
+        print_json({**topic_json(removed.topic), "removed": list(removed.partitions), "changed": not dry_run})
+        return
+    verb = "would be removed from" if dry_run else "removed from"
+    print_line(f"{counted(len(removed.partitions), 'partition')} {verb} topic {topic}{_which(removed.partitions)}")
+
+
+def _ask(topic: str, partitions: tuple[int, ...]) -> None:
+    if not partitions:
+        return
+    if not sys.stdin.isatty():
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST,
+            "nothing was changed: records would go, and nobody is there to ask; add --yes",
+        )
+    question = f"Delete {counted(len(partitions), 'partition')} of {topic}{_which(partitions)} with all their records?"
+    if not typer.confirm(question, err=True):
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed, as it was not confirmed")
+
+
+def _which(partitions: tuple[int, ...]) -> str:
+    if not partitions:
+        return ""
+    first, last = partitions[0], partitions[-1]
+    return f" ({first})" if first == last else f" ({first} to {last})"
