@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
-from tidemark.storage import documents
 from tidemark.storage.checkpoint import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_checkpoints
 from tidemark.storage.cleaner_point import CLEANER_FILE, read_clean_point
 from tidemark.storage.damage import CUT_FILE, DAMAGE_FILE, CutPoint, KnownDamage, read_cut_point, read_damage
@@ -35,6 +34,7 @@ from tidemark.storage.index import (
     read_end_mark,
     write_end_mark,
 )
+from tidemark.storage.inspect import documents
 from tidemark.storage.roster import ROSTER_FILE, Roster, RosterEntry
 from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, read_snapshot, snapshot_path
 

@@ -15,12 +15,12 @@ from tidemark.record.payload import build_batch, from_columns
 from tidemark.storage.checkpoint import HIGH_WATERMARKS, LOG_STARTS
 from tidemark.storage.cleaner import CleanerSettings, clean_log
 from tidemark.storage.damage import CutPoint, KnownDamage, write_cut_point, write_damage
-from tidemark.storage.directory_verification import DirectoryReport, DirectoryVerifier, Options
 from tidemark.storage.epoch_file import EPOCH_FILE
 from tidemark.storage.files import PARTITION_FILE, pack_lines, read_lines
-from tidemark.storage.findings import Finding, FindingKind, Severity
 from tidemark.storage.index import EndMark, load_index, write_end_mark
-from tidemark.storage.inspection import Good, is_held, read_log, read_segment
+from tidemark.storage.inspect.directory_verification import DirectoryReport, DirectoryVerifier, Options
+from tidemark.storage.inspect.findings import Finding, FindingKind, Severity
+from tidemark.storage.inspect.inspection import Good, is_held, read_log, read_segment
 from tidemark.storage.swap import cleaned_path
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
-from tidemark.storage.inspection import replica_paths
+from tidemark.storage.inspect.inspection import replica_paths
 from tidemark.storage.log import PartitionLog
 from tidemark.storage.manager import LogManager, open_logs
 

@@ -87,7 +87,7 @@ def verify(
     """
     # Only here: bad usage and help do without the libraries that read batches.
     from tidemark.cli.inspect import log_verify
-    from tidemark.storage.directory_verification import Options
+    from tidemark.storage.inspect.directory_verification import Options
 
     options = Options(deep=deep, compacted=frozenset(compacted or ()), live=live)
     log_verify.run(directories, options, Output.JSON if as_json else output)

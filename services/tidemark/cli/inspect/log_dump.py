@@ -16,8 +16,8 @@ from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError
 from tidemark.record.envelope import Attributes, Batch, Codec, Envelope
 from tidemark.record.payload import with_offsets
 from tidemark.storage.directory import META_FILE
-from tidemark.storage.documents import Document, read_document
-from tidemark.storage.inspection import Bad, Good, is_held, is_segment, read_log, read_segment, replica_paths
+from tidemark.storage.inspect.documents import Document, read_document
+from tidemark.storage.inspect.inspection import Bad, Good, is_held, is_segment, read_log, read_segment, replica_paths
 
 _HEADINGS = (
     f"{'position':>12} {'offsets':>25} {'epoch':>6} {'records':>8} {'bytes':>9} codec "

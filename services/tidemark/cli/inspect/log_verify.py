@@ -11,9 +11,9 @@ from tidemark.cli.common.output import Output, counted, print_json, print_line, 
 from tidemark.cli.common.progress_line import Progress, bar
 from tidemark.cli.common.units import shown_bytes, shown_duration
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.storage.directory_verification import DirectoryReport, DirectoryVerifier, Options
-from tidemark.storage.findings import Finding, ReplicaReport, Severity
-from tidemark.storage.inspection import ReplicaPath
+from tidemark.storage.inspect.directory_verification import DirectoryReport, DirectoryVerifier, Options
+from tidemark.storage.inspect.findings import Finding, ReplicaReport, Severity
+from tidemark.storage.inspect.inspection import ReplicaPath
 
 _HELD = {
     True: "a broker has it open",

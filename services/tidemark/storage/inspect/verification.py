@@ -16,7 +16,6 @@ from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.model import Offset, TidemarkError
 from tidemark.record.envelope import Batch, Envelope
 from tidemark.record.payload import read_batch
-from tidemark.storage.findings import Finding, FindingKind, ReplicaReport, Severity
 from tidemark.storage.index import (
     INDEX_SUFFIX,
     NO_TIMESTAMP_US,
@@ -25,7 +24,8 @@ from tidemark.storage.index import (
     read_end_mark,
     read_index_file,
 )
-from tidemark.storage.inspection import Bad, Good, base_offset_of, read_segment
+from tidemark.storage.inspect.findings import Finding, FindingKind, ReplicaReport, Severity
+from tidemark.storage.inspect.inspection import Bad, Good, base_offset_of, read_segment
 from tidemark.storage.segment import LOG_SUFFIX
 
 _REFETCH: Final = (
