@@ -7,7 +7,7 @@ import random
 import pytest
 from tidemark.core.leader_epochs import LeaderEpochs
 
-from tests.unit.core.stage import entries
+from tests.unit.core.replication.stage import entries
 
 
 def test_an_epoch_is_entered_once_and_none_older_than_the_last() -> None:

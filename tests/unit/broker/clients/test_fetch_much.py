@@ -1,0 +1,65 @@
+"""A request that names very many partitions: it is answered whole, and all else on the event loop goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tidemark.broker.clients.fetch import FetchService
+from tidemark.runtime import slices
+from tidemark.v1 import broker_service_pb2 as pb
+
+from tests.unit.broker.clients.test_fetch import END, clock, service
+
+__all__ = ["clock", "service"]
+
+MANY = 300
+
+
+def fetches() -> pb.FetchRequest:
+    named = [pb.PartitionFetch(topic="flights", partition=index, fetch_offset=END) for index in range(MANY)]
+    return pb.FetchRequest(partitions=named, max_bytes=100)
+
+
+def listings() -> pb.ListOffsetsRequest:
+    named = [pb.PartitionListOffsets(topic="flights", partition=index, latest=True) for index in range(MANY)]
+    return pb.ListOffsetsRequest(partitions=named)
+
+
+def epochs() -> pb.OffsetsForLeaderEpochRequest:
+    named = [pb.PartitionEpoch(topic="flights", partition=index, leader_epoch=1) for index in range(MANY)]
+    return pb.OffsetsForLeaderEpochRequest(partitions=named)
+
+
+@pytest.mark.parametrize(
+    ("asked", "of"),
+    [
+        (fetches, lambda service: service.fetch),
+        (listings, lambda service: service.list_offsets),
+        (epochs, lambda service: service.epoch_ends),
+    ],
+)
+async def test_others_have_their_turns_between_its_partitions(
+    service: FetchService,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: Callable[[], Any],
+    of: Callable[[FetchService], Callable[[Any], Awaitable[Any]]],
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(other())
+    answer = await of(service)(asked())
+    beside.cancel()
+    told = [one.facts for one in answer] if isinstance(answer, list) else answer.partitions
+    assert [one.partition for one in told] == list(range(MANY))
+    assert not any(one.error.code for one in told)
+    assert turns > MANY // 2

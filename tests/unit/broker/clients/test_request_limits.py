@@ -1,0 +1,159 @@
+"""Requests that name very much: all else on the event loop goes on meanwhile, and what is beyond measure is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, cast
+
+import grpc
+import pytest
+from tidemark.broker.clients import request_limits
+from tidemark.broker.clients.request_limits import check_named
+from tidemark.broker.groups.coordinators import Coordinator, Groups
+from tidemark.broker.groups.offsets import GroupOffsets
+from tidemark.broker.groups.service import GroupService
+from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.core.cluster_view import ClusterView
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError
+from tidemark.rpc.metadata_codec import ViewWriter
+from tidemark.runtime import slices
+from tidemark.v1 import broker_service_pb2 as pb
+from tidemark.v1 import group_service_pb2 as gpb
+
+from tests.unit.broker.clients.test_produce import FakeContext, Harness
+
+MANY = 1000
+
+
+@dataclass
+class Turns:
+    """How often others came to run."""
+
+    count: int = 0
+
+
+@contextmanager
+def others() -> Iterator[Turns]:
+    turns = Turns()
+
+    async def run() -> None:
+        while True:
+            turns.count += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(run())
+    try:
+        yield turns
+    finally:
+        task.cancel()
+
+
+@pytest.fixture(autouse=True)
+def no_slice_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+
+
+class Aborted(FakeContext):
+    """Remembers how the stream was ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: tuple[Any, str] | None = None
+
+    async def abort(self, code: Any, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
+        self.refused = (code, details)
+        raise grpc.aio.AbortError(details)
+
+
+@pytest.fixture
+async def produced() -> AsyncIterator[tuple[Harness, Aborted]]:
+    harness = Harness()
+    harness.stream.cancel()
+    await asyncio.wait({harness.stream})
+    harness.context = context = Aborted()
+    harness.stream = asyncio.create_task(harness.service.serve(context))
+    yield harness, context
+    harness.stream.cancel()
+    await asyncio.wait({harness.stream})
+
+
+async def test_a_produce_request_of_many_partitions_is_taken_and_answered_in_slices(
+    produced: tuple[Harness, Aborted],
+) -> None:
+    harness, context = produced
+    with others() as turns:
+        context.send(1, b"no batch", partitions=MANY)
+        response = await harness.response()
+    assert [one.partition for one in response.partitions] == list(range(MANY))
+    assert all(one.error.code for one in response.partitions)
+    assert turns.count > MANY // 2
+
+
+async def test_a_produce_request_that_names_too_much_ends_its_stream_after_what_came_before_is_answered(
+    produced: tuple[Harness, Aborted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_limits, "NAMED_MAX", 10)
+    harness, context = produced
+    context.send(1, b"no batch")
+    context.send(2, b"no batch", partitions=11)
+    context.send(3, b"no batch")
+    assert (await harness.response()).correlation_id == 1
+    await asyncio.wait({harness.stream}, timeout=5)
+    assert context.responses.empty()
+    assert context.refused is not None
+    code, sentence = context.refused
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "at most 10 partitions" in sentence
+
+
+async def test_metadata_of_many_topics_are_found_and_written_in_slices() -> None:
+    cache = MetadataCache("")
+    cache.update(replace(ClusterView(), complete=True))
+    names = [f"t{index}" for index in range(MANY)]
+    with others() as turns:
+        view = await cache.describe_in_slices(names)
+        found = turns.count
+        answer = await ViewWriter().answer(pb.GetMetadataResponse, view)
+        written = turns.count - found
+    assert [topic.topic for topic in answer.metadata.topics] == names
+    assert {topic.error.code for topic in answer.metadata.topics} == {ErrorCode.UNKNOWN_TOPIC}
+    assert min(found, written) > MANY // 2
+
+
+class Located:
+    """As `Groups`, for whoever asks where groups are looked after; the first valid id waits for the topic."""
+
+    def __init__(self) -> None:
+        self.waited: list[str] = []
+
+    async def find(self, group_id: str) -> Coordinator:
+        self.waited.append(group_id)
+        return self.located(group_id)
+
+    def located(self, group_id: str) -> Coordinator:
+        if not group_id:
+            raise TidemarkError(ErrorCode.INVALID_GROUP_ID, "a group has a name")
+        return Coordinator(3, BrokerRegistration(BrokerId(1), "here", 9), LeaderEpoch(5))
+
+
+async def test_coordinators_of_many_groups_are_found_in_slices_and_the_topic_is_waited_for_once() -> None:
+    groups = Located()
+    service = GroupService(cast(Groups, groups), cast(GroupOffsets, None))
+    names = ["", *(f"g{index}" for index in range(MANY))]
+    with others() as turns:
+        response = await service.FindCoordinator(gpb.FindCoordinatorRequest(group_ids=names), None)
+    assert [one.group_id for one in response.coordinators] == names
+    assert [one.broker_id for one in response.coordinators] == [-1, *[1] * MANY]
+    assert groups.waited == ["", "g0"]
+    assert turns.count > MANY // 2
+
+
+def test_what_names_too_much_is_refused_with_how_much_may_be_named() -> None:
+    check_named(range(request_limits.NAMED_MAX), "topics")
+    with pytest.raises(TidemarkError, match="at most 50000 topics, this one 50001; send several") as refused:
+        check_named(range(request_limits.NAMED_MAX + 1), "topics")
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert refused.value.metadata == {"named_max": "50000"}

@@ -1,0 +1,183 @@
+"""The append threads on a full disk: what finds no space is told once, and nothing is dropped after that (rule R1)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+
+import pytest
+from tidemark.broker.logs import append_threads
+from tidemark.broker.logs.open_log import OpenReplica
+from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication.effects import AppendToLog, CloseLog, OpenLog, ResumeLog, TruncateLog
+from tidemark.core.replication.events import LogAppended, LogFull, LogMoved, LogOpened, LogTruncated
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError
+from tidemark.record.envelope import Batch
+
+from tests.fakes.logs import MemoryLog, MemoryLogs
+from tests.unit.broker.logs.test_append_threads import BATCH, IDENTITY, PARTITION, Harness
+
+RECORDS = BATCH.envelope.last_offset_delta + 1
+
+
+class Disk:
+    """Whether there is space."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.asked = threading.Event()
+
+    def check(self) -> None:
+        if self.full:
+            self.asked.set()
+            raise TidemarkError(ErrorCode.DISK_FULL, "no space")
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    found = Disk()
+    append, truncate = MemoryLog.append, MemoryLog.truncate
+
+    def checked_append(
+        self: MemoryLog, batches: Sequence[Batch], *, base_offset: Offset, leader_epoch: LeaderEpoch, stamp: bool
+    ) -> Offset:
+        found.check()
+        return append(self, batches, base_offset=base_offset, leader_epoch=leader_epoch, stamp=stamp)
+
+    def checked_truncate(self: MemoryLog, end_offset: Offset) -> ProducerStates:
+        if end_offset < self.log_end_offset:
+            found.check()
+        return truncate(self, end_offset)
+
+    monkeypatch.setattr(MemoryLog, "append", checked_append)
+    monkeypatch.setattr(MemoryLog, "truncate", checked_truncate)
+    monkeypatch.setattr(append_threads, "_SPACE_S", 0.01)
+    return found
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[Harness]:
+    made = Harness(MemoryLogs())
+    made.threads.start()
+    await made.open()
+    made.events.clear()
+    yield made
+    made.threads.stop()
+
+
+def append(base: int) -> AppendToLog:
+    return AppendToLog(PARTITION, IDENTITY, Offset(base), LeaderEpoch(1), (BATCH,), stamp=True)
+
+
+async def test_appends_after_one_that_found_no_space_are_dropped_until_the_core_knows(
+    harness: Harness, disk: Disk
+) -> None:
+    harness.threads.submit(append(0))
+    await harness.wait_for(1)
+    disk.full = True
+    harness.threads.submit(append(RECORDS))
+    await harness.wait_for(2)
+    disk.full = False
+    harness.threads.submit(append(2 * RECORDS))
+    harness.threads.submit(ResumeLog(PARTITION, IDENTITY))
+    harness.threads.submit(append(RECORDS))
+    written, full, again = await harness.wait_for(3)
+    assert isinstance(full, LogFull)
+    assert (full.log_end_offset, full.error.code) == (RECORDS, ErrorCode.DISK_FULL)
+    assert written == LogAppended(PARTITION, IDENTITY, Offset(RECORDS))
+    assert again == LogAppended(PARTITION, IDENTITY, Offset(2 * RECORDS))
+
+
+async def test_a_cut_that_finds_no_space_is_made_when_there_is_some(harness: Harness, disk: Disk) -> None:
+    harness.threads.submit(append(0))
+    await harness.wait_for(1)
+    disk.full = True
+    harness.threads.submit(TruncateLog(PARTITION, IDENTITY, Offset(0)))
+    await asyncio.to_thread(disk.asked.wait, 5)
+    disk.full = False
+    await harness.wait_for(2)
+    assert isinstance(harness.events[1], LogTruncated)
+
+
+async def test_a_replica_that_waits_for_space_can_be_closed(harness: Harness, disk: Disk) -> None:
+    harness.threads.submit(append(0))
+    await harness.wait_for(1)
+    disk.full = True
+    harness.threads.submit(TruncateLog(PARTITION, IDENTITY, Offset(0)))
+    harness.threads.submit(CloseLog(PARTITION, IDENTITY, None))
+    harness.threads.submit(OpenLog(PARTITION, IDENTITY))
+    await harness.wait_for(2)
+    assert isinstance(harness.events[1], LogOpened)
+    assert harness.failures == []
+
+
+class Timers:
+    """What waits for its time, which comes when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._due: list[Callable[[], object]] = []
+        self._news = asyncio.Event()
+        monkeypatch.setattr(asyncio.get_running_loop(), "call_later", self._call_later)
+
+    def _call_later(self, delay_s: float, call: Callable[..., object], *arguments: object) -> None:
+        self._due.append(partial(call, *arguments))
+        self._news.set()
+
+    async def wait_for_one(self) -> None:
+        async with asyncio.timeout(5):
+            await self._news.wait()
+
+    def fire(self) -> None:
+        due, self._due = self._due, []
+        for call in due:
+            call()
+
+
+async def cut_that_waits(harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> tuple[Timers, OpenReplica]:
+    """A cut at 0 of a log of one batch; there is space from now on."""
+    timers = Timers(monkeypatch)
+    harness.threads.submit(append(0))
+    await harness.wait_for(1)
+    disk.full = True
+    harness.threads.submit(TruncateLog(PARTITION, IDENTITY, Offset(0)))
+    await timers.wait_for_one()
+    disk.full = False
+    replica = harness.threads.replica(PARTITION)
+    assert replica is not None
+    return timers, replica
+
+
+@pytest.mark.parametrize("paused", [False, True])
+async def test_a_cut_that_waits_for_space_is_not_made_in_a_later_opening_of_the_replica(
+    harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch, paused: bool
+) -> None:
+    timers, replica = await cut_that_waits(harness, disk, monkeypatch)
+    if paused:
+        assert await harness.threads.pause(replica)
+    harness.threads.submit(CloseLog(PARTITION, IDENTITY, "delete"))
+    harness.threads.submit(OpenLog(PARTITION, IDENTITY))
+    if paused:
+        timers.fire()
+        harness.threads.resume(replica, None)
+    await harness.wait_for(2)
+    harness.threads.submit(append(0))
+    timers.fire()
+    harness.threads.submit(append(RECORDS))
+    opened, *written = (await harness.wait_for(4))[1:]
+    assert isinstance(opened, LogOpened)
+    assert written == [LogAppended(PARTITION, IDENTITY, Offset(end)) for end in (RECORDS, 2 * RECORDS)]
+
+
+async def test_a_cut_that_waits_for_space_is_made_where_the_log_lies_by_then(
+    harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers, replica = await cut_that_waits(harness, disk, monkeypatch)
+    assert await harness.threads.pause(replica)
+    timers.fire()
+    harness.threads.resume(replica, (replica.log, 0))
+    timers.fire()
+    moved, cut = (await harness.wait_for(3))[1:]
+    assert isinstance(moved, LogMoved)
+    assert isinstance(cut, LogTruncated)

@@ -1,0 +1,459 @@
+"""Moves between the log directories of a broker: asked for, refused, cancelled, gone on with; never a record lost."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tidemark.broker.logs import log_dir_copier
+from tidemark.broker.logs.log_dir_copier import Budget
+from tidemark.core.replication.effects import CloseLog
+from tidemark.core.replication.events import LogAppended, LogFailed, LogMoved
+from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.record.checks import check_batches
+from tidemark.rpc.alter_log_dirs_codec import AlterLogDirs
+from tidemark.runtime.configuration import UNLIMITED
+from tidemark.storage import future as future_module
+from tidemark.storage import mover as mover_module
+from tidemark.storage.future import Copied, FutureLog
+from tidemark.storage.log import PartitionLog
+
+from tests.unit.broker.logs.moves_world import MovesWorld
+from tests.unit.storage.batches import IDENTITY, PARTITION, memory_directory, read_all
+from tests.unit.storage.moving import names_in
+
+SLOW_BYTES_PER_S = 1024
+"""The first step takes 16 s of it: a move that is that slow is under way for as long as a test looks at it."""
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[MovesWorld]:
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        await world.start()
+        yield world
+        await world.stop()
+
+
+def offsets(world: MovesWorld) -> list[int]:
+    log = world.threads.log(PARTITION)
+    assert log is not None
+    return [batch.envelope.base_offset for batch in check_batches(read_all(log))]
+
+
+async def slow_move(world: MovesWorld) -> None:
+    """A move to the second directory that has begun and will not end soon."""
+    world.append(300)
+    await world.written()
+    assert await world.alter(world.paths[1], throttle_bytes_per_s=SLOW_BYTES_PER_S) is None
+    await world.until(lambda: any(future.log.log_end_offset for _, future in world.moves.futures()))
+
+
+async def test_a_replica_moves_while_records_come_and_every_one_is_answered_in_order(world: MovesWorld) -> None:
+    world.append(200)
+    assert await world.alter(world.paths[1]) is None
+    while world.where() == 0:
+        world.append(5)
+        await world.until(lambda: world.end() == world.next_offset or world.where() == 1)
+    await world.moved_to(1)
+    world.append(20)
+    await world.written()
+    answered = [event.log_end_offset for event in world.events if isinstance(event, LogAppended)]
+    assert answered == list(range(1, world.next_offset + 1))
+    assert offsets(world) == list(range(world.next_offset))
+    assert [event.directory for event in world.events if isinstance(event, LogMoved)] == [1]
+    assert names_in(world.root, "b") == [str(PARTITION)]
+    assert world.metric("_done_total") == 1
+    assert world.metric("_copied_bytes_total") > 0
+
+
+async def test_a_directory_is_named_by_its_uuid_too_and_moving_back_is_a_move(world: MovesWorld) -> None:
+    world.append(50)
+    await world.written()
+    assert await world.alter(world.logs.directory_ids[1]) is None
+    await world.moved_to(1)
+    assert await world.alter(world.logs.directory_ids[0]) is None
+    await world.moved_to(0)
+    assert offsets(world) == list(range(50))
+
+
+async def test_a_copy_under_way_is_listed_in_its_directory_with_what_it_lacks(world: MovesWorld) -> None:
+    await slow_move(world)
+    (here, replica), (there, copy) = await world.described()
+    assert (here, replica.future, replica.log_end_offset) == (0, False, 300)
+    assert (there, copy.future, copy.leader) == (1, True, False)
+    assert copy.size_bytes > 0
+    assert copy.log_end_offset + copy.offset_lag == 300
+    assert world.metric("") == 1
+
+
+async def test_asking_for_the_directory_that_the_replica_is_in_cancels_the_move(world: MovesWorld) -> None:
+    await slow_move(world)
+    assert await world.alter(world.paths[0]) is None
+    await world.until(lambda: not list(world.moves.futures()))
+    assert world.logs.mover.target_of(PARTITION) is None
+    world.append(10)
+    await world.written()
+    assert offsets(world) == list(range(310))
+    assert world.where() == 0
+
+
+async def test_asking_again_with_another_throttle_changes_the_move_under_way(world: MovesWorld) -> None:
+    await slow_move(world)
+    (move,) = world.moves._moves.values()
+    assert await world.alter(world.paths[1], throttle_bytes_per_s=1 << 30) is None
+    assert move.budget.bytes_per_s == 1 << 30
+
+
+async def test_while_a_replica_is_copied_its_retention_and_cleaning_wait(world: MovesWorld) -> None:
+    assert not world.moves.is_copying(PARTITION)
+    await slow_move(world)
+    assert world.moves.is_copying(PARTITION)
+    await world.alter(world.paths[0])
+    await world.until(lambda: not world.moves.is_copying(PARTITION))
+
+
+async def test_what_cannot_be_is_refused_and_changes_nothing(world: MovesWorld) -> None:
+    for nowhere in ("/nowhere", "/\0x", "x" * 5000):
+        error = await world.alter(nowhere)
+        assert error is not None
+        assert error.code is ErrorCode.LOG_DIR_NOT_FOUND
+        assert world.paths[1] in error.message
+    world.logs._directories[1].fail("input/output error")
+    error = await world.alter(world.paths[1])
+    assert error is not None
+    assert error.code is ErrorCode.LOG_DIR_OFFLINE
+    world.core.role = "offline"
+    error = await world.alter(world.paths[0])
+    assert error is not None
+    assert error.code is ErrorCode.REPLICA_OFFLINE
+    assert not list(world.moves.futures())
+
+
+async def test_of_several_each_has_its_own_answer_and_validate_only_only_checks(world: MovesWorld) -> None:
+    other = TopicPartition("other", 3)
+    request = AlterLogDirs(((other, "/nowhere"), (PARTITION, world.paths[1])), validate_only=True)
+    (one, refused), (two, fine) = await world.moves.alter(request)
+    assert (one, two, fine) == (other, PARTITION, None)
+    assert refused is not None
+    assert not list(world.moves.futures())
+    assert world.where() == 0
+
+
+async def test_the_controllers_wish_for_a_directory_that_is_not_there_is_counted_said_and_nothing_else(
+    world: MovesWorld,
+) -> None:
+    with pytest.raises(TidemarkError) as caught:
+        world.moves.want(PARTITION, "/nowhere")
+    assert caught.value.code is ErrorCode.LOG_DIR_NOT_FOUND
+    assert world.metric("_refused_total") == 1
+    assert not list(world.moves.futures())
+
+
+async def test_a_replica_that_is_not_there_yet_is_made_where_it_is_wanted() -> None:
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        world.moves.want(PARTITION, world.paths[1])
+        await world.start()
+        assert world.where() == 1
+        assert world.moves._wishes == {}
+        world.append(3)
+        await world.written()
+        await world.stop()
+
+
+async def test_a_replica_that_lies_elsewhere_when_it_is_opened_moves_to_where_it_is_wanted() -> None:
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        await world.start()
+        world.append(30)
+        await world.written()
+        await world.close_log()
+        world.moves.want(PARTITION, world.paths[1])
+        await world.open()
+        await world.moved_to(1)
+        assert offsets(world) == list(range(30))
+        await world.stop()
+
+
+async def test_a_replica_that_is_opened_anew_meanwhile_goes_on_moving(world: MovesWorld) -> None:
+    await slow_move(world)
+    await world.close_log()
+    await world.open()
+    await world.alter(world.paths[1], throttle_bytes_per_s=1 << 30)
+    await world.moved_to(1)
+    world.append(5)
+    await world.written()
+    assert offsets(world) == list(range(305))
+
+
+async def test_a_broker_that_stops_in_the_middle_goes_on_after_its_start_without_being_asked() -> None:
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        await world.start()
+        await slow_move(world)
+        await world.stop()
+        again = MovesWorld(root)
+        await again.start()
+        await again.moved_to(1)
+        assert offsets(again) == list(range(300))
+        await again.stop()
+        assert names_in(root, "a") == []
+
+
+async def test_a_copy_that_was_left_goes_where_the_replica_is_wanted_where_it_is() -> None:
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        await world.start()
+        await slow_move(world)
+        await world.stop()
+        again = MovesWorld(root)
+        again.moves.want(PARTITION, again.paths[0])
+        await again.start()
+        await again.until(lambda: not names_in(root, "b"))
+        assert again.logs.mover.target_of(PARTITION) is None
+        assert offsets(again) == list(range(300))
+        assert again.count(LogMoved) == 0
+        await again.alter(again.paths[1])
+        await again.moved_to(1)
+        await again.stop()
+
+
+async def test_a_replica_that_is_deleted_meanwhile_takes_its_copy_along(world: MovesWorld) -> None:
+    await slow_move(world)
+    world.submit(CloseLog(PARTITION, IDENTITY, "delete"))
+    await world.until(lambda: not names_in(world.root, "a") and not names_in(world.root, "b"))
+    await world.alter(world.paths[1])
+    assert not [name for name in names_in(world.root, "b") if "future" in name]
+
+
+async def test_a_target_that_goes_offline_ends_the_move_and_the_replica_goes_on(world: MovesWorld) -> None:
+    await slow_move(world)
+    world.logs._directories[1].fail("input/output error")
+    world.moves._moves[PARTITION].budget.bytes_per_s = UNLIMITED
+    await world.alter(world.paths[0])
+    await world.until(lambda: not list(world.moves.futures()))
+    world.append(5)
+    await world.written()
+    assert offsets(world) == list(range(305))
+    assert world.count(LogFailed) == 0
+
+
+async def test_a_source_that_goes_offline_while_the_replica_leaves_it_does_not_take_it_along(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.append(50)
+    await world.written()
+    offline = TidemarkError(ErrorCode.STORAGE_ERROR, "the log directory is offline")
+    loop = asyncio.get_running_loop()
+    retire = world.logs.mover._retire
+
+    def fails(*arguments: object) -> None:
+        world.logs._directories[0].fail("input/output error")
+        asyncio.run_coroutine_threadsafe(_fail_directory(world, offline), loop).result(5)
+        retire(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(world.logs.mover, "_retire", fails)
+    await world.alter(world.paths[1])
+    await world.moved_to(1)
+    world.append(5)
+    await world.written()
+    assert offsets(world) == list(range(55))
+    assert world.count(LogFailed) == 0
+
+
+async def _fail_directory(world: MovesWorld, error: TidemarkError) -> None:
+    world.threads.fail_directory(0, error)
+
+
+async def test_a_source_that_goes_offline_before_the_commit_fails_the_replica_as_ever(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.append(50)
+    await world.written()
+    offline = TidemarkError(ErrorCode.STORAGE_ERROR, "the log directory is offline")
+    loop = asyncio.get_running_loop()
+    finish = world.logs.mover.finish
+
+    def fails(*arguments: object) -> object:
+        world.logs._directories[0].fail("input/output error")
+        asyncio.run_coroutine_threadsafe(_fail_directory(world, offline), loop).result(5)
+        return finish(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(world.logs.mover, "finish", fails)
+    await world.alter(world.paths[1])
+    await world.until(lambda: world.count(LogFailed) == 1)
+    assert world.count(LogMoved) == 0
+
+
+async def test_several_replicas_move_one_after_the_other_and_one_that_waits_can_be_called_back(
+    world: MovesWorld,
+) -> None:
+    others = [TopicPartition("other", index) for index in range(3)]
+    for one in others:
+        world.logs.prefer(one, 0)
+        await world.open(one)
+    await slow_move(world)
+    wanted = tuple((one, world.paths[1]) for one in others)
+    assert await world.moves.alter(AlterLogDirs(wanted)) == tuple((one, None) for one in others)
+    copies = {replica.partition for index, replica in await world.described() if replica.future}
+    assert copies == {PARTITION, *others}, "each has its copy, which is the memory of what was wanted"
+    assert [world.moves.is_copying(one) for one in (PARTITION, *others)] == [True, False, False, False]
+    await world.moves.alter(AlterLogDirs(((others[1], world.paths[0]),)))
+    await world.until(lambda: others[1] not in world.moves._moves)
+    assert world.moves.is_copying(PARTITION), "it did not have to wait for its turn to go"
+    await world.alter(world.paths[1], throttle_bytes_per_s=1 << 30)
+    await world.moved_to(1)
+    places = {one: replica.directory for one in others if (replica := world.threads.replica(one)) is not None}
+    assert places == {others[0]: 1, others[1]: 0, others[2]: 1}
+
+
+async def test_a_full_target_holds_the_move_up_until_there_is_space(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_dir_copier, "_PAUSE_S", 0.0)
+    world.append(50)
+    await world.written()
+    real, tries = FutureLog.copy, 0
+
+    def full(future: FutureLog, max_bytes: int) -> Copied:
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            raise TidemarkError(ErrorCode.DISK_FULL, "no space left on device")
+        return real(future, max_bytes)
+
+    monkeypatch.setattr(FutureLog, "copy", full)
+    await world.alter(world.paths[1])
+    await world.moved_to(1)
+    assert tries > 4
+    assert world.metric("_failed_total") == 0
+    assert offsets(world) == list(range(50))
+
+
+async def test_no_space_in_the_last_moment_lets_the_replica_go_on_and_is_tried_again(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_dir_copier, "_PAUSE_S", 0.0)
+    world.append(50)
+    await world.written()
+    real, tries = world.logs.mover.finish, 0
+
+    def full(future: FutureLog, high_watermark: Offset) -> PartitionLog:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise TidemarkError(ErrorCode.DISK_FULL, "no space left on device")
+        return real(future, high_watermark)
+
+    monkeypatch.setattr(world.logs.mover, "finish", full)
+    await world.alter(world.paths[1])
+    await world.until(lambda: tries > 0)
+    world.append(5)
+    await world.moved_to(1)
+    await world.written()
+    assert offsets(world) == list(range(55))
+
+
+async def test_a_copy_that_is_none_is_given_up_told_of_and_not_tried_again_by_itself(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.append(50)
+    await world.written()
+    monkeypatch.setattr(future_module, "disagreement", lambda copy, log: "it has leader epoch 9 at 3")
+    await world.alter(world.paths[1])
+    await world.until(lambda: world.metric("_failed_total") == 1 and not world.moves._moves)
+    assert world.logs.mover.target_of(PARTITION) is None
+    world.append(5)
+    await world.written()
+    assert offsets(world) == list(range(55))
+    monkeypatch.undo()
+    await world.alter(world.paths[1])
+    await world.moved_to(1)
+
+
+async def test_a_directory_in_which_no_copy_can_be_made_is_answered_with_why(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(mover_module, "replace_file", full)
+    error = await world.alter(world.paths[1])
+    assert error is not None
+    assert error.code is ErrorCode.DISK_FULL
+    assert not world.moves._moves
+    assert names_in(world.root, "b") == []
+    monkeypatch.undo()
+    assert await world.alter(world.paths[1]) is None
+    await world.moved_to(1)
+
+
+async def test_a_copy_that_was_left_and_cannot_be_gone_on_with_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was tried again at once, and again, some hundred times a second."""
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        await world.start()
+        await slow_move(world)
+        await world.stop()
+        tried: list[Path] = []
+
+        def full(path: Path, *arguments: object, **named: object) -> None:
+            tried.append(path)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(mover_module, "recover", full)
+        again = MovesWorld(root)
+        await again.start()
+        await again.until(lambda: again.metric("_failed_total") == 1 and not again.moves._moves)
+        assert again.logs.mover.target_of(PARTITION) is None
+        assert len(tried) == 1
+        monkeypatch.undo()
+        assert offsets(again) == list(range(300))
+        await again.alter(again.paths[1])
+        await again.moved_to(1)
+        await again.stop()
+
+
+async def test_a_broker_whose_append_thread_has_died_stops_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_dir_copier, "_STOP_S", 0.01)
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        await world.start()
+        pausing = asyncio.Event()
+
+        async def never(replica: object) -> bool:
+            pausing.set()
+            return await asyncio.get_running_loop().create_future()
+
+        monkeypatch.setattr(world.threads, "pause", never)
+        await world.alter(world.paths[1])
+        await pausing.wait()
+        await world.stop()
+        assert world.where() == 0
+
+
+def test_a_budget_spreads_what_is_copied_over_time_and_none_lets_all_through() -> None:
+    now_s = 5.0
+    budget = Budget(1000, now_s=lambda: now_s)
+    assert budget.take(500) == pytest.approx(0.5)
+    assert budget.take(500) == pytest.approx(1.0)
+    now_s = 7.0
+    assert budget.take(100) == pytest.approx(0.1)
+    assert Budget().take(1 << 40) == 0.0
+    assert Budget(100_000).chunk_bytes() == 25_000
+
+
+async def test_a_broker_wide_throttle_holds_for_moves_without_their_own(world: MovesWorld, tmp_path: Path) -> None:
+    world.moves.use_throttle(SLOW_BYTES_PER_S)
+    world.append(300)
+    await world.written()
+    world.moves.want(PARTITION, world.paths[1])
+    await world.until(lambda: any(future.log.log_end_offset for _, future in world.moves.futures()))
+    (move,) = world.moves._moves.values()
+    assert move.budget.bytes_per_s == SLOW_BYTES_PER_S
+    assert world.where() == 0

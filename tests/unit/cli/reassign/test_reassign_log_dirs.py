@@ -1,0 +1,149 @@
+"""`tidemark reassign` of a file that names log directories: the way back, what is waited for, what verify says (M3)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidemark.cli.reassign import commands as module
+from tidemark.cli.reassign import log_dirs
+from tidemark.cli.reassign.log_dir_status import PlaceFollower
+from tidemark.client.aio.admin.brokers import PlannedMoves
+from tidemark.core.planning.broker_plans import Plan
+from tidemark.core.reassignment.request import parse_moves
+from tidemark.model import BrokerId, ErrorCode, Move, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.rpc.broker_log_dirs import BrokerLogDirs
+from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
+
+from tests.unit.cli.reassign.test_reassign import T2, Client, code_of, file_of, run
+
+ZERO = Offset(0)
+FILE = {
+    "version": 1,
+    "partitions": [{"topic": "test", "partition": 2, "replicas": [2, 1], "log_dirs": ["/data/b", "any"]}],
+}
+
+
+def disks(broker: int, *, a: int | None = None, b: int | None = None, copy: int | None = None) -> BrokerLogDirs:
+    """A broker with the replica in /data/a or /data/b, and a copy on its way into the latter."""
+    held = {"/data/a": [_replica(a)] if a is not None else [], "/data/b": [_replica(b)] if b is not None else []}
+    held["/data/b"] += [_replica(copy, future=True)] if copy is not None else []
+    return BrokerLogDirs(
+        BrokerId(broker),
+        tuple(LogDirectoryContent(path[-1], path, 9, 9, None, tuple(here)) for path, here in held.items()),
+    )
+
+
+def _replica(size_bytes: int, *, future: bool = False) -> ReplicaOnDisk:
+    identity = ReplicaIdentity("id", "i")
+    return ReplicaOnDisk(T2, identity, size_bytes, ZERO, ZERO, ZERO, False, 0, 0.0, False, future=future)
+
+
+AWAY = BrokerLogDirs(BrokerId(2), error=TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "broker 2 is not live"))
+
+
+class Disks(Client):
+    """A cluster whose broker 2 is described as told, look by look; the last one for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = [disks(2, a=1000)]
+
+    def describe_log_dirs(
+        self, brokers: Sequence[int] = (), *, topics: Sequence[str] = (), partitions: Sequence[TopicPartition] = ()
+    ) -> list[BrokerLogDirs]:
+        look = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        return [one for one in (disks(1, a=1000), look) if one.broker_id in brokers]
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Disks:
+    made = Disks()
+    monkeypatch.setattr(module, "connect_admin", lambda bootstrap, admin: made)
+    monkeypatch.setattr(log_dirs, "PlaceFollower", lambda asked: PlaceFollower(asked, lambda seconds: None))
+    return made
+
+
+def test_the_way_back_names_the_present_directories(cluster: Disks, tmp_path: Path) -> None:
+    cluster.looks = [disks(2, a=1000), disks(2, b=1000)]
+    result = run("execute", file_of(tmp_path, FILE))
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    start, end = lines.index("{"), lines.index("}")
+    ((move,), errors) = parse_moves("\n".join(lines[start : end + 1]))
+    assert not errors
+    assert (move.replicas, move.log_dirs) == ((1, 2), ("/data/a", "/data/a"))
+    assert "on 2 in /data/b" in result.stdout
+
+
+def test_execute_waits_until_the_replica_lies_in_its_directory(cluster: Disks, tmp_path: Path) -> None:
+    cluster.looks = [disks(2, a=1000), disks(2, a=1000), disks(2, a=1000, copy=500), disks(2, b=1000)]
+    result = run("execute", file_of(tmp_path, FILE), "--output", "json")
+    assert result.exit_code == 0
+    told = json.loads(result.stdout)
+    assert [(one["broker_id"], one["state"], one["log_dir"]) for one in told["directories"]] == [
+        (2, "there", "/data/b")
+    ]
+    assert told["rollback"]["partitions"][0]["log_dirs"] == ["/data/a", "/data/a"]
+
+
+def test_a_directory_it_does_not_come_to_is_an_error(cluster: Disks, tmp_path: Path) -> None:
+    cluster.looks = [disks(2, a=1000), disks(2, a=1000, copy=500), disks(2, a=1000)]
+    result = run("execute", file_of(tmp_path, FILE))
+    assert code_of(result) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    assert "test:2 stays on broker 2 in /data/a" in result.stdout
+
+
+def test_of_a_move_that_failed_no_directory_is_waited_for(cluster: Disks, tmp_path: Path) -> None:
+    cluster.ends_with = TidemarkError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "given up")
+    assert code_of(run("execute", file_of(tmp_path, FILE))) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+def test_a_move_of_directories_alone_is_begun(cluster: Disks, tmp_path: Path) -> None:
+    same = {**FILE, "partitions": [{**FILE["partitions"][0], "replicas": [1, 2], "log_dirs": ["any", "b"]}]}  # type: ignore[index, dict-item]
+    cluster.looks = [disks(2, a=1000), disks(2, b=1000)]
+    result = run("execute", file_of(tmp_path, same))
+    assert result.exit_code == 0
+    assert [names for names, _, checked in cluster.asked if not checked] == [[T2]]
+
+
+def test_a_proposal_has_a_place_for_each_directory(cluster: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = PlannedMoves(Plan((Move(T2, (BrokerId(2), BrokerId(1))),), (), 0, 0, {}, {}), 0)
+    monkeypatch.setattr(cluster, "plan_brokers", lambda **asked: plan, raising=False)
+    ((move,), errors) = parse_moves(run("generate", "test").stdout)
+    assert not errors
+    assert move.log_dirs == ("any", "any")
+
+
+def test_without_directories_brokers_are_not_asked(cluster: Disks, tmp_path: Path) -> None:
+    cluster.looks = []
+    anywhere = {"version": 1, "partitions": [{"topic": "test", "partition": 2, "replicas": [2, 1]}]}
+    assert run("execute", file_of(tmp_path, anywhere)).exit_code == 0
+    assert run("verify", file_of(tmp_path, anywhere)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("look", "state", "of_replica", "percent"),
+    [
+        (disks(2, b=1000), "done", "there", None),
+        (disks(2, a=1000, copy=420), "copying directories", "copying", 42),
+        (disks(2, a=1000), "other directories", "elsewhere", None),
+        (AWAY, "directories unknown", "unknown", None),
+    ],
+)
+def test_verify_says_of_each_replica_whether_it_lies_where_it_should(
+    cluster: Disks, tmp_path: Path, look: BrokerLogDirs, state: str, of_replica: str, percent: int | None
+) -> None:
+    cluster.looks = [look]
+    result: Any = run("verify", file_of(tmp_path, FILE), "--output", "json")
+    ((told),) = json.loads(result.stdout)
+    assert result.exit_code == (0 if state == "done" else 1)
+    assert told["state"] == state
+    assert [(one["broker_id"], one["state"], one["percent"]) for one in told["log_dirs"]] == [(2, of_replica, percent)]
+    text = run("verify", file_of(tmp_path, FILE))
+    assert state in text.stdout
+    shown = f"{of_replica}, {percent}%" if percent is not None else of_replica
+    assert shown in text.stdout

@@ -1,0 +1,259 @@
+"""Random worlds in which replicas move, partitions come and go, settings change and brokers and controllers leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
+from tidemark.core.reassignment.request import named_directories
+from tidemark.model import NO_LEADER, BrokerId, Move, Offset, TopicDescription, TopicPartition
+
+from tests.unit.core.controller.controller_world import EMPTY
+from tests.unit.core.controller.test_controller_random import BROKERS, STEPS, RandomWorld
+
+
+class MovingWorld(RandomWorld):
+    """Besides all else, everything that the controller does to replicas and partitions is asked for at any time."""
+
+    def __init__(self, seed: int) -> None:
+        self.lists: dict[tuple[str, str], set[tuple[BrokerId, ...]]] = {}
+        self.told_directories: set[tuple[BrokerId, TopicPartition, str]] = set()
+        super().__init__(seed)
+        self.asked_seen(resumed=True)
+
+    def step(self) -> None:
+        happenings = (
+            (self._somebody_moves, 4),
+            (self._somebody_cancels, 1),
+            (self._somebody_edits, 1),
+            (self._somebody_adds, 2),
+            (self._somebody_removes, 2),
+            (self._settings_change, 1),
+            (self._broker_wants_to_go, 1),
+            (self._leaders_catch_up, 4),
+            (self._what_is_asked_is_seen, 3),
+            (self._controller_dies, 1),
+        )
+        for _ in range(2):
+            self._answer_something()
+        if self.random.random() < 0.5:
+            self.random.choices([one for one, _ in happenings], [weight for _, weight in happenings])[0]()
+            self.check()
+        super().step()
+
+    # -- what people do ------------------------------------------------------------------------------------------
+
+    def _some_partition(self) -> TopicPartition | None:
+        named = [TopicPartition(topic.topic, index) for topic in self.topics.values() for index in topic.partitions]
+        return self.random.choice(sorted(named)) if named else None
+
+    def _some_brokers(self) -> tuple[BrokerId, ...]:
+        return tuple(BrokerId(one) for one in self.random.sample(BROKERS, self.random.randint(1, 3)))
+
+    def _somebody_moves(self) -> None:
+        partition = self._some_partition()
+        if partition is None or (partition in self.asked.moves and self.random.random() < 0.9):
+            return  # the store refuses that; by hand it is possible
+        throttle, brokers = self.random.choice((0, 1000)), self._some_brokers()
+        log_dirs: tuple[str, ...] = ()
+        if self.random.random() < 0.5:
+            log_dirs = tuple(self.random.choice(("any", "/a", "/b")) for _ in brokers)
+            if self.random.random() < 0.3:  # the replicas stay
+                brokers = self.topics[partition.topic].partitions[partition.partition]
+                log_dirs = tuple(self.random.choice(("any", "/a", "/b")) for _ in brokers)
+        self.asked.moves[partition] = Move(partition, brokers, log_dirs, throttle)
+
+    def _somebody_cancels(self) -> None:
+        if self.asked.moves:
+            self.cancel(self.random.choice(sorted(self.asked.moves)))
+
+    def _somebody_edits(self) -> None:
+        """The node, by hand."""
+        if self.asked.moves and self.random.random() < 0.3:
+            del self.asked.moves[self.random.choice(sorted(self.asked.moves))]
+
+    def _somebody_adds(self) -> None:
+        partition = self._some_partition()
+        if partition is not None:
+            index = len(self.topics[partition.topic].partitions) + self.random.choice((0, 0, 0, 1))
+            self.asked.added.setdefault(TopicPartition(partition.topic, index), self._some_brokers())
+
+    def _somebody_removes(self) -> None:
+        partition = self._some_partition()
+        if partition is None:
+            return
+        highest = TopicPartition(partition.topic, len(self.topics[partition.topic].partitions) - 1)
+        self.asked.removed.setdefault(highest, self.random.random() < 0.3)
+        if self.random.random() < 0.3:
+            held = EMPTY._replace(log_end_offset=Offset(self.random.choice((0, 5))))
+            self.logs.update({(broker, highest): held for broker in BROKERS})
+
+    def _settings_change(self) -> None:
+        if self.topics:
+            self.configure(self.random.choice(sorted(self.topics)), m=str(self.random.randint(1, 3)))
+
+    def _broker_wants_to_go(self) -> None:
+        if self.brokers:
+            broker = self.random.choice(sorted(self.brokers))
+            self.happens(ev.ShutdownWanted(broker, self.epochs[broker].broker_epoch))
+
+    def _what_is_asked_is_seen(self) -> None:
+        self.asked_seen()
+
+    def _leaders_catch_up(self) -> None:
+        self.catch_up()
+
+    def _controller_dies(self) -> None:
+        """Some of what it asked for is done all the same, before another one is elected."""
+        for effect in list(self.pending):
+            if isinstance(effect, fx.WriteStates | fx.WriteTopic | fx.DeletePartitions) and self.random.random() < 0.5:
+                self.pending.remove(effect)
+                self._carry_out(effect)
+        self.fails_over()
+
+    def _carry_out(self, effect: Any) -> None:
+        if isinstance(effect, fx.WriteStates):
+            self._write(effect, lost=True)
+        elif isinstance(effect, fx.WriteTopic):
+            self._write_topic(effect, lost=False)
+        elif effect.topic.topic in self.topics:
+            self._delete_partitions(effect, lost=True)
+
+    def _leader_changes_isr(self) -> None:
+        """A leader knows whom it was told of, and whose epoch it leads in."""
+        led = [
+            one
+            for one, (state, _) in self.states.items()
+            if (knows := self.brokers.get(state.leader)) is not None
+            and one in knows.commands
+            and knows.commands[one].state.leader_epoch == state.leader_epoch
+            and all(self.epochs[entry.broker_id].broker_epoch == entry.broker_epoch for entry in state.isr)
+        ]
+        if not led:
+            return
+        partition = self.random.choice(sorted(led))
+        state = self.states[partition].state
+        told = self.brokers[state.leader].commands[partition]
+        others = [
+            one
+            for one in {*told.assigned_replicas, *state.isr_ids} - {state.leader}
+            if one in self.brokers and self.random.random() < 0.7 and (one in state.isr_ids or self._follows(one, told))
+        ]
+        self.leader_writes(partition, state.leader, *sorted(others))
+        if self.random.random() < 0.9:  # else the hint is lost
+            self.happens(ev.IsrChangesReported((partition,)))
+
+    # -- invariants ----------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        super().check()
+        for topic in self.topics.values():
+            assert sorted(topic.partitions) == list(range(len(topic.partitions)))
+            assert topic.partitions.keys() == topic.incarnations.keys()
+            assert set(topic.original) == set(topic.adding) == set(topic.removing) <= set(topic.partitions)
+            for index in topic.partitions:
+                self._check_lists(topic, index)
+
+    def _check_lists(self, topic: TopicDescription, index: int) -> None:
+        """The replica set is the old one or the new one, or both while it moves; never something between."""
+        assigned, removing = topic.partitions[index], topic.removing.get(index, ())
+        assert len(set(assigned)) == len(assigned) > 0
+        first = topic.original.get(index, assigned)
+        known = self.lists.setdefault((topic.topic_id, topic.incarnations[index]), {first})
+        known.update(
+            move.replicas for move in self.asked.moves.values() if move.partition == TopicPartition(topic.topic, index)
+        )
+        if index in topic.original:
+            target = tuple(one for one in assigned if one not in removing)
+            assert topic.original[index] in known
+            assert target in known
+            assert set(assigned) >= {*target, *topic.original[index]}
+        else:
+            assert assigned in known, f"{topic.topic}-{index} ends as {assigned}"
+
+    def _tell(self, effect: Any) -> Any:
+        if isinstance(effect, fx.SendStopReplica):
+            for one in effect.command.replicas:
+                topic, found = self.topics.get(one.partition.topic), self.states.get(one.partition)
+                if topic is None or topic.topic_id != one.identity.topic_id or topic.topic in self.deletions:
+                    continue
+                if topic.incarnations.get(one.partition.partition) == one.identity.incarnation and found is not None:
+                    assert effect.broker not in found.state.isr_ids, f"{one.partition} is stopped at {effect.broker}"
+        error = super()._tell(effect)
+        if error is None and isinstance(effect, fx.SendLeaderAndIsr):
+            self._hears_of_directories(effect)
+        return error
+
+    def _refuse(self, effect: fx.SendLeaderAndIsr) -> None:
+        """It answers, and may bounce right after."""
+        self._hears_of_directories(effect)
+        super()._refuse(effect)
+
+    def _hears_of_directories(self, effect: fx.SendLeaderAndIsr) -> None:
+        self.told_directories.update(
+            (effect.broker, one.partition, one.log_dir) for part in effect.commands for one in part.partitions
+        )
+
+    def _finish_asked(self, effect: fx.FinishMoves | fx.FinishPartitionRequests, lost: bool) -> list[Any]:
+        if isinstance(effect, fx.FinishMoves):
+            for move in effect.finished:
+                topic = self.topics.get(move.partition.topic)
+                refused = any(one.partition == move.partition for one in effect.refused)
+                refused |= self.asked.moves.get(move.partition) != move  # somebody has written another one
+                moves = topic is not None and move.partition.partition in topic.original
+                assert refused or not moves, f"{move} leaves the node and goes on"
+                if not refused and not move.cancel:
+                    for broker, log_dir in named_directories(move).items():
+                        assert (broker, move.partition, log_dir) in self.told_directories, f"{broker} never heard of it"
+        return super()._finish_asked(effect, lost)
+
+    # -- at rest -------------------------------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        leaving = self.core._ctx.unwanted - self.core.suspected
+        for broker in BROKERS:
+            if BrokerId(broker) not in self.brokers or broker in leaving:
+                self.register(broker)
+        self.brokers_seen()
+        self.asked_seen()
+        super().rest()
+        for _ in range(10):
+            self.settle(catching_up=True)
+
+    def check_at_rest(self) -> None:
+        stuck = {one for one, found in self.states.items() if found.state.leader == NO_LEADER}
+        stuck |= {one for one, _ in self.unreadable}
+        for topic in self.topics.values():
+            for index, assigned in topic.partitions.items():
+                partition = TopicPartition(topic.topic, index)
+                if partition in stuck:
+                    continue
+                assert index not in topic.original, f"{partition} moves for ever"
+                assert partition not in self.asked.moves
+                state = self.states[partition].state
+                assert set(state.isr_ids) <= set(assigned)
+                assert state.min_isr == min(int(topic.configs["min.insync.replicas"]), len(assigned))
+                assert not state.sealed, f"{partition} stays sealed"
+                for broker in assigned:
+                    assert not self.brokers[broker].commands[partition].throttle_bytes_per_s
+        assert not self.asked.added
+        assert {one.topic for one in self.asked.removed} <= {one.topic for one in stuck}
+        assert set(self.asked.moves) <= stuck
+        super().check_at_rest()
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_whatever_is_asked_for_replica_sets_end_as_old_or_new_and_every_request_ends(batch: int) -> None:
+    for seed in range(batch * 20, batch * 20 + 20):
+        world = MovingWorld(seed)
+        try:
+            for _ in range(STEPS):
+                world.step()
+            world.rest()
+            world.check()
+            world.check_at_rest()
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise

@@ -1,0 +1,105 @@
+"""What touches thousands of partitions is decided and told some at a time, so that nobody waits long for a turn."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
+from tidemark.core.controller.command_builder import PART_PARTITIONS_MAX, TOLD_AT_ONCE
+from tidemark.core.controller.context import DECIDED_AT_ONCE
+from tidemark.core.controller.controller import ControllerCore
+
+from tests.unit.core.controller.controller_world import World, policy_of
+
+
+def cluster(count: int) -> World:
+    """Three brokers that know all about a topic of so many partitions, with three replicas each."""
+    world = World()
+    for broker in range(3):
+        world.register(broker)
+    world.make_topic("flights", *([(index + shift) % 3 for shift in range(3)] for index in range(count)))
+    world.elected()
+    world.settle()
+    return world
+
+
+def sizes(effects: list[Any]) -> tuple[int, list[int]]:
+    """Partitions that were decided, and of how many partitions each broker was told."""
+    decided = sum(len(one.changes) for one in effects if isinstance(one, fx.WriteStates))
+    sent = [one for one in effects if isinstance(one, fx.SendLeaderAndIsr)]
+    return decided, [sum(len(command.partitions) for command in one.commands) for one in sent]
+
+
+def in_slices(world: World, first: ev.ControllerEvent) -> list[tuple[int, list[int]]]:
+    """An event, and all that it leaves for later."""
+    found = [sizes(world.core.handle(first, world.now_ms))]
+    while world.core.has_more:
+        found.append(sizes(world.core.handle(ev.WentOn(), world.now_ms)))
+    return found
+
+
+def test_a_broken_broker_is_decided_a_slice_at_a_time_until_nothing_is_left() -> None:
+    world = cluster(3_000)
+    live = {broker: one for broker, one in world.registrations().items() if broker != 1}
+    slices = in_slices(world, ev.BrokersChanged(live, dict(world.epochs)))
+    assert max(decided for decided, _ in slices) == DECIDED_AT_ONCE
+    assert sum(decided for decided, _ in slices) == 3_000
+
+
+def test_a_new_controller_tells_one_broker_after_the_other() -> None:
+    world = cluster(TOLD_AT_ONCE + 200)
+    world.core = ControllerCore(world.config, policy_of)
+    found = ev.Elected(world.registrations(), dict(world.epochs), dict(world.topics), dict(world.states), frozenset())
+    assert [told for _, told in in_slices(world, found) if told] == [[TOLD_AT_ONCE + 200]] * 3
+
+
+def test_a_broker_is_not_told_everything_while_some_of_it_is_still_to_be_decided() -> None:
+    world = cluster(DECIDED_AT_ONCE + 50)
+    world.register(1)
+    first, *rest = in_slices(world, ev.BrokersChanged(world.registrations(), dict(world.epochs)))
+    assert rest, "there is a second slice"
+    assert first == (DECIDED_AT_ONCE, [])
+
+
+def test_messages_stay_small() -> None:
+    world = cluster(PART_PARTITIONS_MAX + 500)
+    world.fails_over()
+    sent = world.waiting(fx.SendLeaderAndIsr)
+    assert {tuple(len(command.partitions) for command in one.commands) for one in sent} == {(PART_PARTITIONS_MAX, 500)}
+    assert {tuple(command.complete for command in one.commands) for one in sent} == {(False, True)}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_slices_come_to_the_same_end_whatever_happens_between_them(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.core.controller.context.DECIDED_AT_ONCE", 2)
+    monkeypatch.setattr("tidemark.core.controller.command_builder.TOLD_AT_ONCE", 3)
+    monkeypatch.setattr("tidemark.core.controller.command_builder.PART_PARTITIONS_MAX", 2)
+    chance = random.Random(seed)
+    world = cluster(12)
+    world.goes_on = False
+    for _ in range(60):
+        step = chance.random()
+        if step < 0.3:
+            world.happens(ev.WentOn())
+        elif step < 0.8 and world.pending:
+            world.answer(world.pending.pop(0))
+        elif step < 0.9:
+            away = {0, 1, 2} - {int(one) for one in world.brokers}
+            if len(away) < 2:
+                world.down(chance.choice(sorted({0, 1, 2} - away)))
+            else:
+                world.up(*away)
+        else:
+            world.passes(100)
+    world.goes_on = True
+    world.up(*({0, 1, 2} - {int(one) for one in world.brokers}))
+    for _ in range(10):
+        world.settle()
+        world.passes(3_000)
+    for broker in world.brokers.values():
+        told = {partition: command.state.leader_epoch for partition, command in broker.commands.items()}
+        assert told == {partition: found.state.leader_epoch for partition, found in world.states.items()}
+    assert all(state.leader in range(3) for state, _ in world.states.values())

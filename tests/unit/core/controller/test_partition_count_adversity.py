@@ -1,0 +1,169 @@
+"""Partitions added and removed, and settings changed, while controllers and answers go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
+from tidemark.model import ErrorCode
+
+from tests.unit.core.controller.controller_world import World
+from tests.unit.core.controller.partitions_world import (
+    P0,
+    P1,
+    P2,
+    P3,
+    P4,
+    a_world,
+    answers,
+    codes,
+    holds_records,
+    is_whole,
+    partitions,
+)
+
+# -- trouble -------------------------------------------------------------------------------------------------------
+
+
+def _adds(world: World) -> None:
+    world.add({P3: (3, 4), P4: (4, 0)})
+
+
+def _removes(world: World) -> None:
+    world.remove(P1, P2)
+
+
+def _is_refused(world: World) -> None:
+    holds_records(world, P1)
+    world.remove(P1, P2)
+
+
+@pytest.mark.parametrize(("ask", "end"), [(_adds, 5), (_removes, 1), (_is_refused, 3)])
+def test_a_controller_that_dies_at_any_point_leaves_what_the_next_one_ends(
+    ask: Callable[[World], None], end: int
+) -> None:
+    for carried_out in (True, False):
+        for cut in range(100):
+            world = a_world()
+            ask(world)
+            if not answers(world, cut):
+                break
+            if world.pending and carried_out:
+                world.answer(world.pending.pop(0))
+            world.fails_over()
+            world.settle(catching_up=True)
+            assert partitions(world) == list(range(end)), f"after {cut} answers"
+            is_whole(world)
+            assert set(codes(world)) <= ({ErrorCode.PARTITION_NOT_EMPTY} if ask is _is_refused else set())
+        assert cut > 5
+
+
+@pytest.mark.parametrize(("ask", "end"), [(_adds, 5), (_removes, 1), (_is_refused, 3)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        fx.WriteTopic,
+        fx.WriteStates,
+        fx.DeletePartitions,
+        fx.FinishPartitionRequests,
+        fx.DescribeReplicas,
+        fx.SendStopReplica,
+        fx.SendLeaderAndIsr,
+    ],
+)
+def test_each_answer_may_be_lost(ask: Callable[[World], None], end: int, kind: type) -> None:
+    for nth in range(4):
+        world = a_world()
+        ask(world)
+        seen = 0
+        for _ in range(300):
+            if not world.pending:
+                world.passes(1000)
+            if not world.pending:
+                break
+            effect = world.pending.pop(0)
+            world.answer(effect, lost=isinstance(effect, kind) and seen == nth)
+            seen += isinstance(effect, kind)
+        world.settle(catching_up=True)
+        assert partitions(world) == list(range(end)), f"{kind.__name__} {nth}"
+        is_whole(world)
+        assert set(codes(world)) <= ({ErrorCode.PARTITION_NOT_EMPTY} if ask is _is_refused else set())
+
+
+def test_a_topic_deleted_while_it_loses_partitions_takes_the_request_with_it() -> None:
+    for cut in range(40):
+        world = a_world()
+        world.remove(P2)
+        if not answers(world, cut):
+            break
+        world.delete("orders")
+        world.settle()
+        assert not world.topics
+        assert not world.states
+        assert not world.asked.removed
+        assert not any(knows.commands for knows in world.brokers.values())
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+def test_a_higher_min_isr_is_written_and_told() -> None:
+    world = a_world(1, m="1")
+    world.configure("orders", m="3")
+    world.settle()
+    assert world.state("orders").min_isr == 3
+    assert world.brokers[0].commands[P0].state.min_isr == 3
+
+
+def test_a_lower_min_isr_empties_the_elr_in_the_same_write() -> None:
+    """Rule T3."""
+    world = a_world(1, m="3")
+    world.leader_writes(P0, 0, 1)
+    world.happens(ev.IsrChangesReported((P0,)))
+    world.settle()
+    assert world.state("orders").elr
+    world.configure("orders", m="2")
+    world.settle()
+    assert (world.state("orders").min_isr, world.state("orders").elr) == (2, ())
+
+
+def test_a_lower_min_isr_keeps_the_elr_of_a_partition_that_nobody_leads() -> None:
+    """Rule T3: with leader -1 it stays, and who is in it may lead."""
+    world = a_world(1, m="3")
+    world.down(0, 1, 2)
+    world.settle()
+    assert {one.broker_id for one in world.state("orders").elr} == {0, 1, 2}
+    world.configure("orders", m="1")
+    world.settle()
+    assert {one.broker_id for one in world.state("orders").elr} == {0, 1, 2}
+    world.up(1)
+    world.settle()
+    assert world.state("orders").leader == 1
+
+
+def test_settings_changed_while_the_topic_is_written_are_not_undone_by_the_answer() -> None:
+    world = a_world(1, m="2")
+    world.add({P1: (3, 4)})
+    write = world.take(fx.WriteTopic)
+    world.configure("orders", m="1")
+    world.happens(world._write_topic(write, False))
+    assert world.core._ctx.records[P0].policy.min_insync_replicas == 1
+    world.settle()
+    assert world.state("orders").min_isr == 1
+    assert world.state("orders", 1).min_isr == 1
+
+
+def test_a_new_controller_begins_no_move_of_a_partition_that_is_being_removed() -> None:
+    """It hears of removals after moves: the move that waits for the end of one does not come first."""
+    world = a_world()
+    world.remove(P2)
+    while not world.states[P2].state.sealed:
+        world.answer(world.pending.pop(0))
+    world.move(P2, 3, 1, 2)
+    world.fails_over()
+    world.settle(catching_up=True)
+    assert partitions(world) == [0, 1]
+    assert codes(world) == [ErrorCode.UNKNOWN_PARTITION], "the move's, not the removal's"
+    is_whole(world)

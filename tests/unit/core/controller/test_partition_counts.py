@@ -1,0 +1,103 @@
+"""What the controller's core tells for metrics: counts, and why elections took replicas out of ISRs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tidemark.core.controller import events as ev
+from tidemark.model import BrokerEpoch, BrokerId, TopicPartition
+
+from tests.unit.core.controller.controller_world import World
+
+P = TopicPartition("t", 0)
+
+
+def world_of(*assignments: tuple[int, ...]) -> World:
+    """Brokers 0 to 3, and a topic whose replicas are in sync."""
+    world = World()
+    world.elected()
+    world.up(0, 1, 2, 3)
+    world.topic("t", *assignments)
+    world.settle()
+    world.core.take_left_isrs()
+    return world
+
+
+def fails(world: World) -> None:
+    world.down(1)
+
+
+def bounces(world: World) -> None:
+    world.up(1)
+
+
+def is_suspected(world: World) -> None:
+    world.happens(ev.BrokerSuspected(BrokerId(1), BrokerEpoch(0)))
+
+
+def shuts_down(world: World) -> None:
+    world.happens(ev.ShutdownWanted(BrokerId(1), BrokerEpoch(0)))
+
+
+def loses_its_log(world: World) -> None:
+    world.happens(ev.ReplicaFailed(BrokerId(1), BrokerEpoch(0), P, world.states[P].state.leader_epoch))
+
+
+def moves(world: World) -> None:
+    world.move(P, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        (fails, "broker_failed"),
+        (bounces, "broker_failed"),
+        (is_suspected, "suspected"),
+        (shuts_down, "shutdown"),
+        (loses_its_log, "replica_failed"),
+        (moves, "reassigned"),
+    ],
+)
+def test_who_is_taken_out_of_an_isr_is_counted_once_it_is_written_under_its_reason(
+    what: Callable[[World], None], reason: str
+) -> None:
+    world = world_of((0, 1, 2))
+    what(world)
+    world.settle()
+    assert 1 not in world.states[P].state.isr_ids or what is bounces
+    assert dict(world.core.take_left_isrs()) == {reason: 1}
+    assert dict(world.core.take_left_isrs()) == {}, "counted once"
+
+
+def test_nothing_is_counted_while_the_write_is_under_way() -> None:
+    world = world_of((0, 1, 2))
+    world.down(1)
+    assert dict(world.core.take_left_isrs()) == {}
+
+
+def test_partitions_are_counted_by_who_leads_them() -> None:
+    world = world_of((0, 1), (1, 0), (2,))
+    counts = world.core.counts()
+    assert (counts["topics"], counts["partitions"]) == (1, 3)
+    assert (counts["offline_partitions"], counts["not_preferred_leaders"]) == (0, 0)
+    world.down(0, 2)
+    world.settle()
+    counts = world.core.counts()
+    assert (counts["offline_partitions"], counts["not_preferred_leaders"]) == (1, 1)
+    assert counts["live_brokers"] == 2
+
+
+def test_moves_are_counted_with_the_replicas_that_are_still_to_come() -> None:
+    world = world_of((0, 1))
+    world.move(P, 2, 3)
+    world.settle()
+    counts = world.core.counts()
+    assert (counts["moves"], counts["replicas_to_move"]) == (1, 2)
+    world.leader_writes(P, 0, 1, 2)
+    world.happens(ev.IsrChangesReported((P,)))
+    world.settle()
+    assert world.core.counts()["replicas_to_move"] == 1
+    world.settle(catching_up=True)
+    counts = world.core.counts()
+    assert (counts["moves"], counts["replicas_to_move"]) == (0, 0)

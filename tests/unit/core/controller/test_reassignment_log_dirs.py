@@ -1,0 +1,195 @@
+"""Log directories that moves name (M1, M3): who is told of them, when, and when such a move ends."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
+from tidemark.model import BrokerId, ErrorCode, TidemarkError
+
+from tests.unit.core.controller.controller_world import World
+from tests.unit.core.controller.moving_world import P, a_world, goes_on_to, is_whole, node
+
+
+def directories(world: World) -> dict[int, str]:
+    """What each broker was told last."""
+    told = {int(broker): knows.commands.get(P) for broker, knows in world.brokers.items()}
+    return {broker: command.log_dir for broker, command in told.items() if command is not None and command.log_dir}
+
+
+def commands(world: World, broker: int) -> list[fx.SendLeaderAndIsr]:
+    return [one for one in world.waiting(fx.SendLeaderAndIsr) if one.broker == broker]
+
+
+def test_each_broker_of_the_target_is_told_its_directory_before_it_makes_its_replica() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 3, 4, 5, log_dirs=("/data/3", "any", "uuid-5"))
+    world.answer(goes_on_to(world, fx.WriteTopic))
+    first = commands(world, 5)
+    assert [one.partitions[0].log_dir for effect in first for one in effect.commands] == ["uuid-5"]
+    world.settle()
+    assert directories(world) == {3: "/data/3", 5: "uuid-5"}
+    world.settle(catching_up=True)
+    is_whole(world)
+    assert not world.asked.refusals
+
+
+def test_a_move_of_directories_alone_ends_when_their_brokers_were_told() -> None:
+    world = a_world(1, 2, 3)
+    before = world.topics["orders"], world.state("orders")
+    world.move(P, 1, 2, 3, log_dirs=("any", "/data/2", "/data/3"))
+    told = {one.broker: one for one in world.waiting(fx.SendLeaderAndIsr)}
+    assert {2, 3} <= told.keys()
+    for broker, effect in told.items():
+        assert not world.waiting(fx.FinishMoves), f"before broker {broker} was told"
+        world.pending.remove(effect)
+        world.answer(effect)
+    world.settle()
+    assert directories(world) == {2: "/data/2", 3: "/data/3"}
+    assert (world.topics["orders"], world.state("orders")) == before
+    is_whole(world)
+    assert not world.asked.refusals
+
+
+def test_a_directory_is_told_again_until_its_broker_has_answered() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 1, 2, 3, log_dirs=("any", "/data/2", "any"))
+    for effect in commands(world, 2):
+        world.pending.remove(effect)
+        world.fail(effect)
+    while world.pending:
+        world.answer(world.pending.pop(0))
+    assert P in world.asked.moves
+    world.settle()
+    assert directories(world) == {2: "/data/2"}
+    is_whole(world)
+
+
+def test_a_broker_that_goes_before_it_was_told_is_waited_for() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 1, 2, 3, log_dirs=("any", "/data/2", "any"))
+    world.pending = [one for one in world.pending if one not in commands(world, 2)]
+    world.down(2)
+    world.settle()
+    assert P in world.asked.moves
+    world.up(2)
+    world.settle(catching_up=True)
+    assert directories(world) == {2: "/data/2"}
+    is_whole(world)
+
+
+def test_a_new_controller_tells_them_again() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 2, 3, log_dirs=("/data/4", "/data/2", "any"))
+    world.answer(goes_on_to(world, fx.WriteTopic))
+    world.fails_over()
+    world.settle()
+    assert directories(world) == {4: "/data/4", 2: "/data/2"}
+    world.fails_over()
+    world.settle(catching_up=True)
+    is_whole(world)
+
+
+def test_a_new_controller_ends_a_move_of_directories_that_the_one_before_began() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 1, 2, 3, log_dirs=("/data/1", "any", "any"))
+    world.fails_over()
+    assert P in world.asked.moves
+    world.settle()
+    assert directories(world) == {1: "/data/1"}
+    is_whole(world)
+
+
+def test_what_waits_for_its_turn_names_no_directory_yet() -> None:
+    world = a_world(1, 2, 3, moves_per_broker_max=0)
+    world.move(P, 1, 2, 4, log_dirs=("/data/1", "any", "any"))
+    world.settle()
+    assert P in world.asked.moves
+    assert directories(world) == {}
+
+
+def test_when_the_move_has_ended_nobody_is_told_a_directory_any_more() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 1, 2, 3, log_dirs=("/data/1", "any", "any"))
+    world.settle()
+    world.down(3)
+    world.settle()
+    assert directories(world) == {}
+
+
+def test_a_move_that_is_given_up_names_no_directory_any_more() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 2, 3, log_dirs=("/data/4", "/data/2", "any"))
+    world.answer(goes_on_to(world, fx.WriteTopic))
+    world.settle()
+    world.cancel(P)
+    world.settle(catching_up=True)
+    assert directories(world) == {}
+    assert node(world)[0] == [1, 2, 3]
+    is_whole(world)
+
+
+def test_other_directories_written_by_hand_meanwhile_are_told() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 2, 3, log_dirs=("/data/4", "any", "any"))
+    world.answer(goes_on_to(world, fx.WriteTopic))
+    world.settle()
+    world.move(P, 4, 2, 3, log_dirs=("/disk/4", "any", "/disk/3"))
+    world.settle()
+    assert directories(world) == {4: "/disk/4", 3: "/disk/3"}
+
+
+def test_the_first_word_of_a_new_controller_names_directories_and_throttles() -> None:
+    """A target that was away makes its replica on that word: where it is wanted, and no faster than it may."""
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 2, 3, log_dirs=("/data/4", "/data/2", "any"), throttle_bytes_per_s=1000)
+    world.answer(goes_on_to(world, fx.WriteTopic))
+    world.fails_over()
+    first = {broker: commands(world, broker)[0].commands[0].partitions[0] for broker in (1, 2, 3, 4)}
+    assert {broker: one.log_dir for broker, one in first.items()} == {1: "", 2: "/data/2", 3: "", 4: "/data/4"}
+    assert {one.throttle_bytes_per_s for one in first.values()} == {1000}
+    world.settle(catching_up=True)
+    is_whole(world)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize("code", [ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.LOG_DIR_OFFLINE])
+def test_a_directory_its_broker_does_not_have_is_told_to_people_once_and_holds_up_nothing(
+    code: ErrorCode, *, leads: bool
+) -> None:
+    broker = BrokerId(1 if leads else 2)
+    world = a_world(1, 2, 3)
+    world.move(P, 1, 2, 3, log_dirs=("/data/none", "/data/none", "any"), request_id="mine")
+    sent = commands(world, broker)
+    assert sent
+    for _ in range(2):
+        refused = ((P, TidemarkError(code, "there is /data/1 and /data/2")),)
+        world.happens(ev.ControlAnswered(broker, sent[0].request_id, None, refused))
+    world.pending.remove(sent[0])
+    world.settle()
+    assert [(one.error.code, one.request_id) for one in world.asked.refusals] == [(code, "mine")]
+    assert f"broker {broker} " in world.asked.refusals[0].error.message
+    assert "/data/1 and /data/2" in world.asked.refusals[0].error.message
+    is_whole(world)
+
+
+def test_a_move_of_directories_to_a_broker_that_is_away_is_refused() -> None:
+    world = a_world(1, 2, 3)
+    world.down(3)
+    world.settle(catching_up=True)
+    world.move(P, 1, 2, 3, log_dirs=("any", "any", "/data/3"))
+    world.settle()
+    assert [one.error.code for one in world.asked.refusals] == [ErrorCode.BROKER_NOT_AVAILABLE]
+    assert not world.asked.moves
+
+
+def test_a_topic_that_is_deleted_meanwhile_ends_its_moves_of_directories() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 1, 2, 3, log_dirs=("any", "/data/2", "any"))
+    world.pending = [one for one in world.pending if one not in commands(world, 2)]
+    world.delete("orders")
+    world.settle()
+    assert not world.asked.moves
+    world.topic("orders", (1, 2, 3), m="2")
+    world.settle()
+    assert directories(world) == {}

@@ -1,0 +1,276 @@
+"""Moves of replicas while brokers, controllers, answers and topics go: they end with the old list or the new one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
+from tidemark.model import NO_LEADER, IsrEntry, TopicPartition, VersionedState
+
+from tests.unit.core.controller.moving_world import P, a_world, answers, goes_on_to, is_whole, isr, node
+
+# -- trouble ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [(4, 5, 3), (3, 2, 1), (2,), (1, 2, 3, 4), (1, 4)])
+def test_a_controller_that_dies_at_any_point_leaves_a_move_that_the_next_one_ends(target: tuple[int, ...]) -> None:
+    for carried_out in (True, False):
+        for cut in range(100):
+            world = a_world(1, 2, 3)
+            world.move(P, *target, throttle_bytes_per_s=1000)
+            if not answers(world, cut):
+                break
+            if world.pending and carried_out:
+                world.answer(world.pending.pop(0), lost=not isinstance(world.pending[:1], fx.ReadStates))
+            world.fails_over()
+            world.settle(catching_up=True)
+            assert node(world) == (list(target), [], [], None), f"after {cut} answers"
+            is_whole(world)
+            assert not world.asked.refusals
+        assert cut > 5
+
+
+@pytest.mark.parametrize("cancelled_after", range(0, 16, 3))
+def test_a_controller_that_dies_while_a_move_goes_back_leaves_old_or_new(cancelled_after: int) -> None:
+    for cut in range(60):
+        world = a_world(1, 2, 3)
+        world.move(P, 4, 5, 3)
+        answers(world, cancelled_after)
+        if P not in world.asked.moves:
+            return
+        world.cancel(P)
+        if not answers(world, cut):
+            break
+        world.fails_over()
+        world.settle(catching_up=True)
+        assert node(world) in (([1, 2, 3], [], [], None), ([4, 5, 3], [], [], None)), f"after {cut} answers"
+        is_whole(world)
+
+
+def test_each_kind_of_answer_may_be_lost_once() -> None:
+    for kind in (
+        fx.WriteTopic,
+        fx.WriteStates,
+        fx.FinishMoves,
+        fx.SendStopReplica,
+        fx.SendLeaderAndIsr,
+        fx.SendUpdateMetadata,
+    ):
+        for nth in range(4):
+            world = a_world(1, 2, 3)
+            world.move(P, 4, 5, 3)
+            seen = 0
+            for _ in range(300):
+                if not world.pending:
+                    world.catch_up()
+                if not world.pending:
+                    world.passes(1000)
+                if not world.pending:
+                    break
+                effect = world.pending.pop(0)
+                world.answer(effect, lost=isinstance(effect, kind) and seen == nth)
+                seen += isinstance(effect, kind)
+            world.settle(catching_up=True)
+            assert node(world) == ([4, 5, 3], [], [], None), f"{kind.__name__} {nth}"
+            is_whole(world)
+
+
+def test_a_target_that_dies_while_it_copies_holds_the_move_until_it_is_back() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 5, 3)
+    world.settle()
+    world.down(5)
+    world.settle(catching_up=True)
+    assert node(world)[3] == [1, 2, 3]
+    assert isr(world) == [1, 2, 3, 4]
+    assert world.state("orders").leader == 1
+    world.up(5)
+    world.settle(catching_up=True)
+    assert node(world) == ([4, 5, 3], [], [], None)
+    is_whole(world)
+
+
+def test_a_target_that_dies_while_it_copies_does_not_keep_people_from_going_back() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 5, 3)
+    world.settle()
+    world.down(5)
+    world.settle(catching_up=True)
+    world.cancel(P)
+    world.settle(catching_up=True)
+    assert node(world) == ([1, 2, 3], [], [], None)
+    assert isr(world) == [1, 2, 3]
+
+
+def test_a_target_that_dies_before_its_turn_waits_in_the_queue_until_it_is_back() -> None:
+    world = a_world(1, 2, 3, moves_per_broker_max=1)
+    world.make_topic("more", (1, 2, 3))
+    world.topics_seen()
+    world.settle()
+    world.move(P, 4, 2, 3)
+    other = TopicPartition("more", 0)
+    world.move(other, 5, 2, 3)  # broker 1 gives out for one of them at a time
+    world.settle()
+    assert world.topics["more"].original == {}
+    world.down(5)
+    world.settle(catching_up=True)
+    assert node(world) == ([4, 2, 3], [], [], None)
+    assert world.topics["more"].original == {}
+    assert other in world.asked.moves
+    world.up(5)
+    world.settle(catching_up=True)
+    assert world.topics["more"].partitions[0] == (5, 2, 3)
+    assert not world.asked.moves
+
+
+def test_a_leader_that_dies_is_followed_by_one_in_sync_and_the_move_goes_on() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 5, 3)
+    world.settle()
+    world.down(1)
+    world.settle()
+    assert world.state("orders").leader in (2, 3)
+    world.settle(catching_up=True)
+    assert node(world) == ([4, 5, 3], [], [], None)
+    world.up(1)
+    world.settle(catching_up=True)
+    is_whole(world)
+
+
+def test_a_removed_broker_that_bounces_after_the_settling_is_not_waited_for_and_keeps_nothing() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 5, 3)
+    world.settle()
+    world.leader_writes(P, 1, 2, 3, 4, 5)
+    world.happens(ev.IsrChangesReported((P,)))
+    world.answer(goes_on_to(world, fx.WriteStates))
+    stop = goes_on_to(world, fx.SendStopReplica)
+    assert isinstance(stop, fx.SendStopReplica)
+    world.register(int(stop.broker))
+    world.brokers_seen()
+    world.fail(stop)
+    world.settle(catching_up=True)
+    assert node(world) == ([4, 5, 3], [], [], None)
+    is_whole(world)
+
+
+def test_all_of_the_target_die_after_the_settling_and_nobody_removed_comes_back_in() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 5)
+    world.settle()
+    world.leader_writes(P, 1, 2, 3, 4, 5)
+    world.happens(ev.IsrChangesReported((P,)))
+    world.answer(goes_on_to(world, fx.WriteStates))
+    world.down(4, 5)
+    world.settle(catching_up=True)
+    assert world.state("orders").leader == NO_LEADER
+    world.up(4, 5)
+    world.settle(catching_up=True)
+    assert node(world) == ([4, 5], [], [], None)
+    is_whole(world)
+
+
+# -- topics that go ------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_deleted_while_it_is_moved_takes_the_move_with_it() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 5, 3)
+    world.settle()
+    world.delete("orders")
+    world.settle()
+    assert not world.topics
+    assert not world.asked.moves
+    assert not world.states
+    assert all(P not in knows.commands for knows in world.brokers.values())
+    for broker in (1, 2, 3, 4, 5):
+        assert P in world.brokers[broker].stopped, f"broker {broker} keeps its replica"
+
+
+@pytest.mark.parametrize("count", range(0, 40, 3))
+def test_a_topic_may_be_deleted_at_any_point_of_a_move(count: int) -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 5, 3)
+    answers(world, count)
+    world.delete("orders")
+    world.settle()
+    assert not world.topics
+    assert not world.asked.moves
+    assert not world.states
+    assert all(P not in knows.commands for knows in world.brokers.values())
+
+
+def test_a_topic_that_is_made_anew_is_not_moved_by_what_was_asked_of_the_old_one() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 5, 3)
+    world.settle()
+    del world.states[P]
+    world.topic("orders", (2, 3))
+    world.asked_seen()
+    world.settle(catching_up=True)
+    assert not world.asked.moves
+    assert node(world)[1:] == ([], [], None)
+    assert sorted(world.topics["orders"].partitions[0]) == isr(world)
+
+
+def test_a_node_in_which_the_isr_holds_somebody_not_assigned_is_put_right_before_anybody_is_stopped() -> None:
+    """Whatever brought it about: nobody's log is deleted while leaders count on it."""
+    world = a_world(1, 2, 3)
+    world.move(P, 1, 2)
+    settling = goes_on_to(world, fx.WriteStates)
+    world.answer(settling)
+    state, version = world.states[P]
+    entry = IsrEntry(world.brokers[3].registration.broker_id, world.epochs[3].broker_epoch)  # type: ignore[index]
+    world.states[P] = VersionedState(replace(state, isr=(*state.isr, entry)), version + 1)
+    world.happens(ev.IsrChangesReported((P,)))
+    for _ in range(100):
+        for stop in world.waiting(fx.SendStopReplica):
+            assert stop.broker not in world.state("orders").isr_ids
+        if not world.pending:
+            break
+        world.answer(world.pending.pop(0))
+    world.settle(catching_up=True)
+    assert isr(world) == [1, 2]
+    is_whole(world)
+
+
+def test_a_cancel_while_the_first_step_is_being_written_goes_back_once_that_is_written() -> None:
+    for lost in (True, False):
+        world = a_world(1, 2, 3)
+        world.move(P, 4, 5, 3)
+        step_1 = world.take(fx.WriteTopic)
+        world.cancel(P)
+        assert not world.waiting(fx.FinishMoves), "it may be under way"
+        world.answer(step_1, lost=lost)
+        world.settle(catching_up=True)
+        assert node(world) == ([1, 2, 3], [], [], None)
+        is_whole(world)
+
+
+def test_a_command_that_failed_is_not_told_again_to_whom_the_move_has_removed() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 5, 3)
+    world.answer(world.take(fx.WriteTopic))
+    late = next(one for one in world.waiting(fx.SendLeaderAndIsr) if one.broker == 2)
+    world.pending.remove(late)
+    world.settle(catching_up=True)
+    assert isr(world) == [3, 4, 5]
+    world.fail(late)
+    world.settle(catching_up=True)
+    assert node(world) == ([4, 5, 3], [], [], None)
+    is_whole(world)
+
+
+def test_the_end_of_a_throttle_is_told_though_the_partition_was_being_written_when_the_move_ended() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 2, 3, throttle_bytes_per_s=1000)
+    world.settle()
+    world.leader_writes(P, 1, 2, 3, 4)
+    world.happens(ev.IsrChangesReported((P,)))
+    step_10 = goes_on_to(world, fx.WriteTopic)
+    world.happens(ev.IsrChangesReported((P,)))  # it is being read
+    world.answer(step_10)
+    world.settle(catching_up=True)
+    is_whole(world)

@@ -1,0 +1,91 @@
+"""Random worlds in which people ask for elections: every request ends, and every new lineage has its report."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.core.controller import events as ev
+from tidemark.model import NO_LEADER, ElectionKind, TopicPartition
+
+from tests.unit.core.controller.test_controller_random import STEPS, RandomWorld
+
+
+class AskingWorld(RandomWorld):
+    """Besides all else, somebody asks for elections: of what exists, of what does not, again and again."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.asked: dict[str, tuple[TopicPartition, ...]] = {}
+        self.given: set[tuple[ElectionKind, int]] = set()
+
+    def step(self) -> None:
+        if self.random.random() < 0.3:
+            self._somebody_asks()
+        if self.random.random() < 0.05:
+            self._power_fails()
+        for _ in range(3):
+            self._answer_something()
+        super().step()
+
+    def _power_fails(self) -> None:
+        """All replicas of one partition forget what was not on disk, and come back."""
+        if self.states:
+            partition = self.random.choice(sorted(self.states))
+            for broker in self.topics[partition.topic].partitions[partition.partition]:
+                self.register(broker, clean=False)
+
+    def _somebody_asks(self) -> None:
+        leaderless = [one for one, found in self.states.items() if found.state.leader == NO_LEADER]
+        pointed = leaderless and self.random.random() < 0.8
+        kind = ElectionKind.LAST_KNOWN if pointed else self.random.choice(list(ElectionKind))
+        some = sorted(leaderless if pointed else self.states)
+        chosen = self.random.sample(some, min(len(some), self.random.randint(1, 3)))
+        if self.random.random() < 0.1:
+            chosen.append(TopicPartition("nowhere", 0))
+        if kind in self.requests and self.random.random() < 0.8:
+            return  # most people wait until the node is gone
+        request_id = f"r{len(self.asked)}"
+        self.asked[request_id] = tuple(chosen)
+        self.request(kind, *chosen, request_id=request_id)
+
+    def check(self) -> None:
+        super().check()
+        lineages = [(one.topic_id, one.partition, one.lineage) for one in self.reports]
+        assert len(lineages) == len(set(lineages)), "two reports of one lineage"
+        for partition, (state, _) in self.states.items():
+            topic = self.topics[partition.topic]
+            mine = [one for one in self.reports if (one.topic_id, one.partition) == (topic.topic_id, partition)]
+            assert [one.lineage for one in mine] == list(range(1, state.lineage + 1)), "a lineage without its report"
+            for one in mine:
+                allowed = topic.configs["unclean"] == "true" or len(topic.partitions[partition.partition]) == 1
+                assert allowed or partition in self.asked[one.request_id], "nobody allowed that"
+        asked = [one.request_id for one in self.reports if one.request_id]
+        for request_id in set(asked):
+            elected = [one.partition for one in self.reports if one.request_id == request_id]
+            assert len(elected) == len(set(elected)), "elected twice for one request"
+
+    def rest(self) -> None:
+        for kind in ElectionKind:
+            self.happens(ev.ElectionsRequested(kind, self.requests.get(kind)))
+        super().rest()
+
+    def check_at_rest(self) -> None:
+        super().check_at_rest()
+        assert not self.requests, "a request that never ends"
+
+
+@pytest.mark.parametrize("batch", range(5))
+def test_whenever_somebody_asks_the_rules_hold_and_every_request_ends(batch: int) -> None:
+    asked_for = 0
+    for seed in range(batch * 20, batch * 20 + 20):
+        world = AskingWorld(seed)
+        try:
+            for _ in range(2 * STEPS):
+                world.step()
+            world.rest()
+            world.check()
+            world.check_at_rest()
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+        asked_for += sum(one.request_id != "" for one in world.reports)
+    assert asked_for >= 10, "hardly a world of this batch has held such an election"

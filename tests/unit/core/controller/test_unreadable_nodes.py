@@ -1,0 +1,259 @@
+"""Nodes that nobody can understand: the controller goes on, and nothing is taken for abandoned because of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
+from tidemark.model import BrokerId, ErrorCode, Move, TopicPartition
+
+from tests.unit.core.controller.controller_world import World
+
+
+def a_world() -> World:
+    world = World()
+    for broker in range(3):
+        world.register(broker)
+    world.make_topic("good", (0, 1, 2), m="1")
+    world.make_topic("bad", (0, 1, 2), m="1")
+    return world
+
+
+def elected(world: World, **unreadable: frozenset[str] | frozenset[TopicPartition]) -> None:
+    topics = {name: one for name, one in world.topics.items() if name not in unreadable.get("unreadable_topics", ())}
+    states = {one: found for one, found in world.states.items() if one not in unreadable.get("unreadable_states", ())}
+    elected = ev.Elected(world.registrations(), dict(world.epochs), topics, states, frozenset())
+    world.happens(replace(elected, **unreadable))  # type: ignore[arg-type]
+    for effect in [one for one in world.pending if isinstance(one, fx.WriteStates)]:
+        world.pending.remove(effect)
+        world.answer(effect)
+
+
+def complete(world: World) -> list[bool]:
+    return [
+        command.complete
+        for effect in world.pending
+        if isinstance(effect, fx.SendLeaderAndIsr)
+        for command in effect.commands
+    ]
+
+
+def test_brokers_set_nothing_aside_while_a_topic_cannot_be_understood() -> None:
+    world = a_world()
+    elected(world, unreadable_topics=frozenset({"bad"}))
+    assert complete(world) == [False] * 3
+    assert [one.fields["topic"] for one in world.observed if one.kind == "node_unreadable"] == ["bad"]
+    assert world.state("good").leader == 0, "the others are led"
+
+
+def test_brokers_set_nothing_aside_while_a_state_cannot_be_understood() -> None:
+    world = a_world()
+    world.elected()
+    world.settle()
+    bad = TopicPartition("bad", 0)
+    world.core = type(world.core)(world.core._ctx.config, world.core._policy_of)
+    elected(world, unreadable_states=frozenset({bad}))
+    assert complete(world)
+    assert not any(complete(world))
+
+
+def test_with_every_node_understood_the_commands_name_everything() -> None:
+    world = a_world()
+    elected(world)
+    assert complete(world) == [True] * 3
+
+
+def test_a_topic_that_cannot_be_understood_any_more_stays_as_it_was() -> None:
+    world = a_world()
+    world.elected()
+    world.settle()
+    good = {name: one for name, one in world.topics.items() if name == "good"}
+    world.happens(ev.TopicsChanged(good, frozenset({"bad"})))
+    world.settle()
+    assert "bad" in world.brokers[BrokerId(0)].view.topics
+    assert world.core.counts()["partitions"] == 2
+    world.happens(ev.TopicsChanged(good))
+    world.settle()
+    assert "bad" not in world.brokers[BrokerId(0)].view.topics, "now it is gone"
+
+
+def a_new_controller(world: World) -> None:
+    """It cannot understand the topic "bad", whatever the one before it knew."""
+    world.pending = []
+    world.core = type(world.core)(world.core._ctx.config, world.core._policy_of)
+    elected = ev.Elected(
+        world.registrations(),
+        dict(world.epochs),
+        {name: one for name, one in world.topics.items() if name != "bad"},
+        {one: found for one, found in world.states.items() if one.topic != "bad"},
+        frozenset(),
+        unreadable_topics=frozenset({"bad"}),
+        moves=world.asked.move_requests(),
+    )
+    world.happens(elected)
+    _reads(world, resumed=True)
+    world.settle()
+
+
+def _reads(world: World, *, resumed: bool = False) -> None:
+    good = {name: one for name, one in world.topics.items() if name != "bad"}
+    world.happens(ev.TopicsChanged(good, frozenset({"bad"})))
+    world.happens(ev.MovesRequested(world.asked.move_requests()))
+    world.happens(ev.PartitionsRequested(world.asked.partition_requests(), resumed))
+
+
+def test_what_a_new_controller_cannot_understand_stays_known_to_brokers_until_it_is_gone() -> None:
+    """Else they would refuse its clients as those of a topic that is gone, and let go what groups committed for it."""
+    world = a_world()
+    world.elected()
+    world.settle()
+    a_new_controller(world)
+    view = world.brokers[BrokerId(0)].view
+    assert (set(view.topics), view.hidden_topics) == ({"good", "bad"}, ("bad",))
+    world.topics_seen()
+    world.settle()
+    view = world.brokers[BrokerId(0)].view
+    assert (set(view.topics), view.hidden_topics) == ({"good", "bad"}, ())
+    a_new_controller(world)
+    world.happens(ev.TopicsChanged({"good": world.topics["good"]}))
+    world.settle()
+    view = world.brokers[BrokerId(0)].view
+    assert (set(view.topics), view.hidden_topics) == ({"good"}, ())
+
+
+def test_a_topic_all_of_whose_states_cannot_be_understood_stays_known_to_brokers() -> None:
+    world = a_world()
+    world.elected()
+    world.settle()
+    world.pending = []
+    world.core = type(world.core)(world.core._ctx.config, world.core._policy_of)
+    elected(world, unreadable_states=frozenset({TopicPartition("bad", 0)}))
+    for effect in [one for one in world.pending if isinstance(one, fx.SendUpdateMetadata)]:
+        world.pending.remove(effect)
+        world.answer(effect)
+    view = world.brokers[BrokerId(0)].view
+    assert (set(view.topics), view.hidden_topics) == ({"good", "bad"}, ("bad",))
+
+
+def test_a_move_under_way_waits_for_its_topic_to_be_understood_and_keeps_its_throttle() -> None:
+    world = a_world()
+    world.register(3)
+    world.elected()
+    world.settle()
+    bad = TopicPartition("bad", 0)
+    world.move(bad, 3, 1, 2, throttle_bytes_per_s=1000)
+    world.settle()
+    a_new_controller(world)
+    assert bad in world.asked.moves
+    world.asked_seen()
+    world.settle()
+    assert world.brokers[BrokerId(1)].commands[bad].throttle_bytes_per_s == 1000
+    world.settle(catching_up=True)
+    assert not world.asked.refusals
+    assert world.topics["bad"].partitions[0] == (3, 1, 2)
+
+
+def test_a_move_that_had_not_begun_waits_for_its_topic_to_be_understood_and_then_for_its_brokers() -> None:
+    world = a_world()
+    world.register(3)
+    world.elected()
+    world.settle()
+    bad = TopicPartition("bad", 0)
+    world.asked.moves[bad] = Move(bad, (BrokerId(3), BrokerId(1), BrokerId(2)))
+    a_new_controller(world)
+    _reads(world)  # for some other reason
+    world.down(3)
+    world.settle()
+    world.asked_seen()
+    world.settle()
+    assert not world.asked.refusals
+    assert bad in world.asked.moves
+    world.up(3)
+    world.settle(catching_up=True)
+    assert world.topics["bad"].partitions[0] == (3, 1, 2)
+    assert not world.asked.moves
+    world.down(0)
+    world.settle()
+    world.move(bad, 0, 1, 2)
+    world.settle()
+    assert [one.error.code for one in world.asked.refusals] == [ErrorCode.BROKER_NOT_AVAILABLE], "it is another one"
+
+
+def test_a_move_that_is_new_is_checked_once_its_topic_is_understood() -> None:
+    world = a_world()
+    world.elected()
+    world.settle()
+    bad = TopicPartition("bad", 0)
+    away = Move(bad, (BrokerId(3), BrokerId(1), BrokerId(2)))
+    a_new_controller(world)
+    world.asked.moves[bad] = away
+    _reads(world)
+    world.settle()
+    assert not world.asked.refusals
+    world.asked_seen()
+    world.settle()
+    assert [one.error.code for one in world.asked.refusals] == [ErrorCode.BROKER_NOT_AVAILABLE]
+
+
+def test_a_move_asked_for_again_after_it_was_withdrawn_from_a_hidden_topic_is_new() -> None:
+    world = a_world()
+    world.elected()
+    world.settle()
+    bad = TopicPartition("bad", 0)
+    world.asked.moves[bad] = away = Move(bad, (BrokerId(3), BrokerId(1), BrokerId(2)))
+    a_new_controller(world)
+    del world.asked.moves[bad]
+    _reads(world)
+    world.asked_seen()
+    world.asked.moves[bad] = away
+    world.asked_seen()
+    world.settle()
+    assert [one.error.code for one in world.asked.refusals] == [ErrorCode.BROKER_NOT_AVAILABLE]
+
+
+def test_a_removal_under_way_waits_for_its_topic_to_be_understood() -> None:
+    world = World()
+    for broker in range(3):
+        world.register(broker)
+    world.make_topic("good", (0, 1, 2), m="1")
+    world.make_topic("bad", (0, 1, 2), (0, 1, 2), m="1")
+    world.elected()
+    world.asked_seen(resumed=True)
+    world.settle()
+    world.remove(TopicPartition("bad", 1))
+    a_new_controller(world)
+    assert TopicPartition("bad", 1) in world.asked.removed
+    world.asked_seen()
+    world.settle(catching_up=True)
+    assert not world.asked.refusals
+    assert not world.asked.removed
+    assert sorted(world.topics["bad"].partitions) == [0]
+
+
+def test_a_topic_put_back_while_its_brokers_are_away_is_not_gone_for_a_broker_that_knows_nothing_of_it() -> None:
+    """Nobody reads its states before one of them registers; a coordinator would let go what was committed for it."""
+    world = World()
+    for broker in range(4):
+        world.register(broker)
+    world.make_topic("good", (0, 3), m="1")
+    world.make_topic("bad", (1, 2), m="1")
+    world.elected()
+    world.settle()
+    world.down(1, 2)
+    world.settle()
+    a_new_controller(world)
+    world.down(3)
+    world.settle()
+    world.up(3)
+    world.settle()
+    assert world.brokers[BrokerId(3)].view.hidden_topics == ("bad",)
+    world.topics_seen()
+    world.settle()
+    view = world.brokers[BrokerId(3)].view
+    assert view.complete
+    assert "bad" in view.topics or view.hidden_topics == ("bad",)
+    world.up(1, 2)
+    world.settle()
+    view = world.brokers[BrokerId(3)].view
+    assert (set(view.topics), view.hidden_topics) == ({"good", "bad"}, ())

@@ -1,0 +1,167 @@
+"""Which answer a producer gets when, request by request (rules R3, R4, P2)."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.envelope import Batch
+
+from tests.unit.core.replication.stage import ID, P, Stage, batch, node
+from tests.unit.core.replication.test_leader import numbered
+
+
+def test_only_the_requests_that_the_high_watermark_has_passed_are_answered() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    first, second = stage.write(batch(2)), stage.write(batch(3))
+    stage.reports(2, 1)
+    assert stage.replies() == []
+    stage.reports(2, 2)
+    assert stage.replies() == [(first, 0, None)]
+    stage.reports(2, 4)
+    assert stage.replies() == []
+    stage.reports(2, 5)
+    assert stage.replies() == [(second, 2, None)]
+
+
+def test_a_request_that_begins_with_what_the_log_holds_already_gets_the_offset_of_that() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    stage.write(batch(3))
+    stage.write(numbered(0))
+    both = stage.produce(numbered(0), numbered(1))
+    assert [one.envelope.base_sequence for one in stage.one(fx.AppendToLog).batches] == [1]
+    stage.appended(5)
+    stage.reports(2, 4)
+    assert [reply for reply in stage.replies() if reply[0] == both] == [], "half of it is not committed"
+    stage.reports(2, 5)
+    assert stage.replies() == [(both, 3, None)]
+
+
+def test_several_batches_that_are_sent_again_get_the_offset_of_the_first_and_wait_for_the_last() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    stage.write(batch(3))
+    stage.write(numbered(0), numbered(1))
+    again = stage.produce(numbered(0), numbered(1))
+    assert not stage.got(fx.AppendToLog)
+    stage.reports(2, 4)
+    assert stage.replies() == [(1, 0, None)]
+    stage.reports(2, 5)
+    assert stage.replies() == [(2, 3, None), (again, 3, None)]
+
+
+def test_a_batch_that_is_twice_in_one_request_is_in_the_log_once() -> None:
+    stage = Stage().leads((1,))
+    stage.write(batch(3))
+    request = stage.produce(numbered(0), numbered(0))
+    assert len(stage.one(fx.AppendToLog).batches) == 1
+    stage.appended(4)
+    assert stage.replies() == [(request, 3, None)]
+
+
+def test_an_idempotent_batch_is_looked_at_beside_others_that_are_not() -> None:
+    stage = Stage().leads((1,))
+    stage.write(numbered(0))
+    stage.produce(batch(2), numbered(0))
+    assert [one.envelope.record_count for one in stage.one(fx.AppendToLog).batches] == [2]
+
+
+def test_a_partition_that_is_named_twice_in_one_request_is_refused_the_second_time() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    request = stage.write()
+    stage.feed(ev.ProduceArrived(request, P, "", -1, -1, (batch(),)))
+    assert stage.replies() == [(request, -1, ErrorCode.INVALID_REQUEST)]
+    assert not stage.got(fx.AppendToLog)
+
+
+def test_who_was_answered_is_told_nothing_when_the_time_is_over() -> None:
+    stage = Stage().leads((1,))
+    request = stage.write()
+    assert stage.replies() == [(request, 0, None)]
+    stage.feed(ev.ProduceExpired(request, P))
+    assert stage.out == []
+
+
+def test_whose_time_was_over_is_told_nothing_when_the_record_is_written() -> None:
+    stage = Stage().leads((1,))
+    request = stage.produce(acks=1)
+    stage.feed(ev.ProduceExpired(request, P))
+    assert stage.replies() == [(request, 0, ErrorCode.REQUEST_TIMED_OUT)]
+    stage.appended(1)
+    assert stage.replies() == []
+
+
+def test_after_a_full_disk_each_append_answers_its_own_request() -> None:
+    stage = Stage().leads((1,))
+    stage.produce()
+    full = TidemarkError(ErrorCode.DISK_FULL, "no space")
+    stage.feed(ev.LogFull(P, ID, 0, ProducerStates(), full))
+    stage.now += 1_000
+    request = stage.produce(acks=1)
+    stage.appended(1)
+    assert stage.replies() == [(request, 0, None)]
+
+
+# -- producers, after a failover and a cut -------------------------------------------------------------------------
+
+
+def follower_of_a_producer(batches: int) -> Stage:
+    """It has so many batches of a producer, one record each, of which it knows nothing to be committed."""
+    stage = Stage().follows()
+    stage.chunk(0, *(numbered_at(offset) for offset in range(batches)))
+    stage.feed(ev.LogAppended(P, ID, batches))
+    return stage
+
+
+def numbered_at(offset: int) -> Batch:
+    return batch(offset=offset, epoch=5, sequence=offset, producer_id=7)
+
+
+def test_a_follower_that_becomes_leader_knows_what_a_producer_sends_again() -> None:
+    stage = follower_of_a_producer(3)
+    stage.command(node(1, 6, (1,)))
+    request = stage.produce(numbered(2))
+    assert not stage.got(fx.AppendToLog)
+    assert stage.replies() == [(request, 2, None)]
+    stage.produce(numbered(3))
+    assert stage.got(fx.AppendToLog)
+
+
+def test_a_producer_whose_last_batches_were_cut_off_may_send_them_again() -> None:
+    stage = follower_of_a_producer(3)
+    stage.command(node(2, 6, (1, 2)))
+    stage.answered(5, 1, current=6)
+    left = ProducerStates()
+    left.observe(numbered_at(0).envelope)
+    stage.feed(ev.LogTruncated(P, ID, 0, 1, left))
+    stage.command(node(1, 7, (1,)))
+    stage.produce(numbered(1))
+    assert stage.one(fx.AppendToLog).base_offset == 1
+
+
+def test_what_an_earlier_leader_took_is_no_batch_in_flight_here() -> None:
+    """Five of one producer are not known to be committed yet: they were the last leader's to limit (rule P1)."""
+    stage = follower_of_a_producer(5)
+    stage.command(node(1, 6, (1, 2)))
+    assert stage.high_watermark() == 0
+    stage.produce(numbered(5))
+    assert stage.one(fx.AppendToLog).base_offset == 5
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_one_idempotent_batch_among_others_asks_for_acks_all(acks: int) -> None:
+    stage = Stage().leads((1,))
+    stage.produce(batch(), numbered(0), acks=acks)
+    assert [code for _, _, code in stage.replies()] == [ErrorCode.INVALID_ACKS]
+    assert not stage.got(fx.AppendToLog)
+
+
+def test_a_request_without_a_batch_is_refused() -> None:
+    stage = Stage().leads((1,))
+    stage.feed(ev.ProduceArrived(1, P, "", -1, -1, ()))
+    assert stage.replies() == [(1, -1, ErrorCode.INVALID_REQUEST)]

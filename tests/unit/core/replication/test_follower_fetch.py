@@ -1,0 +1,347 @@
+"""Reads from the nearest replica: whom a leader names, and what a follower gives (rule K1, KIP-392)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tidemark.core.config import ReplicationConfig
+from tidemark.core.messages import Chunk, EpochEnd, LeaderMessage, Refusal
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
+from tidemark.core.replication.replica import ReadableRange
+from tidemark.core.replication.stream_ends import PROMPT_MS
+from tidemark.model import BrokerRegistration, ErrorCode, ReplicaIdentity, TidemarkError
+
+from tests.unit.core.replication.stage import ID, P, Stage, batch, node
+
+RACKS = {1: "a", 2: "b", 3: "b"}
+SILENCE_MS = 3 * 500
+"""Three intervals of heartbeats."""
+
+
+def brokers(racks: dict[int, str] = RACKS, **epochs: int) -> dict[int, BrokerRegistration]:
+    return {
+        one: BrokerRegistration(one, f"host{one}", 9192, broker_epoch=epochs.get(f"b{one}", 10 + one), rack=rack)
+        for one, rack in racks.items()
+    }
+
+
+# -- the leader ------------------------------------------------------------------------------------------------------
+
+
+def leading(isr: Sequence[int] = (1, 2, 3), *, ends: dict[int, int] | None = None, **more: Any) -> Stage:
+    """Broker 1, in rack a, leads 10 records in epoch 5; the others have fetched to where `ends` says."""
+    stage = Stage().leads(isr, end=10, epochs=[(3, 0)], high_watermark=10, **more)
+    for follower, end in (ends or {2: 10, 3: 10}).items():
+        stage.fetches(follower, end, last_epoch=3)
+    stage.feed(ev.Tick())
+    return stage
+
+
+def named(stage: Stage, *, rack: str = "b", offset: int = 4, **more: Any) -> int | None:
+    known = more.pop("known", None) or brokers()
+    return stage.core.preferred_replica(P, rack=rack, brokers=known, fetch_offset=offset, now_ms=stage.now)
+
+
+def test_a_leader_names_the_furthest_of_those_in_sync_in_the_consumers_rack() -> None:
+    stage = leading()
+    assert named(stage) == 2
+    stage.write(batch(5), acks=1)
+    stage.reports(3, 15)
+    assert named(stage) == 3
+
+
+@pytest.mark.parametrize("rack", ["", "a", "c"])
+def test_a_leader_keeps_who_states_no_rack_or_its_own_or_one_without_a_replica(rack: str) -> None:
+    assert named(leading(), rack=rack) is None
+
+
+def test_a_leader_names_nobody_out_of_sync() -> None:
+    stage = leading((1, 2), ends={2: 10, 3: 4})
+    assert named(stage, known=brokers({1: "a", 2: "c", 3: "b"})) is None
+    assert named(stage, rack="c", known=brokers({1: "a", 2: "c", 3: "b"})) == 2
+
+
+def test_a_leader_names_nobody_whom_a_shrink_in_flight_takes_out() -> None:
+    stage = leading((1, 2), ends={2: 10})
+    assert named(stage) == 2
+    stage.write(batch(), acks=1)
+    for _ in range(30):
+        stage.feed(ev.Tick(), after_ms=500)
+    assert named(stage) is None
+
+
+def test_a_leader_names_nobody_whose_log_ends_before_the_consumer_or_begins_after_it() -> None:
+    stage = leading((1, 2), ends={2: 10})
+    stage.write(batch(3), acks=1)
+    assert named(stage, offset=10) == 2
+    assert named(stage, offset=11) is None
+
+
+def test_a_leader_names_nobody_suspected_or_gone_or_registered_anew() -> None:
+    stage = leading((1, 2), ends={2: 10})
+    assert named(stage) == 2
+    assert named(stage, known=brokers({1: "a"})) is None
+    assert named(stage, known=brokers(b2=99)) is None
+    stage.command(node(1, 5, (1, 2)), suspected=(2,))
+    assert named(stage) is None
+
+
+def test_a_leader_names_nobody_silent_and_nobody_whose_stream_has_ended() -> None:
+    stage = leading((1, 2), ends={2: 10})
+    stage.now += SILENCE_MS
+    assert named(stage) == 2
+    stage.now += 1
+    assert named(stage) is None
+    stage.fetches(2, 10, last_epoch=3)
+    assert named(stage) is None, "it was told no high watermark yet"
+    stage.feed(ev.Tick())
+    assert named(stage) == 2
+    stage.feed(ev.FollowerGone(2, 12))
+    assert named(stage) is None
+
+
+def test_a_new_leader_names_nobody_before_everybody_in_sync_has_come_to_its_epoch() -> None:
+    stage = Stage().leads((1, 2, 3), end=10, epochs=[(3, 0)], high_watermark=6, min_isr=2)
+    stage.fetches(2, 10, last_epoch=3)
+    assert named(stage) is None
+    stage.feed(ev.Tick())
+    assert named(stage) is None
+    stage.fetches(3, 10, last_epoch=3)
+    assert named(stage) == 2
+
+
+def test_a_leader_whose_setting_says_leader_names_nobody() -> None:
+    stage = leading()
+    stage.feed(ev.SettingsChanged(ReplicationConfig(rack_aware_reads=False)))
+    assert named(stage) is None
+
+
+def test_who_does_not_lead_names_nobody() -> None:
+    with pytest.raises(TidemarkError) as refused:
+        named(Stage().follows(end=10, epochs=[(3, 0)]))
+    assert refused.value.code is ErrorCode.NOT_LEADER
+
+
+def told(stage: Stage, follower: int) -> list[int]:
+    """High watermarks that a follower is told in chunks of the present event."""
+    sent = [one for one in stage.got(fx.SendToFollower) if one.follower == follower]
+    return [chunk.high_watermark for one in sent for chunk in one.message.chunks]
+
+
+def test_a_follower_that_consumers_were_sent_to_hears_of_a_high_watermark_at_once_and_others_with_a_tick() -> None:
+    stage = leading()
+    stage.feed(ev.ReplicaNamed(P, 2))
+    stage.write(batch(2), acks=1)
+    stage.disk_answers()
+    stage.reports(2, 12)
+    stage.reports(3, 12)
+    assert stage.high_watermark() == 12
+    assert (told(stage, 2), told(stage, 3)) == ([12], [])
+    stage.feed(ev.Tick())
+    assert (told(stage, 2), told(stage, 3)) == ([], [12])
+
+
+def test_a_follower_that_nobody_was_sent_to_for_long_is_told_with_a_tick_again() -> None:
+    stage = leading()
+    stage.feed(ev.ReplicaNamed(P, 2))
+    stage.feed(ev.ReplicaNamed(P, 9))
+    stage.now += PROMPT_MS
+    stage.write(batch(2), acks=1)
+    stage.disk_answers()
+    stage.reports(2, 12)
+    stage.reports(3, 12)
+    assert (told(stage, 2), told(stage, 3)) == ([], [])
+    stage.feed(ev.Tick())
+    assert (told(stage, 2), told(stage, 3)) == ([12], [12])
+
+
+# -- the follower ----------------------------------------------------------------------------------------------------
+
+
+class Follower(Stage):
+    """Broker 1 follows broker 2 in epoch 5, has records to 10, all of epoch 3, and hears of a high watermark of 8."""
+
+    def __init__(self, *, high_watermark: int = 8, own: int = 0, damaged: str | None = None) -> None:
+        super().__init__()
+        self.command(node(2, 5, (1, 2)))
+        self.opened(10, (3, 0), high_watermark=own, damaged=damaged)
+        self.feed(ev.LeaderConnected(2))
+        self.hears(ends=(EpochEnd(P, 5, 3, 10, high_watermark),))
+        self.hears(chunks=(Chunk(P, 5, 10, high_watermark, 0, ()),))
+
+    def hears(self, *, ends: Sequence[EpochEnd] = (), chunks: Sequence[Chunk] = (), sent_ms: int | None = None) -> None:
+        """From its leader, whose clock says 50 s more."""
+        clock_ms = 50_000 + (self.now if sent_ms is None else sent_ms)
+        self.feed(ev.LeaderMessageArrived(2, LeaderMessage(tuple(ends), tuple(chunks), (), clock_ms)))
+
+    def asked(self, offset: int = 4, **more: Any) -> ReadableRange:
+        return self.core.readable_here(
+            P,
+            identity=more.get("identity", ID),
+            current_leader_epoch=more.get("epoch", 5),
+            fetch_offset=offset,
+            last_fetched_epoch=more.get("last_epoch", -1),
+            in_sync_replicas=more.get("isr", (1, 2)),
+            now_ms=self.now,
+        )
+
+    def refuses(self, offset: int = 4, **more: Any) -> ErrorCode:
+        with pytest.raises(TidemarkError) as refused:
+            self.asked(offset, **more)
+        if refused.value.code is not ErrorCode.LOG_TRUNCATED:
+            assert "leader" in refused.value.metadata
+        return refused.value.code
+
+
+def test_a_follower_gives_what_lies_below_its_own_high_watermark_and_says_what_it_heard() -> None:
+    follower = Follower()
+    assert follower.asked() == ReadableRange(8, 8, 0, 10)
+    assert follower.asked(8).end_offset == 8
+    assert follower.asked(10).end_offset == 10, "between the high watermark and the log end: nothing"
+
+
+def test_a_follower_gives_no_more_than_it_has_of_what_is_committed() -> None:
+    assert Follower(high_watermark=30).asked() == ReadableRange(10, 30, 0, 10)
+
+
+def test_a_high_watermark_from_before_this_epoch_gives_nothing_until_the_leader_has_said_so_too() -> None:
+    assert Follower(own=9, high_watermark=6).asked().end_offset == 6
+    follower = Follower(own=9, high_watermark=0)
+    assert follower.asked().end_offset == 4
+    follower.hears(chunks=(Chunk(P, 5, 10, 10, 0, ()),))
+    assert follower.asked().end_offset == 10
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"epoch": 4}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"epoch": 6}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"identity": ReplicaIdentity(ID.topic_id, "c" * 32)}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ({"identity": ReplicaIdentity("", "")}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ({"isr": (2, 3)}, ErrorCode.OFFSET_NOT_AVAILABLE),
+        ({"isr": ()}, ErrorCode.OFFSET_NOT_AVAILABLE),
+        ({"offset": 11}, ErrorCode.OFFSET_NOT_AVAILABLE),
+    ],
+)
+def test_a_follower_refuses_who_means_something_else_or_wants_what_it_cannot_know(
+    more: dict[str, Any], code: ErrorCode
+) -> None:
+    assert Follower().refuses(**more) is code
+
+
+def test_an_offset_below_a_followers_log_start_is_for_the_leader_to_judge() -> None:
+    follower = Follower()
+    follower.hears(chunks=(Chunk(P, 5, 10, 8, 5, ()),))
+    assert follower.refuses(4) is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert follower.asked(5).log_start_offset == 5
+
+
+def test_what_was_deleted_is_not_given_while_the_first_records_of_the_leader_that_says_so_are_written() -> None:
+    """A follower that was killed before it wrote down its new start comes back with the old one."""
+    follower = Follower(own=9)
+    follower.command(node(3, 6, (1, 3)))
+    follower.feed(ev.LeaderConnected(3))
+    ended, chunk = EpochEnd(P, 6, 3, 10), Chunk(P, 6, 10, 10, 5, (batch(1, offset=10, epoch=6),))
+    follower.feed(ev.LeaderMessageArrived(3, LeaderMessage((ended,), (), (), 50_000 + follower.now)))
+    follower.feed(ev.LeaderMessageArrived(3, LeaderMessage((), (chunk,), (), 50_000 + follower.now)))
+    assert follower.refuses(4, epoch=6) is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert follower.asked(5, epoch=6).log_start_offset == 5
+
+
+def test_a_consumer_whose_log_has_left_the_leaders_is_told_so_by_a_follower_too() -> None:
+    follower = Follower()
+    assert follower.refuses(8, last_epoch=4) is ErrorCode.LOG_TRUNCATED
+    assert follower.asked(8, last_epoch=3).end_offset == 8
+
+
+def test_a_follower_that_has_not_reconciled_in_this_epoch_gives_nothing() -> None:
+    stage = Follower()
+    stage.command(node(3, 6, (1, 3)))
+    assert stage.refuses(epoch=6) is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert stage.refuses(epoch=5) is ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_a_follower_gives_nothing_and_judges_nobody_before_its_leader_has_sent_from_where_its_log_ends() -> None:
+    """A leader that has forgotten an epoch says that it ends where its log starts, and refuses who goes on there."""
+    follower = Follower()
+    follower.command(node(3, 6, (1, 3)))
+    follower.feed(ev.LeaderConnected(3))
+    ended = EpochEnd(P, 6, 3, 10)
+    follower.feed(ev.LeaderMessageArrived(3, LeaderMessage((ended,), (), (), 50_000 + follower.now)))
+    assert follower.refuses(10, epoch=6, last_epoch=6) is ErrorCode.OFFSET_NOT_AVAILABLE
+    chunk = Chunk(P, 6, 10, 10, 0, ())
+    follower.feed(ev.LeaderMessageArrived(3, LeaderMessage((), (chunk,), (), 50_000 + follower.now)))
+    assert follower.asked(10, epoch=6, last_epoch=3).end_offset == 10
+
+
+def test_a_follower_out_of_touch_gives_nothing_until_its_leader_is_heard_again() -> None:
+    follower = Follower()
+    follower.now += SILENCE_MS
+    follower.asked()
+    follower.now += 1
+    assert follower.refuses() is ErrorCode.OFFSET_NOT_AVAILABLE
+    follower.hears()
+    follower.asked()
+    follower.feed(ev.LeaderGone(2))
+    assert follower.refuses() is ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+def test_what_waited_while_a_follower_stood_still_does_not_bring_it_back_in_touch() -> None:
+    follower = Follower()
+    sent_ms = follower.now + 500
+    follower.now += 20_000
+    follower.hears(sent_ms=sent_ms)
+    assert follower.refuses() is ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+def test_a_follower_whose_log_fails_gives_nothing() -> None:
+    follower = Follower()
+    follower.feed(ev.LogFailed(P, ID, TidemarkError(ErrorCode.STORAGE_ERROR, "the disk is gone")))
+    assert follower.refuses() is ErrorCode.NOT_LEADER
+
+
+def test_a_follower_whose_setting_says_leader_gives_nothing() -> None:
+    follower = Follower()
+    follower.feed(ev.SettingsChanged(ReplicationConfig(rack_aware_reads=False)))
+    assert follower.refuses() is ErrorCode.NOT_LEADER
+
+
+def test_a_follower_whose_log_is_damaged_gives_nothing_until_it_has_healed() -> None:
+    follower = Follower(high_watermark=12, damaged="a hole")
+    assert follower.refuses() is ErrorCode.OFFSET_NOT_AVAILABLE
+    follower.hears(chunks=(Chunk(P, 5, 10, 12, 0, (batch(2, offset=10, epoch=5),)),))
+    follower.feed(ev.LogAppended(P, ID, 12))
+    assert follower.asked().end_offset == 12
+
+
+def test_a_follower_that_fetches_anew_gives_nothing_before_its_leader_has_sent_from_there() -> None:
+    follower = Follower()
+    assert follower.asked().end_offset == 8
+    follower.from_leader(refusals=[Refusal(P, ErrorCode.STORAGE_ERROR, "", 5, 0)])
+    follower.feed(ev.Tick(), after_ms=100)
+    assert follower.said().positions
+    follower.hears()
+    assert follower.refuses() is ErrorCode.OFFSET_NOT_AVAILABLE
+    follower.hears(chunks=(Chunk(P, 5, 10, 8, 0, ()),))
+    assert follower.asked().end_offset == 8
+
+
+def test_a_leader_is_not_read_as_a_follower() -> None:
+    stage = leading()
+    with pytest.raises(TidemarkError) as refused:
+        stage.core.readable_here(
+            P,
+            identity=ID,
+            current_leader_epoch=5,
+            fetch_offset=4,
+            last_fetched_epoch=-1,
+            in_sync_replicas=(1, 2),
+            now_ms=stage.now,
+        )
+    assert refused.value.code is ErrorCode.NOT_LEADER
+    assert refused.value.metadata["leader"] == "1"

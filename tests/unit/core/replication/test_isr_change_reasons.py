@@ -1,0 +1,105 @@
+"""A leader says why it changes the ISR, and since when its high watermark has stood still."""
+
+from __future__ import annotations
+
+from tidemark.core.isr_change_reasons import OF_JOINING, OF_LEAVING, reasons_in
+from tidemark.core.messages import FollowerMessage
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
+
+from tests.unit.core.replication.stage import P, Stage, node
+
+
+def reasons(effects: list[fx.Effect], kind: str) -> str:
+    """What the one observation of this kind says."""
+    found = [effect for effect in effects if isinstance(effect, fx.Observed) and effect.kind == kind]
+    assert len(found) == 1, found
+    return str(found[0].fields["reasons"])
+
+
+def time_passes_until_somebody_leaves(stage: Stage, **hearing: int) -> str:
+    """`hearing`: the log end that follower 2 reports all the while; without it nothing is heard of anybody."""
+    for _ in range(130):
+        if "of_2" in hearing:
+            stage.reports(2, hearing["of_2"])
+        effects = stage.feed(ev.Tick(), after_ms=100)
+        if any(isinstance(effect, fx.WriteIsr) for effect in effects):
+            return reasons(effects, "isr_shrinking")
+    raise AssertionError("nobody left")
+
+
+def test_who_reports_but_does_not_get_on_is_lagging() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    stage.write(acks=1)
+    stage.disk_answers()
+    assert time_passes_until_somebody_leaves(stage, of_2=0) == "2:lagging"
+    assert reasons(stage.feed(ev.IsrWritten(P, 2)), "isr_shrunk") == "2:lagging"
+
+
+def test_who_has_a_stream_and_says_nothing_on_it_is_silent() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    assert time_passes_until_somebody_leaves(stage) == "2:silent"
+
+
+def test_who_has_no_stream_is_disconnected() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    stage.feed(ev.FollowerGone(2, 12))
+    assert time_passes_until_somebody_leaves(stage) == "2:disconnected"
+
+
+def test_each_of_several_has_a_reason_of_its_own() -> None:
+    stage = Stage().leads((1, 2, 3))
+    stage.fetches(2, 0)
+    stage.write(acks=1)
+    stage.disk_answers()
+    said = time_passes_until_somebody_leaves(stage, of_2=0)
+    assert said == "2:lagging,3:disconnected"
+    assert reasons_in(said) == ["lagging", "disconnected"]
+
+
+def test_who_is_not_assigned_any_more_is_reassigned() -> None:
+    stage = Stage().leads((1, 2, 3))
+    stage.fetches(2, 0)
+    stage.fetches(3, 0)
+    effects = stage.command(node(1, 5, (1, 2, 3)), assigned=(1, 2))
+    effects += stage.feed(ev.Tick(), after_ms=100)
+    assert reasons(effects, "isr_shrinking") == "3:reassigned"
+
+
+def test_who_comes_back_has_caught_up_and_who_is_added_is_reassigned() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    stage.fetches(3, 0)
+    assert reasons(stage.feed(ev.IsrWritten(P, 2)), "isr_expanded") == "3:caught_up"
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    stage.command(node(1, 5, (1, 2)), assigned=(1, 2, 3), adding=(3,))
+    stage.fetches(3, 0)
+    assert reasons(stage.feed(ev.IsrWritten(P, 2)), "isr_expanded") == "3:reassigned"
+
+
+def test_there_is_a_fixed_list_of_reasons() -> None:
+    assert len({*OF_LEAVING, *OF_JOINING}) == 6
+    assert reasons_in("") == []
+
+
+def test_the_high_watermark_stands_still_from_the_first_record_that_is_not_committed() -> None:
+    stage = Stage().leads((1, 2), min_isr=2)
+    stage.fetches(2, 0)
+    stage.from_follower(2, FollowerMessage())
+    stage.feed(ev.Tick(), after_ms=5_000)
+    stage.write(acks=1)
+    stage.disk_answers()
+    log = stage.core._replicas[P].log
+    assert log is not None
+    began = log.uncommitted_since_ms
+    assert began == stage.now
+    stage.feed(ev.Tick(), after_ms=300)
+    stage.write(acks=1)
+    stage.disk_answers()
+    assert log.uncommitted_since_ms == began, "a second one changes nothing"
+    stage.reports(2, 1)
+    assert log.uncommitted_since_ms == stage.now, "it has moved, though not to the end"

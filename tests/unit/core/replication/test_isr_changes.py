@@ -1,0 +1,106 @@
+"""One ISR change at a time, decided by what the node holds; an answer is for who asked (rules R4, R8, R9)."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
+from tidemark.model import ErrorCode, LeaderAndIsr
+
+from tests.unit.core.replication.stage import P, Stage, node
+from tests.unit.core.replication.test_leader import in_flight_shrink, late_follower_leaves
+
+
+def test_while_a_change_is_in_flight_nobody_is_proposed() -> None:
+    stage = Stage().leads((1, 3))
+    stage.fetches(3, 0)
+    stage.write(acks=1)
+    assert late_follower_leaves(stage, reporting=2).state.isr_ids == (1,)
+    stage.fetches(2, 1, last_epoch=5)
+    assert not stage.got(fx.WriteIsr), "2 has everything, and waits for the answer about 3"
+    stage.feed(ev.IsrWritten(P, 2))
+    write = stage.one(fx.WriteIsr)
+    assert (write.state.isr_ids, write.expected_version) == ((1, 2), 2)
+
+
+def test_a_lost_change_that_the_node_holds_is_told_to_the_controller() -> None:
+    stage = in_flight_shrink()
+    stage.feed(ev.IsrWriteFailed(P, unknown=True))
+    stage.isr_read(node(1, 5, (1, 2)), 2)
+    assert stage.one(fx.ReportIsrChange).partition == P
+    assert not stage.got(fx.WriteIsr)
+
+
+def test_a_lost_change_that_the_node_does_not_hold_is_proposed_again_and_told_to_nobody() -> None:
+    stage = in_flight_shrink()
+    stage.feed(ev.IsrWriteFailed(P, unknown=True))
+    stage.isr_read(node(1, 5, (1, 2, 3)), 1)
+    assert not stage.got(fx.ReportIsrChange)
+    assert not stage.got(fx.LeadershipChanged)
+    write = late_follower_leaves(stage, reporting=2)
+    assert (write.state.isr_ids, write.expected_version) == ((1, 2), 1)
+
+
+@pytest.mark.parametrize(
+    ("state", "version"),
+    [(node(2, 5, (1, 2)), 7), (node(-1, 5, (1, 2)), 7), (node(1, 4, (1, 2)), 7), (node(1, 5, (1, 2, 3)), 0)],
+    ids=["another leader", "no leader", "an older epoch", "an older version"],
+)
+def test_a_node_that_this_leader_cannot_have_left_so_ends_the_leadership(state: LeaderAndIsr, version: int) -> None:
+    stage = in_flight_shrink()
+    stage.feed(ev.IsrWriteFailed(P, unknown=True))
+    stage.isr_read(state, version)
+    assert stage.replies() == [(1, 0, ErrorCode.NOT_LEADER)]
+    assert stage.one(fx.LeadershipChanged).leading is False
+
+
+def test_what_the_controller_wrote_after_a_change_stands_though_the_answer_comes_later() -> None:
+    stage = in_flight_shrink()
+    stage.command(node(1, 5, (1, 2), min_isr=2), version=3)
+    (view,) = stage.core.replicas()
+    assert (view.isr, view.min_isr) == ((1, 2, 3), 1)
+    stage.feed(ev.IsrWritten(P, 2))
+    (view,) = stage.core.replicas()
+    assert (view.isr, view.min_isr) == ((1, 2), 2)
+    stage.reports(3, 1)
+    assert stage.one(fx.WriteIsr).expected_version == 3
+
+
+def test_an_answer_goes_to_the_leadership_that_asked_and_the_next_one_asks_only_after_it() -> None:
+    stage = in_flight_shrink()
+    stage.command(node(1, 6, (1, 2)))
+    for follower in (2, 3):
+        stage.fetches(follower, 1, epoch=6, last_epoch=5)
+    assert not stage.got(fx.WriteIsr), "3 may join, but the answer that comes next is for another question"
+    stage.feed(ev.IsrWritten(P, 9))
+    write = stage.one(fx.WriteIsr)
+    assert (write.state.isr_ids, write.state.leader_epoch, write.expected_version) == ((1, 2, 3), 6, 2)
+
+
+def test_what_was_read_for_an_earlier_leadership_is_not_believed_by_the_next() -> None:
+    stage = in_flight_shrink()
+    stage.feed(ev.IsrWriteFailed(P, unknown=True))
+    assert stage.got(fx.ReadIsr)
+    stage.command(node(1, 6, (1, 2)))
+    for follower in (2, 3):
+        stage.fetches(follower, 1, epoch=6, last_epoch=5)
+    assert not stage.got(fx.WriteIsr)
+    stage.isr_read(node(1, 5, (1, 2, 3)), 1)
+    assert not stage.got(fx.LeadershipChanged)
+    assert stage.one(fx.WriteIsr).expected_version == 2
+
+
+@pytest.mark.parametrize(("min_isr", "leaves"), [(1, True), (2, True), (3, False)])
+def test_who_was_moved_away_goes_at_once_if_m_stay(min_isr: int, leaves: bool) -> None:
+    stage = Stage().leads((1, 2, 3), min_isr=min_isr)
+    stage.command(node(1, 5, (1, 2, 3), min_isr=min_isr), version=1, assigned=(1, 2, 4))
+    assert [write.state.isr_ids for write in stage.got(fx.WriteIsr)] == ([(1, 2)] if leaves else [])
+
+
+def test_who_is_waited_for_may_fetch_though_it_was_moved_away_and_no_stranger_may() -> None:
+    stage = Stage().leads((1, 2, 3), min_isr=3)
+    stage.command(node(1, 5, (1, 2, 3), min_isr=3), version=1, assigned=(1, 2, 4))
+    stage.fetches(3, 0)
+    assert stage.refused_followers() == []
+    stage.fetches(5, 0)
+    assert stage.refused_followers() == [ErrorCode.NOT_A_REPLICA]

@@ -1,0 +1,321 @@
+"""When a follower counts as caught up, and for how long it may lag, as the leader sees it (rules R6, R7, R8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tidemark.core.config import ReplicationConfig
+from tidemark.core.messages import FollowerMessage, LeaderAndIsrCommand
+from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
+from tidemark.model import BrokerRegistration, ErrorCode, TidemarkError
+
+from tests.unit.core.replication.stage import ID, P, Stage, batch, node
+from tests.unit.core.replication.test_group_commit import fetches, flushed, reports
+
+BATCH_BYTES = batch().envelope.batch_length
+LAG_MAX_MS = 10_000
+A_CHECK_MS = LAG_MAX_MS // 20 + 100
+
+
+def heartbeat(stage: Stage) -> None:
+    stage.from_follower(2, FollowerMessage())
+
+
+def leaves_within(stage: Stage, limit_ms: int, meanwhile: Callable[[], None] = lambda: None) -> int | None:
+    """How long it takes until follower 2 is taken out, None if it is not."""
+    began = stage.now
+    while stage.now - began < limit_ms:
+        meanwhile()
+        stage.disk_answers()
+        stage.feed(ev.Tick(), after_ms=100)
+        assert not stage.got(fx.GiveUpLeadership)
+        for write in stage.got(fx.WriteIsr):
+            assert write.state.isr_ids == (1,)
+            return stage.now - began
+    return None
+
+
+def two(**topic_configs: str) -> Stage:
+    """A leader and its only follower: with everybody in sync, nobody needs to be looked at (rule R6)."""
+    stage = Stage()
+    stage.topic_configs = {key.replace("_", "."): value for key, value in topic_configs.items()}
+    stage.command(node(1, 5, (1, 2)), assigned=(1, 2))
+    stage.opened()
+    return stage
+
+
+def idle(heartbeats_ms: int = 3_000) -> Stage:
+    """The follower has everything, for so long."""
+    stage = two()
+    stage.fetches(2, 0)
+    stage.write(acks=1)
+    stage.disk_answers()
+    stage.reports(2, 1)
+    assert leaves_within(stage, heartbeats_ms, lambda: heartbeat(stage)) is None
+    return stage
+
+
+def after_the_lag_time(took_ms: int | None) -> bool:
+    return took_ms is not None and LAG_MAX_MS < took_ms <= LAG_MAX_MS + A_CHECK_MS
+
+
+def test_a_follower_that_stops_where_an_idle_leader_goes_on_was_caught_up_until_its_last_heartbeat() -> None:
+    stage = idle(heartbeats_ms=30_000)
+    stage.write(acks=1)
+    assert after_the_lag_time(leaves_within(stage, 20_000))
+
+
+def test_a_follower_that_has_everything_and_falls_silent_leaves_though_nothing_is_written() -> None:
+    stage = idle()
+    assert after_the_lag_time(leaves_within(stage, 20_000))
+
+
+def test_a_follower_whose_stream_breaks_was_caught_up_until_its_last_heartbeat() -> None:
+    stage = idle(heartbeats_ms=30_000)
+    stage.feed(ev.FollowerGone(2, 12))
+    assert after_the_lag_time(leaves_within(stage, 20_000))
+
+
+def test_a_follower_that_is_alive_but_gets_nothing_written_lags_however_often_the_leader_writes() -> None:
+    stage = idle()
+
+    def alive() -> None:
+        heartbeat(stage)
+        stage.write(acks=1)
+
+    assert after_the_lag_time(leaves_within(stage, 20_000, alive))
+
+
+def test_a_follower_is_caught_up_as_of_the_time_whose_log_end_it_has_reached() -> None:
+    """Always one message behind a leader that never rests, it is in sync."""
+    stage = two()
+    stage.fetches(2, 0)
+    end = 0
+
+    def follow() -> None:
+        nonlocal end
+        stage.write(acks=1)
+        stage.reports(2, end)
+        end += 1
+
+    assert leaves_within(stage, 30_000, follow) is None
+
+    def fall_behind() -> None:
+        stage.write(acks=1)
+        stage.reports(2, end)
+
+    assert after_the_lag_time(leaves_within(stage, 20_000, fall_behind))
+
+
+def follows(stage: Stage) -> Callable[[], None]:
+    """One that has at each report what there was at the one before: three batches behind then, six just before."""
+    end = 0
+
+    def follow() -> None:
+        nonlocal end
+        for _ in range(3):
+            stage.write(acks=1)
+        stage.reports(2, end)
+        end += 3
+
+    return follow
+
+
+def limited(max_bytes: int) -> Stage:
+    stage = two()
+    stage.feed(ev.SettingsChanged(ReplicationConfig(replica_lag_max_bytes=max_bytes)))
+    stage.fetches(2, 0)
+    return stage
+
+
+@pytest.mark.parametrize(("limit_batches", "leaves"), [(0, False), (3, False), (2, True)])
+def test_who_is_too_many_bytes_behind_for_half_the_lag_time_leaves(limit_batches: int, leaves: bool) -> None:
+    """It is caught up as far as time goes; once near enough in that time, it stays."""
+    stage = limited(limit_batches * BATCH_BYTES)
+    took_ms = leaves_within(stage, 30_000, follows(stage))
+    assert took_ms is None if not leaves else LAG_MAX_MS / 2 <= took_ms <= LAG_MAX_MS / 2 + A_CHECK_MS + 500
+    if leaves:
+        assert "2:lagging" in [one.fields["reasons"] for one in stage.got(fx.Observed) if one.kind == "isr_shrinking"]
+
+
+def test_with_another_limit_everything_is_counted_anew() -> None:
+    stage = limited(2 * BATCH_BYTES)
+    follow = follows(stage)
+    assert leaves_within(stage, LAG_MAX_MS // 2 - 500, follow) is None
+    stage.feed(ev.SettingsChanged(ReplicationConfig(replica_lag_max_bytes=3 * BATCH_BYTES)))
+    assert leaves_within(stage, 30_000, follow) is None
+
+
+def test_what_found_no_space_puts_nobody_behind() -> None:
+    stage = limited(2 * BATCH_BYTES)
+    stage.write(acks=1)
+    stage.disk_answers()
+    stage.reports(2, 1)
+    tried: list[int] = []
+
+    def tries_again() -> None:
+        if stage.now - (tried or [0])[-1] >= 1_000:
+            tried.append(stage.now)
+            stage.produce(acks=1)
+            assert stage.one(fx.AppendToLog)
+            stage.feed(ev.LogFull(P, ID, 1, ProducerStates(), TidemarkError(ErrorCode.DISK_FULL, "no space")))
+            stage.reports(2, 1)
+
+    assert leaves_within(stage, 2 * LAG_MAX_MS, tries_again) is None
+    assert len(tried) > LAG_MAX_MS // 1_000
+
+
+def test_who_has_all_that_a_slow_disk_of_its_leader_has_written_is_not_behind() -> None:
+    stage = limited(2 * BATCH_BYTES)
+    produced = written = 0
+
+    def goes_on() -> None:
+        nonlocal produced, written
+        while produced - written < 6:
+            stage.produce(acks=1)
+            produced += 1
+        written += 1
+        stage.appended(written)
+        stage.disk_answers()
+        stage.reports(2, written)
+
+    assert leaves_within(stage, 2 * LAG_MAX_MS, goes_on) is None
+
+
+def flushing() -> Stage:
+    """A record that its leader has written and flushed, and sent."""
+    stage = two(flush_policy="group-commit")
+    fetches(stage, 2, 0, flushed=0)
+    stage.write()
+    flushed(stage, 1)
+    stage.disk_answers()
+    return stage
+
+
+def test_a_follower_that_never_flushes_leaves_though_it_has_everything_and_is_alive() -> None:
+    stage = flushing()
+    reports(stage, 2, 1, flushed=0)
+    assert after_the_lag_time(leaves_within(stage, 20_000, lambda: heartbeat(stage)))
+
+
+def test_that_the_controller_says_the_same_again_gives_a_disk_that_hangs_no_more_time() -> None:
+    stage = flushing()
+    reports(stage, 2, 1, flushed=0)
+
+    def alive_and_told() -> None:
+        heartbeat(stage)
+        stage.command(node(1, 5, (1, 2)), version=1, assigned=(1, 2))
+
+    assert after_the_lag_time(leaves_within(stage, 20_000, alive_and_told))
+
+
+@pytest.mark.parametrize("hangs", ["append", "flush", "flush, and it goes on writing"])
+def test_a_leader_whose_disk_hangs_gives_up_though_its_follower_has_all_that_there_is(hangs: str) -> None:
+    stage = flushing()
+    reports(stage, 2, 1, flushed=1)
+    assert leaves_within(stage, 3_000, lambda: heartbeat(stage)) is None
+    stage.produce()
+    if hangs.startswith("flush"):
+        stage.appended(2)
+        stage.disk_answers()
+        reports(stage, 2, 2, flushed=2)
+    began = stage.now
+    while not stage.got(fx.GiveUpLeadership):
+        heartbeat(stage)
+        stage.command(node(1, 5, (1, 2)), version=1, assigned=(1, 2))
+        if "writing" in hangs:
+            stage.write()
+            stage.disk_answers()
+        stage.feed(ev.Tick(), after_ms=100)
+        assert not stage.got(fx.WriteIsr)
+        assert stage.now - began <= LAG_MAX_MS / 2 + A_CHECK_MS
+    assert stage.now - began >= LAG_MAX_MS / 2
+
+
+def test_a_follower_that_has_flushed_everything_or_goes_on_flushing_stays() -> None:
+    stage = flushing()
+    reports(stage, 2, 1, flushed=1)
+    assert leaves_within(stage, 30_000, lambda: heartbeat(stage)) is None
+    end = 1
+
+    def always_one_behind() -> None:
+        nonlocal end
+        stage.write()
+        end += 1
+        flushed(stage, end)
+        reports(stage, 2, end, flushed=end - 1)
+
+    assert leaves_within(stage, 30_000, always_one_behind) is None
+    assert after_the_lag_time(leaves_within(stage, 20_000, lambda: reports(stage, 2, end, flushed=end - 1)))
+
+
+# -- joining ---------------------------------------------------------------------------------------------------
+
+
+def outside(**topic_configs: str) -> Stage:
+    """A leader alone in sync that is not to take in broker 2, though it has everything."""
+    stage = Stage()
+    stage.topic_configs = {key.replace("_", "."): value for key, value in topic_configs.items()}
+    stage.command(node(1, 5, (1,)), suspected=(2,))
+    stage.opened()
+    fetches(stage, 2, 0, flushed=0)
+    stage.write()
+    flushed(stage, 1)
+    stage.disk_answers()
+    reports(stage, 2, 1, flushed=1)
+    assert not stage.got(fx.WriteIsr)
+    return stage
+
+
+def is_trusted_again(stage: Stage) -> None:
+    stage.command(node(1, 5, (1,)), version=1)
+
+
+def test_a_replica_that_keeps_up_below_the_high_watermark_joins_only_when_it_has_reached_that() -> None:
+    stage = Stage().leads((1,))
+    stage.write(batch(5))
+    stage.fetches(2, 0)
+    stage.disk_answers()
+    stage.write(batch(3))
+    stage.reports(2, 5)
+    assert stage.high_watermark() == 8
+    assert not stage.got(fx.WriteIsr), "caught up with what was the log end, it lacks what is committed since"
+    stage.reports(2, 8)
+    assert stage.one(fx.WriteIsr).joining == {2: 12}
+
+
+def test_a_replica_that_is_silent_when_its_suspicion_ends_joins_once_it_says_something() -> None:
+    stage = outside()
+    assert leaves_within(stage, LAG_MAX_MS + 1_000) is None
+    is_trusted_again(stage)
+    assert not stage.got(fx.WriteIsr)
+    heartbeat(stage)
+    for _ in range(A_CHECK_MS // 100):
+        if not stage.got(fx.WriteIsr):
+            stage.feed(ev.Tick(), after_ms=100)
+    assert stage.one(fx.WriteIsr).joining == {2: 12}
+
+
+def test_a_stream_of_an_earlier_registration_lets_nobody_join() -> None:
+    stage = outside()
+    anew = BrokerRegistration(2, "host2", 9192, broker_epoch=20)
+    stage.feed(ev.LeaderAndIsrArrived(1, LeaderAndIsrCommand(9, 1, 11, (), (anew,), frozenset({2}))))
+    is_trusted_again(stage)
+    assert not stage.got(fx.WriteIsr)
+
+
+def test_a_replica_whose_flushes_hang_does_not_join_though_all_that_is_committed_is_on_its_disk() -> None:
+    stage = outside(flush_policy="group-commit")
+    stage.write()
+    stage.disk_answers()
+    assert stage.high_watermark() == 1
+    assert leaves_within(stage, LAG_MAX_MS // 3, lambda: reports(stage, 2, 2, flushed=1)) is None
+    stage.now += LAG_MAX_MS
+    reports(stage, 2, 2, flushed=1)
+    is_trusted_again(stage)
+    assert not stage.got(fx.WriteIsr)
+    reports(stage, 2, 2, flushed=2)
+    assert stage.one(fx.WriteIsr).joining == {2: 12}

@@ -1,0 +1,209 @@
+"""A replica as others see it: what a read, a question of the controller and a figure say (rules E4, E6, K1, T4)."""
+
+from __future__ import annotations
+
+import pytest
+from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
+from tidemark.core.producer_state import ProducerStates
+from tidemark.core.replication import effects as fx
+from tidemark.core.replication import events as ev
+from tidemark.core.replication.replica import ReplicaView
+from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError
+
+from tests.unit.core.replication.stage import ID, P, Stage, batch, node
+from tests.unit.core.replication.test_leader import read_range, refused_read
+
+
+def describe(stage: Stage, *, epoch: int = 5, identity: ReplicaIdentity = ID) -> ReplicaDescription | ErrorCode:
+    try:
+        return stage.core.describe(ReplicaQuestion(P, identity, epoch))
+    except TidemarkError as error:
+        return error.code
+
+
+def seen(stage: Stage) -> ReplicaView:
+    (view,) = stage.core.replicas()
+    return view
+
+
+# -- reads -----------------------------------------------------------------------------------------------------
+
+
+def test_a_read_below_the_log_start_is_refused_and_one_at_the_log_end_waits_for_more() -> None:
+    stage = Stage()
+    stage.command(node(1, 5, (1,)))
+    stage.opened(10, (4, 3), start=3, high_watermark=10)
+    with pytest.raises(TidemarkError) as caught:
+        read_range(stage, 2)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert caught.value.metadata["log_start_offset"] == "3"
+    assert read_range(stage, 3) == (10, 10, 3, 10)
+    assert read_range(stage, 10) == (10, 10, 3, 10)
+    assert refused_read(stage, 11) is ErrorCode.LOG_TRUNCATED
+
+
+@pytest.mark.parametrize(("offset", "last_epoch", "parts_at"), [(8, 1, ("1", "6")), (11, 3, ("3", "10"))])
+def test_who_reads_what_was_cut_off_is_told_where_the_logs_part(
+    offset: int, last_epoch: int, parts_at: tuple[str, str]
+) -> None:
+    stage = Stage()
+    stage.command(node(1, 3, (1,)))
+    stage.opened(10, (1, 0), (2, 6), high_watermark=4)
+    with pytest.raises(TidemarkError) as caught:
+        read_range(stage, offset, last_epoch=last_epoch)
+    assert caught.value.code is ErrorCode.LOG_TRUNCATED
+    told = caught.value.metadata
+    assert (told["diverging_epoch"], told["diverging_end_offset"]) == parts_at
+
+
+@pytest.mark.parametrize(("topic_id", "incarnation"), [("c" * 32, ""), ("", "c" * 32), (ID.topic_id, "c" * 32)])
+def test_a_read_of_another_topic_or_incarnation_of_that_name_is_refused(topic_id: str, incarnation: str) -> None:
+    stage = Stage().leads((1,))
+    with pytest.raises(TidemarkError) as caught:
+        stage.core.readable(
+            P,
+            topic_id=topic_id,
+            incarnation=incarnation,
+            current_leader_epoch=-1,
+            fetch_offset=0,
+            last_fetched_epoch=-1,
+            now_ms=stage.now,
+        )
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_of_a_partition_that_is_not_here_nothing_is_told_but_that_this_broker_does_not_lead_it() -> None:
+    stage = Stage()
+    assert refused_read(stage, 0) is ErrorCode.NOT_LEADER
+    request = stage.produce()
+    assert stage.replies() == [(request, -1, ErrorCode.NOT_LEADER)]
+    assert describe(stage) is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert stage.core.replica(P) is None
+    assert stage.core.figures(P, stage.now) is None
+    assert not stage.core.holds_epoch_since(P, 0)
+    assert stage.core.leader_count() == 0
+
+
+def test_checkpoints_get_the_high_watermarks_of_the_logs_that_are_open() -> None:
+    stage = Stage()
+    stage.command(node(1, 5, (1,)))
+    assert stage.core.high_watermarks() == {}
+    stage.opened(3, (4, 0), high_watermark=2)
+    assert stage.core.high_watermarks() == {P: 3}
+    assert stage.core.leader_count() == 1
+    assert stage.core.figures(P, stage.now) is not None
+
+
+# -- questions of the controller -------------------------------------------------------------------------------
+
+
+def test_a_replica_describes_itself_in_the_epoch_it_is_asked_about_and_in_no_other() -> None:
+    stage = Stage().follows(end=10, epochs=[(4, 0)], high_watermark=7)
+    assert describe(stage) == ReplicaDescription(4, 10, 7, damaged=False, log_start_offset=0)
+    assert describe(stage, epoch=4) is ErrorCode.FENCED_LEADER_EPOCH
+    assert describe(stage, epoch=6) is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert describe(stage, identity=ReplicaIdentity("c" * 32, "b" * 32)) is ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_a_replica_describes_itself_only_when_nothing_is_under_way() -> None:
+    stage = Stage().follows()
+    stage.chunk(0, batch(2, offset=0, epoch=5))
+    assert describe(stage) is ErrorCode.OFFSET_NOT_AVAILABLE
+    stage.command(node(-1, 6, ()))
+    assert describe(stage, epoch=6) is ErrorCode.OFFSET_NOT_AVAILABLE
+    stage.feed(ev.LogAppended(P, ID, 2))
+    assert describe(stage, epoch=6) == ReplicaDescription(5, 2, 0, damaged=False, log_start_offset=0)
+
+
+def test_a_replica_that_is_opening_is_asked_again_and_one_that_failed_says_so() -> None:
+    stage = Stage()
+    stage.command(node(-1, 5, ()))
+    assert describe(stage) is ErrorCode.OFFSET_NOT_AVAILABLE
+    stage.feed(ev.LogFailed(P, ID, TidemarkError(ErrorCode.STORAGE_ERROR, "it smokes")))
+    assert describe(stage) is ErrorCode.STORAGE_ERROR
+
+
+def test_a_leader_describes_itself_once_all_that_it_holds_is_committed() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    stage.write()
+    assert describe(stage) is ErrorCode.OFFSET_NOT_AVAILABLE
+    stage.reports(2, 1)
+    assert describe(stage) == ReplicaDescription(5, 1, 1, damaged=False, log_start_offset=0)
+
+
+def test_a_damaged_replica_tells_what_was_committed_once_though_it_lacks_it_and_was_cut_since() -> None:
+    stage = Stage()
+    stage.command(node(2, 5, (2,)))
+    stage.opened(10, (4, 0), high_watermark=15, damaged="a hole")
+    stage.feed(ev.LeaderConnected(2))
+    stage.answered(4, 6)
+    assert stage.one(fx.TruncateLog).end_offset == 6
+    stage.truncated(6)
+    assert stage.one(fx.SaveEpochs).entries == ((4, 0),)
+    assert describe(stage) == ReplicaDescription(4, 6, 15, damaged=True, log_start_offset=0)
+
+
+def test_a_sound_replica_that_was_cut_in_another_lineage_forgets_what_was_committed_in_the_last_one() -> None:
+    stage = Stage().follows(end=10, epochs=[(4, 0)], high_watermark=8)
+    stage.answered(4, 5)
+    stage.truncated(5)
+    assert describe(stage) == ReplicaDescription(4, 5, 5, damaged=False, log_start_offset=0)
+
+
+# -- figures ---------------------------------------------------------------------------------------------------
+
+
+def test_the_role_of_a_replica_is_told_by_its_name() -> None:
+    stage = Stage()
+    stage.command(node(-1, 5, (), min_isr=2))
+    assert (seen(stage).role, seen(stage).min_isr, seen(stage).log_end_offset) == ("opening", 2, 0)
+    stage.opened(3, (4, 0), high_watermark=2)
+    assert (seen(stage).role, seen(stage).log_end_offset, seen(stage).high_watermark) == ("none", 3, 2)
+    assert seen(stage).assigned == (1, 2, 3)
+    stage.command(node(2, 6, (2, 3), min_isr=2))
+    assert (seen(stage).role, seen(stage).isr, seen(stage).min_isr) == ("follower", (2, 3), 2)
+    assert not seen(stage).under_replicated, "that is for its leader to say"
+    stage.command(node(1, 7, (1, 3), min_isr=2))
+    assert (seen(stage).role, seen(stage).isr, seen(stage).under_replicated) == ("leader", (1, 3), True)
+    stage.feed(ev.LogFailed(P, ID, TidemarkError(ErrorCode.STORAGE_ERROR, "it smokes")))
+    assert (seen(stage).role, seen(stage).log_end_offset, seen(stage).under_replicated) == ("offline", 0, False)
+
+
+def test_a_followers_lag_is_what_it_lacks_of_what_its_leader_has_committed() -> None:
+    stage = Stage().follows()
+    stage.chunk(0, batch(2, offset=0, epoch=5), high_watermark=7)
+    assert seen(stage).offset_lag == 7
+    stage.feed(ev.LogAppended(P, ID, 2))
+    assert seen(stage).offset_lag == 5
+    stage.chunk(2, batch(6, offset=2, epoch=5), high_watermark=7)
+    stage.feed(ev.LogAppended(P, ID, 8))
+    assert seen(stage).offset_lag == 0
+
+
+def test_space_that_is_found_again_is_told_once() -> None:
+    stage = Stage().leads((1,))
+    full = TidemarkError(ErrorCode.DISK_FULL, "no space")
+    told: list[str] = []
+
+    def tell() -> None:
+        told.extend(one.kind for one in stage.got(fx.Observed) if one.kind.startswith("disk_"))
+
+    for _ in range(2):
+        stage.produce()
+        stage.feed(ev.LogFull(P, ID, 0, ProducerStates(), full))
+        tell()
+        stage.now += 1_000
+    for end in (1, 2):
+        stage.produce()
+        stage.appended(end)
+        tell()
+    assert told == ["disk_full", "disk_has_space"]
+
+
+def test_only_the_settings_of_a_compacted_topic_let_holes_in() -> None:
+    stage = Stage().follows()
+    stage.topic_configs = {"cleanup.policy": "delete"}
+    stage.command(node(2, 5, (1, 2)), version=1)
+    stage.chunk(0, batch(offset=0, epoch=5), batch(offset=2, epoch=5))
+    assert not stage.got(fx.AppendToLog)
