@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Tidemark's images:
 #   docker build --target tidemark -t tidemark/tidemark .            broker, controller, admin and the CLI
 #   docker build --target tidemark-spark -t tidemark/tidemark-spark . Spark's driver and executors, with the connector

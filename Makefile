@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The whole of Tidemark from a fresh clone: `make demo` or `make test`. Python >= 3.11, Java >= 17 and make are all it needs.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build hook: the gRPC stubs, with their types, from proto/ into services/tidemark/v1. They are never committed."""
 
 from __future__ import annotations

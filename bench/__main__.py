@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m bench NAME [its flags]`: one benchmark; its last line is its figures as JSON."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The controller's core alone: 200,000 partitions with three replicas on 100 brokers, and one broker fails.
 
 A program of its own, so that its memory is the core's and what it knows: prints seconds (median of ROUNDS failures,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same of Apache Kafka, as far as its admin client and its processes tell: create, delete, shut down, start again.
 
 The peer is started by the script of `peers`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same of Apache Kafka: confluent-kafka under a leader that is killed or stopped, acks=all, idempotent.
 
 The peer is started by the script of `peers`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opening many logs: 1,000 partitions with 10 GB over two directories, after a clean stop and after a kill.
 
 They are opened by the threads that a broker has for it, with its progress. The data is written through the logs, in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One process of `bench.many_clients`: pairs of a producer and a consumer, each a client with connections of its own.
 
 Pair n sends to partition n of the topic and reads it. A line of JSON on stdout when all are connected; it goes on when

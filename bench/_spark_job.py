@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `bench spark` runs on either side, in a Python of its own: needs PySpark and nothing else.
 
 use: python _spark_job.py '{"format": "kafka", "bootstrap": {...}, ...}'; see `Task`. Its last line is JSON: rates in

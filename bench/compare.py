@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Us beside Apache Kafka in one run: produce, consume, end to end; each of three brokers on loopback, RF 3, acks=all.
 
 `python -m bench compare [--rounds 5] [--seconds 4]`: medians of the rounds, after one that warms both up and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Thousands of partitions, RF 2, over three brokers on loopback: what the controller and the brokers need for each.
 
 `broker_failure_s`: a broker is killed with -9: from its detection by the controller until every partition that it led

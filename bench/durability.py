@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What flushing to disk costs: 100-byte records in 64 KiB Arrow batches, 6 partitions, RF 3, acks=all, three brokers.
 
 One topic for each `flush.policy`, taking turns; medians of the rounds. The peer is Kafka's own perf producer with the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A leader is killed, or stopped, under a steady acks=all load: how long until the next acknowledged record.
 
 `kill_total_s`: from kill -9 to the acknowledgement of a record of its partition that was sent after it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How benchmarks tell their figures: lines for people, then one line of JSON."""
 
 from __future__ import annotations

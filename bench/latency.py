@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One record at a time: from `send` until a consumer has it, acks=all, RF 3; three brokers on loopback.
 
 `e2e_p50_ms`, `e2e_p99_ms`, `e2e_p999_ms`: of all records of all rounds. The peer is confluent-kafka on Kafka, in the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The log on disk: append, sequential read and the scan after a kill, each beside the plainest program that could be.
 
 Peers, in the same run and on the same file system: a loop of write(2), a loop of pread(2), a pass of CRC-32C over the

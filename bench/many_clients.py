@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A thousand producers and a thousand consumers connected to one cluster of three brokers, at a low rate.
 
 Each is a client of its own with connections of its own; producer n sends a record every other second to partition n

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Producing 100-byte records to 6 partitions, RF 3, acks=all, on a cluster of three brokers on loopback.
 
 `arrow_acks_all_per_s`: columns through the Arrow API; peer: Kafka's own perf producer, 64 KiB batches.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a batch of 64 KiB costs to build, check, read, stamp and reseal: microseconds, best of several rounds.
 
 Run as `make bench NAME=record`; the last line printed is the figures as JSON.

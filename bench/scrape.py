@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a broker with 3,000 partitions takes to answer a scrape, and for how long its event loop waits meanwhile.
 
 Three brokers, each with a replica of every partition, a batch in each; one scraper that keeps its connection and takes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark's reads and writes of 100-byte records in 6 partitions, local[2], beside Spark's own Kafka source and sink.
 
 `python -m bench spark [--records 4000000] [--fetch-peer]`. Each side runs alone, its three brokers on loopback with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How late the event loops of brokers and controllers are: in steady produce and fetch, and in control events.
 
 `steady_p999_ms`: under a steady load of produce and fetch, the lateness that 99.9 % of the time was not exceeded in the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A steady load of records, and when those of one partition were acknowledged: what a failover costs it."""
 
 from __future__ import annotations

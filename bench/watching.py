@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What benchmarks see of running services from outside: their metrics, their log lines, their memory and CPU time."""
 
 from __future__ import annotations

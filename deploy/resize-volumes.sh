@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Makes the volumes of one log directory larger, while everything runs.
 #
 #   deploy/resize-volumes.sh [-z] NAMESPACE RELEASE CLAIM CHART [helm's options, such as -f values.yaml]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests do to processes that they have started."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples of docs/clients.md: Python that runs, and what it prints.
 
 `python -m tests.examples` checks their types with mypy and with pyright (basedpyright's, which comes whole), both

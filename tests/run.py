@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the parts of the suite in order, all of them, each bounded, and says what each one took.
 
     python tests/run.py [part ...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The peer beside us: Apache Kafka, started by `kafka.sh` of this directory, which also gets it.
 
 TIDEMARK_PEER_KAFKA names another script with the same commands (what they are is at the head of ours), "none" for no

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kafka's clients for Python, record by record: confluent-kafka, and aiokafka where it is installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark's own Kafka source and sink: a Python with the PySpark they are built for, and their jars, once, in .peers/."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Apache Kafka 3.9.1 beside us: three brokers and their ZooKeeper on loopback, out of Maven Central's jars.
 #
 #   kafka.sh DIR fetch                              the jars, unless they are there; prints where

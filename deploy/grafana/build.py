@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the dashboards' JSON beside this file: `python -m deploy.grafana.build`; a test holds the files to it."""
 
 from __future__ import annotations

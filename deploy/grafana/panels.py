@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a dashboard is made of here, and its JSON as Grafana 10 and later load it.
 
 Queries name their selector by a letter, which stands for the dashboard's variables:

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # java.sh PLACE: sees to a Java 17 runtime there; Debian's where the base image has none.
 set -eu
 place=$1

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints the requirements of pyproject.toml, one a line: `build` for the build system's, `base`, or an extra's name.
 
 The images install them before the code is there, so that a changed line of code fetches nothing again.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # slim-spark.sh VENV: takes out of PySpark what no container runs: its examples, and natives of other systems.
 set -eu
 cd "$1"/lib/python3.*/site-packages/pyspark

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # slim.sh VENV: takes out of a virtual environment what a container never runs.
 set -eu
 cd "$1"/lib/python3.*/site-packages

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Starts what Spark's Kubernetes scheduler asks for, driver or executor, as the entrypoint of Spark's own images does;
 # any other command runs as it is given.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs a job of spark/pipelines on Kubernetes with spark-submit, driver and executors as pods; docs/spark-kubernetes.md.
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every refusal: its stable code, and the class that stands for it, wherever it was said. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What everybody names: ids, offsets, epochs and partition state; with `tidemark.errors`, which it gives on. Pure."""
 
 from __future__ import annotations

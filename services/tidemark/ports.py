@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the drivers need of the world, as Protocols; the real ones and the fakes pass the same contract suites.
 
 Every time in ms is monotonic unless its name says otherwise.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`spark-submit rollup.py --help`: see docs/spark-pipelines.md."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The PySpark data source "tidemark": topics as tables and streams, by pip alone, without jars."""
 
 from tidemark_spark.progress import PartitionProgress, TidemarkListener

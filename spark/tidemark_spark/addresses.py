@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The option with the brokers' addresses, of reads and of writes, under its own name or that of Spark's Kafka. Pure."""
 
 from __future__ import annotations

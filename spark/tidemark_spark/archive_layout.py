@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An archive on disk: what Spark's file sink landed, what was compacted of it, and which of both to read.
 
     landing/date=D/hour=H/part-*.parquet      written by the file sink; landing/_spark_metadata says which files count

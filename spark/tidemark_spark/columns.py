@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which columns a read has: those of Spark's Kafka source, fewer on request, and the value decoded on request. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What PySpark's versions differ in for readers, in one place.
 
 Since 4.1 a batch reader may take filters, and must not offer to while spark.sql.python.filterPushdown.enabled is off.

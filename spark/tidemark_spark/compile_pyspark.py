@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python -m tidemark_spark.compile_pyspark [ZIP...]: puts beside every Python module in a zip file, but for tests, the
 same module compiled; without files, in those that the PySpark of this Python and of SPARK_HOME brings.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a filter on topic, partition, offset or timestamp spares a batch read. Pure.
 
 Spark applies every filter again, so that a narrowing need only never leave out a row that passes.

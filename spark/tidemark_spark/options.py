@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of reads with format("tidemark"), named as those of Spark's Kafka source. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a read begins and ends, as the options of Spark's Kafka source say it: words, offsets, times. Pure."""
 
 from __future__ import annotations

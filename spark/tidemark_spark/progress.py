@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far a streaming query is in each partition, what it is behind, and its bytes: from the progress Spark reports."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The progress of streaming queries for Prometheus: a listener that counts, and a port of the driver that serves it.
 
 It needs nothing but Spark and the standard library, so a job's image stays as it is. Names are `tidemark_spark_*`, in

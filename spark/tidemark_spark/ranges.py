@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which offsets each Spark task of a batch read reads. Pure."""
 
 from __future__ import annotations

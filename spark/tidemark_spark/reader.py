@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The batch reader: plans ranges once, on the driver; every task then reads its range and nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A topic's rows as the columns of Spark's Kafka source. Pure, and without copying keys or values."""
 
 from __future__ import annotations

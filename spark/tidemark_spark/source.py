@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The data source: its name, its schema, and who reads and writes. Everything that computes lives elsewhere.
 
 Spark asks for the name and the schema in four processes of their own before the first query: what reads and writes is

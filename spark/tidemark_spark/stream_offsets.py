@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The offsets of a streaming query, as its checkpoint keeps them, and how a micro-batch moves them on. Pure.
 
 An offset says which cluster, which topic id and which incarnation of a partition it is of, and the epoch of the leader

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The streaming reader: on the driver it says how far each micro-batch goes, and plans its tasks; tasks are stateless.
 
 One request for metadata and one to each leader make a micro-batch, however many partitions there are.

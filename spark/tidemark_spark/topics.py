@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the source asks of the brokers: what topics hold, and the rows of a range. Each call has a deadline."""
 
 from __future__ import annotations

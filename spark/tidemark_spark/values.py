@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values as the columns that a job asked for: text, JSON and Arrow by their schema. Pure; whole columns at a time.
 
 A value is first tried with all others of its batch; only where that fails are the malformed ones looked for, by halves.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The write side of format("tidemark"): one idempotent producer for each attempt of a task, Arrow in (rule P1).
 
 A task is done when every row of it is acknowledged. What an attempt that failed has written stays: at least once.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What PySpark's versions differ in for writers, in one place: a streaming sink that is given Arrow came after 4.0."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a write was asked for: options named as those of Spark's Kafka sink, and the columns it takes. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of a Spark task as tables of the client, one for each topic and partition named. Pure; no object for a row."""
 
 from __future__ import annotations

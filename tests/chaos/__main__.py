@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tests.chaos --minutes M`: rounds of misfortune, until the time is up or one is wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A local cluster in which every process reaches the others, and ZooKeeper, through proxies that can be troubled."""
 
 from __future__ import annotations

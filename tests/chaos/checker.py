@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds in a history what must not be: the anomalies of Jepsen's checker for Kafka, and a few of our own promises.
 
 A record whose outcome is unknown may be in the log once or not at all; everything else is exact: what was acknowledged

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The clients of a round: senders, readers, and one who asks for ends; each writes down what it did and saw."""
 
 from __future__ import annotations

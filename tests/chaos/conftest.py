@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Services start without the time that their imports take; `python -m tests.chaos` starts fresh ones."""
 
 from __future__ import annotations

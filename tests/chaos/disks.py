@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The log directories of a round's brokers: two each, one of which is small and fills up, and any of which may fail.
 
 The small one is a tmpfs in a mount namespace of its own, which a process of the test keeps; no root is needed. A

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds in the history of a consumer group what docs/groups.md says cannot be.
 
 What members say is held against what their coordinators wrote: the records of `__consumer_offsets` are in one order, so

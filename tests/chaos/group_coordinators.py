@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the coordinators of a group wrote down, one record after the other, told as who held what and who committed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What became of one consumer group in a round: what its members did and saw, and what its coordinators wrote down.
 
 A member keeps a journal, one line an event, each a single write, so that a killed process leaves all that it did. Its

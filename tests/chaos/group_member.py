@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One member of a consumer group as a user would write it, in a process of its own; `python -m` this, with a JSON.
 
 It works on what it is given, for a moment each, and keeps a journal. SIGTERM: it leaves, as for Ctrl-C.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The journal of a member, cut into what it read from when to when."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the clients of a round did and saw: who sent what, what became of it, and who was told what, when."""
 
 from __future__ import annotations

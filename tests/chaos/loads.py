@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The topics of a round: what is kept of them, and who writes to them and reads them."""
 
 from __future__ import annotations

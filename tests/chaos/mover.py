@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves replicas while everything else goes wrong, and gives every partition all its replicas back at the end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The misfortunes of a round, drawn from a seed: what is done, what undoes it, and how it is told."""
 
 from __future__ import annotations

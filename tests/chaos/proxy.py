@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TCP on loopback with trouble on demand: every process is reached through a proxy that knows who calls.
 
 A connection's caller is found by its socket in /proc, so that one pair of processes can be cut while others talk on.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All replicas of a stopped cluster, compared below what was read back at the end, byte for byte.
 
 A follower's own high watermark may be behind; what readers were given is the measure, and every replica was in sync.

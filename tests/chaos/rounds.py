@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One round: load, readers, misfortunes, peace; then everything is read back, checked, and all replicas compared."""
 
 from __future__ import annotations

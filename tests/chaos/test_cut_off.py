@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A machine falls silent, with a broker or the active controller, too: how long producers wait, and what stays.
 
 Proxies swallow what goes to it and comes from it; nothing is reset. A whole machine, with a server of ZooKeeper's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker runs out of disk: what was acknowledged stays, the others go on, and space alone brings it back whole.
 
 Its directory is a small tmpfs in a mount namespace of its own, which a process of the test keeps; no root is needed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checker of groups against doctored histories: each anomaly is found by its name, and a good history passes."""
 
 from __future__ import annotations

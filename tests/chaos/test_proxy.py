@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The proxy itself, with real sockets and real processes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The comparison of replicas against doctored ones: what lacks and what differs is named."""
 
 from __future__ import annotations

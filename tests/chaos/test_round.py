@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A round of real faults on real processes, from a new seed each time; a failing one can be run again by its seed."""
 
 from __future__ import annotations

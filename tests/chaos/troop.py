@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The members of a round's consumer group: they join, leave, are killed and stopped, while their topic grows."""
 
 from __future__ import annotations

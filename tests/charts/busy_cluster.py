@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster with something to see: producers, a group, a throttled reassignment, a streaming query of Spark's."""
 
 from __future__ import annotations

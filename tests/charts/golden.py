@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the charts render, kept to be read in reviews: `python -m tests.charts.golden` writes it anew."""
 
 from __future__ import annotations

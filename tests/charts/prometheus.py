@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real Prometheus of the test's own: it scrapes and evaluates rules every second, its data is in a directory."""
 
 from __future__ import annotations

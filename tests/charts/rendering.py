@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Renders the charts as Helm does, offline: values in, Kubernetes' objects out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which settings the services have, for the chart: `python -m tests.charts.settings_table` writes the file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The alerts: each says what to do, asks for metrics that there are, and fires when it should and only then."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker's pod waits before its stop until nobody will notice it, but not for an admin service that is gone."""
 
 from __future__ import annotations

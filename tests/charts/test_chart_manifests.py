@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the charts render, checked against Kubernetes' own schemas and the rules that the chart promises to keep."""
 
 from __future__ import annotations

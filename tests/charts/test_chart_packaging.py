@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The charts as files: they lint, stand by themselves, and say what they were made from."""
 
 from __future__ import annotations

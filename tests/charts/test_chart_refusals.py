@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Impossible values end `helm template` with a sentence that says what to do."""
 
 from __future__ import annotations

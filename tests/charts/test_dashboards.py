@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The dashboards are what their generator makes, are fit for Grafana, and name only metrics that there are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What stands in deploy/, and skaffold.yaml, fits the charts, the Dockerfile and the command line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/kubernetes.md names values, defaults and objects that there are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every panel's query, asked of a real Prometheus that scrapes a real cluster at work, gives data."""
 
 from __future__ import annotations

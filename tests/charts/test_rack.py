@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker's rack is the zone of its node, which the pod's first container asks the API server for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """deploy/resize-volumes.sh asks before it changes anything, and changes things in the one order that works."""
 
 from __future__ import annotations

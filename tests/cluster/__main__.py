@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tests.cluster [SCENARIO...]`: scenarios on a real Kubernetes cluster, one after the other, on one release.
 
 With KUBECONFIG set it uses that cluster, to which the images docker.io/tidemark/*:dev must be known. Without, it starts

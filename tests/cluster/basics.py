@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A release as it is when it is new: its image, its install, and records that go through."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Spark job: reads a topic and prints, as JSON, its rows and on which pods they were read.
 
 spark-submit count_rows.py TOPIC

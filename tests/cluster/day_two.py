@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens to a release that is in use: upgrades, pods and nodes that go, brokers more and less, other volumes."""
 
 from __future__ import annotations

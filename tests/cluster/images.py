@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The images for a cluster that has no registry: built with an engine of its own, measured, loaded on every node."""
 
 from __future__ import annotations

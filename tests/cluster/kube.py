@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands on a Kubernetes cluster: a given one (KUBECONFIG), or one of its own that the scripts in $KUBE start."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs inside a pod: producers that note every acknowledgement, until a file appears; then a consumer looks for each.
 
     python load.py TOPIC STOP_FILE [PRODUCERS]

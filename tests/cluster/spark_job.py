@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Spark job on Kubernetes: the driver is a pod, makes its executors itself, and they read a topic."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The release under test: installed, upgraded, spoken to from a client pod, loaded by producers in another."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real ZooKeeper for the contract suites, and the two clusters that the metadata store's suite runs on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes of brokers with content that nobody can go by: they are passed over, and no other broker suffers."""
 
 from __future__ import annotations

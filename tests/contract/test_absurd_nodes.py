@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes of the right form with content that nobody can go by: refused where they are read, and no other suffers."""
 
 from __future__ import annotations

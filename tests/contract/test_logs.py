@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract of `Log` and `Logs`: run by the real ones on files and by the fakes in memory."""
 
 from __future__ import annotations

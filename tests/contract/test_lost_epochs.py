@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker's epoch node deleted or broken by hand: no epoch comes twice, and nothing is trusted that was not known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every MetadataStore does: the real one over a real ZooKeeper, and the fake one the simulator uses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The real session: its lease (rule F1), its deadlines; ZooKeeper as a process."""
 
 from __future__ import annotations

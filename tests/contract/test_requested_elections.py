@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elections asked for and loss reports kept: the real store over a real ZooKeeper, and the fake one."""
 
 from __future__ import annotations

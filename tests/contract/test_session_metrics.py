@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a session of a real ZooKeeper tells Prometheus through its life."""
 
 from __future__ import annotations

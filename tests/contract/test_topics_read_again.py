@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics read again and again: every change is seen and told of, and what did not change is not watched anew."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every crash point of many lives of a log: python -m tests.crash --lives 100 [--first 0] [--steps 60] [--draws 3].
 
 A progress line with the number of points; of each life that fails its first point that does, and exit status 1 then.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A simulated disk: what a power loss or a kill after some operation leaves of them.
 
 What a file system promises: what was synced is there; of the rest anything may be. Names (`Make`, `Link`, `Unlink`,

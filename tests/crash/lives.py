@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The life of one log, by a seed, on a recorded disk: what it held at each step, and what it had promised by then."""
 
 from __future__ import annotations

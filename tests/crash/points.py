@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Crash points: a life is lived once, recorded, and cut short after any of its operations, in any of the ways."""
 
 from __future__ import annotations

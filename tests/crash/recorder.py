@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything that changes files, in order, as a process asks the operating system for it.
 
 Patched are the functions of `os` and the syncfs of storage. That nothing else changes a file is checked: what the

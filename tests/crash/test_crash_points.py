@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sample of the crash points; `make soak` tries every one (python -m tests.crash)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A checker is worth what it catches: known mistakes in storage, each found by some crash point."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a start after a crash must find (rules R3, E1, P3, T5), held against the life that was cut short."""
 
 from __future__ import annotations

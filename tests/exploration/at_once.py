@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages without delay: what is sent is heard before anything else happens.
 
 While messages are on their way to processes that live nothing else happens, and they are heard in every order. All

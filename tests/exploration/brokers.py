@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one broker process does with one event, worked out once: (core before, event) -> (core after, effects).
 
 A process is a deterministic machine, and among millions of states of a cluster only some thousands of states of one

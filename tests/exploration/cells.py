@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fields of a state of which not everything is known: a look at what is not known says so."""
 
 from __future__ import annotations

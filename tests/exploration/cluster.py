@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small cluster in which everything that can happen next is tried: moves, and the state that each one leads to.
 
 Time is abstract: a follower lags, a stream breaks, a session ends whenever the scope allows it. What is taken

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A state of the cluster as a row of numbers, so that arrays can hold millions: one column for each part of it.
 
 A part is what moves read and change together: of each broker its process with its disk, what is on its way to it from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Delay-bounded exploration: whose turn it is, and what is put off that has its turn (Emmi, Qadeer, Rakamaric 2011).
 
 In each state one move has its turn: decisions first, then ZooKeeper, commands, what leaders hear, what followers hear,

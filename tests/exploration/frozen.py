@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker core as a plain value, and back: equal cores give equal values, whatever their history.
 
 A value is nested tuples of ints and strings. Objects of the core are numbered in the order in which they are met, so

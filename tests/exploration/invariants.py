@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must hold in every state of an explored cluster, by the names of the guarantees (docs/guarantees.md)."""
 
 from __future__ import annotations

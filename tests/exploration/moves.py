@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What moves lead to, of a hundred thousand rows at a time: worked out once for all that agree on what is looked at."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Known ways to get replication wrong, each of which the explorer must find in a small scope."""
 
 from __future__ import annotations

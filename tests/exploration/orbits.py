@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes under numbers: six in a row for those that differ in the names of the brokers only.
 
 Of the six only one is written, under names that go by what the process knows of each broker; two where it knows the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What of states can be compared between two walks, whose numbers differ."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A move worked out from the parts of a state that it looks at, and from no others.
 
 A move of one broker looks at few of the columns of a row (see `columns`), so what it changes is the same in all states

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every state of a scope, nearest first, so that the first story that breaks an invariant is a shortest one."""
 
 from __future__ import annotations

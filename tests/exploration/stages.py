@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `make explore` walks: misfortunes alone, pairs of them, and the whole scope in several ways.
 
     python -m tests.exploration.stages [--minutes 50]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One state of a small cluster as a tuple of numbers, and its twins under other names of the brokers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A story of moves as lines that a person can follow: what happened, and what changed by it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Millions of 64-bit marks, each with a number: open addressing in arrays, many at a time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stories in which messages have no delay: no other states than those, none that other walks do not come to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stories in which few deliveries are put off: the same states when enough may be, more of them with each that may."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of numbers stand for states, tables find what was entered, and a look at what is not known says so."""
 
 from __future__ import annotations

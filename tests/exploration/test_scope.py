@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every state of small scopes is right, and the explorer finds what is wrong where something is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One move of a cluster: what it changes at brokers, on streams, in ZooKeeper and at the controller.
 
 What a broker core wants done is done within the same move, as far as `cluster` says that nothing is lost by that.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every state of a scope, nearest first, many at a time: rows of numbers, moves looked up, a mark of each state kept.
 
 What one move changes is worked out by the shipping core once for all states that agree on what it looks at (see

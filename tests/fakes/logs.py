@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs in memory: passes the contract suite of the real ones; what the simulator runs brokers on.
 
 A `MemoryLogs` outlives its logs as a disk does: `stop_process` is a kill, `lose_power` also loses what was not synced.

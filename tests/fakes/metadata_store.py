@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZooKeeper in memory: the real store's logic over a fake ensemble; passes the contract suite of the real one.
 
 ensemble = FakeZooKeeper(clock)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Incidents, caused for real: each makes its alert fire in a real Prometheus, and the alert ends with the incident."""
 
 from __future__ import annotations

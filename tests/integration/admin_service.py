@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The admin service as a process, and a stand-in that does with topics what a controller does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokers whose disks fail when a test says so, and what they tell of their log directories."""
 
 from __future__ import annotations

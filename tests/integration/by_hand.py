@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZooKeeper under the hands of somebody who knows better than the controller."""
 
 from __future__ import annotations

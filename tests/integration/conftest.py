@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One cluster for all tests that only use it; for tests that hurt one, the parts to start their own from."""
 
 from __future__ import annotations

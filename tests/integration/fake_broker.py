@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokers in this process, on real sockets, whose faults are scripted; their logs are checked as a broker checks them.
 
 All brokers of a FakeCluster share the logs: a batch that any leader appended is replicated, whatever became of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A member of a group by the bare messages, as docs/groups.md asks of clients; what it reads is `reading`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Broker processes on a real ZooKeeper, led by a controller that the test plays by hand."""
 
 from __future__ import annotations

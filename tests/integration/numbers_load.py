@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A load of numbers, each written once, and what of them can be read: for tests in which brokers come and go."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that believe sooner than others that something is not there; for tests of what never will be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The admin service as a process on a real ZooKeeper, with a stand-in for the controller."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The advertised address of a broker is called before it registers: it must lead to this very process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark apply` among real processes, as CI meets it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What applications do wrong, on a real cluster: each has its class and its code, at once, blocking and async."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must never be appended, and who must never be sent anything, on the streams between brokers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokers that must not start: each ends with status 1, one line in its log, and the reason as termination message."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Disks that fail under appends, full, with I/O errors, read-only; among real processes (rules R6, R7)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Broker processes as clients and a controller see them, on a real ZooKeeper."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `tidemark` command as a process, as a shell and CI meet it."""
 
 from __future__ import annotations

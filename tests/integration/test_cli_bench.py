@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark bench` against a cluster: figures that hold together, a topic that goes, refusals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark produce` and `consume` as processes: formats, ends, and refusals that say how far they came."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Producer and consumer on a real cluster whose leaders are killed and paused under them."""
 
 from __future__ import annotations

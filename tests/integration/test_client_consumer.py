@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The consumer against brokers that refuse, drop, fall silent and move: every record once, in order."""
 
 from __future__ import annotations

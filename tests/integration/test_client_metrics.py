@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What clients tell of themselves, whom they send to, and what they take for a table."""
 
 from __future__ import annotations

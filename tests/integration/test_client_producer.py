@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The producer against brokers that refuse, drop, fall silent and answer late: order and exactly once, each time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that are closed, cancelled or interrupted, wherever they are, end in time and leave nothing behind."""
 
 from __future__ import annotations

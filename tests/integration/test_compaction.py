@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compacted topics among real processes: each replica keeps the latest record of each key, whatever dies (L1)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark consume --group`: the group remembers what was printed, and nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker process that is told to stop, as a controller sees it (controlled shutdown)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a controller makes of a broker that it cannot reach, with real sockets (rule C5)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two controller processes on a real ZooKeeper; brokers are gRPC servers here that note what they hear."""
 
 from __future__ import annotations

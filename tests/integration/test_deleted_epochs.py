@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes of broker epochs deleted by hand: elections go on, and no broker ever gets an epoch that it had."""
 
 from __future__ import annotations

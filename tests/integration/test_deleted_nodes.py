@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes that somebody has deleted by hand: no replica is set aside for it, and what is put back is led again."""
 
 from __future__ import annotations

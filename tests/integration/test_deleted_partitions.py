@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything below a partition, or a topic, deleted by hand: what was acknowledged is not cut off by a replica that
 lacks it, nothing is set aside, and an ordinary deletion goes on to work."""
 

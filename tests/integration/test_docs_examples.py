@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples of docs/clients.md run as they stand, and print what the page says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flush.policy=group-commit among real processes: an acknowledgement means the disk of every in-sync replica (rule R3).
 
 The brokers run with a hook that stands for a disk: while a broker's gate file exists, its fdatasync does not return,

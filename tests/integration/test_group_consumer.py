@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Consumers that share topics: every record to one of them, committed when the application is done with it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Consumer groups among real processes, by their messages."""
 
 from __future__ import annotations

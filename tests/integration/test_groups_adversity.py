@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A group while its coordinators are killed and stopped, and members come and go: no acknowledged commit is lost, none
 of a former reader counts, nobody reads what another reads, and nothing hangs."""
 

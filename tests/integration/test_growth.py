@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster that grows and shrinks, and topics that do, among real processes, by the command as a shell meets it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker is removed while records are written, and the controller and the admin service die on the way."""
 
 from __future__ import annotations

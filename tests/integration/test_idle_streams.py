@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stream on which nothing is said: pings keep it, and are not taken for an attack."""
 
 from __future__ import annotations

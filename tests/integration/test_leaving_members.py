@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A member of a group that leaves while its coordinator has just given it another epoch: its last commit is made."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The local cluster: real processes, started, killed, paused, restarted and stopped."""
 
 from __future__ import annotations

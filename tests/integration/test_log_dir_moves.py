@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replicas move between the two log directories of a broker, among real processes: under load, through kill -9 (M3)."""
 
 from __future__ import annotations

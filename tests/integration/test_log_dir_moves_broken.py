@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves into directories that are full or break meanwhile, among real processes: the replica goes on (rule M3)."""
 
 from __future__ import annotations

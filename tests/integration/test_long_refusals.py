@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Refusals that say much: gRPC throws away a status whose headers are too large, and nobody would know why."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark log verify` beside running brokers, and `tidemark replicas verify` on good and doctored replicas."""
 
 from __future__ import annotations

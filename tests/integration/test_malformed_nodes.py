@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes that somebody has broken by hand: the controller reports them, skips them, and goes on, also a new one."""
 
 from __future__ import annotations

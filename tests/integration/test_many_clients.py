@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many clients at once, each with connections of its own (in full: `make bench NAME=many_clients`)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """More connections than a process may have files: the broker turns some away, and keeps those that its logs need."""
 
 from __future__ import annotations

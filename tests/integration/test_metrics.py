@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real cluster with traffic, scraped: a killed follower, a moved partition, groups; and the page of metrics."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server that comes back under its name at another address, as a pod does, is found again within seconds."""
 
 from __future__ import annotations

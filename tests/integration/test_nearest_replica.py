@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A consumer that reads from the replica in its rack, against ones that refuse, lag, fall silent and go (rule K1)."""
 
 from __future__ import annotations

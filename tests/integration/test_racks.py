@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Three brokers in three racks: records come from the follower in the consumer's rack, which is killed in mid-read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a kubelet is told of real processes: alive from the start, ready when a rolling restart may go on."""
 
 from __future__ import annotations

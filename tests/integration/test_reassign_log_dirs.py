@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log directories in moves, among real processes and by the command as a shell meets it (rules M1, M3)."""
 
 from __future__ import annotations

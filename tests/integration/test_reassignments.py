@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves of replicas among real processes, by the command as a shell meets it, to the letter."""
 
 from __future__ import annotations

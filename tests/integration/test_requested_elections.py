@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elections that people ask for, among real processes, by the command as a shell meets it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests repeated after the admin process was killed half-way, on a real ZooKeeper; the controller is played."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gRPC server that every service uses: health, and what becomes of a call that fails."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokers that take every request and answer none: each public call returns or raises in the time it states."""
 
 from __future__ import annotations

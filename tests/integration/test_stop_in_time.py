@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The longest that a stop may take, for a pod's terminationGracePeriodSeconds (docs/operations.md)."""
 
 from __future__ import annotations

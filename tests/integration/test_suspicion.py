@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A leader that stands still on connections that stay: its silence alone ends its leadership (rule C5)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A move with a throttle among real processes: it takes the time the throttle says, and slows down nobody else (M2)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An unclean election among real processes (rule T4): who is left leads, in a new lineage, and what is lost is told."""
 
 from __future__ import annotations

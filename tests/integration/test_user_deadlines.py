@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a command may take is kept to, also where nobody answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZooKeeper goes away for longer than every session lasts: what is surely led goes on, the rest waits (rule F2)."""
 
 from __future__ import annotations

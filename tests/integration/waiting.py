@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waiting until something holds, for a bounded time."""
 
 from __future__ import annotations

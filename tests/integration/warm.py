@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes without the time that their imports take, forked off one that has imported everything already.
 
 A test worker starts such a server, which then waits at a Unix socket. For each connection it forks an attendant, and

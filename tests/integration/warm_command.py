@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `tidemark` command without the time that its imports take: forked off a process that has imported it (warm.py).
 
 A test starts a small launcher as it would the command. The launcher hands its arguments, environment, directory and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asks the server of warm_command.py to be the command, and ends as that did. Standard library only: it starts often.
 
 python -I -S warm_launcher.py SOCKET [argument ...]

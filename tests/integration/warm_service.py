@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Services that start in a tenth of the CPU time: each is forked off a process that has imported it (warm.py).
 
 For each kind of service there is one server per test worker, with the imports of that kind and no others. The worker

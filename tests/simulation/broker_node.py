@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One process of a broker: the shipping core, and the shell around it in simulated time.
 
 The shell does what services/tidemark/broker does: registration (T1, Z3), ordered work on logs, ISR writes (R9), streams

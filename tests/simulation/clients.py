@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients of a world: plain producers, idempotent ones that try again, and a consumer that asks whoever answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One controller process: the shipping core, its terms of office, heartbeats and calls in simulated time.
 
 As services/tidemark/controller does it: elect (Z1), read everything (C3), then one queue, one writer (C1).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine under a broker: its logs in memory, what of them was synced, its boot, and what ails the disk.
 
 A killed process leaves everything it wrote; a power loss takes what was not synced, cut somewhere, the last batch torn.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ails a disk under a living process: slowness, no space, errors of writes, syncs and reads, bits that flip."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulated time: work in the order of its time, dice for each purpose, coroutines without an event loop.
 
 Each purpose has dice of its own, so that leaving one misfortune out of a world changes as little as possible of it.

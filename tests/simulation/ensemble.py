@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZooKeeper in simulated time: the shipping store's code over sessions with delays, lost answers and real expiry.
 
 A request takes effect some time after it was sent, in the order of its session; its answer takes some time more, or is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shipping storage on real files under a simulated broker; what it answers is compared with the logs in memory.
 
 The logs in memory stay the truth that invariants look at; every answer the core gets is the real storage's.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A bit that goes bad in the midst of one replica's stored log, with good batches behind it (rule T5).
 
 A start finds it past the recovery point, where every batch is checked. Below, and under a living process, whoever is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What lets records go in a simulated cluster: retention, cleaners, and clients that delete (rule L1).
 
 As broker/logs/retention.py and broker/logs/log_cleaner.py do it, on every broker by itself; deletion is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lives of simulated groups, and known mistakes in the code of groups that they must show.
 
 python -m tests.simulation.group_lives --seeds 1000 [--first 0]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shells of a simulated group: who carries out the coordinator's core, and members that keep to docs/groups.md."""
 
 from __future__ import annotations

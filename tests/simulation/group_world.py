@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A consumer group in simulated time: coordinators that are replaced, members that keep to docs/groups.md, and a plan.
 
 The coordinator is `core.groups.coordinator.GroupCoordinator`; what it is carried out by keeps to step G8, as

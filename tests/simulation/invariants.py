@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must hold in every state of a simulated cluster; each a named class, as the guarantees are named.
 
 Everything committed is gathered by lineage: an unclean election starts a new one, and nothing is promised across.

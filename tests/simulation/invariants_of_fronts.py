@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must hold of logs from which records go: by compaction, retention and deletion (rule L1)."""
 
 from __future__ import annotations

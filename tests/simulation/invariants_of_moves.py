@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must hold of moves of replicas, at peace above all (rules M1, M2)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One world from its plan to its end, and what came of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process's work on the logs of its machine: in order, each effect answered once, nothing after a failure or death.
 
 As broker/logs/append_threads.py does it, in simulated time.

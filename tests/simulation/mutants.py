@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Known ways to get replication wrong, put into the shipping code for one test each; an invariant must catch every one.
 
 python -m tests.simulation.mutants [name ...]      prints a table: mutant, rule, what caught it, worlds needed

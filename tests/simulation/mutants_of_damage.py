@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mistakes in what becomes of a replica whose disk has lost records below its high watermark (rule T5)."""
 
 from __future__ import annotations

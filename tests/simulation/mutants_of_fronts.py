@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Known ways to get compaction, retention, deletion and full disks wrong (rules L1, P3, P4, R1), for `mutants`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Known ways to get moves of replicas wrong (rules M1, M2, F4), for `mutants`."""
 
 from __future__ import annotations

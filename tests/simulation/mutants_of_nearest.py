@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Known ways to get reads from followers wrong (rule K1, KIP-392), for `mutants`."""
 
 from __future__ import annotations

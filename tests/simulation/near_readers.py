@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Consumers who read from whatever replica is near, leader or not (rule K1, KIP-392).
 
 They are sent nowhere: they ask anybody, who has to refuse what is not to be given. A follower always believes that it

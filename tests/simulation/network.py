@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who can reach whom, and how long that takes; streams between brokers are in order until they break."""
 
 from __future__ import annotations

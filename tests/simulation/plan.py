@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What befalls a world, drawn from its seed up front: each produce and each misfortune an item that can be left out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All invariants of a world."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The consumers of a simulated cluster: one who goes on from where it was, and one who begins anew each time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kinds of worlds: what is tested, and how much goes wrong in it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What worlds write: a record is a word like "v7.1", and word for word it is known everywhere what key it has.
 
 Batches in memory carry words instead of bytes; real ones carry them in a header of each record, so that a cleaned batch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happened in one world of each kind, a digest a line: python -m tests.simulation.replay [seed [recipe ...]]."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What people ask of a simulated cluster: moves, partitions that come and go, brokers that shut down.
 
 Each is asked once, by a process of its own with a session of its own; where it is refused or lost, nobody asks again.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a failing plan to a short story: leave items out while the same invariant still fails (delta debugging)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many worlds on all cores: python -m tests.simulation.soak --seeds 1000 [--first 0] [--recipe harsh].
 
 Consumer groups live through a tenth of the seeds. A progress line, and one for each world that fails; after the last,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Disks that go bad in the midst of what they keep, or refuse: it happens, is found, and is got over."""
 
 from __future__ import annotations

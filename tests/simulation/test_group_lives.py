@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seeded lives of groups: whatever befalls coordinators and members every invariant holds; known mistakes show."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seeded worlds: whatever befalls a cluster, every invariant holds in every state."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One seed replays bit for bit, in another process too."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster of three or four brokers and two controllers over a simulated ZooKeeper, and what happens to it."""
 
 from __future__ import annotations

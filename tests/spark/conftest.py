@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One Spark session and one cluster for all tests here."""
 
 from __future__ import annotations

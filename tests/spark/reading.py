@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Readers as Spark makes and calls them, but in this process: a test of brokers need not wait for Spark."""
 
 from __future__ import annotations

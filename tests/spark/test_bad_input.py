@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is wrong with a query is told on real Spark, with the option or the partition; nothing hangs."""
 
 from __future__ import annotations

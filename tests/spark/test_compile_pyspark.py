@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PySpark's zip file, with its modules compiled beforehand. No session is needed here."""
 
 from __future__ import annotations

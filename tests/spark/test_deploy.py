@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """deploy/spark: what it asks Kubernetes for, and what submit.sh makes of its flags. No cluster is needed here."""
 
 from __future__ import annotations

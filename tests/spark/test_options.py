@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options of the Spark source and the ranges planned from them; pure, no Spark."""
 
 from __future__ import annotations

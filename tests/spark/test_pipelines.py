@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The jobs of spark/pipelines on a real session and a real cluster."""
 
 from __future__ import annotations

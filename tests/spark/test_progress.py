@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What progress says of each partition; pure, no Spark."""
 
 from __future__ import annotations

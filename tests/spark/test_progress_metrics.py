@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Prometheus is told of streaming queries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The readers of format("tidemark") on real brokers, as Spark calls them, without Spark."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the README says to type works as it stands, but for the address."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A topic's rows as Spark's columns; pure, no Spark."""
 
 from __future__ import annotations

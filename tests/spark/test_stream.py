@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """readStream.format("tidemark") in a real Spark session over a real cluster."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a streaming query's offset moves on; pure, no Spark and no brokers."""
 
 from __future__ import annotations

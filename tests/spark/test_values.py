@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values by their format and schema; pure, no Spark."""
 
 from __future__ import annotations

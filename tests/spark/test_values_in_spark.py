@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values by a schema, schemas that do not fit, and filters that are pushed down, in a real Spark session."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options and rows of the Spark sink; pure, no Spark session."""
 
 from __future__ import annotations

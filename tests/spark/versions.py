@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs tests/spark on other versions of PySpark than the suite's own, one after the other.
 
     python -m tests.spark.versions [VERSION ...] [-- ARGUMENT OF PYTEST ...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A refusal is of the class that its code stands for, wherever it comes from; who asks for the code finds it there."""
 
 from __future__ import annotations

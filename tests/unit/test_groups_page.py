@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/groups.md names only what is there."""
 
 from __future__ import annotations

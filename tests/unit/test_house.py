@@ -1,16 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
 """The style of the house, as tests."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES_MAX = 560
+LINES_MAX = 700
+FILES_MAX = 30
+LICENCE = "SPDX-License-Identifier: Apache-2.0"
 FUNCTION_LINES_MAX = 75
 
 PRODUCTION = sorted(
@@ -40,6 +44,16 @@ def test_a_file_can_be_held_in_mind(path: Path) -> None:
         if function.end_lineno is not None and function.end_lineno - function.lineno >= FUNCTION_LINES_MAX
     }
     assert not too_long, "functions that do not fit a screen"
+
+
+def test_no_folder_of_the_services_is_crowded() -> None:
+    files = Counter(path.parent for path in PRODUCTION)
+    assert not {name_of(folder): count for folder, count in files.items() if count > FILES_MAX}
+
+
+@pytest.mark.parametrize("path", [*PRODUCTION, *PROTOS], ids=name_of)
+def test_a_source_file_names_its_licence(path: Path) -> None:
+    assert LICENCE in "\n".join(path.read_text().splitlines()[:2])
 
 
 @pytest.mark.parametrize("path", PRODUCTION, ids=name_of)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Runs in a broker's pod before it is told to stop: waits until nobody will notice, WAIT_S seconds at most.
 # Where waiting does not help, for topics with no replica to spare, it goes on at once and says so in the pod's log.
 # Where the admin service answers nothing SILENT_MAX times in a row, as when all of the release goes, it waits no longer.

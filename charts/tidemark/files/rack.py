@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a broker's file of settings with the rack that its node stands in; run once before the broker starts.
 
 Environment: NODE_NAME, RACK_LABEL, and CONFIG_FROM and CONFIG_TO, paths. The node is asked of the API server that the

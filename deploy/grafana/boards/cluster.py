@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster at a glance: is it healthy, what goes through it, and what do its machines have left."""
 
 from __future__ import annotations

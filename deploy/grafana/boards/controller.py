@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The controller and reassignments: who leads the cluster, how busy it is, and how far moves of replicas are."""
 
 from __future__ import annotations

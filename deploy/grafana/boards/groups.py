@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Consumer groups: how far they are behind, who is in them, and how their coordinators are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the processes of a cluster have left: memory, processor, event loop, disks, ZooKeeper; rows of its dashboard."""
 
 from __future__ import annotations

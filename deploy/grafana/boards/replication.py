@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ISR and high watermark: who left an ISR and why, who lags, and whether what is written gets committed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streaming queries of Spark that read from Tidemark, as `tidemark_spark.progress_metrics` tells of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tidemark.admin`: the admin service, wired from top to bottom."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every call of the admin service goes through: a bound on its time, metrics, and the audit line of a change."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokers added to the cluster, drained and removed from it, and whether one can be restarted.
 
 Draining is level-triggered: each round looks at what still is on the brokers, asks for the moves that are missing, and

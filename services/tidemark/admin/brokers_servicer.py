@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The RPCs about brokers that are added, removed and restarted: translate, call, translate."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of topics and brokers: what may be changed, written at the version that was judged, and described.
 
 Topic settings reach brokers through the controller, broker settings through a watch (docs/configuring.md).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The calls of the admin service that are about settings, on the wire: translate, call, translate."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elections that people ask for: checked here, carried out by the controller, watched to their end (rule T4).
 
 Every partition succeeds or is refused by itself; what is refused here was not asked of the controller.

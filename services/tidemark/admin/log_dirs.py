@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log directories of all brokers, replicas moved between those of one, and whether those that moves name are there.
 
 Each broker answers for itself (rule M3): all are asked at once, and one that does not answer hides no other.

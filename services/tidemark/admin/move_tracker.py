@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rates of moves, and how long nothing came, from one look at their progress to the next."""
 
 from __future__ import annotations

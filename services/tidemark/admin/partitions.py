@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adds partitions to topics and removes them: planned and checked here, carried out by the controller (rules C4, C7).
 
 A request is a node for each partition; the controller answers by what it makes of the topic, or by a refusal.

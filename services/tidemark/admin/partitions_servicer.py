@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The RPCs about the number of a topic's partitions: translate, call, translate."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a topic to create must be, and what it becomes: every check before anything is written (rules C4, C7, R4).
 
 Plain functions over what was read from ZooKeeper.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Watching what others make of a request: asking again with growing pauses until a deadline."""
 
 from __future__ import annotations

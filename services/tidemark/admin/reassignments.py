@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves of replicas that people ask for: checked here, carried out by the controller, watched to their end (rule M1).
 
 What is wanted is in /admin/reassign_partitions, what is under way in the topics' nodes; nothing is kept here but the

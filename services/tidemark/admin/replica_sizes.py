@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What replicas hold and what comes in, as their brokers say: for plans, throttles and progress."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests that change something are answered once: a retry with the same request id gets the first try's answer.
 
 What is kept is a node for each id, with the method, a digest of the content and the answer, for 24 hours. A try that

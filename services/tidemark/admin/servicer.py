@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark.v1.AdminService` on the wire: translate, call, translate."""
 
 from __future__ import annotations

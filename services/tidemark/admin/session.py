@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps the admin service in touch with ZooKeeper: connects, however long that takes, and replaces expired sessions.
 
 The session holds nothing ephemeral, so nothing is lost with it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an unclean election would lose, before anybody decides on it: replicas are asked, nothing is changed (rule T4).
 
 The active controller passes the questions on: brokers listen to nobody else.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Creates, deletes and describes topics through the metadata store, and watches what the controller makes of it.
 
 Admin writes the topic node; the controller initialises leaders and carries out deletions (rule C4).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics and states from ZooKeeper as clients see them, and the counts of a cluster. Plain functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tidemark.broker --broker.id 0 --log.dirs ... --zookeeper.connect ... --listeners 127.0.0.1:9192`."""
 
 from __future__ import annotations

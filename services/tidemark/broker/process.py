@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The broker process: what is wired with what, and the order in which it starts and stops."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `tidemark` command: its commands, and what their ends mean to a shell.
 
 Exit status 0: done. 1: refused or failed, one line on stderr says `error CODE: sentence`. 2: bad usage, or

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark config ...`: settings of topics and brokers, as they hold, as they are set, and what they mean."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark elect`: preferred replicas lead again, or the last known log leads what nobody leads (rule T4)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Producer, Consumer and AdminClient; async ones in `tidemark.client.aio`.
 
 Each is loaded when it is first asked for: who only administers does not wait for what records need.

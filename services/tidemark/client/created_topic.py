@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A topic that was created, and what its maker should know of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of a package that are loaded when they are first asked for (PEP 562): Arrow alone takes a tenth of a second."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`async with` a client: started on the way in, closed on the way out, and when the start fails."""
 
 from __future__ import annotations

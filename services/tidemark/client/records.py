@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the client gives back: where a record went, what a record is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tidemark.controller`: what is wired, in order."""
 
 from __future__ import annotations

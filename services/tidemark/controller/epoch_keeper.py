@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The broker epochs that a term goes by (rules Z3, T2): where a node was deleted by hand, what is known of it holds.
 
 And it is made again: every election of that broker checks it, and would fail without it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Failure detection: a stream of pings to each live broker (rule C5). A refused reconnect or a missed deadline is a
 suspicion; the core decides what to make of it."""
 

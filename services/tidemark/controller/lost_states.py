@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions that have no node where nodes have been deleted: new ones, or ones whose state somebody deleted by hand.
 
 ZooKeeper cannot tell them apart, brokers can. A new one gets its first state. Who led the other, and who was in sync,

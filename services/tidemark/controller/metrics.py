@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics of the controller, and a log line for each thing it observed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands to brokers over gRPC; one channel for each broker epoch."""
 
 from __future__ import annotations

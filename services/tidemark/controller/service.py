@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A controller process's life: stand by, be elected, serve a term, stand by again (rules Z1, C3)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One term of an active controller: the driver of `ControllerCore`, from its election to its end (rules C1, C3)."""
 
 from __future__ import annotations

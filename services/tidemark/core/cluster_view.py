@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster as clients see it, and how news of it is merged (rule K2). Pure; brokers and clients share it."""
 
 from __future__ import annotations

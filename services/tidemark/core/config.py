@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings that the protocol's core reads; filled by the shell from the configuration table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What has settings that change while the cluster runs: topics, brokers, and all brokers together."""
 
 from __future__ import annotations

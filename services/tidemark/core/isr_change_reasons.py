@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of the reasons for an ISR change, in logs and metrics (rules R7, R8). They change no decision."""
 
 from __future__ import annotations

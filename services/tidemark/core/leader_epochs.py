@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The leader epoch cache of one replica (rules E1, E2; KIP-101, KIP-279)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What brokers and controller say to one another, as values; rpc/ translates them to and from proto.
 
 Follower and leader (rules R5-R8, E2-E4, F3) speak in `FollowerMessage` and `LeaderMessage`;

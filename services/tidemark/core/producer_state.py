@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a replica remembers of idempotent producers (rules P1-P4).
 
 Per producer: its epoch and its last five batches. The state follows the log: appends fold batches in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can be the name of a topic, for whoever is told one."""
 
 from __future__ import annotations

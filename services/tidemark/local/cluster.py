@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole cluster on loopback: ZooKeeper, controllers, an admin service and brokers, each a process of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The main job, end to end: real flights through a replicated topic, a leader killed on the way, Spark gets every one.
 
 `make demo` runs it; the exit status is 0 only if every flight came out exactly once and equal.

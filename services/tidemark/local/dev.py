@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark dev`: a whole cluster in the foreground, with its state on the screen, until Ctrl-C."""
 
 from __future__ import annotations

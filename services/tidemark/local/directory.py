@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The directory of a local cluster's data, which one cluster at a time may use."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nothing that we start outlives us: a guard of each child process, whose pipe closes however we end."""
 
 from __future__ import annotations

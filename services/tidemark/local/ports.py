@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ports on loopback that nobody else takes while we hold them, also while the process that uses one is down."""
 
 from __future__ import annotations

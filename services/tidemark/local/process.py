@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One process of a local cluster: start, signals, end, the tail of its log. It dies when we do."""
 
 from __future__ import annotations

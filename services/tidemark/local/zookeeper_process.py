@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZooKeeper for laptops and tests: one server process on loopback, out of the jars that come inside PySpark."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the metadata of one encapsulated Arrow RecordBatch message, trusting no length in it.
 
 Arrow's own readers assume a well-meaning writer: a lying node or buffer makes them read outside the message. So the

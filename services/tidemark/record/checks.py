@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker checks of a batch before it believes it, without touching a value (docs/formats.md).
 
 `check_batch` is for every batch that comes from outside: produced, replicated, recovered, fetched. `check_produced`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compaction of batches: of each key the latest record stays (rule L1). Pure; works on many batches at a time.
 
 Keys are compared by their real bytes, in Arrow's hash tables, never by a digest alone: two keys that collide cost time,

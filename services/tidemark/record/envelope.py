@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The envelope of a record batch: 64 bytes that a broker reads, checks and stamps (docs/formats.md).
 
 Nothing here looks into the payload. Stamping rewrites the first 20 bytes only, so a leader appends a batch it was

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The payload of a record batch: rows as Arrow, in and out (docs/formats.md). Readers get only validated rows."""
 
 from __future__ import annotations

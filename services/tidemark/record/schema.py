@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Arrow schemas of a payload (docs/formats.md): which one applies follows from magic and attributes alone."""
 
 from __future__ import annotations

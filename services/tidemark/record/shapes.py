@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The messages that this version of Arrow writes: nearly every one that comes was written by one like it."""
 
 from __future__ import annotations

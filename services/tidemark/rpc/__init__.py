@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Channels, servers, errors and translation between proto and core."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AlterReplicaLogDirs: proto <-> what is asked for and what became of it (rule M3)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log directories of many brokers at once, and replicas moved between them: model <-> proto of the admin service."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Channels to Tidemark's services: message limits, keepalive and quick reconnection."""
 
 from __future__ import annotations

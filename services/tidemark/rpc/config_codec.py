@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings, and changes of them: proto <-> what people are shown."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LeaderAndIsr, StopReplica and DescribeReplicas: proto <-> core.messages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elections that people ask for, and loss reports: proto <-> model."""
 
 from __future__ import annotations

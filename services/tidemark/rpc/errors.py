@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one place that maps refusals to gRPC status with google.rpc.ErrorInfo, and back (rule K3)."""
 
 from __future__ import annotations

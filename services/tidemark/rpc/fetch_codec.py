@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a fetch gives, on the wire: batches are not copied into a message nor out of one (FetchResponse of `proto/`).
 
 protobuf copies a bytes field when it is set, at every look at it, and twice more on its way: of 1 MiB that is more than

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of group_service.proto <-> core.groups."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What lies in a broker's log directories: model <-> proto, and how to ask for it.
 
 A stream carries the answer, since that of a broker with thousands of replicas does not fit into one message.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ClusterMetadata <-> core.cluster_state.ClusterView.
 
 In a change (`complete` unset) `brokers` is whole and every TopicMetadata holds only the partitions that changed:

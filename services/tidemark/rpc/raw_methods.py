@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The calls whose batches are bytes put together and taken apart by `wire`; the rest of them is read as ever.
 
 The protocol is that of `proto/`: the generated stubs speak to the other end all the same. Of the handlers of a service

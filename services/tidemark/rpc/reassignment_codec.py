@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves of replicas, their progress and what was refused: proto <-> model."""
 
 from __future__ import annotations

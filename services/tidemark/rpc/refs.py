@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A partition by name: proto <-> model."""
 
 from __future__ import annotations

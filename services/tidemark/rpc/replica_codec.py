@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FollowerMessage and LeaderMessage <-> replica_service.proto, one codec object for each end of one stream.
 
 A partition is named in full once and by a handle, a small number, until it is fetched no more; then its handle is let

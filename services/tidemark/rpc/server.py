@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A grpc.aio server with health, reflection and one place where refusals become status.
 
 What health says: `""` and "liveness" are SERVING from the opening of the port on; the event loop itself answers, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists of replicas out of messages: thousands of partitions have the same few, and share one tuple of each."""
 
 from __future__ import annotations

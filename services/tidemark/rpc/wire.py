@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages that carry batches, put together around them by one join, and taken apart (proto3's wire format).
 
 On the wire nothing is different. protobuf's Python API copies a bytes field when it is set and again, several times,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The real clock behind `ports.Clock`: runs through suspension (rule F1), never goes back."""
 
 from __future__ import annotations

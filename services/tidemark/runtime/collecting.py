@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Garbage collection in pauses that are bounded, however much a process keeps.
 
 CPython looks at everything of a generation in one go, a fifth of a microsecond for each object: of what thousands of

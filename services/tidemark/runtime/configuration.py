@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of the services and of topics, parsed by the table in `configuration_keys`.
 
 Order of the sources: flag, environment (`TIDEMARK_` + upper snake case), YAML file (`--config`), default.

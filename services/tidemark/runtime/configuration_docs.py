@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes docs/configuration.md: `python -m tidemark.runtime.configuration_docs docs/configuration.md`."""
 
 from __future__ import annotations

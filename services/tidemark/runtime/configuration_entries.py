@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Described settings (value, source, documentation), and the checks and differences of a change."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One row of the settings table: a key with type, unit, range, default and scope, and the parser of its values."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of all settings: dotted keys as in Kafka, with type, unit, range, default, scope and meaning.
 
 The settings classes, error messages, `--help` and docs/configuration.md are derived from this table.

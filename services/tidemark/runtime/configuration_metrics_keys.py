@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Switches of metrics: rows for the table in `configuration_keys`."""
 
 from __future__ import annotations

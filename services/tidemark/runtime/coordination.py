@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Services and ZooKeeper may start in any order: each waits until it answers, and says what it waits for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory that messages and batches had is kept for the next ones, instead of going back to the kernel each time.
 
 glibc gives every allocation of more than 128 kB pages of its own at first, and the free end of the heap back to the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An address as settings and people write it."""
 
 from __future__ import annotations

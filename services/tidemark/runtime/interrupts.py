@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SIGTERM as Ctrl-C, for what ends in order at both."""
 
 from __future__ import annotations

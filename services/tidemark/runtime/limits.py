@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the operating system lets one process have: as many open files as it may ask for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs on stderr: one JSON object a line for machines, readable text for people; `extra` fields appear in both."""
 
 from __future__ import annotations

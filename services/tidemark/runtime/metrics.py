@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prometheus metrics: a registry, names `tidemark_*` in base units, bounded cardinality, and the /metrics port.
 
 Server-side only: nothing that the client imports may import this module.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prometheus' text format, by hand where there are thousands of lines: prometheus_client takes ten times as long.
 
 A text source is asked at each scrape and gives whole families; no other source and no registry may have their names.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The life of a service process: start, wait for SIGTERM or SIGINT, stop in order, exit code."""
 
 from __future__ import annotations

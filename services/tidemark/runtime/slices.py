@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Much to do on an event loop, a slice at a time, so that what else is due waits no longer than a slice."""
 
 from __future__ import annotations

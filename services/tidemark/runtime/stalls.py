@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How late the event loop is: a timer every 10 ms sees it, a thread that looks ten times a second says where it stood.
 
 What a timer finds is what any callback that was due at that moment had to wait, so its shares are shares of time. A

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why a process ended, for whoever runs it: one line in a file, which Kubernetes shows as the termination message."""
 
 from __future__ import annotations

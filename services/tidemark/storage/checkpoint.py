@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checkpoint files of a log directory: high watermark, recovery point, log start (rules R5, T5).
 
 Lines of (topic, partition, incarnation, offset): the incarnation keeps a recreated partition from inheriting the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a log lets the checkpoints of its directory see and do (rules R5, T5): what they vouch for, what goes then."""
 
 from __future__ import annotations

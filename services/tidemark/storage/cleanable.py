@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a log lets its cleaner see and do: the sealed segments below the high watermark, and their replacement (L1)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cleaning one log: of each key the latest record stays, in memory and disk traffic that are bounded (rule L1).
 
 A pass reads the dirty segments into a map of keys for as long as it has room, then writes every segment up to there

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cleaner's point of one log: below it (exclusive) every record has been held against all others (rule L1).
 
 `cleaner-offset-checkpoint` lies in the replica's own directory, so that it goes where the log goes. Too low a point

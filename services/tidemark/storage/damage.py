@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a replica's directory says of itself beside its segments: where it was cut, and what is damaged (rule T5).
 
 `cut-point.json` stands between a truncation and the next checkpoint: the checkpoints on disk still describe the log

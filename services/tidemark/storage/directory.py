@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One log directory: whose it is, who holds it, how it was left, and its checkpoints (rule T1, docs/formats.md)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The leader-epoch-checkpoint: lines of (epoch, start offset), written behind (rule E1, docs/formats.md)."""
 
 from __future__ import annotations

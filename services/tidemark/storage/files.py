@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file primitives of storage: descriptors that close with their last user, durable replacement, checked JSON.
 
 What is replaced is replaced whole (temporary file, rename). What is made durable is made so by one `syncfs` for a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FutureLog: the copy of a replica's log that is to take its place, in another directory (rule M3).
 
 It is made of the local log, batch by batch as the bytes are. What happens to the log meanwhile happens to the copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sparse indexes of a segment: `.index` (offset to position) and `.timeindex` (time to offset).
 
 Both files are appended to in blocks that carry their own CRC-32C, so a wrong or missing one is known for it and made

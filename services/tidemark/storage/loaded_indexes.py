@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Indexes of segments that are not appended to any more, in memory under a bound: the least recently used are let go.
 
 Those of active segments are not among them; they are as many as there are replicas that are appended to, and are small

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PartitionLog: one replica's log on disk, the `Log` of ports.py (rules R1, E1, E3, P3, T5).
 
 One thread appends, truncates and resets; others read, flush and checkpoint beside it. `_lock` guards what is in

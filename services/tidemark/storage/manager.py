@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LogManager: all log directories of a broker, the `Logs` of ports.py (rules F4, T1, C8)."""
 
 from __future__ import annotations

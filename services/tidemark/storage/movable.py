@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a log lets its move into another directory see and do (rule M3): where it was cut, its state, its new place."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A replica changes its directory so that a kill, a power loss or a broken disk at any point leaves one whole log (M3).
 
 1. `<name>.<uuid>-future` is made in the target. Found at a start: the copying goes on if the replica is there, else it

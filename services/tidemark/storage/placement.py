@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which log directory a new replica goes to (rule C8): that with the fewest replicas, or that with the most free bytes.
 
 A new replica holds nothing, so the free bytes do not say where the last thousand went: those of a directory are shared

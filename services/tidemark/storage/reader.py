@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading a replica's log: by offset and by time, from any thread, beside the one that writes it.
 
 `_lock` guards what is in memory and is held across a disk access only while an index is loaded. `_cuts` counts the

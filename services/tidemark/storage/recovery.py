@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a replica's directory holds, and how much of it can be trusted (rule T5).
 
 Everything below the recovery point was made durable; a segment whose end mark fits its file and lies below it needs

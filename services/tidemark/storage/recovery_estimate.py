@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much a log's opening will scan, told by sizes, end marks and indexes alone: for the progress of a start (T5)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The front of a log moves: what retention lets go, and how its files go (rules L1, E3, T5; docs/formats.md).
 
 The leader decides; a log does as it is told. Segments that lie below the log start leave the log at once. Their files

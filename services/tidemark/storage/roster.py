@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The roster of a log directory: a replica that has never held anything has a line in it, and no directory of its own.
 
 Making a directory with its files costs a file system about as much as a thousand appends; a topic of many partitions

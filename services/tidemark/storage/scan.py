@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading what lies past the recovery point: every batch is checked as a replicated one is (rule T5)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finding records by time inside one segment: the headers choose the batch, its rows the record."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One segment of a log: `<base offset>.log` and what is known of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What storage takes of a topic's and the broker's settings; the names are Kafka's dotted keys."""
 
 from __future__ import annotations

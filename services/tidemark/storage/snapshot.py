@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Producer snapshots: `<offset>.snapshot` is the state of all producers after every batch below that offset (P3)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Putting a cleaned segment in the place of those it was made of, so that a kill at any point loses or doubles nothing.
 
 1. `<base>-<end>.cleaned` is written and made durable. Found at a start: deleted, the old segments stand.

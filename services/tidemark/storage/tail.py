@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The last batches of the active segment, by offset and position, so that reads at the tail need no header."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokers in ZooKeeper: registration (rule Z3), who lives, broker epochs (rule T2)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The JSON in ZooKeeper's nodes (docs/formats.md): written strictly, read tolerantly.
 
 A reader ignores fields it does not know and takes defaults for those that came later; what it cannot do

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings in ZooKeeper (docs/formats.md): read at a version, written conditionally on it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokers that are being drained, or are drained: a node each, so that nothing new is placed on them.
 
 /admin/draining_brokers/<id> is there from the moment somebody begins to remove the broker until it is added again: a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The controller's election (rule Z1), the cluster id and blocks of producer ids."""
 
 from __future__ import annotations

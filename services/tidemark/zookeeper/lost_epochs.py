@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """/brokers/epochs/<id> nodes that somebody has deleted by hand: a broker epoch never comes twice (rules Z3, T2).
 
 The node's version is the broker epoch, and ZooKeeper counts a new node from 0: entries of ISRs, commands and checks

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """/admin/reassign_partitions: what is asked for, by the admin service or by hand, and what the controller takes out of
 it (rule M1); and the topic nodes in which it keeps how far a move has come."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZooKeeper's multi-read: the data of many nodes in one request, which kazoo does not have.
 
 One request and one answer for 500 nodes instead of 500 of each: what a controller needs that takes over.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes as ZooKeeper's multis: operations as values, batches within its limits (rule Z2), outcomes."""
 
 from __future__ import annotations

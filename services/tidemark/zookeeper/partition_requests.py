@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions to be added to topics and removed from them (rule C7): nodes that people ask with, and the
 nodes that go with a partition."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where things are in ZooKeeper (docs/formats.md)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was asked for through a node of /admin and refused, kept so that whoever asked finds the answer."""
 
 from __future__ import annotations

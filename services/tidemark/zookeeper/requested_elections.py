@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elections that people ask for, and the loss reports of unclean ones (rule T4, docs/formats.md).
 
 One node for each kind holds what is asked for, until the controller removes it. One node for each partition holds its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests that are answered once (docs/formats.md): a node for each id, with the answer where there is one."""
 
 from __future__ import annotations

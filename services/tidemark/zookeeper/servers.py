@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How kazoo goes on to another server of the ensemble when one falls silent, while the session still lives.
 
 Left to itself kazoo takes any request that it sends for a sign of life, so that a silent server is left late or never,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A ZooKeeper session on asyncio: kazoo's threads bridged, deadlines on everything, the lease of rule F1.
 
 kazoo's callbacks come on its threads and are carried over with `call_soon_threadsafe`; nothing here waits on a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a ZooKeeper session tells Prometheus: its state, how long requests take, and what became of sessions before it.
 
 The session writes plain numbers on the event loop; a scrape reads them on its own thread.

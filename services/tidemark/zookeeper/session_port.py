@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the store's parts need of a ZooKeeper session; `session.ZooKeeperSession` is the real one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """leaderAndISR nodes: read many at once, written conditionally by the controller (Z1, Z2, T2) and by leaders (R9)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ports.MetadataStore` over a real ZooKeeper."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All topics, read again and again: only those that changed since are watched and understood anew.
 
 What has the mzxid that it had is as it was, and the watch that was set on it then is still set: so a thousand topics

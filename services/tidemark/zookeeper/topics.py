@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics in ZooKeeper: reading, creation guarded by absence, deletion that can be run again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A topic to Parquet by date and hour, exactly once: Spark's file sink with a checkpoint; and few files of many."""
 
 from __future__ import annotations

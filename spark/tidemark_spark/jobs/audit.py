@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Holds a topic's replicas against one another, and an archive against the topic: gaps, duplicates, mismatches.
 
 Replicas are compared byte by byte, by the brokers' own reads of single replicas (LOG-MATCH); an archive row by row.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the jobs share: their flags, their session, their streams, and how they end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A year of flights, live: fed to a topic while rollup.py sums delays up and leaders are killed; held against pandas.
 
 Delays are whole minutes, so that sums and means are the same numbers whoever computes them: equal means equal.

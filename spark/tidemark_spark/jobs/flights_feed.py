@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A live source in little: a year of flights, day by day, into a topic, while leaders of its partitions are killed.
 
 A year in half a minute is a million times faster than life, and so is the disorder among partitions: while one of them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parquet to a topic, keeping keys, times, headers and the order within a partition. At least once."""
 
 from __future__ import annotations

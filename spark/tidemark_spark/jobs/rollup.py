@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Event-time windows over a topic of JSON, with a watermark, to another topic: one record for each window and group."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tests.chaos.nodes`: cut a node off, and say how long producers outside waited.
 
     sudo -E python -m tests.chaos.nodes                      # one of each: what was on the node is in its name

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZooKeeper servers, one on each node, with the settings of the chart."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes as network namespaces on one bridge, each of which can be cut off without a word; for root only."""
 
 from __future__ import annotations

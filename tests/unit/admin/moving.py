@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fake ZooKeeper with brokers and topics, and a controller's part played by hand, for tests of the admin service."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The audit line of a change says what became of it, also where it is a stream that its caller leaves."""
 
 from __future__ import annotations

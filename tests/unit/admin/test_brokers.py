@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokers added, drained and removed by the admin service; the controller's part is played by hand."""
 
 from __future__ import annotations

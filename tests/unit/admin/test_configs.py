@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes of settings as the admin service makes them, while others change the same; the store is the suite's fake."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elections that people ask for, as the admin service sees them; store and controller are played by the fakes."""
 
 from __future__ import annotations

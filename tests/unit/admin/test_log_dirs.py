@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log directories before the admin service: many brokers at once, what is refused, moves that name them (M3)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions added and removed as the admin service plans, asks and waits; the controller's part is played by hand."""
 
 from __future__ import annotations

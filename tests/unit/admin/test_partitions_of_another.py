@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A topic that is deleted and made anew while partitions are added to it: who waits is told at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a topic must be before anything of it is written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves of replicas as the admin service checks, submits, lists and watches them; the store is a fake."""
 
 from __future__ import annotations

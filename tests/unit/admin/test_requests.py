@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests that are answered once: retries, other contents, tries that died half-way; the store is the suite's fake."""
 
 from __future__ import annotations

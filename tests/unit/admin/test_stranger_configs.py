@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a later version asks of the settings and this one does not know: refused with a code, and in the audit log."""
 
 from __future__ import annotations

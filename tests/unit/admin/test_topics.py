@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The admin service when ZooKeeper loses answers and sessions; the store is the fake of the contract suite."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the benchmarks find their peer, and what they make of what it says."""
 
 from __future__ import annotations

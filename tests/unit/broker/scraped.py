@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a scrape says, by name and labels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark config set`: what is done stays done, whatever comes of the look at it afterwards."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark elect` before a client that has no cluster: bad usage, confirmation, and what is printed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Help that can be read: whole sentences in 80 columns, usage as one types it, and the version."""
 
 from __future__ import annotations

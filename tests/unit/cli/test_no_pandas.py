@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """pandas stays out of the command's processes, though Arrow would load it."""
 
 from __future__ import annotations

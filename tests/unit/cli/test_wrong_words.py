@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What cannot be meant is bad usage: status 2 and a sentence on stderr, before anybody is asked."""
 
 from __future__ import annotations

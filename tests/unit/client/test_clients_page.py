@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/clients.md names every public part of the clients and every setting with its default, and nothing else."""
 
 from __future__ import annotations

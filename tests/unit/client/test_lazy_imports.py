@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The clients are loaded when they are asked for, and not before."""
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def test_all_that_a_package_names_is_there(package: ModuleType) -> None:
 
 
 def test_a_name_that_no_module_defines_is_an_attribute_error() -> None:
-    load = lazy_imports.on_demand("tidemark.client", {"sync_admin": ("AdminClient",)})
+    load = lazy_imports.on_demand("tidemark.client", {"sync.admin": ("AdminClient",)})
     assert load("AdminClient") is tidemark.client.AdminClient
     with pytest.raises(AttributeError, match=r"module 'tidemark.client' has no attribute 'Admin'"):
         load("Admin")

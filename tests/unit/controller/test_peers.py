@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What becomes of a question to a broker that registers anew meanwhile."""
 
 from __future__ import annotations

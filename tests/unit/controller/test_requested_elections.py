@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a controller takes in of elections that people have asked for; ZooKeeper is the contract suite's fake."""
 
 from __future__ import annotations

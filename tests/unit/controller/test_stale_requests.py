@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was answered while what is asked for was being read is not answered twice; ZooKeeper is the suite's fake."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How news of the cluster is merged (rule K2): late news, old controllers and recreated topics change nothing newer."""
 
 from __future__ import annotations

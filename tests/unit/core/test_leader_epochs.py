@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The epoch cache: what it enters, answers and forgets (rules E1, E2)."""
 
 from __future__ import annotations

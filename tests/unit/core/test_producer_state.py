@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules P1-P4 of one partition's producer state."""
 
 from __future__ import annotations

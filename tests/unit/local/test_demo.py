@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo says so when anything did not hold."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the data of a local cluster is kept: one cluster at a time, and a place that can be one."""
 
 from __future__ import annotations

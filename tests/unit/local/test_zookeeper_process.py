@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the local ZooKeeper comes from."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches that the tests of this directory start from, and the means to make them lie."""
 
 from __future__ import annotations

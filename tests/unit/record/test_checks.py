@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One test for each thing that a broker refuses of a batch, with the code that it says."""
 
 from __future__ import annotations

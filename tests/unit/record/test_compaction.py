@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compaction of batches against a plain dict: what stays, what goes, and what of a batch never changes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The 64 bytes in front of every batch: parsing, cutting apart, stamping."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever is done to the bytes of a batch, it is refused with a code or it reads back whole; nothing crashes.
 
 Most damage is put under honest CRCs: that is what a lying writer sends, and the only way past the first check.

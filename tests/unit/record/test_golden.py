@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bytes of a batch, held against files that were written once. If a test here fails, the format has changed:
 logs on disk and clients in the field hold the old bytes, so change the code back, or raise the magic."""
 

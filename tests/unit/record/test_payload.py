@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows in and out of batches: every codec, offsets, append time, compacted batches, resealing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A message that is known by its shape is judged as one that is looked at byte by byte."""
 
 from __future__ import annotations

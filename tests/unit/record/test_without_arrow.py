@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Services that see no batch do not pay for Arrow."""
 
 from __future__ import annotations

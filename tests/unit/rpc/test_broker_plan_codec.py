@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans for brokers, and what keeps one from a restart, travel whole."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings on the wire are what was said."""
 
 from __future__ import annotations

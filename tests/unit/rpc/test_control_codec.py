@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands of the controller, and the cluster's view: what is sent is what arrives."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests for elections and loss reports over the wire."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broken connection is told as: the address and what was wrong with it, not the ways that gRPC went."""
 
 from __future__ import annotations

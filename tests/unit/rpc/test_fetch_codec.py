@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a fetch gives crosses the wire as protobuf would have it, from and to whoever speaks it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever bytes come as a FetchResponse: what is read by hand is what protobuf reads, or it is refused.
 
 Messages of random fields in a random order, some twice, some unknown, some of the wrong wire type, with numbers longer

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups as messages: what is told, what is left out, what is said of members."""
 
 from __future__ import annotations

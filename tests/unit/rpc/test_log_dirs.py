@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Descriptions of log directories: proto and back, in messages of a bounded size."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Views of the cluster as messages; a large topic that many ask for is written once and read once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves and their progress travel whole."""
 
 from __future__ import annotations

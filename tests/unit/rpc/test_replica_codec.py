@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The replication stream's translation, both ways, with what a bad peer may send."""
 
 from __future__ import annotations

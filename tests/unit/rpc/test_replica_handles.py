@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Handles of a replication stream: of as many as are fetched, however many there ever were."""
 
 from __future__ import annotations

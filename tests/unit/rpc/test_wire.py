@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is put together by hand is, byte for byte in meaning, what protobuf makes of the same message."""
 
 from __future__ import annotations

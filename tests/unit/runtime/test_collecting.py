@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a full collection looks at, and what it leaves alone."""
 
 from __future__ import annotations

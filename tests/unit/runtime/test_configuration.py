@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings: sources and their order, refusals, the generated page."""
 
 from __future__ import annotations

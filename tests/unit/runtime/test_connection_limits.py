@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections, logs and all else share the files that a process may have open."""
 
 from __future__ import annotations

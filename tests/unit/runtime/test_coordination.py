@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who starts before ZooKeeper answers waits for it, says so, and waits for nothing else."""
 
 from __future__ import annotations

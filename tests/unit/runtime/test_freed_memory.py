@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a large message had is there for the next one."""
 
 from __future__ import annotations

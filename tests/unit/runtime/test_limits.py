@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The limit of open files is raised as far as it may be, and never lowered."""
 
 from __future__ import annotations

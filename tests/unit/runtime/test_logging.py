@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log lines, for machines and for people."""
 
 from __future__ import annotations

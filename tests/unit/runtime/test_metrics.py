@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics: names, bounded labels, the port."""
 
 from __future__ import annotations

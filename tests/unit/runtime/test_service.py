@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A service's life, in processes of its own that are sent real signals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A burst of work gives the event loop back."""
 
 from __future__ import annotations

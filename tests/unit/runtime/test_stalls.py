@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How late an event loop is, by a loop whose time the test owns."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The termination message: one line, within what a kubelet keeps."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small batches and log directories for the tests of storage."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two log directories and a replica that moves between them, for the tests of rule M3."""
 
 from __future__ import annotations

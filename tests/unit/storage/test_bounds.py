@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ten thousand replicas: descriptors and memory stay within bounds, whatever is appended and read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cleaner against a plain dict: random logs, reads at any offset, reopening, producers, epochs, cuts meanwhile."""
 
 from __future__ import annotations

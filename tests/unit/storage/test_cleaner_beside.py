@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cleaner beside an appender, readers, searches by time and flushes, each on a thread of its own."""
 
 from __future__ import annotations

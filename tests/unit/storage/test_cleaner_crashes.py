@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cleaning that ends at any of its writes, syncs, renames and deletions, by a kill or a power loss, and the start
 after it, itself interrupted too: no record is lost, none comes twice, and the next cleaning finishes (rule L1)."""
 

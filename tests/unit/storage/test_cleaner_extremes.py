@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings at the ends of their ranges: a log is cleaned with each, tombstones too (rule L1)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Truncation and reset cut short, or followed by a power loss (rules E3, R3, T5): found by the crash points."""
 
 from __future__ import annotations

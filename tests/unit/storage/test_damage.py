@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rule T5: whatever happens to the files, a start gives a true prefix, says that it is damaged, or refuses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every file of a log directory spoiled: flipped by region, cut at each of its last 200 bytes, deleted (rule T5).
 
 A start opens with everything before the damage, or marks the replica damaged and keeps all that is whole of it, or

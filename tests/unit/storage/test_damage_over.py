@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rule T5: damage ends when the core says so, in whatever lineage; a checkpoint that vouches for the log forgets it."""
 
 from __future__ import annotations

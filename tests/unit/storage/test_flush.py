@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `Log.flush` vouches for is on disk: after a power loss it is found there by name, and trusted (rules R3, T5)."""
 
 from __future__ import annotations

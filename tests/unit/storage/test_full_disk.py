@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A log on a full disk: an append is taken back whole, a checkpoint waits, and nothing goes offline (rule T5)."""
 
 from __future__ import annotations

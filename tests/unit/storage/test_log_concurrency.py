@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Readers beside the appender, and a writer killed in the middle of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log directories: whose they are, how they were left, where replicas go (rules T1, F4, C8)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A replica moves to another log directory of its broker: what is copied, kept, cancelled and resumed (rule M3)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A move between log directories that ends at any of its file operations, by a kill or a power loss, and the start
 after it, itself interrupted too: there is one whole replica, and the move can be made again (rule M3)."""
 

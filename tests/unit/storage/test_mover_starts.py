@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a start makes of the directories that a move has left: copies, committed ones, disks that do not answer (M3)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever the bytes of a small file are, its reader gives what it documents: content, nothing, or a finding."""
 
 from __future__ import annotations

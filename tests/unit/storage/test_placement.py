@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which log directory new replicas go to (rule C8)."""
 
 from __future__ import annotations

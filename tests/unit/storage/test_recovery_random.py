@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random appends, cuts, checkpoints, stops and kills, whatever a kill takes or spoils: a prefix is there (T5)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What opening a log reads: nothing of it after a clean stop, what lies past the recovery point after a kill (T5)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The front of a log goes: by time, by size, at its leader's word; what a crash in between leaves (L1, E3, T5)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replicas that have held nothing: a line in the roster, a directory with the first record (rules T5, C8, E1)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Storage reads a topic's settings as the configuration table means them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is no longer ours goes after its grace while the broker runs, on a full disk too (rule C8)."""
 
 from __future__ import annotations

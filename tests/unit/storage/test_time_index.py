@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offsets by time, earliest, latest and newest, over rolled and trimmed segments, against a list of records (K1)."""
 
 from __future__ import annotations

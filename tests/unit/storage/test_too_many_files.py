@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process with too many files open: what could not be opened waits, none of it is written, nothing goes offline."""
 
 from __future__ import annotations

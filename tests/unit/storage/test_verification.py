@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A look at the files of a log finds each kind of damage where it is, and nothing in a good one."""
 
 from __future__ import annotations

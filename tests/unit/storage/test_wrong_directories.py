@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Directories that cannot be used, and directories that go away: a refusal says what to do, and nothing is promised
 that is not on disk (rules T1, Z3)."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A leaderAndISR node that somebody has deleted is no new partition: its replicas are still somebody's."""
 
 from __future__ import annotations

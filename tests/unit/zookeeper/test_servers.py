@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order in which kazoo is led to servers, and their addresses while name servers are silent."""
 
 from __future__ import annotations

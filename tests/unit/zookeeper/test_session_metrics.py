@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a ZooKeeper session tells Prometheus."""
 
 from __future__ import annotations

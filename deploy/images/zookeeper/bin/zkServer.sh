@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # zkServer.sh start-foreground [FILE]: the part of ZooKeeper's own script that a container uses.
 # FILE is taken from $ZOOCFGDIR (/conf) unless it has a path; zoo.cfg by itself.
 # $JVMFLAGS and $SERVER_JVMFLAGS go to Java; $ZK_SERVER_HEAP is the heap, in MB.

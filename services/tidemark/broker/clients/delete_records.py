@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeleteRecords: the front of a partition goes because somebody says so (rule L1).
 
 The leader moves its log start, never past the high watermark, and answers when every follower that fetches from it or

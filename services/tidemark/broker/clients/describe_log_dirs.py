@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What lies in this broker's log directories, for whoever plans moves or looks after disks (`DescribeLogDirs`)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch with long poll, ListOffsets and OffsetsForLeaderEpoch (rules K1, E4, E6)."""
 
 from __future__ import annotations

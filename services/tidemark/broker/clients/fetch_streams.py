@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetches that follow one another on a stream: what a call costs to begin and to end is paid once (rule K1)."""
 
 from __future__ import annotations

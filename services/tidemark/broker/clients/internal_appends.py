@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Appends that the broker makes itself, by the same path as a producer's with acks=all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pipelined Produce stream: check every batch, hand it to the core, answer when the core does (rules K3, P2, F1).
 
 Requests are answered as they complete, not in the order they came. What is wrong with one partition's batches is said

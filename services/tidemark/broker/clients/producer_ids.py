@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Producer ids out of blocks that ZooKeeper hands out (rule P1)."""
 
 from __future__ import annotations

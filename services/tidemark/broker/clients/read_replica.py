@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ReadReplica: what this broker's replica of a partition holds, for whoever holds replicas against one another.
 
 Leader or follower, in sync or not: the answer is what lies on this disk, with every CRC checked on the way. It vouches

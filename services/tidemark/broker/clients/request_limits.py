@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much one request may name: what comes beyond is refused before anything is done for it.
 
 Up to there a request is worked through in slices (`runtime.slices.Pace`), and its answer fits a message even where each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """BrokerService: what clients ask of a broker, translated and passed on."""
 
 from __future__ import annotations

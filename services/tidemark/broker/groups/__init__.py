@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Group coordinators and __consumer_offsets."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The groups of one partition of `__consumer_offsets`, for as long as this broker leads it in one epoch.
 
 Requests change the state at once, and their records are written in order; no answer leaves before everything that it

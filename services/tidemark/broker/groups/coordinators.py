@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which groups this broker looks after, and where the others are (docs/groups.md, step G1).
 
 Leading a partition of `__consumer_offsets` is coordinating the groups that it remembers, no more and no less.

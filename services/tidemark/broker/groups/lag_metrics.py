@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lag of the groups that this broker looks after, by group and topic, for Prometheus.
 
 High watermarks are with the leaders, and no scrape waits for them: a scrape tells what was computed last, and has it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker tells Prometheus of all groups together that it looks after; of each, see `group_lag_metrics`."""
 
 from __future__ import annotations

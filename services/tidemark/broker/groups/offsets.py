@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offsets that clients name, held against the topics that there are (rule C7), and the lag of groups."""
 
 from __future__ import annotations

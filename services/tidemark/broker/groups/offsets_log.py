@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One leadership of one partition of `__consumer_offsets`: what it holds, and records added to it."""
 
 from __future__ import annotations

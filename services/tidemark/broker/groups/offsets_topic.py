@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`__consumer_offsets` is made at the first use of a group: its node in ZooKeeper, as the admin service makes topics.
 
 Every broker may try at once: the write is guarded by absence. The controller then elects leaders (rule C4).

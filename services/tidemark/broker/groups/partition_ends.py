@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """High watermarks of partitions that other brokers lead, for the lag of groups: one answer to the one who asks.
 
 Whoever computes a lag asks for them after it has read the committed offsets: nobody commits what is not below the high

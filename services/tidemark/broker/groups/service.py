@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GroupService: what consumers and people ask about groups, translated and passed on (docs/groups.md)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Before a broker registers: does its advertised address lead to it? (checked through the address itself)
 
 What others are told to call must end at this very process, or they reach nobody, or another broker. A name may be known

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker that is told to stop goes on serving until nobody needs it, as far as that can be had (controlled shutdown).
 
 It says so at once on its heartbeat streams; the controller gives its leaderships to others in sync and lets it go.

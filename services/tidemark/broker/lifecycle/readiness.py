@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a restarted broker is ready: registered, and its replicas back in their ISRs in this broker epoch (rule R8).
 
 What counts is what lies on the disks, and what the controller says is to lie there: a disk may have been replaced. A

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """This broker in ZooKeeper: registered at the start, and anew when its session has expired or somebody has deleted its
 node (rules T1, Z3, E5, F2)."""
 

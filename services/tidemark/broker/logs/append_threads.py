@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Effects on logs, carried out in order: one append thread for each log directory, others to open and close.
 What is appended to topics that do not leave it to the kernel is flushed by threads of their own (`FlushThreads`).
 

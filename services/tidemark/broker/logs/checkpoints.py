@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """High watermarks, recovery points and log starts to disk, every so often and never on a path that somebody waits
 for (rules R5, T5)."""
 

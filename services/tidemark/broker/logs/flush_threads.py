@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One flush thread for each log directory: a slow fdatasync holds up no append (rule R3, design section 2).
 
 One fdatasync covers all that was appended to a log until it began; what is appended meanwhile waits for the next one.

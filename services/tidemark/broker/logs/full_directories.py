@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log directories without space: one line in the log when it begins and one when it ends, and a gauge.
 
 Every refused append says so again, and thousands of replicas may share a disk.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cleans the logs of compacted topics in the background: a thread for each log directory (rule L1).
 
 What may be cleaned is asked of the event loop before each round: a log's end and cuts together with its high watermark,

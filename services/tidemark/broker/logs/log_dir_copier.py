@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Copies replicas from one log directory into another, one after the other, and puts them in their place (rule M3).
 
 One thread and one task for each pair of directories. A move has its turn until its copy has caught up; then what comes

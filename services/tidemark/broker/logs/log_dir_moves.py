@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replicas move from one log directory of this broker to another (rule M3).
 
 What is wanted is remembered by partition: of a replica that is not there yet until it is made, in the directory wanted;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A log directory that goes offline takes all its replicas with it, idle ones too; the others go on (rule R6).
 
 Whatever thread meets the error takes the directory offline; nobody would notice under a log that is only read, and its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An open log as the threads that append to it and flush it share it."""
 
 from __future__ import annotations

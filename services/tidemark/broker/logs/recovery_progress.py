@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far the opening of logs is: a line every second while it takes longer than that, and gauges by directory (T5).
 
 What is to be scanned is estimated by a thread beside those that open; a log that is open before its estimate was its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The threads that open logs: so many for each log directory, so that no disk waits for another (rule T5).
 
 New replicas have threads of their own: they need not wait until gigabytes of others have been scanned.

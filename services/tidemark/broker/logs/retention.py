@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Retention: every so often the leaders here look at what their topics need no longer (rule L1).
 
 The decision is the leader's: what it lets go its followers let go too. The same look rolls segments that came of age

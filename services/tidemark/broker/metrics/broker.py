@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker tells Prometheus of what goes through it, and a log line for each thing its core observed."""
 
 from __future__ import annotations

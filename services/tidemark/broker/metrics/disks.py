@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What metrics tell of logs and log directories; looked at on the thread of the scrape, never on the event loop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker tells Prometheus of its replicas: computed when somebody scrapes, nothing while nobody does.
 
 The replicas belong to the event loop: they are looked at there, a slice at a time. All else, the sums and tens of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """In which state a broker is: starting, recovering while logs are opened, running, stopping."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which streams are open, and how many connections of clients they come on."""
 
 from __future__ import annotations

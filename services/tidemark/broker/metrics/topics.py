@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What producers and consumers carried of each topic: plain sums on the event loop, told when somebody scrapes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Carries events into the core and effects out, in order, on the event loop (design section 2)."""
 
 from __future__ import annotations

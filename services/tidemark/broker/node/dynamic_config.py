@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker's settings that change while it runs: read from /config/brokers, watched, and put to use.
 
 What is set for this broker comes before what is set for every broker, and both before what its process was started

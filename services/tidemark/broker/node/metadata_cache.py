@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster as this broker was told of it, and the clients that watch it (rule K2)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What this broker may still promise, compared at the moment something is released to a client (rules F1, F2)."""
 
 from __future__ import annotations

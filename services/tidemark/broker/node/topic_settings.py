@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker knows of its topics' settings, told by the controller with each LeaderAndIsr."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """BrokerControlService: what the controller tells this broker (rules C1, C5, F4)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads of the leader's log for its followers (`ReadForFollower`)."""
 
 from __future__ import annotations

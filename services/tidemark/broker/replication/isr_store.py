@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The leader's own ZooKeeper writes and reads (rule R9), and what it tells the controller: hints, and pleas (R7)."""
 
 from __future__ import annotations

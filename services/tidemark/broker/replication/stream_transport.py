@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The streams between followers and leaders (rule R6): outgoing ones to leaders, incoming ones from followers.
 
 What is to be said on a stream waits in an outbox while the one before it is written; what gathers there meanwhile

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file of `tidemark apply`: topics and settings as they shall be. Every mistake is told with its line, all at once.
 
 topics:

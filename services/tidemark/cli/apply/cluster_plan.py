@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From topics and settings as they are to those that a file asks for: the steps, each atomic, in a safe order.
 
 Topics are created and grown first, then settings change, and what is to go goes last. Plain functions over what was

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark apply`: makes topics and settings match a file; run again, it finds nothing to do.
 
 Nothing is changed before all of the file was read and the service has checked every step.

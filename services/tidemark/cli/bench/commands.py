@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark bench produce|consume|latency`: a workload against a cluster that is there."""
 
 from __future__ import annotations

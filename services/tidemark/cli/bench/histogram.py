@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a benchmark measures: rates, and latencies in a histogram that workers fill and their parent adds up. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running a benchmark: a topic, the workers, what they tell meanwhile, and what comes out (OpenMessaging's workload).
 
 The topic that was made for it is deleted in the end, however it ends.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The processes of a benchmark: each one producer or one consumer, with a client of its own.
 
 All wait for one another before they start, so no record is sent before every consumer reads. A latency counts from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark cluster create|add-brokers|remove-brokers`: which brokers there are."""
 
 from __future__ import annotations

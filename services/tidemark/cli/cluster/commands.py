@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark cluster ...`: what the cluster is made of, what is wrong with it, and how its brokers change."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark log-dirs ...`: what lies on the disks of brokers, and replicas moved between those of one (rule M3)."""
 
 from __future__ import annotations

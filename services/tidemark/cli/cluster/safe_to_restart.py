@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark cluster safe-to-restart`: may a broker be restarted now, and waiting until it may (rule C2)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps pandas out of the command's processes.
 
 Arrow imports it, where it is installed, as soon as a Python value becomes an array: a quarter of a second and 44 MB for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the commands speak: tables and lines for people, JSON for scripts, one line for an error."""
 
 from __future__ import annotations

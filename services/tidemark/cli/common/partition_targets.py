@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics and partitions as people name them: TOPIC or TOPIC:PARTITION."""
 
 from __future__ import annotations

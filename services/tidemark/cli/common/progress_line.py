@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far something long has come, on one line of stderr that is written over and over; nothing without a terminal."""
 
 from __future__ import annotations

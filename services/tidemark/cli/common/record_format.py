@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records as lines: what `consume` and `log dump` print, and where `consume` starts. Plain functions."""
 
 from __future__ import annotations

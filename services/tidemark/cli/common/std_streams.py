@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The standard streams of a command that was started with some of them closed, and output that finds no room."""
 
 from __future__ import annotations

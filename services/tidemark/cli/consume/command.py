@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark consume`: prints committed records as they come, or writes them to a file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A member of a consumer group as the source of `consume --group`: the group remembers what was written (G7)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where `consume` puts records: lines, JSON lines, CSV or Parquet, on stdout or in a file."""
 
 from __future__ import annotations

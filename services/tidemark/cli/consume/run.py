@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Copying a topic's records into what `consume` writes, until one of its ends is reached."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All partitions of a topic as one source of records: committed ones only, in order within a partition (rule K1)."""
 
 from __future__ import annotations

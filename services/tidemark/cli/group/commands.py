@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark group`: who reads what, how far, and from where they shall go on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offsets that a group shall go on from, looked up in the log."""
 
 from __future__ import annotations

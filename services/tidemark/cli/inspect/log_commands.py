@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark log dump|verify`: what lies in log directories, looked at from outside of any broker."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `tidemark log dump` prints: batches or records of a log's files, or what a small file says, as lines."""
 
 from __future__ import annotations

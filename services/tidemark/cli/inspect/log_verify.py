@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `tidemark log verify` prints: findings, a table of replicas, a verdict for each directory."""
 
 from __future__ import annotations

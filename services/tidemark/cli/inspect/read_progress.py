@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast replicas are read by a command, and what a terminal shows of it."""
 
 from __future__ import annotations

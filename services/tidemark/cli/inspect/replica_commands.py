@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark replicas verify`: whether all replicas of a partition hold the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `tidemark replicas verify` does and prints: a line for each partition that is not as it should be, a verdict."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark produce`: lines, JSON lines, CSV rows or Parquet rows of stdin or of a file, each one a record."""
 
 from __future__ import annotations

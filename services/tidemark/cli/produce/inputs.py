@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `produce` reads: lines, JSON lines, CSV and Parquet, as rows of key, value, timestamp and headers.
 
 Rows come in chunks of a megabyte or so, as soon as they are there, so a pipe is sent as it flows and a file of any size

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sending what `produce` reads: chunk by chunk on the bulk path, with the acknowledgements counted as they come."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gives moves up. One that was not named but found in the list may end before: that holds up no other."""
 
 from __future__ import annotations

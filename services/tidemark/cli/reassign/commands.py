@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark reassign ...`: move replicas between brokers (rule M1)."""
 
 from __future__ import annotations

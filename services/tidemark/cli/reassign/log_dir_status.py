@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where replicas lie on the disks of their brokers, beside where they are wanted; followed to the end (rule M3)."""
 
 from __future__ import annotations

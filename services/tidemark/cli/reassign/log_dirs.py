@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log directories that the moves of a file name, for `tidemark reassign` (rule M3)."""
 
 from __future__ import annotations

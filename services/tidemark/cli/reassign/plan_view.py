@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of moves, and ids of brokers, as people and scripts see and write them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Progress of moves for people: a live table on a terminal, lines elsewhere; and as JSON for scripts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Begins moves, as many as a ZooKeeper node takes, feeds in the rest as earlier ones end, follows all to their end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark topic ...`: create, list, describe, delete; more partitions, and fewer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark topic delete-records`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark topic add-partitions|remove-partitions`: more partitions of a topic, and fewer (rules C4, C7)."""
 
 from __future__ import annotations

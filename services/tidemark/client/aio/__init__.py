@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The async clients, each loaded when it is first asked for."""
 
 from typing import TYPE_CHECKING

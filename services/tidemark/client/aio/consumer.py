@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The async consumer: assigned partitions, committed records only (rules K1, K2, E4, E6)."""
 
 from __future__ import annotations

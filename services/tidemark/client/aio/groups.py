@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looking after consumer groups: who reads what, how far, and from where they shall go on (docs/groups.md)."""
 
 from __future__ import annotations

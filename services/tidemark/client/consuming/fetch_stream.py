@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetches from one broker, one at a time, on a stream that is kept for the next."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The consumer's engine: one fetch loop a broker fills the cursors' buffers, within bounds (rules K1, K2, E4).
 
 Each partition is read from its leader, or from the replica that `client.consuming.preferred_replica` says.

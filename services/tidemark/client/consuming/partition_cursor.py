@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a consumer is in one partition, and what was read ahead of it. No event loop, no clock.
 
 Invariant: `position` <= the offsets buffered < `fetch_offset`, and the buffer holds every batch in between, so a

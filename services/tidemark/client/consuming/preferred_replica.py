@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whom a consumer reads each partition from: its leader, or a replica in its rack that the leader named (rule K1).
 
 A named replica is left, and the leader asked, when it refuses or fails, is away, out of sync or gives damaged records,

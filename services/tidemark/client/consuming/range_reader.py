@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounded, stateless reads for batch engines: blocking, each with a deadline (rules K1, K3).
 
 Nothing is kept between calls, so a task that is retried elsewhere reads the same rows; and nothing here needs an

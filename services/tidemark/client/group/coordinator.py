@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls to the coordinator of a consumer group, wherever it is at the moment (docs/groups.md)."""
 
 from __future__ import annotations

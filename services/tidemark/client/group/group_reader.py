@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading as a member of a consumer group: what the membership decides becomes cursors, and the other way round."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One member of a consumer group: its heartbeats, and the hand-over of partitions they lead to (docs/groups.md).
 
 Heartbeats go on whatever else happens; a hand-over runs beside them, one at a time. What the coordinator takes away is

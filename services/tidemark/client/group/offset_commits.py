@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a consumer has its group remember, as requests (docs/groups.md, step G7)."""
 
 from __future__ import annotations

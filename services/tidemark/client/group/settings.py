@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a member of a consumer group can be told, checked."""
 
 from __future__ import annotations

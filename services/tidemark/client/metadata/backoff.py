@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long to wait before the next try: doubling, with jitter, so that many clients do not come back as one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster as one client knows it: bootstrap, metadata, news of it, and channels (rule K2).
 
 The view is merged by zxids and epochs, so it does not matter which broker told what first. News comes on a metadata

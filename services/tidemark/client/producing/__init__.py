@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """From send() to the leader: partitioner, batches, accumulator, produce streams."""

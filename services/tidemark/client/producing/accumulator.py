@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Open batches by partition, which any thread may add to, and the bound on what waits (awaitable back-pressure)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records gathered into batches, and the handles that tell what became of them. No event loop: any thread may add."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics that are deleted, or made anew, under a producer: when that is believed, and what becomes of its records.
 
 A batch says which topic it is meant for by its id (rules F4, C7), so that brokers refuse it for the next one of that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counters of a producer, for an application to export."""
 
 from __future__ import annotations

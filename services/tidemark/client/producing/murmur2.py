@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """murmur2 of a whole column of keys at once, as Kafka's clients compute it; needs numpy.
 
 One pass for each four bytes of the longest key, over those rows that have so many: no Python object for a key.

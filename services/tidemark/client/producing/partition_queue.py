@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The batches of one partition, in order, from ready to resolved (rules P1, P2, P4). No event loop, no clock.
 
 Up to `max_in_flight` are under way at once. When one fails, nothing more is sent until every attempt under way is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which partition a record goes to: murmur2 of its key, so that a key lands where Kafka's clients would put it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One pipelined Produce stream to one broker: answers by correlation id, and what was lost when it broke."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The producer's engine: takes closed batches, keeps one stream to each leader, tells what became of each batch."""
 
 from __future__ import annotations

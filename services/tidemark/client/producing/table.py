@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bulk path: a table's rows to partitions and batches, with no Python object for a row."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads of single replicas, compared and verified."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether replicas of a partition hold the same: LOG-MATCH, rule L1. Pure: pieces of logs in, differences out.
 
 Above every cleaner's point two replicas have the same batches, byte for byte: equal envelopes with the CRCs that their

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads of single replicas from the brokers that hold them (`ReadReplica`); blocking, each with a deadline."""
 
 from __future__ import annotations

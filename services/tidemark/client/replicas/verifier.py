@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All replicas of a partition, walked side by side and held against one of them (LOG-MATCH, rule L1).
 
 The leader is the measure where it answers, and its high watermark the end: every replica in sync holds all below. What

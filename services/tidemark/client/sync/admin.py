@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sync AdminClient: the async one on the process's background loop. It loads nothing that records need."""
 
 from __future__ import annotations

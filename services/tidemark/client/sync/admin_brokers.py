@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokers that are added, removed and restarted, for the blocking admin client."""
 
 from __future__ import annotations

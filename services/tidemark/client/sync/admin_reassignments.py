@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves of replicas and the number of a topic's partitions, for the blocking admin client."""
 
 from __future__ import annotations

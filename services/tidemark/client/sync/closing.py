@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every sync client is beside its calls: a context manager that closes it."""
 
 from __future__ import annotations

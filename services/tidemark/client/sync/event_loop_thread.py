@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One event loop on a thread of its own, shared by every sync client of the process.
 
 It is never closed: grpc.aio has one poller for all loops of a process and stumbles over one that is gone.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looking after consumer groups, blocking."""
 
 from __future__ import annotations

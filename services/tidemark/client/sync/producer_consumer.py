@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sync Producer and Consumer: the async ones on the process's background loop.
 
 Records are added on the caller's own thread.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Composes what one broker is told: LeaderAndIsr, StopReplica and UpdateMetadata, from what has been written (C1)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the parts of the controller's core share: what is known of the cluster, what is to be decided, what came out."""
 
 from __future__ import annotations

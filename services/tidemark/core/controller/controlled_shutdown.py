@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokers that want to shut down (controlled shutdown): nobody shall need one when it goes.
 
 Until it has gone such a broker counts as suspected: leadership moves to others in sync, it leaves every ISR that keeps

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The active controller as a state machine (rules C1-C7, Z2, E5): one queue, one writer.
 
 Level-triggered: whatever happens updates what is known and marks the partitions it touches; `decide` then compares

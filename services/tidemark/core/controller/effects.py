@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Effects of the active controller: the output of `ControllerCore.handle`, one closed union, in order.
 
 Durable first, then RPC (rule C1): what a `Send…` tells has been written before.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Events of the active controller: the input of `ControllerCore.handle`, one closed union."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which brokers the heartbeats speak against, damped and guarded (rules C5, C6). Pure."""
 
 from __future__ import annotations

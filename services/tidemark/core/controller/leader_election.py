@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who leads, and who is in sync, after the set of brokers changed (rules C2, C6, E5, T2-T4, R4): short pure functions.
 
 `decide` is level-triggered: it compares a leaderAndISR node with the brokers as they are and gives the node as it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The controller's part in partitions that are added to a topic and removed from it (rule C7).
 
 Added: the topic's node gets them, then leaders are found as for a new topic. Removed, the highest-numbered only: their

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What people are told of the cluster as the active controller has it: counts, and whom its elections took out of ISRs.
 
 Counted again only after something has happened: an idle cluster costs nothing by the partition.

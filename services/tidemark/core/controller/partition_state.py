@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One partition, and its topic's policy, as the controller knows them."""
 
 from __future__ import annotations

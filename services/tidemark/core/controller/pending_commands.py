@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each broker still has to be told (rules C1, C3): one command of a kind under way, the rest gathers."""
 
 from __future__ import annotations

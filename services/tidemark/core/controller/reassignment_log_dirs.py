@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The controller's part in log directories that moves name (rules M1, M3).
 
 Which directory a broker shall hold its replica in is said with every LeaderAndIsr while the move's entry is there, so

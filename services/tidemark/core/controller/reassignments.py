@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The controller's part in moves of replicas (rules M1, M2).
 
 Level-triggered: what a move needs next is read off its entry in /admin/reassign_partitions, the topic's node and

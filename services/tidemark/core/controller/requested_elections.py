@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elections that people ask for: the preferred replica leads again, or the last known log leads what nobody leads (T4).
 
 Level-triggered, as the controller is: a request waits for its partitions, each of which is done or refused when it is

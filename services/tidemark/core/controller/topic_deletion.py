@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics that are being deleted (rule C4): every live replica lets go, then the nodes go."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics' nodes written anew: at most one write of a topic under way, with everything that is to be changed in it."""
 
 from __future__ import annotations

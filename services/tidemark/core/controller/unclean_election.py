@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which replica leads when no trusted member is left and the topic allows it (rule T4): ask all, take the furthest.
 
 Level-triggered: `decide` is called with a partition as it is whenever something about it may have changed. It comes

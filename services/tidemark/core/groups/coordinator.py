@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All groups that one partition of `__consumer_offsets` remembers: requests in, answers and records out.
 
 Changes are applied at once. Whoever carries this out writes the records, in order, before any answer that was given

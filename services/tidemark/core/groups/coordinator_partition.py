@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which partition of `__consumer_offsets` remembers a group."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One group: its values by key, and what follows from them. Every change goes through `put`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Heartbeats: members join, tell what they have, are told what they may read, leave (docs/groups.md, steps G2-G6)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offsets of a group: who may commit, what is forgotten when (docs/groups.md, steps G7 and G9)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one request changes in one group: applied at once, and gathered as records to write together."""
 
 from __future__ import annotations

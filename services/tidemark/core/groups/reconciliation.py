@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Step by step from what a member has to what it shall have (docs/groups.md, step G4; KIP-848).
 
 A partition goes to its new reader only when the old one has said that it stopped, or is out of the group.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The records of `__consumer_offsets`: keys and values as JSON, one way to write each (docs/formats.md).
 
 A later version may add fields: readers ignore those that they do not know, and kinds of keys too.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the rules of groups depend on, out of the broker's configuration."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is remembered of a group: values that never change in place, each under a key of the compacted topic.
 
 The state of a group is exactly the last value of each of its keys: a replay gives the same state (docs/groups.md).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A new group epoch, and who shall read what in it (docs/groups.md, step G3)."""
 
 from __future__ import annotations

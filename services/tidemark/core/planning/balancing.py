@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How replicas, bytes and preferred leaders are evened out over the live brokers; each by itself. Pure.
 
 Each function makes one change after the other that brings two brokers closer together, and ends when there is none

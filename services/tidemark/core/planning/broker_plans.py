@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of moves: brokers are added or removed, or topics are spread anew (rules C4, M1). Pure.
 
 A plan is deterministic: the same input gives the same moves. What it moves is written as people write it by

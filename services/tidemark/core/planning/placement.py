@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the replicas of a new topic's partitions go (rule C4: the list of brokers is rotated). Pure."""
 
 from __future__ import annotations

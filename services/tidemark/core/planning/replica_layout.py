@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who holds which replica while a plan is being made: the working state of core/planning/broker_plans.py. Pure.
 
 Brokers that do not live, or are leaving, may hold replicas; nothing is given to them, and they carry no load.

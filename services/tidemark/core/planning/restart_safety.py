@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a broker can be restarted without anybody noticing: read off ZooKeeper (rules C2, R4, M1). Pure.
 
 A restart takes the broker out of every ISR and moves its leaders. That is unnoticed where another member that lives

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """In which log directory of its broker a replica shall lie (rule M3), and what became of that wish."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far a move of replicas is, and what it waits for, read off ZooKeeper and the sizes of logs (rule M1).
 
 Pure. Rates, and for how long nothing came, need two looks: whoever looks adds them (`with_rate`).

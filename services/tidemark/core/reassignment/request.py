@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves as people ask for them: JSON of version 1, as Kafka's, and what is checked before one begins (rule M1).
 
 The command line, the admin service and the controller (for a node written by hand) use the same functions, so that all

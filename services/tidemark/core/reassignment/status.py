@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves of replicas (the twelve steps of rule M1): what is to be done next, and in what state each replica is.
 
 RAR is the target, OAR the original, AR what is assigned now. During a move AR is RAR and then what of OAR is not in it,

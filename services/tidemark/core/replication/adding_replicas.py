@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The replicas that a move adds to a partition led here: they are slowed down until they are in sync (rule M2)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a leader's producers append: how much a second, and who is too many bytes behind it (rules M2, R7)."""
 
 from __future__ import annotations

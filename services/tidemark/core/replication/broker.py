@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One broker's replication core: takes events to the replica they are for (rules E5, F2-F4, C6, C8; design section 2).
 
 `BrokerCore.handle` is the only thing that changes anything. It has no clock, no randomness and does no I/O: what it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many bytes a second go through somewhere, as an average that forgets; costs nothing while nothing does.
 
 A move whose throttle is below what producers append would never end (rule M2): whoever asks for one is told this rate.

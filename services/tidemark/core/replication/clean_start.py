@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether what a broker finds on its disks can be trusted when it registers (rule T1). Pure."""
 
 from __future__ import annotations

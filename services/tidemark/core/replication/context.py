@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the parts of one broker's core share: the effects of the present event and a few facts about the cluster."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker does: the output of `core.replication.broker.BrokerCore.handle` (one closed union), in order.
 
 The shell carries effects out in the order given. Effects on one log (`AppendToLog`, `TruncateLog`,

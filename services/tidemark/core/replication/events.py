@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens to a broker: the input of `core.replication.broker.BrokerCore.handle` (one closed union)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A follower of one partition: reconcile, fetch, append, report (rules R1, R5, R6, E2-E4, F3, L1).
 
     idle --connected--> reconciling --(E2: ask, cut, ask again)--> fetching --refused--> paused --tick--> ...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads from the nearest replica: whom a leader names, and what a follower may give (rule K1, KIP-392).
 
 A leader names an in-sync follower in the consumer's rack. A follower gives what its leader has said to be committed,

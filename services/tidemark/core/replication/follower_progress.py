@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a leader knows of one follower, and when that follower was last caught up (rules R1, R7)."""
 
 from __future__ import annotations

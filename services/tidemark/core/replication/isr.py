@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The in-sync replica set of one partition as its leader sees it, a change in flight included (rules R3, R4, R9, T3).
 
 What ZooKeeper holds is either what was confirmed last or what was proposed since. So the high watermark is held by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The leader of one partition: append, replicate, commit, and keep the ISR (rules R1-R9, E1, E6, P1, P2, P4)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a stream's other end said what was heard of it last, by the clock of who listens (rules K1, F2).
 
 That a message arrives proves nothing of when it was sent: it may have waited while this process stood still. Each says

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a leader takes a produce request at all, before it looks at sequences (rules R4, C7, P1)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is asked of a broker's replicas; nothing is changed by it (rules K1, E2, E4, E6, F2, T4)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One replica of this broker, in whatever role, and how it is seen from outside (rules E5, F4, T5, K1).
 
 A role begins on an open, quiet log; until then the latest command waits here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A replica's log as the core knows it: its offsets, epochs and producers, what is under way to it (rules R1, R3, L1).
 
 Operations are pipelined: storage carries them out in order and answers each once. A log is *quiet* when nothing is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a replica's metrics are computed from: few microseconds for each, so thousands are a few slices. Pure."""
 
 from __future__ import annotations

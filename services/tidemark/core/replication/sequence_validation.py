@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which batches of a produce request are new, and which are in the log already (rules P1, P2, P4)."""
 
 from __future__ import annotations

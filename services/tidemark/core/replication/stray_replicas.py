@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What lies on this broker's disks, and whether the controller names it: what it does not is stray (rule C8)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two ends of the stream between a follower and a leader (rules R5, R6).
 
 `FollowerSession` is the leader's end: what each partition was sent, what there is to send, the follower's credit.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The streams of one broker, to the leaders it follows and from its followers (rules R6-R8, E2-E4, F3)."""
 
 from __future__ import annotations

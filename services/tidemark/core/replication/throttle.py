@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a leader may send in a second to replicas that are being added (rule M2): a token bucket for each figure.
 
 Only reads for such replicas take from it, and wait in it when it is empty; nothing sleeps: it is looked at with each

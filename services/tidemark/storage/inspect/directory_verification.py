@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole log directory, or one replica's, looked over without being opened: what `tidemark log verify` tells.
 
 The small files are read first, the segments then: in the directory of a broker that runs, what a checkpoint says has

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The small files of a log directory as tables, for people who look into it: checkpoints, epochs, indexes, snapshots.
 
 Nothing is repaired on the way: of a damaged file the part that holds is shown, and what is wrong with it is said.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a look at a log's files can find, where it is, and what to do about it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading the files of a log without being its broker: nothing is written, locked or repaired (docs/formats.md).
 
 Batches are streamed in chunks, so a segment of any size takes the memory of one chunk or of its largest batch. What is

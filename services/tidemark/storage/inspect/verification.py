@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A replica's files held against one another: CRCs, offsets, epochs, indexes (rules E1, L1, T5). Nothing is changed.
 
 Every batch is read once. No record is looked at unless the payloads are to be decoded. In the directory of a broker

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads past the session lease: nothing is read and no offset is stated, wherever the reader stands (rules F1, F2)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A request that names very many partitions: it is answered whole, and all else on the event loop goes on meanwhile."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetches on a stream: one after the other, and a broker that stops ends streams without cutting an answer off."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The produce pipeline: what is checked, what waits, and what a client hears past the lease."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client that sends and does not read its answers: what waits for it is bounded, and it goes on where it stopped."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ReadReplica: what a broker's own replica holds, checked on the way."""
 
 from __future__ import annotations

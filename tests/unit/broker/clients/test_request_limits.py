@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests that name very much: all else on the event loop goes on meanwhile, and what is beyond measure is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a coordinator answers when, and what it does when a write fails (docs/groups.md, G8)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a group is looked after, as a broker that does not do it itself says (docs/groups.md, G1)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker tells Prometheus of its groups."""
 
 from __future__ import annotations

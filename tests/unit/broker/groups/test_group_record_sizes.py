@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever a member says of itself is a record that followers can take: one that they cannot would stop the partition,
 and with it every other group that it remembers."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lag of groups as Prometheus is told of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How `__consumer_offsets` comes to be (docs/groups.md, G1)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """High watermarks for lag: asked of leaders, start before end, and said why where one is not known (G10)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a broker that is told to stop may stop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Readiness after a restart: what a broker waits for, and what it must never wait for."""
 
 from __future__ import annotations

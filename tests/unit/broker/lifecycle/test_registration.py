@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registration: what is trusted after a stop, a kill and an expired session (rules T1, Z3, E5)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker whose node in ZooKeeper somebody has deleted, or broken, while its session lives: it takes part again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker's moves between two log directories in memory, with its real threads and a core that knows one replica."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Effects on logs: order, grouping, and what befalls a replica that is closed or fails."""
 
 from __future__ import annotations

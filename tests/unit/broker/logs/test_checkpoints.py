@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checkpoints go on whatever a disk says; what ends them ends the broker."""
 
 from __future__ import annotations

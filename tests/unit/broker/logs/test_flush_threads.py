@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flushing what was written: who is flushed when, what the core is told of it, and what befalls a flush that fails."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The append threads on a full disk: what finds no space is told once, and nothing is dropped after that (rule R1)."""
 
 from __future__ import annotations

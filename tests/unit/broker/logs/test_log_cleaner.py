@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cleaner of a broker: which logs it takes and in which order, its bound, its end, and what befalls one log."""
 
 from __future__ import annotations

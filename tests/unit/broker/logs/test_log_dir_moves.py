@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves between the log directories of a broker: asked for, refused, cancelled, gone on with; never a record lost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A replica that moves to and fro while others append, flush, read and checkpoint: nobody notices (rule M3)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far the opening of logs is: lines and gauges, and that no directory waits for another (rule T5)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker lets go: by itself, every so often, and when a client says so (rule L1)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts of what goes through a broker, and of what its core observed."""
 
 from __future__ import annotations

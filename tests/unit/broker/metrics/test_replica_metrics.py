@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a scrape tells of replicas, from scripted cores."""
 
 from __future__ import annotations

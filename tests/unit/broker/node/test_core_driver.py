@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Events in, effects out, in order."""
 
 from __future__ import annotations

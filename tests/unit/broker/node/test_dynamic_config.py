@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of a running broker: read, watched, put to use; the store is the contract suite's fake."""
 
 from __future__ import annotations

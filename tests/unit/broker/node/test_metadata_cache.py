@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker was told of the cluster, and who watches it."""
 
 from __future__ import annotations

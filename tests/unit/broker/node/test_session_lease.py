@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Until when a broker may promise anything (rules F1, F2)."""
 
 from __future__ import annotations

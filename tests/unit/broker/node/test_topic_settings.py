@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker is told of its topics' settings."""
 
 from __future__ import annotations

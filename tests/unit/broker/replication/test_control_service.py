@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the controller tells a broker about log directories: known before the core opens anything (rules M1, M3)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads of the leader's log for its followers: what is not in the page cache comes from the pool."""
 
 from __future__ import annotations

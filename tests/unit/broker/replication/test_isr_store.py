@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The leader's writes to ZooKeeper and what the core hears of them (rule R9)."""
 
 from __future__ import annotations

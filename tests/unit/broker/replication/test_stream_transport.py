@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What gathers on a stream while it is written to goes out together, and in order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark apply` before a cluster that is played: what it asks in which order, what it prints, how it ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file of `tidemark apply`: what it says, and every mistake with its line."""
 
 from __future__ import annotations

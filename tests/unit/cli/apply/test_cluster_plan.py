@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The steps from a cluster as it is to the file, taken against a cluster that is played."""
 
 from __future__ import annotations

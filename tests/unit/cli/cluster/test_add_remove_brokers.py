@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark cluster` and `tidemark topic` commands that change what there is, before a client that has no cluster."""
 
 from __future__ import annotations

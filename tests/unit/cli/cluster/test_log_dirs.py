@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark log-dirs` before a client that has no cluster: tables, JSON, what is asked for, progress, how moves end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark cluster safe-to-restart`: its answer, its status, and how long it goes on asking."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What commands print for people and pipes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A line of progress: on a terminal only, not too often, and gone when something else is printed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records as JSON, and where to start."""
 
 from __future__ import annotations

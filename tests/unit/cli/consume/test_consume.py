@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When `consume` ends, and what it writes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark log`: what it prints, and its status."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counting what became of what was sent, and where it stops."""
 
 from __future__ import annotations

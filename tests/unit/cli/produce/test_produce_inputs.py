@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines, JSON lines, CSV and Parquet become rows; what cannot be a record is refused with its place."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark reassign` before a client that has no cluster: files, refusals, feeding in, Ctrl-C, what is printed."""
 
 from __future__ import annotations

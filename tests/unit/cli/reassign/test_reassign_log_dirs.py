@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tidemark reassign` of a file that names log directories: the way back, what is waited for, what verify says (M3)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answers that cross a seek or a new leader on their way are not used."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cursor gives every record at or after its position once, whatever is thrown away in between."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whom a consumer reads from, and when it goes back to the leader (rule K1)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a bounded reader says when its time is over; time passes only where it waits."""
 
 from __future__ import annotations

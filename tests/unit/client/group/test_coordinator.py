@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whom a client asks for the coordinator of its group when brokers know old news (docs/groups.md)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a member of a group says and when (docs/groups.md, what a client does); the coordinator is played by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a member of a group gives its application, and what it tells it (docs/groups.md); the membership is played."""
 
 from __future__ import annotations

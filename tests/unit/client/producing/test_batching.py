@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records become batches, handles tell what became of them, and what waits is bounded."""
 
 from __future__ import annotations

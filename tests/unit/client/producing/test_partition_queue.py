@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The producer's decisions for one partition, without brokers: order, sequences, doubt (rules P1, P2, P4)."""
 
 from __future__ import annotations

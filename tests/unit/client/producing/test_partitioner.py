@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A key's partition is the one Kafka's clients choose."""
 
 from __future__ import annotations

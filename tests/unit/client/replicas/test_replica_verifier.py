@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replicas held against one another: what is the same, what differs, and what may differ (LOG-MATCH, rule L1)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZooKeeper and brokers around a `ControllerCore`, in memory: each effect waits until the test answers it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One partition that is moved in a `World`, and what tests of moves ask of it."""
 
 from __future__ import annotations

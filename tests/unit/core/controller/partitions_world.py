@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A topic that gains and loses partitions in a `World`, and what tests of that ask of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Controlled shutdown: a broker that wants to go is let go once nobody needs it."""
 
 from __future__ import annotations

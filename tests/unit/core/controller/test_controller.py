@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The active controller, event by event (rules C1-C6, Z2, E5)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stories in which the controller knows late, or a disk fails, or only those live who were not in sync."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random worlds around the controller: whatever happens, its decisions keep the rules and end in a told cluster."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random worlds in which replicas move, partitions come and go, settings change and brokers and controllers leave."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What touches thousands of partitions is decided and told some at a time, so that nobody waits long for a turn."""
 
 from __future__ import annotations

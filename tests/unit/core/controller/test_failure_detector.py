@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Suspicions are damped for those that flap, and doubted when there are too many at once (rule C6)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker that knows nothing is told everything in parts, and what changes meanwhile besides (rule C3)."""
 
 from __future__ import annotations

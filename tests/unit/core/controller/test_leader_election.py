@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who leads after what happened to the brokers (rules C2, C6, E5, T2-T4, R9), told as stories of one partition."""
 
 from __future__ import annotations

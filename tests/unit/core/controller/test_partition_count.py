@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions added to a topic and removed from it (rule C7), by requests in ZooKeeper."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions added and removed, and settings changed, while controllers and answers go."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the controller's core tells for metrics: counts, and why elections took replicas out of ISRs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Leadership goes back to the preferred replicas by itself, where too many partitions are led elsewhere."""
 
 from __future__ import annotations

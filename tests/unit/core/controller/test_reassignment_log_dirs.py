@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log directories that moves name (M1, M3): who is told of them, when, and when such a move ends."""
 
 from __future__ import annotations

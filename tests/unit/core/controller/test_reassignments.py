@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves of replicas (rule M1): the twelve steps, how many are enough, going back, what is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves of replicas while brokers, controllers, answers and topics go: they end with the old list or the new one."""
 
 from __future__ import annotations

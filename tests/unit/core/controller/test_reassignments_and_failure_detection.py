@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A move does not let go of replicas that answer for one that does not (rules M1, C6)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elections that people ask for: the preferred replica, and the last known log where nobody leads (rule T4)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random worlds in which people ask for elections: every request ends, and every new lineage has its report."""
 
 from __future__ import annotations

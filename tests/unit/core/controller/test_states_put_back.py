@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """States that come late or once more: a node that was not understood, and one that was deleted and put back by hand."""
 
 from __future__ import annotations

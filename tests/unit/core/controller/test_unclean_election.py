@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unclean elections where the topic allows them (rule T4): the replicas are asked, and the furthest one leads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A survey of who holds what is of one leader epoch, asks at its time, and is over when a leader is there (rule T4)."""
 
 from __future__ import annotations

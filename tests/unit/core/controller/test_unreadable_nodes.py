@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes that nobody can understand: the controller goes on, and nothing is taken for abandoned because of them."""
 
 from __future__ import annotations

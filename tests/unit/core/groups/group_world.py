@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Members of a group against its coordinator: answers get lost, members die, coordinators are replaced, topics grow.
 
 Each member behaves as docs/groups.md asks of clients; what it reads is `reading`.

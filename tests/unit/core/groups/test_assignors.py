@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Assignors: only what is wanted, nothing twice, nothing left over, balanced, and sticky where they say so."""
 
 from __future__ import annotations

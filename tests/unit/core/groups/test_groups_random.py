@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random lives of a group: nobody reads what another reads, everything gets its reader, a replay changes nothing."""
 
 from __future__ import annotations

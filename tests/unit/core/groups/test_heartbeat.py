@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Members of a group, one rule a test (docs/groups.md, G2 to G6)."""
 
 from __future__ import annotations

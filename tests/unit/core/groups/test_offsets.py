@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offsets of a group: who may commit, what is forgotten (docs/groups.md, G7 and G9); records as bytes."""
 
 from __future__ import annotations

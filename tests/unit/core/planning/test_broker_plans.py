@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans: what is even afterwards, what is spared, and what is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rule C4: where replicas go, and what that promises for clusters of 2 to 50 brokers."""
 
 from __future__ import annotations

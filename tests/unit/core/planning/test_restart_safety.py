@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a broker can be restarted without anybody noticing."""
 
 from __future__ import annotations

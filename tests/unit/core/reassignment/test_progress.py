@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far a move is, and what it waits for (partition 2 of `test`, with more replicas)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The JSON of moves and its checks: what is refused, by which code, and what is not hidden by it."""
 
 from __future__ import annotations

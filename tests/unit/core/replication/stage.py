@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stage for scenarios of one broker core: events in, effects out, with the shell's answers given by hand."""
 
 from __future__ import annotations

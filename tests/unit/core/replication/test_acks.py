@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which answer a producer gets when, request by request (rules R3, R4, P2)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The average of bytes a second."""
 
 from __future__ import annotations

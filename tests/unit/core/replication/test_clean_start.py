@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rule T1: which registrations are clean."""
 
 from __future__ import annotations

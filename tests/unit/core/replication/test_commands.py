@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands of the controller (rules F4, E5, C8, T5), as scenarios."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rule T5 in the core: when a damaged replica is whole again, and who has to know of it first."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker leads no more, and whom it does not obey: sessions, registrations, late and foreign commands
 (rules E3, E5, F2, F4, T5), as scenarios."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A follower: reconciliation by epochs, fetching, reporting (rules R1, R5, E2-E4, F3, L1), as scenarios."""
 
 from __future__ import annotations

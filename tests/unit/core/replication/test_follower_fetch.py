@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads from the nearest replica: whom a leader names, and what a follower gives (rule K1, KIP-392)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An append finds no space: nothing of it is kept, and the replica goes on as soon as there is some (rules R1, R7)."""
 
 from __future__ import annotations

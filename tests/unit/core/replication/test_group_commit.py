@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flush.policy=group-commit: the high watermark, acks=all and the ISR go by what is on disk (rules R3, R7, R8, P2)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who stays eligible when an ISR shrinks or grows (rule T3), and which members bound what (rules R3, R4)."""
 
 from __future__ import annotations

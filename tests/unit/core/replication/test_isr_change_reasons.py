@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A leader says why it changes the ISR, and since when its high watermark has stood still."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One ISR change at a time, decided by what the node holds; an answer is for who asked (rules R4, R8, R9)."""
 
 from __future__ import annotations

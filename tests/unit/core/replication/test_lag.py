@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a follower counts as caught up, and for how long it may lag, as the leader sees it (rules R6, R7, R8)."""
 
 from __future__ import annotations

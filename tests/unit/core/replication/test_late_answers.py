@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What storage, ZooKeeper, clients and streams answer too late, or of a replica that is another one now, changes
 nothing (rules E5, C7)."""
 

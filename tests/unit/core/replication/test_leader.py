@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A leader: acknowledgements, high watermark, ISR (rules R1-R9, E1, E6, P1, P2, T3), as scenarios."""
 
 from __future__ import annotations

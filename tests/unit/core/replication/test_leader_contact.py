@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A message counts from when it was sent, though nobody knows the other's clock (rules K1, F2)."""
 
 from __future__ import annotations

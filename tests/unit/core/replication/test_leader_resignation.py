@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A leader whose own disk lags evicts nobody: it gives leadership away (the last sentence of rule R7)."""
 
 from __future__ import annotations

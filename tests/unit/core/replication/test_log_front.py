@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The front of a partition goes where its leader says, never past the high watermark (rules L1, E3)."""
 
 from __future__ import annotations

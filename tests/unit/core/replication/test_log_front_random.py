@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Three brokers, records, deletions, failovers and absences in any order: fronts go alike, nothing else does (L1)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A replica's log changes its directory while its follower fetches (rules M3, R6)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replicas that come and go in one leader epoch, partitions that are removed (rules R3, R8, C7, M1), as scenarios."""
 
 from __future__ import annotations

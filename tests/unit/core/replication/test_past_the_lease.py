@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which leaderships may go on while ZooKeeper is away (rule F2), told by what the followers send back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A replica as others see it: what a read, a question of the controller and a figure say (rules E4, E6, K1, T4)."""
 
 from __future__ import annotations

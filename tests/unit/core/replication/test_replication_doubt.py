@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A follower that is told what is late, does not fit or is no answer: it cuts, appends and heals only by what is
 (rules E2-E4, L1, R6, T5)."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker's settings that change while it runs hold from the next decision on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The leader's end of a stream: credit, reads that were given up, heartbeats, and many partitions (rules R5, R6)."""
 
 from __future__ import annotations

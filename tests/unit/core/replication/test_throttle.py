@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replicas that are being added are slowed down to what their move says, and nobody else is (rule M2)."""
 
 from __future__ import annotations

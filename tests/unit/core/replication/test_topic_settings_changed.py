@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A topic's settings that change within a leader epoch: nothing committed is taken back, nobody is evicted for it
 (rules R3, R7, L1)."""
 

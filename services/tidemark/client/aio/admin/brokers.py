@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the async admin client can do about brokers: add, remove, ask whether one can be restarted."""
 
 from __future__ import annotations

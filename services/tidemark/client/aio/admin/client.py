@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The async admin client: AdminService in the words of the domain."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of topics and brokers, for the async admin client."""
 
 from __future__ import annotations

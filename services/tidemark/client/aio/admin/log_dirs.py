@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the async admin client can do about the log directories of brokers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the async admin client can do about moves of replicas and the number of a topic's partitions."""
 
 from __future__ import annotations

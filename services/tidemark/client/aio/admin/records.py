@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the async admin client can do about records: delete the oldest ones; the partition's leader is asked itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who shall read what: the assignors by name."""
 
 from __future__ import annotations

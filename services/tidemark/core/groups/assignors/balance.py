@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads of the members of a group, and how they are evened out where members subscribe to different topics.
 
 Balanced: no chain of hand-overs, each to a member that subscribes to the topic, takes a partition from a member to one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an assignor is given, and what it gives."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Range: of each topic every member gets one run of partitions, and of topics with as many partitions the same run.
 
 For joins of topics that are partitioned alike. The first members of the order get one more where it does not divide.

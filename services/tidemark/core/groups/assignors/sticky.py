@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sticky: everybody keeps what it was to read, as far as balance and subscriptions allow; only the rest moves.
 
 Where all members subscribe to the same topics, no balanced assignment moves fewer partitions.

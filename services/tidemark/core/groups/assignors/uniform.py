@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Uniform: all partitions in order, each to the subscriber that has the fewest so far.
 
 Depends on nothing that was before: groups with the same members and topics have the same assignment.

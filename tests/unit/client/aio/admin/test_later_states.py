@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """States of groups and members that only a later version knows: shown by their number, and the rest as ever."""
 
 from __future__ import annotations
