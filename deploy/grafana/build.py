@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the dashboards' JSON beside this file: `python -m deploy.grafana.build`; a test holds the files to it."""
+"""Writes the JSON of the dashboards here: `python -m deploy.grafana.build`. A test compares the files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLACE: Final = Path(__file__).resolve().parent
 
 
 def files() -> dict[Path, str]:
-    """Each file and what is to be in it."""
+    """Path and content of each file."""
     return {
         PLACE / f"tidemark-{board.name}.json": json.dumps(board.json(), indent=2, ensure_ascii=False) + "\n"
         for board in BOARDS

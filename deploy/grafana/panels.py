@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a dashboard is made of here, and its JSON as Grafana 10 and later load it.
+"""Dashboards, rows and panels, and their JSON for Grafana 10 and later.
 
-Queries name their selector by a letter, which stands for the dashboard's variables:
+A letter in a query stands for a selector with the dashboard's variables:
 
-    {C}  every process of the chosen clusters: namespace and cluster
-    {B}  the chosen brokers of them: the same and instance
-    {T}  the chosen topics of them: namespace, cluster and topic
-    {G}  the chosen groups of them: namespace, cluster and group
-    {S}  drivers of Spark: namespace and query
+    {C}  every process of the selected clusters: namespace and cluster
+    {B}  the selected brokers: the same labels and instance
+    {T}  the selected topics: namespace, cluster and topic
+    {G}  the selected groups: namespace, cluster and group
+    {S}  Spark drivers: namespace and query
 
 Further matchers follow after a comma: `{B,role="leader"}`.
 """
@@ -39,14 +39,14 @@ NONE_IS_BEST: Final[Steps] = ((None, GREEN), (1, ORANGE))
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query of a panel; `legend` is Grafana's template of a series' name."""
+    """One query of a panel; `legend` is Grafana's template for the name of a series."""
 
     expr: str
     legend: str = ""
 
     @property
     def selected(self) -> str:
-        """The query with its selectors written out."""
+        """The query with its selectors expanded."""
         return re.sub(r"\{([CBTGS])([,}])", lambda found: "{" + SELECTORS[found[1]] + found[2], self.expr)
 
 
@@ -55,10 +55,10 @@ class Panel:
     """One panel.
 
     Attributes:
-        about: what it shows and what to do when it looks wrong.
-        unit: Grafana's: short, bytes, Bps, s, percentunit, cps (a second), dateTimeFromNow ...
-        empty_until: the incident that gives it data; None for a panel that always has data.
-        columns: of a table: label or value, and its heading, in this order; everything else is hidden.
+        about: the meaning of its values, and the next step if they are bad.
+        unit: a unit of Grafana: short, bytes, Bps, s, percentunit, cps (per second), dateTimeFromNow ...
+        empty_until: the event that gives the panel data; None for a panel that always has data.
+        columns: of a table: pairs of a label or value and its heading, in order; other columns are hidden.
     """
 
     title: str
@@ -76,33 +76,33 @@ class Panel:
     columns: Sequence[tuple[str, str]] = ()
     units: dict[str, str] = field(default_factory=dict)
     mappings: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Text and colour that stand for a value."""
+    """Text and colour shown instead of a value."""
 
 
 def stat(title: str, about: str, expr: str, **more: Any) -> Panel:
-    """One number, as of now."""
+    """One present number."""
     shape: dict[str, Any] = {"width": 3, "height": 4, "steps": NONE_IS_GOOD}
     return Panel(title, about, (Query(expr),), kind="stat", **(shape | more))
 
 
 def graph(title: str, about: str, unit: str, *queries: tuple[str, str], **more: Any) -> Panel:
-    """Lines over time: pairs of a query and its legend."""
+    """Lines over time, from pairs of a query and its legend."""
     return Panel(title, about, tuple(Query(*query) for query in queries), unit, **more)
 
 
 def quantile(share: float, histogram: str, by: str = "instance") -> str:
-    """The query of a quantile of a histogram, one for each value of the labels `by`."""
+    """The query for a quantile of a histogram, one line for each value of the labels `by`."""
     name, brace, matchers = histogram.partition("{")
     return f"histogram_quantile({share}, sum by (le, {by}) (rate({name}_bucket{brace}{matchers}[$__rate_interval])))"
 
 
 def rate(counter: str, by: str = "instance", legend: str = "") -> tuple[str, str]:
-    """A counter's growth in a second and its legend, one line for each value of the label `by`."""
+    """The growth of a counter per second and its legend, one line for each value of the label `by`."""
     return f"sum by ({by}) (rate({counter}[$__rate_interval]))", legend or f"{{{{{by}}}}}"
 
 
 def increase(counter: str, by: str = "instance", legend: str = "", over: str = "$__rate_interval") -> tuple[str, str]:
-    """A counter's growth over a time and its legend, one line for each value of the label `by`."""
+    """The growth of a counter over a time and its legend, one line for each value of the label `by`."""
     return f"sum by ({by}) (increase({counter}[{over}]))", legend or f"{{{{{by}}}}}"
 
 
@@ -115,8 +115,8 @@ def table(title: str, about: str, keys: Sequence[tuple[str, str]], *values: tupl
     """One line for each combination of labels.
 
     Args:
-        keys: a label and its heading.
-        values: a heading and its query; "": its numbers are not shown.
+        keys: pairs of a label and its heading.
+        values: pairs of a heading and its query; with the heading "" the numbers are hidden.
     """
     letters = ["Value"] if len(values) == 1 else [f"Value #{_letter(index)}" for index in range(len(values))]
     headings = [(letter, heading) for letter, (heading, _) in zip(letters, values, strict=True) if heading]
@@ -130,7 +130,7 @@ def _letter(index: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Panels under a heading; `folded` ones are loaded when somebody opens the row."""
+    """Panels under a heading; a `folded` row loads its panels when it is opened."""
 
     title: str
     panels: Sequence[Panel]
@@ -139,7 +139,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A choice at the top of a dashboard: the values of `label` of the series `of`."""
+    """A selection at the top of a dashboard: the values of `label` of the series `of`."""
 
     name: str
     title: str
@@ -161,7 +161,7 @@ TOPIC: Final = Variable(
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A dashboard; its uid is for ever, since links and bookmarks name it."""
+    """A dashboard; its uid never changes, since links and bookmarks use it."""
 
     name: str
     title: str
@@ -171,11 +171,11 @@ class Board:
 
     @property
     def panels(self) -> Iterator[Panel]:
-        """All of them."""
+        """All panels of all rows."""
         return (panel for row in self.rows for panel in row.panels)
 
     def json(self) -> dict[str, Any]:
-        """As Grafana imports it."""
+        """The JSON model that Grafana imports."""
         return {
             "uid": f"tidemark-{self.name}",
             "title": self.title,
@@ -196,7 +196,7 @@ class Board:
 
 
 def _laid_out(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Rows one under the other; panels from left to right, a line as high as its highest."""
+    """Place rows below one another, and panels from left to right; a line has the height of its highest panel."""
     number, y = 1, 0
     for row in rows:
         heading = {"id": number, "type": "row", "title": row.title, "collapsed": row.folded}
@@ -221,7 +221,7 @@ def _laid_out(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
 def _panel(panel: Panel) -> dict[str, Any]:
     about = panel.about
     if panel.empty_until is not None:
-        about += f" Empty as long as all is well: it shows something once {panel.empty_until}."
+        about += f" Empty until {panel.empty_until}."
     return {
         "type": panel.kind,
         "title": panel.title,
@@ -299,7 +299,7 @@ def _options(panel: Panel) -> dict[str, Any]:
 
 
 def _columns(panel: Panel) -> list[dict[str, Any]]:
-    """A table: one line for each set of labels, one column for each query."""
+    """The transformations of a table: one line for each set of labels, one column for each query."""
     names = [name for name, _ in panel.columns]
     return [
         {"id": "merge", "options": {}},

@@ -20,10 +20,10 @@ from tests.charts.test_dashboards import PANELS, name_of
 DEADLINE_S: Final = 25.0
 """For all panels together, from when everything is at work."""
 BUSY: Final = {
-    "replicas move",
-    "replicas move with a throttle",
-    "a topic is written whose flush.policy asks for it",
-    "a topic of a group is written; no records, no time",
+    "a reassignment runs",
+    "a reassignment with a throttle runs",
+    "a topic is written whose flush.policy requires flushes",
+    "a topic of a group is written",
 }
 """What a panel may wait for that this cluster has."""
 

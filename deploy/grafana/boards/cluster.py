@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster at a glance: is it healthy, what goes through it, and what do its machines have left."""
+"""The dashboard of the cluster: health, traffic, and the remaining resources of its machines."""
 
 from __future__ import annotations
 
@@ -30,53 +30,53 @@ _HEALTH: Final = Row(
     (
         stat(
             "Brokers online",
-            "Brokers that Prometheus reaches. Fewer than there should be: look at their logs and pods; partitions go "
-            "on as long as min.insync.replicas are in sync.",
+            "Brokers that Prometheus reaches. If some are missing, check their logs and pods. Partitions remain "
+            "available while min.insync.replicas are in sync.",
             'count(up{C,component="broker"} == 1) or vector(0)',
             steps=((None, RED), (1, GREEN)),
         ),
         stat(
             "Active controllers",
-            "Exactly one is right. None: no leader is elected and no topic made until one is; start a controller, and "
-            "look whether ZooKeeper answers.",
+            "Must be exactly one. Without one, no leader is elected and no topic is created: start a controller, "
+            "and check whether ZooKeeper answers.",
             "sum(tidemark_controller_active{C}) or vector(0)",
             steps=((None, RED), (1, GREEN), (2, RED)),
         ),
         stat(
             "Offline partitions",
-            "Partitions that nobody leads: neither written nor read. Start the brokers of their replicas; if those are "
-            "gone for good, see `tidemark elect --last-known`.",
+            "Partitions without a leader: they can be neither written nor read. Start the brokers of their "
+            "replicas; if these are lost, see `tidemark elect --last-known`.",
             "sum(tidemark_controller_offline_partitions{C})",
         ),
         stat(
             "Under-replicated",
-            "Led partitions that lack an in-sync replica. Some during a restart are expected; for longer, see the "
-            "dashboard ISR and high watermark.",
+            "Led partitions that lack an in-sync replica. During a restart this is normal. If it lasts longer, see "
+            "the dashboard ISR and high watermark.",
             "sum(tidemark_replica_under_replicated{B})",
             steps=NONE_IS_BEST,
         ),
         stat(
             "Under min ISR",
-            "Led partitions with fewer in sync than min.insync.replicas: producers with acks=all are refused. Bring "
-            "their followers back.",
+            "Led partitions whose ISR is smaller than min.insync.replicas: producers with acks=all are refused. "
+            "Bring their followers back.",
             "sum(tidemark_replica_under_min_isr{B})",
         ),
         stat(
             "At min ISR",
-            "One replica less, and producers with acks=all are refused. Do not restart another broker now.",
+            "If one more replica leaves, producers with acks=all are refused. Do not restart another broker now.",
             "sum(tidemark_replica_at_min_isr{B})",
             steps=((None, GREEN), (1, YELLOW)),
         ),
         stat(
             "Offline log directories",
-            "Directories that a broker has given up after an error of the disk. Replace the disk; the broker's log "
-            "names the error.",
+            "Directories that a broker took offline after a disk error. Replace the disk; the broker's log names "
+            "the error.",
             "sum(tidemark_offline_log_directories{B})",
         ),
         stat(
             "Unclean elections, 24 h",
-            "Elections of a replica that was not in sync: acknowledged records may be lost. "
-            "`tidemark elect --reports` says which.",
+            "Elections of a replica that was not in sync: acknowledged records may be lost. `tidemark elect "
+            "--reports` shows the offsets.",
             'sum(increase(tidemark_controller_leader_elections_total{C,clean="false"}[24h])) or vector(0)',
             decimals=0,
         ),
@@ -84,37 +84,37 @@ _HEALTH: Final = Row(
         stat("Partitions", "Partitions of all topics.", "sum(tidemark_controller_partitions{C})", steps=PLAIN),
         stat(
             "Replicas online",
-            "Replicas that work.",
+            "Replicas whose log has not failed.",
             "sum(tidemark_replica_count{B}) - sum(tidemark_replica_offline_count{B})",
             steps=PLAIN,
         ),
         stat(
             "Not preferred leaders",
-            "Partitions led by another than the first of their replicas: load may be uneven. "
-            "`tidemark elect --preferred` gives leadership back.",
+            "Partitions whose leader is not the first of their replicas: the load may be uneven. `tidemark elect "
+            "--preferred` moves leadership back.",
             "sum(tidemark_controller_not_preferred_leaders{C})",
             steps=((None, GREEN), (1, YELLOW)),
         ),
         stat(
             "Processes not scraped",
-            "Services that Prometheus does not reach: they are down, or their metrics port is.",
+            "Services that Prometheus does not reach: the process is down, or its metrics port is unreachable.",
             'count(up{C,component=~"broker|controller|admin"} == 0) or vector(0)',
         ),
         stat(
             "Full log directories",
-            "Directories that lately had no space: replicas there take nothing in. Free space, or move replicas with "
-            "`tidemark log-dirs move`.",
+            "Directories that recently had no space: their replicas accept no records. Free space, or move replicas "
+            "with `tidemark log-dirs move`.",
             "sum(tidemark_full_log_directories{B})",
         ),
         stat(
             "Reassignments",
-            "Partitions whose replicas move now; see the dashboard Controller and reassignment.",
+            "Partitions that are being reassigned; see the dashboard Controller and reassignment.",
             "sum(tidemark_controller_reassignments{C})",
             steps=((None, GREEN), (1, BLUE)),
         ),
         stat(
             "Least disk space left",
-            "Of all log directories the least share that is free.",
+            "The smallest free share of a log directory.",
             "min(tidemark_log_directory_free_bytes{B} / tidemark_log_directory_total_bytes{B})",
             unit="percentunit",
             steps=((None, RED), (0.15, ORANGE), (0.3, GREEN)),
@@ -127,7 +127,7 @@ _TRAFFIC: Final = Row(
     (
         graph(
             "Bytes in",
-            "What producers send, by broker. One broker far above the others leads too much: "
+            "Bytes from producers, by broker. If one broker is far above the others, it leads too many partitions: "
             "`tidemark elect --preferred`.",
             "Bps",
             rate("tidemark_broker_produced_bytes_total{B}"),
@@ -135,55 +135,55 @@ _TRAFFIC: Final = Row(
         ),
         graph(
             "Bytes out",
-            "What consumers are given, by broker.",
+            "Bytes sent to consumers, by broker.",
             "Bps",
             rate("tidemark_broker_fetched_bytes_total{B}"),
             stacked=True,
         ),
         graph(
             "Records in",
-            "Records that producers send, by broker.",
+            "Records from producers, by broker.",
             "cps",
             rate("tidemark_broker_produced_records_total{B}"),
             stacked=True,
         ),
         graph(
             "Replication in",
-            "What followers take in, by broker; moves of replicas are part of it.",
+            "Bytes that followers append, by broker, including reassignments.",
             "Bps",
             rate("tidemark_broker_replicated_in_bytes_total{B}"),
             stacked=True,
         ),
         graph(
             "Replication out",
-            "What leaders send to followers, by broker.",
+            "Bytes that leaders send to followers, by broker.",
             "Bps",
             rate("tidemark_broker_replicated_bytes_total{B}"),
             stacked=True,
         ),
         graph(
             "Requests",
-            "Produce requests, and fetches of consumers. A request carries many batches where there is load.",
+            "Produce requests, and fetch requests of consumers. Under load a request carries many batches.",
             "reqps",
             ("sum(rate(tidemark_broker_produce_requests_total{B}[$__rate_interval]))", "produce"),
             ("sum(rate(tidemark_broker_fetch_requests_total{B}[$__rate_interval]))", "fetch"),
         ),
         graph(
             "Bytes in by topic",
-            "The ten topics that are written most.",
+            "The ten topics with the most writes.",
             "Bps",
             ("topk(10, sum by (topic) (rate(tidemark_topic_produced_bytes_total{C}[$__rate_interval])))", "{{topic}}"),
         ),
         graph(
             "Bytes out by topic",
-            "The ten topics that are read most.",
+            "The ten topics with the most reads.",
             "Bps",
             ("topk(10, sum by (topic) (rate(tidemark_topic_fetched_bytes_total{C}[$__rate_interval])))", "{{topic}}"),
         ),
         graph(
             "Refused",
-            "Partitions of requests that were refused, by error code. NOT_LEADER comes with every change of leaders "
-            "and clients handle it; NOT_ENOUGH_REPLICAS needs replicas back in sync.",
+            "Refused partitions of requests, by error code. NOT_LEADER follows every leader election, and clients "
+            "handle it. For NOT_ENOUGH_REPLICAS, bring replicas back in sync.",
             "cps",
             rate("tidemark_broker_produce_errors_total{B}", by="code", legend="produce: {{code}}"),
             rate("tidemark_broker_fetch_errors_total{B}", by="code", legend="fetch: {{code}}"),
@@ -203,12 +203,15 @@ _TRAFFIC: Final = Row(
             stacked=True,
         ),
         graph(
-            "Reads of followers",
-            "Bytes that consumers got from a replica in their rack instead of from the leader, and how often a leader "
-            "sent one there.",
+            "Follower fetching",
+            "Bytes that consumers read from a replica in their rack instead of the leader, and how often a leader "
+            "redirected them.",
             "Bps",
             ("sum(rate(tidemark_broker_follower_fetched_bytes_total{B}[$__rate_interval]))", "bytes from followers"),
-            ("sum(rate(tidemark_broker_preferred_read_replicas_total{B}[$__rate_interval]))", "sent to a follower"),
+            (
+                "sum(rate(tidemark_broker_preferred_read_replicas_total{B}[$__rate_interval]))",
+                "redirected to a follower",
+            ),
         ),
     ),
 )
@@ -217,15 +220,15 @@ _LATENCY: Final = Row(
     "Latency",
     (
         graph(
-            "Produce, 99 of 100",
-            "From a produce request to its answer; with acks=all that waits for all replicas in sync. High on one "
-            "broker: its disk or its followers; on all: look at the event loop and at replication.",
+            "Produce, p99",
+            "Time from a produce request to its answer; with acks=all this includes all in-sync replicas. If high "
+            "on one broker: check its disk and followers. If high on all: check the event loop and replication.",
             "s",
             (quantile(0.99, "tidemark_broker_produce_seconds{B}"), "{{instance}}"),
         ),
         graph(
             "Produce, all brokers",
-            "The median, 99 and 999 of a thousand.",
+            "The median, the 99th and the 99.9th percentile.",
             "s",
             *(
                 (quantile(share, "tidemark_broker_produce_seconds{B}", "cluster"), f"{share:.1%}")
@@ -233,27 +236,28 @@ _LATENCY: Final = Row(
             ),
         ),
         graph(
-            "Fetch, 99 of 100",
-            "Work on a fetch, without the wait for records to come. Consumers that read old records wait for the disk.",
+            "Fetch, p99",
+            "Time to serve a fetch, without the wait for new records. Consumers that read old records wait for the "
+            "disk.",
             "s",
             (quantile(0.99, "tidemark_broker_fetch_seconds{B}", "instance, kind"), "{{instance}} {{kind}}"),
         ),
         graph(
-            "Append, 99 of 100",
-            "From an append's queue to its write(2): the disk, or too few threads for it.",
+            "Append, p99",
+            "Time of an append from its queue to its write(2). If high: the disk is slow, or has too few threads.",
             "s",
             (quantile(0.99, "tidemark_broker_append_seconds{B}"), "{{instance}}"),
         ),
         graph(
-            "Flush, 99 of 100",
-            "An fdatasync of a log whose topic asks for it (flush.policy): what acks=all costs there.",
+            "Flush, p99",
+            "Time of an fdatasync of a log whose topic requires flushes (flush.policy): the cost of acks=all there.",
             "s",
             (quantile(0.99, "tidemark_broker_flush_seconds{B}"), "{{instance}}"),
-            empty_until="a topic is written whose flush.policy asks for it",
+            empty_until="a topic is written whose flush.policy requires flushes",
         ),
         Panel(
             "Produce, all requests",
-            "How many requests took how long.",
+            "Number of requests by duration.",
             (Query("sum by (le) (increase(tidemark_broker_produce_seconds_bucket{B}[$__rate_interval]))", "{{le}}"),),
             unit="s",
             kind="heatmap",
@@ -267,8 +271,8 @@ _TOPICS: Final = Row(
     (
         table(
             "Topics",
-            "Partitions, replicas and how many of them are in sync, bytes of all replicas, and what is written a "
-            "second. `tidemark topic describe` tells it by partition.",
+            "Partitions, replicas and in-sync replicas, bytes of all replicas, and writes per second. `tidemark "
+            "topic describe` shows each partition.",
             (("topic", "Topic"),),
             ("Partitions", "count by (topic) (tidemark_partition_leader{C})"),
             ("Replicas", "sum by (topic) (tidemark_partition_replicas{C})"),
@@ -283,7 +287,7 @@ _TOPICS: Final = Row(
         ),
         table(
             "Partitions",
-            "Leader, offsets and size of each partition, as its leader sees it.",
+            "Leader, offsets and size of each partition, reported by its leader.",
             (("topic", "Topic"), ("partition", "Partition")),
             ("Leader", "max by (topic, partition) (tidemark_partition_leader{C})"),
             ("Leader epoch", "max by (topic, partition) (tidemark_partition_leader_epoch{C})"),
@@ -297,15 +301,15 @@ _TOPICS: Final = Row(
         ),
         graph(
             "Leaders that are not preferred",
-            "By topic. `tidemark elect --preferred` gives leadership back.",
+            "By topic. `tidemark elect --preferred` moves leadership back.",
             "short",
             ("sum by (topic) (1 - tidemark_partition_leader_is_preferred{C}) > 0", "{{topic}}"),
             width=12,
-            empty_until="another than the first replica leads",
+            empty_until="a replica other than the first one leads",
         ),
         graph(
             "Records in by topic",
-            "The ten topics that are written most.",
+            "The ten topics with the most writes.",
             "cps",
             (
                 "topk(10, sum by (topic) (rate(tidemark_topic_produced_records_total{C}[$__rate_interval])))",
@@ -319,6 +323,6 @@ _TOPICS: Final = Row(
 CLUSTER: Final = Board(
     "cluster",
     "Tidemark: cluster",
-    "Is the cluster healthy, what goes through it, and what do its machines have left.",
+    "Health of the cluster, its traffic, and the remaining resources of its machines.",
     (_HEALTH, _TRAFFIC, _LATENCY, _TOPICS, MACHINES, DISKS, ZOOKEEPER),
 )

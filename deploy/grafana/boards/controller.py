@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller and reassignments: who leads the cluster, how busy it is, and how far moves of replicas are."""
+"""The dashboard of the controller: its load, and the progress of reassignments."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ _NOW: Final = Row(
     (
         stat(
             "Active controllers",
-            "Exactly one is right. None: start a controller, and look whether ZooKeeper answers. Two for longer than a "
-            "scrape: the old one has not noticed yet; its writes are refused by their epoch.",
+            "Must be exactly one. Without one, start a controller, and check whether ZooKeeper answers. If there "
+            "are two for longer than a scrape, the old one has not noticed its replacement; ZooKeeper refuses its "
+            "writes by their epoch.",
             "sum(tidemark_controller_active{C}) or vector(0)",
             steps=((None, RED), (1, GREEN), (2, RED)),
         ),
         stat(
             "Epoch",
-            "Of the present term: how often the office has changed hands.",
+            "The present controller epoch: the number of controller elections so far.",
             "max(tidemark_controller_epoch{C})",
             steps=PLAIN,
         ),
@@ -49,51 +50,51 @@ _NOW: Final = Row(
         ),
         stat(
             "Suspected brokers",
-            "They are registered and do not answer: they hang, or the network between is cut. Their partitions are led "
-            "by others meanwhile.",
+            "Registered brokers that do not answer the controller: they are stuck, or the network to them is cut. "
+            "Other brokers lead their partitions.",
             "sum(tidemark_controller_suspected_brokers{C})",
         ),
         stat(
             "Offline partitions",
-            "Partitions that nobody leads. Start the brokers of their replicas; see `tidemark elect --last-known`.",
+            "Partitions without a leader. Start the brokers of their replicas; see `tidemark elect --last-known`.",
             "sum(tidemark_controller_offline_partitions{C})",
         ),
         stat(
-            "Brokers yet to answer",
-            "They were told who leads and follows, and have not answered. For long: look at the log of the broker.",
+            "Unanswered LeaderAndIsr",
+            "Brokers that have not answered a LeaderAndIsr command yet. If this lasts, read the log of the broker.",
             "sum(tidemark_controller_leader_and_isr_pending{C})",
             steps=NONE_IS_BEST,
         ),
         stat(
-            "Events waiting",
-            "Events that wait for their turn. Thousands when a broker with thousands of partitions dies; then soon "
-            "none.",
+            "Events in the queue",
+            "Events that the controller has not processed yet. There are thousands for a moment when a broker with "
+            "thousands of partitions fails.",
             "sum(tidemark_controller_event_queue_size{C})",
             steps=((None, GREEN), (1000, ORANGE)),
         ),
         stat(
             "Records maybe lost",
-            "What unclean elections may have lost since these controllers started, where that is known. "
-            "`tidemark elect --reports` tells each.",
+            "Records that unclean elections may have lost since these controllers started, as far as known. "
+            "`tidemark elect --reports` shows each election.",
             "sum(tidemark_controller_records_maybe_lost_total{C})",
         ),
     ),
 )
 
-_OFFICE: Final = Row(
+_CONTROLLER: Final = Row(
     "Controller",
     (
         graph(
-            "Who is active",
-            "1 for the active controller. A change takes the others a moment to read all; frequent changes mean "
-            "sessions that expire: look at ZooKeeper.",
+            "Active controller",
+            "1 for the active controller. A new controller first reads the whole state. If the controller changes "
+            "often, sessions expire: check ZooKeeper.",
             "short",
             ("tidemark_controller_active{C}", "{{instance}}"),
             maximum=1,
         ),
         graph(
             "Elections",
-            "Leaders elected. Unclean ones may lose acknowledged records.",
+            "Leaders elected. Unclean elections may lose acknowledged records.",
             "short",
             (
                 'sum(increase(tidemark_controller_leader_elections_total{C,clean="true"}[$__rate_interval]))',
@@ -106,29 +107,29 @@ _OFFICE: Final = Row(
             ),
         ),
         graph(
-            "How long an election takes",
-            "From the decision for a leader until it has answered that it leads: so long its partitions stand still, "
-            "beyond the time it took to notice.",
+            "Duration of an election",
+            "Time from the choice of a leader to its confirmation. The partitions are unavailable for this time, "
+            "plus the time of the failure detection.",
             "s",
             (quantile(0.5, "tidemark_controller_leader_election_seconds{C}", "cluster"), "median"),
-            (quantile(0.99, "tidemark_controller_leader_election_seconds{C}", "cluster"), "99 of 100"),
+            (quantile(0.99, "tidemark_controller_leader_election_seconds{C}", "cluster"), "p99"),
         ),
         graph(
-            "Events waiting",
+            "Events in the queue",
             "By controller.",
             "short",
             ("tidemark_controller_event_queue_size{C}", "{{instance}}"),
         ),
         graph(
-            "Wait of an event",
-            "From its arrival to its turn.",
+            "Time in the queue",
+            "Time of an event in the queue.",
             "s",
             (quantile(0.5, "tidemark_controller_event_queue_seconds{C}", "cluster"), "median"),
-            (quantile(0.99, "tidemark_controller_event_queue_seconds{C}", "cluster"), "99 of 100"),
+            (quantile(0.99, "tidemark_controller_event_queue_seconds{C}", "cluster"), "p99"),
         ),
         graph(
-            "Time to decide, by event",
-            "99 of 100, of the ten that take longest.",
+            "Time to process, by event",
+            "The 99th percentile of the ten slowest events.",
             "s",
             (
                 f"topk(10, {quantile(0.99, 'tidemark_controller_event_duration_seconds{C}', 'event')})",
@@ -136,22 +137,22 @@ _OFFICE: Final = Row(
             ),
         ),
         graph(
-            "What the controller saw",
-            "Observations by kind; each is in its log with the partition.",
+            "Observations",
+            "Observations of the controller by kind; its log has each one with the partition.",
             "short",
             increase("tidemark_controller_observations_total{C}", by="kind"),
             stacked=True,
         ),
         graph(
             "Brokers",
-            "Registered, and suspected of hanging.",
+            "Registered brokers, and suspected brokers (registered, but without an answer).",
             "short",
             ("sum(tidemark_controller_live_brokers{C})", "live"),
             ("sum(tidemark_controller_suspected_brokers{C})", "suspected"),
         ),
         graph(
             "Leaders by broker",
-            "One far above the others after a restart: `tidemark elect --preferred`.",
+            "If one broker is far above the others after a restart: `tidemark elect --preferred`.",
             "short",
             ("tidemark_replica_leader_count{B}", "{{instance}}"),
             stacked=True,
@@ -163,57 +164,59 @@ _MOVES: Final = Row(
     "Reassignment",
     (
         stat(
-            "Partitions moving",
-            "Partitions whose replicas are to move, or move. `tidemark reassign list` tells of each.",
+            "Partitions being reassigned",
+            "Partitions with a queued or running reassignment. `tidemark reassign list` shows each one.",
             "sum(tidemark_controller_reassignments{C})",
             width=4,
             steps=((None, GREEN), (1, BLUE)),
         ),
         stat(
             "Replicas remaining",
-            "Replicas that moves add and that are not in sync yet.",
+            "Replicas that reassignments add and that are not in sync yet.",
             "sum(tidemark_controller_reassignment_replicas_remaining{C})",
             width=4,
             steps=((None, GREEN), (1, BLUE)),
         ),
         stat(
             "Bytes remaining",
-            "What they still lack.",
+            "Bytes that these replicas still lack.",
             "sum(tidemark_replica_reassignment_remaining_bytes{B})",
             unit="bytes",
             width=4,
             steps=((None, GREEN), (1, BLUE)),
         ),
         stat(
-            "Done in",
-            "If it goes on as in the last five minutes. Nothing while nothing moves, or while nothing is copied: then "
-            "`tidemark reassign list` says what each move waits for.",
+            "Time remaining",
+            "At the rate of the last five minutes. No value without a reassignment, or while no byte is copied: "
+            "then `tidemark reassign list` names why each one waits.",
             "sum(tidemark_replica_reassignment_remaining_bytes{B}) "
             "/ (sum(rate(tidemark_replica_reassignment_out_bytes_total{B}[5m])) > 0)",
             unit="s",
             width=4,
             steps=PLAIN,
-            empty_until="replicas move",
+            empty_until="a reassignment runs",
         ),
         stat(
             "Throttle",
-            "The lowest of the moves under way, of a broker; it ends with its moves.",
+            "The lowest throttle of the running reassignments of a broker; it ends with them.",
             "min(tidemark_replica_reassignment_throttle_bytes_per_second{B} > 0)",
             unit="Bps",
             width=4,
             steps=PLAIN,
-            empty_until="replicas move with a throttle",
+            empty_until="a reassignment with a throttle runs",
         ),
         stat(
             "Waiting for the throttle",
-            "Led partitions whose moves wait for it now. Always some: a higher one would be faster.",
+            "Led partitions whose reassignment now waits for its throttle. If there are always some, a higher "
+            "throttle would be faster.",
             "sum(tidemark_replica_throttled{B})",
             width=4,
             steps=((None, GREEN), (1, YELLOW)),
         ),
         graph(
             "Copied",
-            "Bytes that brokers send to replicas that moves add. None though partitions move: the moves stand still.",
+            "Bytes that brokers send to replicas that reassignments add. If there are none during a reassignment, "
+            "it makes no progress.",
             "Bps",
             (
                 "rate(tidemark_replica_reassignment_out_bytes_total{B}[$__rate_interval])",
@@ -222,34 +225,34 @@ _MOVES: Final = Row(
             ("tidemark_replica_reassignment_throttle_bytes_per_second{B} > 0", "throttle of {{instance}}"),
         ),
         graph(
-            "Taken in",
-            "Bytes that replicas added here took in.",
+            "Appended",
+            "Bytes that the added replicas appended.",
             "Bps",
             ("rate(tidemark_replica_reassignment_in_bytes_total{B}[$__rate_interval])", "{{instance}}"),
         ),
         graph(
             "Remaining",
-            "Bytes that replicas that moves add still lack, by leader.",
+            "Bytes that replicas added by reassignments still lack, by leader.",
             "bytes",
             ("tidemark_replica_reassignment_remaining_bytes{B}", "{{instance}}"),
             stacked=True,
         ),
         graph(
             "Partitions and replicas",
-            "Partitions that move, and replicas not in sync yet.",
+            "Partitions being reassigned, and added replicas that are not in sync yet.",
             "short",
             ("sum(tidemark_controller_reassignments{C})", "partitions"),
             ("sum(tidemark_controller_reassignment_replicas_remaining{C})", "replicas"),
         ),
         graph(
-            "Produce while moving, 99 of 100",
-            "What a move costs producers: lower its throttle where this rises.",
+            "Produce during reassignments, p99",
+            "The cost of a reassignment for producers: lower its throttle if this rises.",
             "s",
             (quantile(0.99, "tidemark_broker_produce_seconds{B}"), "{{instance}}"),
         ),
         graph(
-            "Between directories of one broker",
-            "Replicas on their way, and bytes copied a second.",
+            "Log directory moves",
+            "Running moves between log directories of one broker, and bytes copied per second.",
             "short",
             ("sum by (instance) (tidemark_broker_log_dir_moves{B})", "{{instance}} replicas"),
             rate("tidemark_broker_log_dir_moves_copied_bytes_total{B}", legend="{{instance}} bytes/s"),
@@ -260,7 +263,7 @@ _MOVES: Final = Row(
 CONTROLLER: Final = Board(
     "controller",
     "Tidemark: controller and reassignment",
-    "Who leads the cluster, how busy it is, and how far moves of replicas are.",
-    (_NOW, _OFFICE, _MOVES),
+    "The active controller and its load, and the progress of reassignments.",
+    (_NOW, _CONTROLLER, _MOVES),
     (NAMESPACE, CLUSTER, BROKER),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumer groups: how far they are behind, who is in them, and how their coordinators are."""
+"""The dashboard of consumer groups: lag, members, and the state of their coordinators."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ _NOW: Final = Row(
         stat("Members", "Members of all groups.", "sum(tidemark_group_members{C})", width=4, steps=PLAIN),
         stat(
             "Largest lag",
-            "Of one group and topic, in records.",
+            "The largest lag of a group and topic, in records.",
             "max(sum by (group, topic) (tidemark_group_lag_records{G}))",
             width=4,
             steps=((None, GREEN), (10_000, YELLOW), (1_000_000, ORANGE)),
         ),
         stat(
-            "Lag not known",
-            "Partitions with a committed offset whose high watermark is not known now: nobody leads them, or the "
-            "leader does not answer.",
+            "Lag unknown",
+            "Partitions with a committed offset whose high watermark is unknown: they have no leader, or the leader "
+            "does not answer.",
             "sum(tidemark_group_lag_unknown_partitions{G})",
             width=4,
             steps=NONE_IS_BEST,
         ),
         stat(
-            "Being loaded",
-            "Partitions of __consumer_offsets still being read after a change of leaders; their groups wait.",
+            "Loading",
+            "Partitions of __consumer_offsets that are being loaded after a leader election; their groups wait.",
             "sum(tidemark_group_partitions_loading{C})",
             width=4,
             steps=((None, GREEN), (1, YELLOW)),
         ),
         stat(
             "Age of the lags",
-            "How old the lags are that are shown here.",
+            "Age of the lags on this dashboard.",
             "max(tidemark_group_lag_age_seconds{C})",
             unit="s",
             width=4,
@@ -72,22 +72,22 @@ _LAG: Final = Row(
     (
         graph(
             "Lag by group and topic",
-            "From committed offset to high watermark, all partitions together. It grows: the group is slower than its "
-            "producers, or has stopped. More members help as long as there are partitions for them.",
+            "Records from committed offset to high watermark, of all partitions. If the lag grows, the group is "
+            "slower than its producers, or has stopped. More members help while there are partitions for them.",
             "short",
             ("sum by (group, topic) (tidemark_group_lag_records{G})", "{{group}} {{topic}}"),
             width=12,
         ),
         graph(
-            "Lag of the partition with the most",
-            "One partition far above the share of the others: a key with most of the records, or a member that hangs.",
+            "Largest lag of a partition",
+            "If one partition is far above the others, one key has most of the records, or its member is stuck.",
             "short",
             ("max by (group, topic) (tidemark_group_lag_records_max{G})", "{{group}} {{topic}}"),
             width=12,
         ),
         graph(
             "Lag in time",
-            "How long producers took for as many records as the group lacks, at their present speed.",
+            "Time in which producers write as many records as the group lacks, at their present rate.",
             "s",
             (
                 "sum by (group, topic) (tidemark_group_lag_records{G}) / on (topic) group_left () "
@@ -95,38 +95,38 @@ _LAG: Final = Row(
                 "{{group}} {{topic}}",
             ),
             width=12,
-            empty_until="a topic of a group is written; no records, no time",
+            empty_until="a topic of a group is written",
         ),
         graph(
-            "Written and processed",
-            "How fast records of the groups' topics are written, and how fast the groups commit them.",
+            "Produced and committed",
+            "Rates at which records of the groups' topics are produced, and at which the groups commit them.",
             "cps",
             (
                 "sum by (topic) (rate(tidemark_topic_produced_records_total{C}[5m])) "
                 "and on (topic) tidemark_group_lag_records{G}",
-                "{{topic}} written",
+                "{{topic}} produced",
             ),
             (
                 "(sum by (topic) (rate(tidemark_topic_produced_records_total{C}[5m]))) * on (topic) group_right () "
                 "(sum by (group, topic) (tidemark_group_lag_records{G}) * 0 + 1) "
                 "- sum by (group, topic) (deriv(tidemark_group_lag_records{G}[5m]))",
-                "{{group}} {{topic}} processed",
+                "{{group}} {{topic}} committed",
             ),
             width=12,
         ),
         table(
             "Groups and topics",
-            "Lag of each. `tidemark group describe` tells it by partition and member.",
+            "Lag of each group and topic. `tidemark group describe` shows each partition and member.",
             (("group", "Group"), ("topic", "Topic")),
             ("Lag", "sum by (group, topic) (tidemark_group_lag_records{G})"),
-            ("Of one partition at most", "max by (group, topic) (tidemark_group_lag_records_max{G})"),
-            ("Partitions not known", "sum by (group, topic) (tidemark_group_lag_unknown_partitions{G})"),
+            ("Largest of a partition", "max by (group, topic) (tidemark_group_lag_records_max{G})"),
+            ("Partitions unknown", "sum by (group, topic) (tidemark_group_lag_unknown_partitions{G})"),
             width=16,
         ),
         graph(
             "Members by group",
-            "None though there is a lag: nobody consumes. Up and down again and again: members crash, or are slower "
-            "than max_poll_interval_ms allows.",
+            "A group with lag but without members reads no records. If the number changes often, members crash, or "
+            "are slower than max_poll_interval_ms allows.",
             "short",
             ("sum by (group) (tidemark_group_member_count{G})", "{{group}}"),
         ),
@@ -138,59 +138,59 @@ _COORDINATORS: Final = Row(
     (
         graph(
             "Groups by state",
-            "Of all coordinators.",
+            "Groups of all coordinators.",
             "short",
             ("sum by (state) (tidemark_group_count{C})", "{{state}}"),
             stacked=True,
         ),
         graph(
-            "Assignments computed anew",
-            "Who reads what is computed anew when members come and go, or partitions are added.",
+            "Rebalances",
+            "New target assignments: members joined or left, or partitions were added.",
             "short",
             increase("tidemark_group_rebalances_total{C}"),
         ),
         graph(
-            "Members taken out",
-            "They were silent, or slow to give partitions up.",
+            "Evicted members",
+            "Members that were silent, or slow to release partitions.",
             "short",
             increase("tidemark_group_members_removed_total{C}"),
             steps=NONE_IS_BEST,
         ),
         graph(
             "Commits",
-            "Offsets remembered or forgotten.",
+            "Offsets committed or deleted.",
             "cps",
             rate("tidemark_group_committed_offsets_total{C}"),
         ),
         graph(
-            "Commit, 99 of 100",
-            "From a commit to its answer: a write to __consumer_offsets that all in sync have.",
+            "Commit, p99",
+            "Time from a commit request to its answer: a write to __consumer_offsets on all in-sync replicas.",
             "s",
             (quantile(0.99, "tidemark_group_commit_seconds{C}"), "{{instance}}"),
         ),
         graph(
             "Heartbeats",
-            "Answered, by coordinator.",
+            "Answered heartbeats, by coordinator.",
             "reqps",
             rate("tidemark_group_heartbeats_total{C}"),
         ),
         graph(
             "Refused",
-            "Requests of members that were refused, by code. NOT_COORDINATOR comes with every change of leaders.",
+            "Refused requests of members, by code. NOT_COORDINATOR follows every leader election.",
             "cps",
             rate("tidemark_group_requests_refused_total{C}", by="code"),
             empty_until="a member is refused",
         ),
         graph(
-            "Writes that failed",
-            "Writes to __consumer_offsets: commits are refused as long as it is not writable. See whether it is under "
-            "min ISR.",
+            "Failed writes",
+            "Failed writes to __consumer_offsets: commits are refused until the topic is writable. Check whether it "
+            "is under min ISR.",
             "cps",
             rate("tidemark_group_failed_writes_total{C}"),
             steps=NONE_IS_GOOD,
         ),
         graph(
-            "Offsets remembered",
+            "Committed offsets",
             "By coordinator: one for each group and partition.",
             "short",
             ("sum by (instance) (tidemark_group_offsets{C})", "{{instance}}"),
@@ -201,7 +201,7 @@ _COORDINATORS: Final = Row(
 GROUPS: Final = Board(
     "groups",
     "Tidemark: consumer groups",
-    "How far groups are behind, who is in them, and how their coordinators are.",
+    "Lag and members of groups, and the state of their coordinators.",
     (_NOW, _LAG, _COORDINATORS),
     (NAMESPACE, CLUSTER, _GROUP),
 )

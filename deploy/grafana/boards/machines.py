@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of a cluster have left: memory, processor, event loop, disks, ZooKeeper; rows of its dashboard."""
+"""Rows of the cluster dashboard: memory, CPU and event loop of its processes, disks, ZooKeeper."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MACHINES: Final = Row(
     (
         table(
             "Brokers",
-            "Each broker as it is now.",
+            "The present state of each broker.",
             (("instance", "Broker"), ("state", "State")),
             ("Up for", 'max by (instance) (time() - process_start_time_seconds{B,component="broker"})'),
             ("Replicas", "max by (instance) (tidemark_replica_count{B})"),
@@ -35,19 +35,20 @@ MACHINES: Final = Row(
         ),
         table(
             "Versions",
-            "What runs where; more than one version is an upgrade under way, or one that was left half done.",
+            "Versions of the services. More than one version means a running or an incomplete upgrade.",
             (("service", "Service"), ("version", "Version")),
             ("Processes", "count by (version, service) (tidemark_build_info{C})"),
         ),
         graph(
             "Memory",
-            "Resident memory. It grows with replicas and clients; near the container's limit the kernel kills.",
+            "Resident memory, which grows with replicas and clients. Near the container's limit the kernel kills "
+            "the process.",
             "bytes",
             ('process_resident_memory_bytes{C,component=~"broker|controller|admin"}', "{{instance}}"),
         ),
         graph(
-            "Processor",
-            "Processors used. A broker's event loop has one: above about 0.9 requests wait.",
+            "CPU",
+            "CPUs in use. A broker's event loop has one CPU: above about 0.9, requests wait.",
             "short",
             (
                 'rate(process_cpu_seconds_total{C,component=~"broker|controller|admin"}[$__rate_interval])',
@@ -56,47 +57,46 @@ MACHINES: Final = Row(
         ),
         graph(
             "Open files",
-            "Share of the file descriptors that a process may open: segments in use, and connections.",
+            "Share of the permitted file descriptors in use: segments and connections.",
             "percentunit",
             ('process_open_fds{C,component=~"broker|controller|admin"} / process_max_fds{C}', "{{instance}}"),
             steps=((None, GREEN), (0.8, RED)),
         ),
         graph(
             "Event loop: longest stall",
-            "The longest of the last minute that anything due had to wait. Above 1 s heartbeats are at risk; the log "
-            "has a line for each with where it stood.",
+            "The longest stall of the last minute. Above 1 s heartbeats are at risk; the log has a line with the "
+            "stack for each stall.",
             "s",
             ("tidemark_event_loop_stall_longest_seconds{C}", "{{instance}}"),
             steps=((None, GREEN), (1, RED)),
         ),
         graph(
-            "Event loop: 99 of 100",
-            "How late what is due runs.",
+            "Event loop: p99",
+            "How late the event loop runs a task that is due.",
             "s",
             (quantile(0.99, "tidemark_event_loop_stall_seconds{C}"), "{{instance}}"),
         ),
         graph(
             "Garbage collection: longest pause",
-            "The longest of the last minute.",
+            "The longest pause of the last minute.",
             "s",
             ("tidemark_gc_pause_longest_seconds{C}", "{{instance}}"),
         ),
         graph(
             "Admin calls",
-            "Calls of the admin service, by method and outcome.",
+            "Calls of the admin service, by method and result.",
             "reqps",
             ("sum by (method, code) (rate(tidemark_admin_requests_total{C}[$__rate_interval]))", "{{method}} {{code}}"),
         ),
         graph(
-            "Admin calls, 99 of 100",
-            "How long they take.",
+            "Admin calls, p99",
+            "Duration of a call.",
             "s",
             (quantile(0.99, "tidemark_admin_request_seconds{C}", "method"), "{{method}}"),
         ),
         graph(
             "Scrapes",
-            "What Prometheus' own requests take to be answered. metrics.partitions=false makes them short where there "
-            "are thousands of partitions.",
+            "Time to answer a scrape. With thousands of partitions, metrics.partitions=false makes scrapes short.",
             "s",
             ("tidemark_scrape_seconds{C}", "{{instance}}"),
         ),
@@ -108,7 +108,7 @@ DISKS: Final = Row(
     (
         graph(
             "Free",
-            "Share that is free of the file system of each log directory.",
+            "Free share of the file system of each log directory.",
             "percentunit",
             (
                 "tidemark_log_directory_free_bytes{B} / tidemark_log_directory_total_bytes{B}",
@@ -119,8 +119,8 @@ DISKS: Final = Row(
         ),
         graph(
             "Full in",
-            "How long the space lasts if the last hour goes on. Add a disk, shorten retention, or move replicas "
-            "before.",
+            "Time until the space is used up, at the rate of the last hour. Add a disk, reduce retention, or move "
+            "replicas before.",
             "s",
             (
                 "tidemark_log_directory_free_bytes{B} / (-deriv(tidemark_log_directory_free_bytes{B}[1h]) > 0)",
@@ -138,13 +138,13 @@ DISKS: Final = Row(
         ),
         graph(
             "Log size by topic",
-            "All replicas together, of the ten largest topics.",
+            "All replicas of a topic together, of the ten largest topics.",
             "bytes",
             ("topk(10, sum by (topic) (tidemark_partition_log_size_bytes{B}))", "{{topic}}"),
         ),
         graph(
             "Segments",
-            "Segments of all logs of a broker; those in use hold a file open each.",
+            "Segments of all logs of a broker. Each segment in use holds one open file.",
             "short",
             ("sum by (instance) (tidemark_partition_log_segments{B})", "{{instance}}"),
         ),
@@ -157,19 +157,19 @@ DISKS: Final = Row(
         ),
         graph(
             "Recovery",
-            "Logs still to be opened after a start, by broker: how far a restart is.",
+            "Logs that are not opened yet after a start, by broker: the progress of a restart.",
             "short",
             ("sum by (instance) (tidemark_log_recovery_remaining_logs{B})", "{{instance}}"),
         ),
         graph(
             "Cleaner",
-            "Bytes that went by cleaning, of compacted topics.",
+            "Bytes that cleaning removed from compacted topics.",
             "Bps",
             rate("tidemark_broker_log_cleaner_freed_bytes_total{B}"),
         ),
         graph(
             "Cleaner failures",
-            "Logs that could not be cleaned: they grow until their cause is gone; it is in the broker's log.",
+            "Logs that could not be cleaned: they grow until the cause is removed. The broker's log names the cause.",
             "short",
             increase("tidemark_broker_log_cleaner_failures_total{B}", over="1h"),
             steps=NONE_IS_GOOD,
@@ -182,23 +182,23 @@ ZOOKEEPER: Final = Row(
     (
         graph(
             "Sessions that are not connected",
-            "1 for a process whose session is suspended, expired or closed. A broker without one gives up leading when "
-            "its lease ends, so that nobody else's leadership is in doubt.",
+            "1 for a process whose session is suspended, expired or closed. A broker without a session stops "
+            "leading when its session lease ends, so that there are never two leaders.",
             "short",
             ('1 - tidemark_zookeeper_session_state{C,state="connected"}', "{{instance}}"),
             steps=NONE_IS_GOOD,
             maximum=1,
         ),
         graph(
-            "Requests, 99 of 100",
-            "From a request to its answer. Above some 100 ms: ZooKeeper's disk is slow, or shared.",
+            "Requests, p99",
+            "Time from a request to its answer. Above some 100 ms, ZooKeeper's disk is slow or shared.",
             "s",
             (quantile(0.99, "tidemark_zookeeper_request_seconds{C}"), "{{instance}}"),
         ),
         graph(
             "Lost connections and sessions",
-            "Within the last ten minutes. A lost connection is repaired; an expired session makes a broker register "
-            "anew.",
+            "Within the last ten minutes. A service reconnects after a lost connection; after an expired session a "
+            "broker registers again.",
             "short",
             increase("tidemark_zookeeper_disconnects_total{C}", legend="{{instance}} disconnected", over="10m"),
             increase("tidemark_zookeeper_session_expiries_total{C}", legend="{{instance}} expired", over="10m"),
@@ -211,15 +211,15 @@ ZOOKEEPER: Final = Row(
         ),
         graph(
             "Requests without an answer",
-            "The connection was lost, or time was up.",
+            "The connection was lost, or the request timed out.",
             "reqps",
             rate("tidemark_zookeeper_requests_failed_total{C}"),
             steps=NONE_IS_BEST,
         ),
         graph(
-            "Lease",
-            "Until the lease of the session ends, unless a request is answered before: a broker that gets near 0 is "
-            "about to stop leading.",
+            "Session lease",
+            "Time until the session lease ends, unless a request is answered before. A broker near 0 is about to "
+            "stop leading.",
             "s",
             ("tidemark_zookeeper_lease_seconds{C} > 0", "{{instance}}"),
         ),

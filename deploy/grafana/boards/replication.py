@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ISR and high watermark: who left an ISR and why, who lags, and whether what is written gets committed."""
+"""The dashboard of replication: ISR changes and their reasons, lag of followers, and uncommitted records."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from deploy.grafana.panels import (
     ten_partitions,
 )
 
-_WHO: Final = (("topic", "Topic"), ("partition", "Partition"))
-_HERE: Final = Row(
+_PARTITION: Final = (("topic", "Topic"), ("partition", "Partition"))
+_NOW: Final = Row(
     "In sync?",
     (
         stat(
@@ -39,29 +39,31 @@ _HERE: Final = Row(
         ),
         stat(
             "Under min ISR",
-            "Producers with acks=all are refused there. Bring the followers back.",
+            "Partitions that refuse producers with acks=all. Bring the followers back.",
             "sum(tidemark_replica_under_min_isr{B})",
             width=4,
         ),
         stat(
             "At min ISR",
-            "No replica more may be lost there. Do not restart another broker now.",
+            "Partitions without a replica to spare. Do not restart another broker now.",
             "sum(tidemark_replica_at_min_isr{B})",
             width=4,
             steps=((None, GREEN), (1, YELLOW)),
         ),
         stat(
             "Furthest follower",
-            "Longest time since a follower was caught up. At replica.lag.time.max.ms (10 s) it leaves the ISR.",
+            "Longest time since a follower was caught up. At replica.lag.time.max.ms (10 s) the follower leaves the "
+            "ISR.",
             "max(tidemark_replica_lag_seconds_max{B})",
             unit="s",
             width=4,
             steps=((None, GREEN), (5, ORANGE), (10, RED)),
         ),
         stat(
-            "HW stands still for",
-            "Longest time that a high watermark has not moved though records wait above it: they are written, not "
-            "committed, and no consumer sees them. A replica in sync does not answer: see who lags below.",
+            "HW stalled for",
+            "Longest time since a high watermark advanced, with records above it: they are appended but not "
+            "committed, and no consumer gets them. An in-sync replica does not answer: see the lag of followers "
+            "below.",
             "max(tidemark_replica_high_watermark_stalled_seconds_max{B})",
             unit="s",
             width=4,
@@ -69,7 +71,7 @@ _HERE: Final = Row(
         ),
         stat(
             "Farthest HW from LEO",
-            "Most records of a partition that are written and not committed.",
+            "Most uncommitted records of a partition.",
             "max(tidemark_replica_uncommitted_records_max{B})",
             width=4,
             steps=((None, GREEN), (100_000, ORANGE)),
@@ -78,13 +80,13 @@ _HERE: Final = Row(
 )
 
 _ISR: Final = Row(
-    "ISR: who left and why",
+    "ISR: shrinks, expands and reasons",
     (
         graph(
             "Shrinks by reason",
-            "Replicas taken out of an ISR. lagging: the follower, its disk or the network is too slow; silent, "
-            "disconnected: it hangs or is cut off; broker_failed: its process ended; suspected: it does not answer the "
-            "controller; shutdown, reassigned: meant so.",
+            "Replicas removed from an ISR. lagging: the follower, its disk or the network is too slow. silent, "
+            "disconnected: the follower is stuck or cut off. broker_failed: its process ended. suspected: it does "
+            "not answer the controller. shutdown, reassigned: intended.",
             "short",
             increase("tidemark_replica_isr_shrinks_total{C}", by="reason"),
             stacked=True,
@@ -92,8 +94,8 @@ _ISR: Final = Row(
         ),
         graph(
             "Expands by reason",
-            "Replicas taken back, caught up, or new by a reassignment. As many as shrinks, again and again: the ISR "
-            "flaps; find the slow follower before it takes min.insync.replicas away.",
+            "Replicas added to an ISR: caught up, or new by a reassignment. If shrinks and expands repeat, the ISR "
+            "flaps: find the slow follower before the ISR is smaller than min.insync.replicas.",
             "short",
             increase("tidemark_replica_isr_expands_total{C}", by="reason"),
             stacked=True,
@@ -101,7 +103,7 @@ _ISR: Final = Row(
         ),
         graph(
             "Under-replicated by leader",
-            "Led partitions that lack an in-sync replica. The same on all leaders: one follower is down.",
+            "Led partitions that lack an in-sync replica. If all leaders have some, one follower is down.",
             "short",
             ("tidemark_replica_under_replicated{B}", "{{instance}}"),
             stacked=True,
@@ -117,20 +119,20 @@ _ISR: Final = Row(
         ),
         graph(
             "ISR changes that could not be written",
-            "The leader goes on with the ISR there was, and tries again. Many: ZooKeeper is slow, or the leader is an "
-            "old one.",
+            "The leader continues with the old ISR, and retries. If there are many, ZooKeeper is slow, or the "
+            "leader was deposed.",
             "cps",
             (
                 "sum by (instance) "
                 '(rate(tidemark_replica_observed_total{B,kind="isr_write_failed"}[$__rate_interval]))',
                 "{{instance}}",
             ),
-            empty_until="a write of an ISR fails",
+            empty_until="a write of an ISR change fails",
         ),
         table(
             "Not in sync now",
-            "Partitions that lack a replica in sync: how many there are, and how many of them are in sync.",
-            _WHO,
+            "Partitions that lack an in-sync replica, with the numbers of their replicas and in-sync replicas.",
+            _PARTITION,
             (
                 "Replicas",
                 "max by (topic, partition) (tidemark_partition_replicas{C} and "
@@ -147,15 +149,15 @@ _ISR: Final = Row(
                 "(tidemark_partition_min_in_sync_replicas{C} and tidemark_partition_under_replicated{C} == 1)",
             ),
             width=12,
-            empty_until="a follower is gone",
+            empty_until="a follower is missing",
         ),
         table(
             "Under min ISR now",
             "Partitions that refuse producers with acks=all.",
-            _WHO,
+            _PARTITION,
             ("", "max by (topic, partition) (tidemark_partition_under_min_isr{C} == 1)"),
             width=12,
-            empty_until="more followers are gone than min.insync.replicas allows",
+            empty_until="more followers are missing than min.insync.replicas allows",
         ),
     ),
 )
@@ -165,34 +167,35 @@ _LAG: Final = Row(
     (
         graph(
             "Time since caught up, by follower",
-            "The worst of all partitions that it follows. One follower: look at its machine. All followers of one "
-            "leader: look at the leader's.",
+            "The largest value of all partitions of the follower. If one follower is high, check its machine. If "
+            "all followers of one leader are high, check the leader's machine.",
             "s",
             ("max by (follower) (tidemark_replica_lag_seconds{B})", "follower {{follower}}"),
             steps=((None, GREEN), (10, RED)),
         ),
         graph(
             "Records behind, by follower",
-            "Of all partitions that it follows together.",
+            "Sum over all partitions of the follower.",
             "short",
             ("sum by (follower) (tidemark_replica_lag_records{B})", "follower {{follower}}"),
         ),
         graph(
             "Bytes behind, by follower",
-            "Of all partitions that it follows together: divided by what it takes in a second, when it is back.",
+            "Sum over all partitions of the follower. Divided by its bytes per second, this is the time until it "
+            "has caught up.",
             "bytes",
             ("sum by (follower) (tidemark_replica_lag_bytes{B})", "follower {{follower}}"),
         ),
         graph(
             "Time since caught up, by leader",
-            "The worst follower of each leader.",
+            "The slowest follower of each leader.",
             "s",
             ("tidemark_replica_lag_seconds_max{B}", "leader {{instance}}"),
             steps=((None, GREEN), (10, RED)),
         ),
         graph(
             "Followers of partitions: records behind",
-            "The ten that are furthest behind, of the chosen topics.",
+            "The ten followers that are furthest behind, of the selected topics.",
             "short",
             (
                 "topk(10, max by (topic, partition, follower) (tidemark_replica_follower_lag_records{T}))",
@@ -201,7 +204,7 @@ _LAG: Final = Row(
         ),
         graph(
             "Followers of partitions: time since caught up",
-            "The ten that are furthest behind, of the chosen topics.",
+            "The ten followers that are furthest behind, of the selected topics.",
             "s",
             (
                 "topk(10, max by (topic, partition, follower) (tidemark_replica_follower_lag_seconds{T}))",
@@ -211,38 +214,39 @@ _LAG: Final = Row(
         ),
         graph(
             "Records behind, by leader",
-            "What the worst follower of a partition of each leader lacks.",
+            "The largest lag of a follower of each leader.",
             "short",
             ("tidemark_replica_lag_records_max{B}", "leader {{instance}}"),
         ),
         graph(
             "Bytes behind, by leader",
-            "What the worst follower of a partition of each leader lacks.",
+            "The largest lag of a follower of each leader.",
             "bytes",
             ("tidemark_replica_lag_bytes_max{B}", "leader {{instance}}"),
         ),
         graph(
-            "Being moved, by leader",
-            "Led partitions to which a move adds replicas: those may lag, and are not counted as under-replicated.",
+            "Being reassigned, by leader",
+            "Led partitions to which a reassignment adds replicas. The new replicas may lag, and do not count as "
+            "under-replicated.",
             "short",
             ("tidemark_replica_reassigning{B}", "leader {{instance}}"),
         ),
         graph(
-            "Fetch of followers, 99 of 100",
-            "From a follower's turn until what it is sent was read.",
+            "Fetch of followers, p99",
+            "Time from a follower's turn until its records are read.",
             "s",
             (quantile(0.99, 'tidemark_broker_fetch_seconds{B,kind="follower"}'), "leader {{instance}}"),
         ),
         graph(
-            "Taken in by followers",
-            "By broker. A follower that lags and takes nothing in is cut off; one that takes in as much as ever is "
+            "Appended by followers",
+            "By broker. A lagging follower that appends nothing is cut off; one that appends at its usual rate is "
             "slow.",
             "Bps",
             ("rate(tidemark_broker_replicated_in_bytes_total{B}[$__rate_interval])", "{{instance}}"),
         ),
         graph(
             "Behind the leader's high watermark",
-            "As followers see it: most committed records that one of their replicas lacks.",
+            "Reported by followers: most committed records that one of their replicas lacks.",
             "short",
             ("tidemark_replica_fetch_lag_records_max{B}", "{{instance}}"),
         ),
@@ -253,30 +257,30 @@ _HW: Final = Row(
     "High watermark against log end",
     (
         graph(
-            "Time since the HW moved, records waiting",
-            "Longest of the partitions of each leader; 0 where all is committed. More than a second or two: a replica "
-            "that is in sync does not answer, and every producer with acks=all waits for it.",
+            "Time since the HW advanced, records waiting",
+            "The longest of the partitions of each leader; 0 if all records are committed. Above a second or two, "
+            "an in-sync replica does not answer, and every producer with acks=all waits for it.",
             "s",
             ("tidemark_replica_high_watermark_stalled_seconds_max{B}", "leader {{instance}}"),
             steps=((None, GREEN), (30, RED)),
         ),
         graph(
             "Distance from HW to LEO",
-            "Most records of a partition of each leader that are written and not committed.",
+            "Most uncommitted records of a partition of each leader.",
             "short",
             ("tidemark_replica_uncommitted_records_max{B}", "leader {{instance}}"),
         ),
         graph(
-            "Partitions: time since the HW moved",
-            "The ten that have waited longest, of the chosen topics.",
+            "Partitions: time since the HW advanced",
+            "The ten partitions with the longest time, of the selected topics.",
             "s",
             ten_partitions("tidemark_partition_high_watermark_stalled_seconds{T}"),
             steps=((None, GREEN), (30, RED)),
         ),
         graph(
-            "Written and committed",
-            "How fast log ends and high watermarks of the chosen topics grow. They go together; where they part, "
-            "records are written and not committed.",
+            "Appended and committed",
+            "Growth of log ends and high watermarks of the selected topics. If the lines separate, records are "
+            "appended but not committed.",
             "cps",
             (
                 "sum(rate(tidemark_partition_log_end_offset{T}[$__rate_interval]) "
@@ -291,15 +295,15 @@ _HW: Final = Row(
         ),
         graph(
             "LEO and HW of partitions",
-            "The ten with the highest log ends of the chosen topics: choose one topic to see its own. A HW that goes "
-            "back would be a bug of ours.",
+            "The ten partitions with the highest log ends of the selected topics: select one topic to see its "
+            "partitions. A HW that moves back is a bug of Tidemark.",
             "short",
             ten_partitions("tidemark_partition_log_end_offset{T}", prefix="LEO "),
             ten_partitions("tidemark_partition_high_watermark{T}", prefix="HW "),
         ),
         graph(
             "Partitions: distance from HW to LEO",
-            "The ten with the most records that are written and not committed, as their leaders see it.",
+            "The ten partitions with the most uncommitted records, reported by their leaders.",
             "short",
             (
                 "topk(10, max by (topic, partition) (tidemark_partition_uncommitted_records{T} "
@@ -313,7 +317,7 @@ _HW: Final = Row(
 REPLICATION: Final = Board(
     "replication",
     "Tidemark: ISR and high watermark",
-    "Who left an ISR and why, who lags, and whether what is written gets committed.",
-    (_HERE, _ISR, _LAG, _HW),
+    "Which replicas left an ISR and why, lag of followers, and uncommitted records.",
+    (_NOW, _ISR, _LAG, _HW),
     (NAMESPACE, CLUSTER, BROKER, TOPIC),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streaming queries of Spark that read from Tidemark, as `tidemark_spark.progress_metrics` tells of them."""
+"""The dashboard of Spark's streaming queries, from the metrics of `tidemark_spark.progress_metrics`."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _NOW: Final = Row(
     (
         stat(
             "Queries running",
-            "Streaming queries that run.",
+            "Running streaming queries.",
             "sum(tidemark_spark_query_active{S})",
             width=4,
             steps=PLAIN,
         ),
         stat(
             "Queries ended",
-            "Queries that do not run any more, in a driver that does. If it was not meant so: the driver's log has the "
-            "error; started again, the query goes on from its checkpoint.",
+            "Queries that have ended, of drivers that still run. If this is not intended, the driver's log has the "
+            "error. A restarted query resumes from its checkpoint.",
             "count(tidemark_spark_query_active{S} == 0) or vector(0)",
             width=4,
             steps=NONE_IS_BEST,
@@ -56,14 +56,14 @@ _NOW: Final = Row(
         ),
         stat(
             "Records behind",
-            "From where the queries are to the high watermarks.",
+            "Records between the offsets of the queries and the high watermarks.",
             f"sum({_BEHIND})",
             width=4,
             steps=((None, GREEN), (1_000_000, ORANGE)),
         ),
         stat(
             "Longest without progress",
-            "Since a running query last ended a micro-batch or saw that there was nothing new.",
+            "Time since a running query last ended a micro-batch or found no new records.",
             "max(time() - (tidemark_spark_last_progress_timestamp_seconds{S} and tidemark_spark_query_active{S} == 1))",
             unit="s",
             width=4,
@@ -71,8 +71,8 @@ _NOW: Final = Row(
         ),
         stat(
             "Skipped offsets",
-            "Offsets that were gone before they were read, with failOnDataLoss=false: retention is shorter than the "
-            "query's lag.",
+            "Offsets that were deleted before the query read them, with failOnDataLoss=false: retention is shorter "
+            "than the query's lag.",
             "sum(tidemark_spark_partition_skipped_offsets{S})",
             width=4,
         ),
@@ -84,42 +84,42 @@ _PROGRESS: Final = Row(
     (
         graph(
             "Records behind",
-            "From where a query is to the high watermark, by topic. Between micro-batches it rises; it has to come "
-            "back.",
+            "Records between the offset of a query and the high watermark, by topic. The value rises between "
+            "micro-batches, and must fall again.",
             "short",
             (f"sum by (query, topic) ({_BEHIND})", "{{query}} {{topic}}"),
             width=12,
         ),
         graph(
             "Behind when planned",
-            "What there was beyond a micro-batch when Spark planned it. Far above one micro-batch: raise "
-            "maxOffsetsPerTrigger, or give it more executors.",
+            "Records left after a micro-batch when Spark planned it. If far above one micro-batch, raise "
+            "maxOffsetsPerTrigger, or add executors.",
             "short",
             ("sum by (query, topic) (tidemark_spark_partition_lag_offsets{S})", "{{query}} {{topic}}"),
             width=12,
         ),
         graph(
             "Rows read",
-            "From all sources of the query.",
+            "Rows from all sources of the query.",
             "cps",
             rate("tidemark_spark_input_rows_total{S}", by="query"),
         ),
         graph(
             "Micro-batches",
-            "Done in a second.",
+            "Micro-batches per second.",
             "cps",
             rate("tidemark_spark_batches_total{S}", by="query"),
         ),
         graph(
             "Last micro-batch",
-            "How long it took. Above the trigger's interval the query is late.",
+            "Duration of the last micro-batch. Above the trigger's interval the query is late.",
             "s",
             ("max by (query) (tidemark_spark_batch_seconds{S})", "{{query}}"),
         ),
         graph(
             "Where the time goes",
-            "Seconds a second that a query is in each phase. addBatch is reading, computing and writing; latestOffset "
-            "and queryPlanning ask Tidemark; walCommit and commitOffsets write the checkpoint.",
+            "Seconds per second that a query spends in each phase. addBatch reads, computes and writes. "
+            "latestOffset and queryPlanning call Tidemark. walCommit and commitOffsets write the checkpoint.",
             "percentunit",
             (
                 'sum by (query, phase) (rate(tidemark_spark_phase_seconds_total{S,phase!="triggerExecution"}'
@@ -131,7 +131,7 @@ _PROGRESS: Final = Row(
         ),
         graph(
             "Skipped",
-            "Offsets that were gone before they were read.",
+            "Offsets that were deleted before the query read them.",
             "short",
             ("sum by (query, topic) (tidemark_spark_partition_skipped_offsets{S})", "{{query}} {{topic}}"),
             width=12,
@@ -139,7 +139,7 @@ _PROGRESS: Final = Row(
         ),
         table(
             "Partitions",
-            "Where each query is, and how far behind.",
+            "Offset and lag of each query.",
             (("query", "Query"), ("topic", "Topic"), ("partition", "Partition")),
             ("Offset", "max by (query, topic, partition) (tidemark_spark_partition_offset{S})"),
             ("Behind", f"max by (query, topic, partition) ({_BEHIND})"),
@@ -150,11 +150,11 @@ _PROGRESS: Final = Row(
 )
 
 _CLUSTER_SIDE: Final = Row(
-    "What Spark costs the cluster",
+    "Load of Spark on the cluster",
     (
         graph(
             "Bytes out",
-            "What brokers give to all consumers, Spark among them.",
+            "Bytes that brokers send to all consumers, including Spark.",
             "Bps",
             rate("tidemark_broker_fetched_bytes_total{C}"),
             stacked=True,
@@ -162,7 +162,7 @@ _CLUSTER_SIDE: Final = Row(
         ),
         graph(
             "Fetches",
-            "Fetches of all consumers.",
+            "Fetch requests of all consumers.",
             "reqps",
             rate("tidemark_broker_fetch_requests_total{C}"),
             width=12,
