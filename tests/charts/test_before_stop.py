@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker's pod waits before its stop until nobody will notice it, but not for an admin service that is gone."""
+"""The preStop hook of a broker pod waits until a stop interrupts no client, but not for a missing admin service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCRIPT = CHARTS / "tidemark" / "files" / "before-stop.sh"
         ("unsafe never safe", 2),
     ],
 )
-def test_it_asks_until_the_answer_is_yes_or_nobody_answers_or_waiting_does_not_help(
+def test_the_hook_waits_until_safe_or_no_answer_or_waiting_does_not_help(
     answers: str, asked: int, tmp_path: Path
 ) -> None:
     (tmp_path / "tidemark").write_text(

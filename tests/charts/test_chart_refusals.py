@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Impossible values end `helm template` with a sentence that says what to do."""
+"""Invalid values end `helm template` with a sentence that names the next step."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "min ISR above the factor": (
         {"topics": {"replicationFactor": 2, "minInsyncReplicas": 3}},
-        "topics.minInsyncReplicas is 3 and topics.replicationFactor 2: no topic has so many replicas",
+        "topics.minInsyncReplicas is 3 and topics.replicationFactor 2: no topic has that many replicas",
     ),
     "factor above the brokers": (
         {"broker": {"replicas": 2}},
         "topics.replicationFactor is 3 and broker.replicas 2: a broker holds one replica of a partition at most",
     ),
-    "no controller": ({"controller": {"replicas": 0}}, "without a controller nobody is elected"),
-    "no admin service": ({"admin": {"replicas": 0}}, "give at least 1"),
+    "no controller": ({"controller": {"replicas": 0}}, "without a controller no leader is elected"),
+    "no admin service": ({"admin": {"replicas": 0}}, "use at least 1"),
     "a disruption budget below min ISR": (
         {"broker": {"replicas": 5, "podDisruptionBudget": {"maxUnavailable": 2}}},
-        "fewer than topics.minInsyncReplicas, 2, would be left; give at most 1",
+        "fewer than topics.minInsyncReplicas, 2, would remain; use at most 1",
     ),
-    "two ZooKeepers": ({"externalZookeeper": {"connect": "zk:2181"}}, "which ensemble shall it be?"),
+    "two ZooKeepers": ({"externalZookeeper": {"connect": "zk:2181"}}, "choose one ensemble"),
     "no ZooKeeper": ({"zookeeper": {"enabled": False}}, "there is no ZooKeeper"),
     "an even ensemble": ({"zookeeper": {"replicas": 4}}, "choose 1, 3, 5 or 7"),
-    "requests ZooKeeper would cut": ({"zookeeper": {"juteMaxBufferBytes": 1048576}}, "give at least 8388608"),
+    "requests ZooKeeper would cut": ({"zookeeper": {"juteMaxBufferBytes": 1048576}}, "use at least 8388608"),
     "ZooKeeper's own lines": ({"zookeeper": {"config": {"clientPort": 1}}}, "which the chart writes itself"),
     "one log directory twice": (
         {"broker": {"logDirs": [{"name": "a", "size": "1Gi"}, {"name": "a", "size": "1Gi"}]}},
@@ -51,7 +51,7 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "node ports too few": (
         {"externalAccess": {**EXTERNAL, "type": "NodePort", "nodePorts": [30920]}},
-        "with 3 hosts and 1 nodePorts: give a port for each host",
+        "with 3 hosts and 1 nodePorts: add a port for each host",
     ),
     "a node port twice": (
         {"externalAccess": {**EXTERNAL, "type": "NodePort", "nodePorts": [30920, 30920, 30921]}},
@@ -78,15 +78,15 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "less time than the stop takes": (
         {"config": {"controlled.shutdown.max.wait.ms": 90000}},
-        "brokers would be killed while they stop; give at least 116",
+        "brokers would be killed during their shutdown; use at least 116",
     ),
     "a setting as a variable": (
         {"broker": {"extraEnv": [{"name": "TIDEMARK_BROKER_ID", "value": "7"}]}},
-        "broker.extraEnv names TIDEMARK_BROKER_ID: the chart writes such variables itself",
+        "broker.extraEnv names TIDEMARK_BROKER_ID: the chart sets this variable itself",
     ),
     "an unknown setting": (
         {"config": {"log.levle": "debug"}},
-        "config names log.levle, and no service has such a setting",
+        "config names log.levle, which no service has",
     ),
     "another service's setting": (
         {"admin": {"config": {"num.read.threads": 3}}},
@@ -94,7 +94,7 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a setting that the chart writes": (
         {"broker": {"config": {"broker.id": 7}}},
-        "broker.config names broker.id, which comes from the pod's ordinal; leave it out",
+        "broker.config names broker.id, which comes from the pod's ordinal; remove it",
     ),
     "a number out of range": (
         {"broker": {"config": {"num.read.threads": 0}}},

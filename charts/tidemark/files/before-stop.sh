@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Runs in a broker's pod before it is told to stop: waits until nobody will notice, WAIT_S seconds at most.
-# Where waiting does not help, for topics with no replica to spare, it goes on at once and says so in the pod's log.
-# Where the admin service answers nothing SILENT_MAX times in a row, as when all of the release goes, it waits no longer.
-# Environment: TIDEMARK_BROKER_ID, ADMIN_ADDRESS, WAIT_S; PAUSE_S between two questions; LOG, where it speaks.
+# preStop hook of a broker's pod: waits until a stop interrupts no client, for WAIT_S seconds at most.
+# If waiting does not help (topics without a replica to spare), ends at once with a line in the pod's log.
+# If the admin service does not answer SILENT_MAX times in a row (during an uninstall), ends too.
+# Environment: TIDEMARK_BROKER_ID, ADMIN_ADDRESS, WAIT_S; PAUSE_S between two calls; LOG, the file for the line.
 end=$(($(date +%s) + WAIT_S))
 silent=0
 while [ "$(date +%s)" -lt "$end" ] && [ "$silent" -lt "${SILENT_MAX:-2}" ]; do
@@ -11,7 +11,7 @@ while [ "$(date +%s)" -lt "$end" ] && [ "$silent" -lt "${SILENT_MAX:-2}" ]; do
     fi
     case "$answer" in
         *'"waiting_helps": false'*)
-            echo "stopping though somebody will notice: $answer" >>"${LOG:-/proc/1/fd/1}" 2>/dev/null
+            echo "stopping although clients are interrupted: $answer" >>"${LOG:-/proc/1/fd/1}" 2>/dev/null
             exit 0
             ;;
     esac

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a broker's file of settings with the rack that its node stands in; run once before the broker starts.
+"""Adds the rack of the node to a broker's file of settings; runs once before the broker starts.
 
-Environment: NODE_NAME, RACK_LABEL, and CONFIG_FROM and CONFIG_TO, paths. The node is asked of the API server that the
-environment names, as the service account whose token is mounted. A node without the label gives no rack.
+Environment: NODE_NAME, RACK_LABEL, and the paths CONFIG_FROM and CONFIG_TO. The script reads the node from the API
+server with the mounted service account token. A node without the label gives no rack.
 """
 
 import json
@@ -20,7 +20,7 @@ PAUSE_S = float(os.environ.get("PAUSE_S", "1"))
 
 
 def labels_of(node: str) -> dict[str, str]:
-    """The labels of a node; raises OSError where the API server does not say."""
+    """The labels of a node; raises OSError if the API server does not return the node."""
     host = os.environ["KUBERNETES_SERVICE_HOST"]
     host = f"[{host}]" if ":" in host else host
     scheme = os.environ.get("API_SCHEME", "https")
@@ -34,7 +34,7 @@ def labels_of(node: str) -> dict[str, str]:
 
 
 def main() -> int:
-    """Exit status 1, with a sentence, where the node cannot be read: a broker in no rack is placed wrongly."""
+    """Exit with status 1 and a sentence if the node cannot be read: a broker without its rack gets wrong replicas."""
     node, label = os.environ["NODE_NAME"], os.environ["RACK_LABEL"]
     for attempt in range(1, ATTEMPTS + 1):
         try:

@@ -4,7 +4,7 @@
     fieldRef: {fieldPath: "metadata.labels['apps.kubernetes.io/pod-index']"}
 {{- end -}}
 
-{{/* The wait before the stop, the stop, and a little for what nobody foresaw. */}}
+{{/* The wait before the stop, the stop, and a reserve of 10 s. */}}
 {{- define "tidemark.brokerGraceSeconds" -}}
 {{- add (int .Values.broker.safeToRestartWaitSeconds) (int .Values.broker.shutdownSeconds) 10 -}}
 {{- end -}}

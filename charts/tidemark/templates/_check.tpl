@@ -1,4 +1,4 @@
-{{/* What a schema cannot say: each impossible combination ends the render with a sentence. */}}
+{{/* Checks beyond the schema: each invalid combination of values fails with a sentence. */}}
 {{- define "tidemark.check" -}}
 {{- include "tidemark.checkReplicas" . -}}
 {{- include "tidemark.checkZooKeeper" . -}}
@@ -14,32 +14,32 @@
 {{- $factor := int .Values.topics.replicationFactor -}}
 {{- $least := int .Values.topics.minInsyncReplicas -}}
 {{- if lt $brokers 1 -}}
-{{- fail "broker.replicas is 0: a cluster needs a broker; to stop one for a while, scale the StatefulSet instead" -}}
+{{- fail "broker.replicas is 0: a cluster needs a broker; to stop all brokers for a while, scale the StatefulSet instead" -}}
 {{- end -}}
 {{- if lt $brokers $least -}}
-{{- fail (printf "topics.minInsyncReplicas is %d and broker.replicas %d: no record could ever be acknowledged; give at least %d brokers" $least $brokers $least) -}}
+{{- fail (printf "topics.minInsyncReplicas is %d and broker.replicas %d: no record could ever be acknowledged; use at least %d brokers" $least $brokers $least) -}}
 {{- end -}}
 {{- if gt $least $factor -}}
-{{- fail (printf "topics.minInsyncReplicas is %d and topics.replicationFactor %d: no topic has so many replicas, so no record could be acknowledged" $least $factor) -}}
+{{- fail (printf "topics.minInsyncReplicas is %d and topics.replicationFactor %d: no topic has that many replicas, so no record could be acknowledged" $least $factor) -}}
 {{- end -}}
 {{- if gt $factor $brokers -}}
-{{- fail (printf "topics.replicationFactor is %d and broker.replicas %d: a broker holds one replica of a partition at most; lower the one or raise the other" $factor $brokers) -}}
+{{- fail (printf "topics.replicationFactor is %d and broker.replicas %d: a broker holds one replica of a partition at most; lower the first or raise the second" $factor $brokers) -}}
 {{- end -}}
 {{- if lt (int .Values.controller.replicas) 1 -}}
-{{- fail "controller.replicas is 0: without a controller nobody is elected and no topic is made; give 2, so that one stands by" -}}
+{{- fail "controller.replicas is 0: without a controller no leader is elected and no topic is created; use 2, so that one is a standby" -}}
 {{- end -}}
 {{- if lt (int .Values.admin.replicas) 1 -}}
-{{- fail "admin.replicas is 0: topics are made and brokers are restarted through the admin service; give at least 1" -}}
+{{- fail "admin.replicas is 0: topics are created and brokers are restarted through the admin service; use at least 1" -}}
 {{- end -}}
 {{- $pdb := .Values.broker.podDisruptionBudget -}}
 {{- if and $pdb.enabled (gt $brokers 1) (gt (int $pdb.maxUnavailable) 1) (lt (sub $factor (int $pdb.maxUnavailable)) $least) -}}
-{{- fail (printf "broker.podDisruptionBudget.maxUnavailable is %d: with %d replicas of a partition fewer than topics.minInsyncReplicas, %d, would be left; give at most %d" (int $pdb.maxUnavailable) $factor $least (max 1 (sub $factor $least))) -}}
+{{- fail (printf "broker.podDisruptionBudget.maxUnavailable is %d: of %d replicas of a partition fewer than topics.minInsyncReplicas, %d, would remain; use at most %d" (int $pdb.maxUnavailable) $factor $least (max 1 (sub $factor $least))) -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "tidemark.checkZooKeeper" -}}
 {{- if and .Values.zookeeper.enabled .Values.externalZookeeper.connect -}}
-{{- fail "both zookeeper.enabled and externalZookeeper.connect are given: which ensemble shall it be? Set zookeeper.enabled: false for the external one" -}}
+{{- fail "both zookeeper.enabled and externalZookeeper.connect are set: choose one ensemble; set zookeeper.enabled: false for the external one" -}}
 {{- end -}}
 {{- if and (not .Values.zookeeper.enabled) (not .Values.externalZookeeper.connect) -}}
 {{- fail "there is no ZooKeeper: set zookeeper.enabled: true, or externalZookeeper.connect to host:port[,host:port...][/chroot]" -}}
@@ -50,7 +50,7 @@
 {{- $seen := dict -}}
 {{- range .Values.broker.logDirs -}}
 {{- if hasKey $seen .name -}}
-{{- fail (printf "broker.logDirs names %s twice: each log directory has a volume of its own" .name) -}}
+{{- fail (printf "broker.logDirs names %s twice: each log directory needs its own volume" .name) -}}
 {{- end -}}
 {{- if has .name (list "config" "scratch" "token") -}}
 {{- fail (printf "broker.logDirs names %s, which is another volume of the pod; choose another name" .name) -}}
@@ -67,17 +67,17 @@
 {{- fail (printf "externalAccess.hosts has %d entries and broker.replicas is %d: each broker needs a host, or host:port, at which clients reach it" (len $access.hosts) $brokers) -}}
 {{- end -}}
 {{- if and (eq $access.type "NodePort") (lt (len $access.nodePorts) (len $access.hosts)) -}}
-{{- fail (printf "externalAccess.type is NodePort, with %d hosts and %d nodePorts: give a port for each host, as it is part of the address" (len $access.hosts) (len $access.nodePorts)) -}}
+{{- fail (printf "externalAccess.type is NodePort, with %d hosts and %d nodePorts: add a port for each host, since the port is part of the address" (len $access.hosts) (len $access.nodePorts)) -}}
 {{- end -}}
 {{- if ne (len (uniq $access.nodePorts)) (len $access.nodePorts) -}}
-{{- fail "externalAccess.nodePorts names a port twice: each broker needs its own" -}}
+{{- fail "externalAccess.nodePorts names a port twice: each broker needs its own port" -}}
 {{- end -}}
 {{- if and (eq $access.type "NodePort") $access.admin.host (not $access.admin.nodePort) -}}
-{{- fail "externalAccess.admin.host is given without externalAccess.admin.nodePort: the port is part of the address" -}}
+{{- fail "externalAccess.admin.host is set without externalAccess.admin.nodePort: the port is part of the address" -}}
 {{- end -}}
 {{- if eq $access.type "LoadBalancer" -}}
 {{- if ne (len (uniq $access.hosts)) (len $access.hosts) -}}
-{{- fail "externalAccess.hosts names a host twice: with a load balancer for each broker every one has an address of its own" -}}
+{{- fail "externalAccess.hosts names a host twice: the load balancer of each broker has its own address" -}}
 {{- end -}}
 {{- range $access.hosts -}}
 {{- if and (regexMatch ":[0-9]+$" .) (not (hasSuffix ":9192" .)) -}}
@@ -97,7 +97,7 @@
 {{- $needed := add $wait $grace $session $logs -}}
 {{- $given := mul 1000 (int .Values.broker.shutdownSeconds) -}}
 {{- if gt $needed $given -}}
-{{- fail (printf "broker.shutdownSeconds is %d, but controlled.shutdown.max.wait.ms, shutdown.grace.ms, zookeeper.session.timeout.ms and 10 s for the logs are %d ms together: brokers would be killed while they stop; give at least %d" (int .Values.broker.shutdownSeconds) $needed (div (add $needed 999) 1000)) -}}
+{{- fail (printf "broker.shutdownSeconds is %d, but controlled.shutdown.max.wait.ms, shutdown.grace.ms, zookeeper.session.timeout.ms and 10 s for the logs are %d ms together: brokers would be killed during their shutdown; use at least %d" (int .Values.broker.shutdownSeconds) $needed (div (add $needed 999) 1000)) -}}
 {{- end -}}
 {{- end -}}
 
@@ -106,7 +106,7 @@
 {{- range $component := list "broker" "controller" "admin" -}}
 {{- range (index $.Values $component).extraEnv -}}
 {{- if or (has .name $ours) (hasPrefix "TIDEMARK_" .name) -}}
-{{- fail (printf "%s.extraEnv names %s: the chart writes such variables itself; settings belong into %s.config" $component .name $component) -}}
+{{- fail (printf "%s.extraEnv names %s: the chart sets this variable itself; put settings into %s.config" $component .name $component) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -1,4 +1,4 @@
-{{/* A value of a setting as its text: whole numbers that YAML made floats of stay whole. */}}
+{{/* The text of a setting's value; an integer that YAML parsed as a float remains an integer. */}}
 {{- define "tidemark.setting" -}}
 {{- if and (kindIs "float64" .) (eq . (floor .)) -}}
 {{ printf "%.0f" . | quote }}
@@ -7,7 +7,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The settings of a service, (list $ component): the chart's, everybody's, its own; later ones come before. */}}
+{{/* The settings of a service, (list $ component): the chart's, those of all services, its own; later ones override. */}}
 {{- define "tidemark.settings" -}}
 {{- $root := index . 0 -}}{{- $component := index . 1 -}}
 {{- $settings := dict "zookeeper.connect" (include "tidemark.zookeeperConnect" $root) "log.format" "json" -}}
@@ -28,7 +28,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* Where the file of a broker lies: one for all, or one for each where their external addresses differ. */}}
+{{/* The files of settings: one for all brokers, or one for each broker with its own external address. */}}
 {{- define "tidemark.configMapData" -}}
 {{- $root := . -}}
 {{- if .Values.externalAccess.enabled }}
@@ -55,7 +55,7 @@ admin.yaml: |
 {{- include "tidemark.externalAddress" (dict "host" (index $access.hosts $ordinal) "port" $port) -}}
 {{- end -}}
 
-{{/* What a restart is for: (list $ component). */}}
+{{/* The checksum whose change restarts the pods: (list $ component). */}}
 {{- define "tidemark.checksum" -}}
 {{- $root := index . 0 -}}{{- $component := index . 1 -}}
 {{- if and (eq $component "broker") $root.Values.externalAccess.enabled -}}

@@ -67,7 +67,7 @@ labels: {{- include "tidemark.labels" . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
-{{/* What others are told to call the admin service. */}}
+{{/* The advertised address of the admin service. */}}
 {{- define "tidemark.adminAddress" -}}
 {{- with .Values.externalAccess -}}
 {{- if and .enabled .admin.host -}}
@@ -78,12 +78,12 @@ labels: {{- include "tidemark.labels" . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
-{{/* (dict "host" host or host:port, "port" port where it names none) */}}
+{{/* (dict "host" host or host:port, "port" the port if the host has none) */}}
 {{- define "tidemark.externalAddress" -}}
 {{- if regexMatch ":[0-9]+$" .host }}{{ .host }}{{ else }}{{ .host }}:{{ int .port }}{{ end -}}
 {{- end -}}
 
-{{/* Whether something of (list $ "true"|"false"|"auto") is wanted where "auto" asks for the Prometheus operator. */}}
+{{/* Whether (list $ "true"|"false"|"auto") is on; "auto" is on if the Prometheus operator is installed. */}}
 {{- define "tidemark.monitored" -}}
 {{- $root := index . 0 -}}{{- $wanted := index . 1 | toString -}}
 {{- if or (eq $wanted "true") (and (eq $wanted "auto") ($root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}yes{{- end -}}

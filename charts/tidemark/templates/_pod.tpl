@@ -5,13 +5,13 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* (list $ component): what every pod says beside its containers. */}}
+{{/* (list $ component): the pod's spec without containers. */}}
 {{- define "tidemark.podSpec" -}}
 {{- $root := index . 0 -}}{{- $component := index . 1 -}}{{- $values := index $root.Values $component -}}
 serviceAccountName: {{ include "tidemark.serviceAccount" $root }}
 automountServiceAccountToken: false
 enableServiceLinks: false
-dnsConfig: # a name server that went with its node costs a second, not five
+dnsConfig: # a lost name server costs one second, not five
   options:
     - {name: timeout, value: "1"}
     - {name: attempts, value: "5"}

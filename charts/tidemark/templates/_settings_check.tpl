@@ -1,5 +1,5 @@
-{{/* Every setting under config, broker.config, controller.config and admin.config is one that its service has, and its
-value one that it takes: files/settings.json is the table of docs/configuration.md. */}}
+{{/* Checks name and value of every setting in config, broker.config, controller.config and admin.config.
+files/settings.json is the table of docs/configuration.md. */}}
 {{- define "tidemark.checkSettings" -}}
 {{- $table := .Files.Get "files/settings.json" | fromJson -}}
 {{- $places := dict "config" (list "" .Values.config) "broker.config" (list "broker" .Values.broker.config) "controller.config" (list "controller" .Values.controller.config) "admin.config" (list "admin" .Values.admin.config) -}}
@@ -13,10 +13,10 @@ value one that it takes: files/settings.json is the table of docs/configuration.
 {{- define "tidemark.checkSetting" -}}
 {{- $written := dict "zookeeper.connect" "externalZookeeper.connect" "listeners" "the chart" "advertised.listeners" "externalAccess" "metrics.listeners" "the chart" "broker.id" "the pod's ordinal" "broker.rack" "rack.source" "controller.id" "the pod's name" "log.dirs" "broker.logDirs" "admin.address" "externalAccess.admin" "termination.message.path" "the chart" -}}
 {{- if hasKey $written .name -}}
-{{- fail (printf "%s names %s, which comes from %s; leave it out" .place .name (index $written .name)) -}}
+{{- fail (printf "%s names %s, which comes from %s; remove it" .place .name (index $written .name)) -}}
 {{- end -}}
 {{- if not (hasKey .table .name) -}}
-{{- fail (printf "%s names %s, and no service has such a setting; docs/configuration.md lists them" .place .name) -}}
+{{- fail (printf "%s names %s, which no service has; docs/configuration.md lists the settings" .place .name) -}}
 {{- end -}}
 {{- $key := index .table .name -}}
 {{- if and .owner (not (has .owner $key.owners)) -}}

@@ -33,14 +33,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* Ids and names of pods begin with 1, as ZooKeeper's ids do. */}}
+{{/* Ids and names of pods start at 1, like ZooKeeper's ids. */}}
 {{- define "zookeeper.host" -}}
 {{- $root := index . 0 -}}{{- $id := index . 1 -}}
 {{- $name := include "zookeeper.fullname" $root -}}
 {{ $name }}-{{ $id }}.{{ $name }}-headless.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}
 {{- end -}}
 
-{{/* What zookeeper.connect must say. */}}
+{{/* The value of zookeeper.connect. */}}
 {{- define "zookeeper.connect" -}}
 {{- $root := . -}}
 {{- $hosts := list -}}
@@ -52,15 +52,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "zookeeper.check" -}}
 {{- if eq (mod (int .Values.replicas) 2) 0 -}}
-{{- fail (printf "zookeeper: replicas is %d: an even number of servers survives no more than one less does; choose 1, 3, 5 or 7" (int .Values.replicas)) -}}
+{{- fail (printf "zookeeper: replicas is %d: an even number of servers survives no more losses than one server less; choose 1, 3, 5 or 7" (int .Values.replicas)) -}}
 {{- end -}}
 {{- if lt (int .Values.juteMaxBufferBytes) 8388608 -}}
-{{- fail (printf "zookeeper: juteMaxBufferBytes is %d: Tidemark writes up to 8 MiB at once, so give at least 8388608" (int .Values.juteMaxBufferBytes)) -}}
+{{- fail (printf "zookeeper: juteMaxBufferBytes is %d: Tidemark writes up to 8 MiB at once; use at least 8388608" (int .Values.juteMaxBufferBytes)) -}}
 {{- end -}}
 {{- $ours := list "dataDir" "dataLogDir" "clientPort" "quorumListenOnAllIPs" "4lw.commands.whitelist" "admin.enableServer" "standaloneEnabled" "reconfigEnabled" -}}
 {{- range $key, $_ := .Values.config -}}
 {{- if or (has $key $ours) (hasPrefix "server." $key) -}}
-{{- fail (printf "zookeeper: config names %s, which the chart writes itself; leave it out" $key) -}}
+{{- fail (printf "zookeeper: config names %s, which the chart writes itself; remove it" $key) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
