@@ -26,8 +26,8 @@ from tidemark.broker.logs.recovery_threads import LogOpeners
 from tidemark.model import BrokerEpoch, BrokerId, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope
 from tidemark.runtime.metrics import Metrics
-from tidemark.storage.log import PartitionLog
-from tidemark.storage.manager import LogManager, open_logs
+from tidemark.storage.directories.log_manager import LogManager, open_logs
+from tidemark.storage.log.partition_log import PartitionLog
 
 TOPIC = "bench"
 APPEND_BATCHES = 100

@@ -25,8 +25,8 @@ from tidemark.model import BrokerId, LeaderEpoch, Offset, ReplicaIdentity, Topic
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import Batch, parse_envelope
 from tidemark.record.payload import build_batch, from_columns
-from tidemark.storage.cleaner import CleanerSettings, clean_log
-from tidemark.storage.manager import LogManager, open_logs
+from tidemark.storage.directories.log_manager import LogManager, open_logs
+from tidemark.storage.log.cleaner import CleanerSettings, clean_log
 
 from bench._log_open import measure, replicas_held
 from bench.figures import Figure, report

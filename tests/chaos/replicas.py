@@ -15,7 +15,7 @@ from tidemark.model import BrokerId, Offset, TopicPartition
 from tidemark.record.checks import check_batches
 from tidemark.record.envelope import Batch, parse_envelope
 from tidemark.record.payload import with_offsets
-from tidemark.storage.manager import LogManager, open_logs
+from tidemark.storage.directories.log_manager import LogManager, open_logs
 
 _READ_BYTES = 1 << 20
 

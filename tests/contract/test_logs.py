@@ -15,7 +15,7 @@ from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import Log, Logs, TimestampOffset
 from tidemark.record.checks import check_batches
-from tidemark.storage.manager import LogManager
+from tidemark.storage.directories.log_manager import LogManager
 
 from tests.fakes.logs import MemoryLogs
 from tests.unit.storage.batches import (

@@ -15,14 +15,14 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.model import BrokerEpoch, LeaderEpoch, Offset
 from tidemark.ports import RetentionLimits
 from tidemark.record.envelope import Batch, Codec, split_batches
-from tidemark.storage import checkpointed
-from tidemark.storage.cleaner import CleanerSettings, clean_log
-from tidemark.storage.log import PartitionLog
-from tidemark.storage.manager import LogManager, open_logs
+from tidemark.storage.directories.log_manager import LogManager, open_logs
+from tidemark.storage.log import checkpointed
+from tidemark.storage.log.cleaner import CleanerSettings, clean_log
+from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.crash.recorder import Recorder
 from tests.unit.storage.batches import BROKER, CLUSTER, IDENTITY, PARTITION, at
-from tests.unit.storage.test_cleaner import keyed
+from tests.unit.storage.log.test_cleaner import keyed
 
 CONFIGS = {
     "segment.bytes": "3000",

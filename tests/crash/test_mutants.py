@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidemark.storage import directory as directory_module
-from tidemark.storage.checkpoint import Captured
-from tidemark.storage.cleanable import CleanableLog
-from tidemark.storage.log import PartitionLog
+from tidemark.storage.directories import log_directory as directory_module
+from tidemark.storage.log.checkpointed import Captured
+from tidemark.storage.log.cleanable import CleanableLog
+from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.crash.disk import Crash
 from tests.crash.points import CrashPointError, Point, lived, points_of, try_points

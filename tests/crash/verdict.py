@@ -12,7 +12,7 @@ from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import Offset
 from tidemark.record.checks import check_batches
 from tidemark.record.envelope import Batch
-from tidemark.storage.log import PartitionLog
+from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.crash.disk import Crash
 from tests.crash.lives import CONFIGS, Note, Version, batches_of, directories_of, named, open_directories

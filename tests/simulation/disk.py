@@ -15,7 +15,7 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import EpochEntry, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.envelope import Batch
-from tidemark.storage.reader import NOT_CUT
+from tidemark.storage.log.reader import NOT_CUT
 
 from tests.simulation.records import Values, flipped, stamp_at, values_of
 

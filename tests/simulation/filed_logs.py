@@ -29,13 +29,13 @@ from tidemark.model import (
 )
 from tidemark.ports import RetentionLimits
 from tidemark.record.envelope import Batch, split_batches
-from tidemark.storage import log as storage_log
-from tidemark.storage.cleaner import CleanerSettings, clean_log
-from tidemark.storage.log import PartitionLog
-from tidemark.storage.manager import LogManager, open_logs
-from tidemark.storage.recovery import segment_offsets
-from tidemark.storage.segment import Segment
-from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, snapshot_path
+from tidemark.storage.directories.log_manager import LogManager, open_logs
+from tidemark.storage.log import partition_log as storage_log
+from tidemark.storage.log.cleaner import CleanerSettings, clean_log
+from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.recovery.log_loader import segment_offsets
+from tidemark.storage.recovery.producer_snapshot import SNAPSHOT_SUFFIX, snapshot_path
+from tidemark.storage.segments.segment import Segment
 
 from tests.simulation.disk import Machine, StoredLog
 from tests.simulation.invariants import InvariantError

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from tidemark.core.messages import LeaderMessage
 from tidemark.model import BrokerId, ErrorCode, TopicPartition
 from tidemark.record.envelope import ENVELOPE_BYTES, Batch, unpack_envelope
-from tidemark.storage.recovery import segment_offsets
-from tidemark.storage.segment import Segment
+from tidemark.storage.recovery.log_loader import segment_offsets
+from tidemark.storage.segments.segment import Segment
 
 from tests.simulation.disk import Machine, StoredLog
 from tests.simulation.invariants import CommittedRead

@@ -9,7 +9,7 @@ from typing import Any
 from tidemark.core.controller.partition_state import PartitionRecord
 from tidemark.core.replication.follower import PartitionFollower
 from tidemark.core.replication.replica_log import ReplicaLog
-from tidemark.storage import recovery
+from tidemark.storage.recovery import log_loader
 
 from tests.simulation.machine_logs import MachineLogs
 from tests.simulation.recipes import FLIPPED_FILES, ROTTEN, ROTTEN_UNCLEAN
@@ -77,7 +77,7 @@ def keeps_its_healing_to_itself(monkeypatch: Any) -> None:
 
 def takes_damage_for_a_torn_tail(monkeypatch: Any) -> None:
     """A start cuts a log where a batch is bad, and does not look whether good ones lie behind it."""
-    monkeypatch.setattr(recovery, "end_of_valid_batches", lambda *_, **__: None)
+    monkeypatch.setattr(log_loader, "end_of_valid_batches", lambda *_, **__: None)
 
 
 RULES = {

@@ -14,8 +14,8 @@ from tidemark.core.replication.follower import PartitionFollower
 from tidemark.core.replication.leader import PartitionLeader
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.model import NO_EPOCH, Offset
-from tidemark.storage import cleaner
-from tidemark.storage.log import PartitionLog
+from tidemark.storage.log import cleaner
+from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.simulation.machine_logs import MachineLogs
 from tests.simulation.recipes import COMPACTED_FILES, DISKS, MIXED, RETAINED, TOMBSTONES_FILES

@@ -68,7 +68,7 @@ from tidemark.runtime.configuration import BrokerSettings, HostPort
 from tidemark.runtime.coordination import start_when_reachable
 from tidemark.runtime.limits import log_files_max
 from tidemark.runtime.metrics import METRICS, MetricsServer, start_metrics_server, tell_what_runs
-from tidemark.storage.manager import LogManager, open_logs
+from tidemark.storage.directories.log_manager import LogManager, open_logs
 from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServicer_to_server
 from tidemark.v1.group_service_pb2_grpc import add_GroupServiceServicer_to_server
 from tidemark.zookeeper.store import ZooKeeperMetadataStore

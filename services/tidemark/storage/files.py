@@ -11,9 +11,7 @@ import ctypes
 import errno
 import json
 import os
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -21,7 +19,6 @@ from typing import Any, Final, NoReturn
 import google_crc32c
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.storage.loaded_indexes import LIMIT_BYTES, Indexed, LoadedIndexes
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 DELETED_SUFFIX: Final = ".deleted"
@@ -52,44 +49,6 @@ class Descriptor:
     def __del__(self) -> None:
         if self.number >= 0:
             os.close(self.number)
-
-
-class DescriptorPool:
-    """Open files under a bound: the least recently used are let go (the hard limit of descriptors is finite).
-
-    Attributes:
-        indexes: those of old segments that are in memory, under a bound of their own.
-    """
-
-    def __init__(self, limit: int = 4096, index_limit_bytes: int = LIMIT_BYTES) -> None:
-        assert limit > 0
-        self.indexes = LoadedIndexes(index_limit_bytes)
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._open: OrderedDict[Indexed, Descriptor] = OrderedDict()
-
-    def get(self, key: Indexed, path: Path) -> Descriptor:
-        """The descriptor of `key`, opened for reading and writing where it is not open."""
-        with self._lock:
-            found = self._open.get(key)
-            if found is not None:
-                self._open.move_to_end(key)
-                return found
-        opened = Descriptor(path, os.O_RDWR)
-        with self._lock:
-            found = self._open.setdefault(key, opened)
-            while len(self._open) > self._limit:
-                self._open.popitem(last=False)
-            return found
-
-    def drop(self, key: Indexed) -> None:
-        """Let go of it; it closes when its readers are done."""
-        with self._lock:
-            self._open.pop(key, None)
-        self.indexes.drop(key)
-
-    def __len__(self) -> int:
-        return len(self._open)
 
 
 def storage_error(doing: str, error: OSError) -> TidemarkError:

@@ -14,7 +14,7 @@ from tidemark.ports import Log
 from tidemark.record.checks import check_batches
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns
-from tidemark.storage.manager import LogManager, open_logs
+from tidemark.storage.directories.log_manager import LogManager, open_logs
 
 PARTITION = TopicPartition("flights", 0)
 IDENTITY = ReplicaIdentity("topic-one", "incarnation-one")

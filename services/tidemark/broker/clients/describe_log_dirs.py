@@ -14,8 +14,8 @@ from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
-from tidemark.storage.future import FutureLog
-from tidemark.storage.manager import DirectoryState, LogManager
+from tidemark.storage.directories.future_log import FutureLog
+from tidemark.storage.directories.log_manager import DirectoryState, LogManager
 
 _SLICE = 500
 """So many replicas are looked at before the event loop is given back."""

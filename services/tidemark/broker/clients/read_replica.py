@@ -18,7 +18,7 @@ from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Log
 from tidemark.record.checks import check_envelope
 from tidemark.record.envelope import ENVELOPE_BYTES, parse_envelope
-from tidemark.storage.cleanable import CleanableLog
+from tidemark.storage.log.cleanable import CleanableLog
 from tidemark.v1 import replica_reads_pb2 as pb
 
 _READ_BYTES_MAX: Final = 4 << 20

@@ -26,7 +26,7 @@ from tidemark.model import (
     TopicPartition,
 )
 from tidemark.ports import MetadataStore, StoreEvent
-from tidemark.storage.manager import LogManager
+from tidemark.storage.directories.log_manager import LogManager
 
 UNREGISTERED: Final = BrokerEpoch(-1)
 _RETRY_S: Final = 0.3

@@ -19,9 +19,9 @@ from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.model import Offset, TidemarkError, TopicPartition
 from tidemark.runtime.configuration import UNLIMITED, BrokerSettings, TopicSettings
 from tidemark.runtime.metrics import Metrics
-from tidemark.storage.cleaner import CleanerSettings, CleaningDone, clean_log, dirt_of
-from tidemark.storage.log import PartitionLog
-from tidemark.storage.manager import LogManager
+from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.log.cleaner import CleanerSettings, CleaningDone, clean_log, dirt_of
+from tidemark.storage.log.partition_log import PartitionLog
 
 _log = logging.getLogger(__name__)
 _NEVER_S: Final = float("inf")

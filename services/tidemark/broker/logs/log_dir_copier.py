@@ -23,9 +23,9 @@ from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.runtime.configuration import UNLIMITED
 from tidemark.runtime.metrics import Metrics
-from tidemark.storage.future import FutureLog
-from tidemark.storage.log import PartitionLog
-from tidemark.storage.manager import LogManager
+from tidemark.storage.directories.future_log import FutureLog
+from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.log.partition_log import PartitionLog
 
 _T = TypeVar("_T")
 

@@ -21,8 +21,8 @@ from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.alter_log_dirs_codec import Alteration, AlterLogDirs
 from tidemark.runtime.metrics import Metrics
-from tidemark.storage.future import FutureLog
-from tidemark.storage.manager import LogManager
+from tidemark.storage.directories.future_log import FutureLog
+from tidemark.storage.directories.log_manager import LogManager
 
 _log = logging.getLogger(__name__)
 

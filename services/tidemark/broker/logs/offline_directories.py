@@ -14,7 +14,7 @@ from typing import Final
 
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.storage.manager import LogManager
+from tidemark.storage.directories.log_manager import LogManager
 
 _LOOK_S: Final = 0.2
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from tidemark.model import TopicPartition
 from tidemark.runtime.metrics_text import family, labels
-from tidemark.storage.manager import DirectoryState
+from tidemark.storage.directories.log_manager import DirectoryState
 
 
 class SizedLog(Protocol):

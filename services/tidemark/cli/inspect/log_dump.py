@@ -16,7 +16,7 @@ from tidemark.cli.common.record_format import moment, named_bytes, shown_bytes_o
 from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError
 from tidemark.record.envelope import Attributes, Batch, Codec, Envelope
 from tidemark.record.payload import with_offsets
-from tidemark.storage.directory import META_FILE
+from tidemark.storage.directories.log_directory import META_FILE
 from tidemark.storage.inspect.documents import Document, read_document
 from tidemark.storage.inspect.inspection import Bad, Good, is_held, is_segment, read_log, read_segment, replica_paths
 

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.storage.checkpoint import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
-from tidemark.storage.cleaner_point import CLEANER_FILE
-from tidemark.storage.damage import CUT_FILE, DAMAGE_FILE, read_cut_point, read_damage
-from tidemark.storage.directory import CLEAN_SHUTDOWN_FILE, INCARNATION_FILE, META_FILE
-from tidemark.storage.epoch_file import EPOCH_FILE, read_epochs
+from tidemark.storage.directories.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from tidemark.storage.directories.log_directory import CLEAN_SHUTDOWN_FILE, INCARNATION_FILE, META_FILE
+from tidemark.storage.directories.roster import ROSTER_FILE
 from tidemark.storage.files import (
     DELETED_SUFFIX,
     PARTITION_FILE,
@@ -31,10 +29,12 @@ from tidemark.storage.inspect.documents import RosterLine, read_roster
 from tidemark.storage.inspect.findings import Finding, FindingKind, ReplicaReport, Severity
 from tidemark.storage.inspect.inspection import ReplicaPath, base_offset_of, is_held, replica_paths, segment_paths
 from tidemark.storage.inspect.verification import LogFacts, SegmentVerifier
-from tidemark.storage.roster import ROSTER_FILE
-from tidemark.storage.segment import OFFSET_DIGITS, SET_ASIDE_SUFFIX
-from tidemark.storage.snapshot import SNAPSHOT_SUFFIX, read_snapshot
-from tidemark.storage.swap import CLEANED_SUFFIX, SWAP_SUFFIX
+from tidemark.storage.recovery.cleaner_point import CLEANER_FILE
+from tidemark.storage.recovery.damage import CUT_FILE, DAMAGE_FILE, read_cut_point, read_damage
+from tidemark.storage.recovery.epoch_file import EPOCH_FILE, read_epochs
+from tidemark.storage.recovery.producer_snapshot import SNAPSHOT_SUFFIX, read_snapshot
+from tidemark.storage.recovery.segment_swap import CLEANED_SUFFIX, SWAP_SUFFIX
+from tidemark.storage.segments.segment import OFFSET_DIGITS, SET_ASIDE_SUFFIX
 
 _CHECKPOINTS: Final = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS)
 _SWAP_NAME: Final = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{OFFSET_DIGITS}}})\.swap")

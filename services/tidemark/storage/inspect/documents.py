@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidemark.model import TopicPartition
-from tidemark.storage.checkpoint import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
-from tidemark.storage.cleaner_point import CLEANER_FILE
-from tidemark.storage.epoch_file import EPOCH_FILE
+from tidemark.storage.directories.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from tidemark.storage.directories.roster import ROSTER_FILE
 from tidemark.storage.files import BadFile, checksum, read_json, read_lines
-from tidemark.storage.index import (
+from tidemark.storage.recovery.cleaner_point import CLEANER_FILE
+from tidemark.storage.recovery.epoch_file import EPOCH_FILE
+from tidemark.storage.recovery.producer_snapshot import SNAPSHOT_SUFFIX
+from tidemark.storage.segments.index import (
     INDEX_SUFFIX,
     NO_TIMESTAMP_US,
     TIME_INDEX_SUFFIX,
     read_end_mark,
     read_index_file,
 )
-from tidemark.storage.roster import ROSTER_FILE
-from tidemark.storage.snapshot import SNAPSHOT_SUFFIX
 
 _ROSTER_VERSION: Final = b"1\n"
 _CHECKPOINTS: Final = (HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS)

@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 from tidemark.model import TidemarkError, TopicPartition
 from tidemark.record.checks import check_envelope
 from tidemark.record.envelope import ENVELOPE_BYTES, MAGIC, Batch, Envelope
-from tidemark.storage.directory import LOCK_FILE
+from tidemark.storage.directories.log_directory import LOCK_FILE
 from tidemark.storage.files import Descriptor, read_exactly
-from tidemark.storage.index import load_index
-from tidemark.storage.segment import LOG_SUFFIX, OFFSET_DIGITS, Damage, checked_header
+from tidemark.storage.segments.index import load_index
+from tidemark.storage.segments.segment import LOG_SUFFIX, OFFSET_DIGITS, Damage, checked_header
 
 _CHUNK_BYTES: Final = 4 << 20
 _LOCKS: Final = Path("/proc/locks")

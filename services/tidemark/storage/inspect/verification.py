@@ -17,7 +17,9 @@ from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.model import Offset, TidemarkError
 from tidemark.record.envelope import Batch, Envelope
 from tidemark.record.payload import read_batch
-from tidemark.storage.index import (
+from tidemark.storage.inspect.findings import Finding, FindingKind, ReplicaReport, Severity
+from tidemark.storage.inspect.inspection import Bad, Good, base_offset_of, read_segment
+from tidemark.storage.segments.index import (
     INDEX_SUFFIX,
     NO_TIMESTAMP_US,
     TIME_INDEX_SUFFIX,
@@ -25,9 +27,7 @@ from tidemark.storage.index import (
     read_end_mark,
     read_index_file,
 )
-from tidemark.storage.inspect.findings import Finding, FindingKind, ReplicaReport, Severity
-from tidemark.storage.inspect.inspection import Bad, Good, base_offset_of, read_segment
-from tidemark.storage.segment import LOG_SUFFIX
+from tidemark.storage.segments.segment import LOG_SUFFIX
 
 _REFETCH: Final = (
     "compare the replicas with `tidemark replicas verify`; where another one is good, stop this broker, take the "

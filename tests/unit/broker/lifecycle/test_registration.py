@@ -16,7 +16,7 @@ from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.effects import Effect
 from tidemark.core.replication.events import BrokerRegistered, Event, SessionExpired
 from tidemark.model import NO_EPOCH, BrokerEpoch, BrokerId, ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
-from tidemark.storage.manager import LogManager, open_logs
+from tidemark.storage.directories.log_manager import LogManager, open_logs
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper, ManualClock
 

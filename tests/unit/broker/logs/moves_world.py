@@ -21,7 +21,7 @@ from tidemark.rpc.log_dirs import ReplicaOnDisk
 from tidemark.runtime.metrics import Metrics
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, make_batch
-from tests.unit.storage.moving import open_two
+from tests.unit.storage.directories.moving import open_two
 
 CONFIGS = {"segment.bytes": "4096", "index.interval.bytes": "700"}
 DEADLINE_S = 20.0

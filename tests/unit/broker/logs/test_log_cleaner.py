@@ -15,11 +15,11 @@ from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.model import Offset, ReplicaIdentity, TopicPartition
 from tidemark.runtime.configuration import BrokerSettings, read_settings
 from tidemark.runtime.metrics import Metrics
-from tidemark.storage.log import PartitionLog
-from tidemark.storage.manager import LogManager
+from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.unit.storage.batches import memory_directory, open_one
-from tests.unit.storage.test_cleaner import fill, latest_of, rows_of
+from tests.unit.storage.log.test_cleaner import fill, latest_of, rows_of
 
 COMPACT = {"cleanup.policy": "compact", "segment.bytes": "4096", "min.cleanable.dirty.ratio": "0.1"}
 

@@ -18,14 +18,14 @@ from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
 from tidemark.rpc.alter_log_dirs_codec import AlterLogDirs
 from tidemark.runtime.configuration import UNLIMITED
-from tidemark.storage import future as future_module
-from tidemark.storage import mover as mover_module
-from tidemark.storage.future import Copied, FutureLog
-from tidemark.storage.log import PartitionLog
+from tidemark.storage.directories import future_log as future_module
+from tidemark.storage.directories import replica_mover as mover_module
+from tidemark.storage.directories.future_log import Copied, FutureLog
+from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.unit.broker.logs.moves_world import MovesWorld
 from tests.unit.storage.batches import IDENTITY, PARTITION, memory_directory, read_all
-from tests.unit.storage.moving import names_in
+from tests.unit.storage.directories.moving import names_in
 
 SLOW_BYTES_PER_S = 1024
 """The first step takes 16 s of it: a move that is that slow is under way for as long as a test looks at it."""

@@ -16,7 +16,7 @@ from tidemark.core.replication.context import BrokerContext
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica_stats import ReplicaFigures
 from tidemark.model import BrokerId, TopicPartition
-from tidemark.storage.manager import DirectoryState
+from tidemark.storage.directories.log_manager import DirectoryState
 
 from tests.unit.broker.scraped import scraped
 from tests.unit.core.replication.stage import P, Stage, node

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checkpoint files of a log directory: high watermark, recovery point, log start (rules R5, T5).
+
+Lines of (topic, partition, incarnation, offset): the incarnation keeps a recreated partition from inheriting the
+offsets of the one it replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tidemark.model import TopicPartition
+from tidemark.storage.files import BadFile, pack_lines, read_lines, write_temporary
+from tidemark.storage.recovery.damage import UNKNOWN
+
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+RECOVERY_POINTS: Final = "recovery-point-checkpoint"
+LOG_STARTS: Final = "log-start-offset-checkpoint"
+
+_log = logging.getLogger(__name__)
+
+CheckpointKey = tuple[TopicPartition, str]
+"""A partition and its incarnation."""
+
+
+@dataclass(slots=True)
+class Checkpoints:
+    """The content of the three files; all offsets exclusive but the log starts. `changed`: the files are behind.
+
+    An offset of -1 (`UNKNOWN`) stands for one that was lost with a damaged file: nothing vouches for it.
+    """
+
+    high_watermarks: dict[CheckpointKey, int] = field(default_factory=dict)
+    recovery_points: dict[CheckpointKey, int] = field(default_factory=dict)
+    log_starts: dict[CheckpointKey, int] = field(default_factory=dict)
+    changed: bool = False
+
+    def put(self, key: CheckpointKey, high_watermark: int, recovery_point: int, log_start: int) -> bool:
+        """Enter a partition in all three; whether that changed anything."""
+        known = (self.high_watermarks.get(key), self.recovery_points.get(key), self.log_starts.get(key))
+        if known == (high_watermark, recovery_point, log_start):
+            return False
+        self.high_watermarks[key] = high_watermark
+        self.recovery_points[key] = recovery_point
+        self.log_starts[key] = log_start
+        return True
+
+    def forget(self, key: CheckpointKey) -> None:
+        """Drop a partition from all three."""
+        for offsets in (self.high_watermarks, self.recovery_points, self.log_starts):
+            self.changed = offsets.pop(key, None) is not None or self.changed
+
+    def write_temporaries(self, directory: Path) -> list[tuple[Path, Path]]:
+        """Write all three beside their places; (temporary, place) pairs to rename after the next syncfs."""
+        return [
+            (write_temporary(directory / name, pack_lines(_lines(offsets))), directory / name)
+            for name, offsets in (
+                (HIGH_WATERMARKS, self.high_watermarks),
+                (RECOVERY_POINTS, self.recovery_points),
+                (LOG_STARTS, self.log_starts),
+            )
+        ]
+
+
+def read_checkpoints(directory: Path, known: Iterable[CheckpointKey]) -> Checkpoints:
+    """What the three files say; of a file that is missing or damaged, UNKNOWN for each partition in `known`."""
+    partitions = list(known)
+    checkpoints = Checkpoints()
+    for name, offsets in (
+        (HIGH_WATERMARKS, checkpoints.high_watermarks),
+        (RECOVERY_POINTS, checkpoints.recovery_points),
+        (LOG_STARTS, checkpoints.log_starts),
+    ):
+        try:
+            found = _read(directory / name)
+        except BadFile as bad:
+            _log.error("checkpoint not used: logs are checked as if it were lost", extra={"why": str(bad)})
+            found = None
+        offsets.update(dict.fromkeys(partitions, UNKNOWN) if found is None else found)
+    return checkpoints
+
+
+def _read(path: Path) -> dict[CheckpointKey, int] | None:
+    """What a file says; None where there is none. Raises BadFile."""
+    lines = read_lines(path)
+    if lines is None:
+        return None
+    found: dict[CheckpointKey, int] = {}
+    try:
+        for line in lines:
+            topic, partition, incarnation, offset = line.split(" ")
+            found[TopicPartition(topic, int(partition)), incarnation] = int(offset)
+    except ValueError:
+        raise BadFile(f"{path.name} has lines that are no checkpoints") from None
+    return found
+
+
+def _lines(offsets: Mapping[CheckpointKey, int]) -> list[str]:
+    return [f"{key[0].topic} {key[0].partition} {key[1]} {offset}" for key, offset in list(offsets.items())]

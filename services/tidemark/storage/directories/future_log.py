@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FutureLog: the copy of a replica's log that is to take its place, in another directory (rule M3).
+
+It is made of the local log, batch by batch as the bytes are. What happens to the log meanwhile happens to the copy
+too, a step later: cuts, and a front that is let go. One thread copies; the log goes on as if there were no copy.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.record.checks import check_batches
+from tidemark.storage.files import storage_error
+from tidemark.storage.log.movable import disagreement, shared_end
+from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.log.reader import NOT_CUT
+
+_REST_BYTES: Final = 4 << 20
+
+
+class Copied(NamedTuple):
+    """What one step of copying did; `caught_up`: the copy ended where the log did, a moment ago."""
+
+    size_bytes: int
+    caught_up: bool
+
+
+class FutureLog:
+    """A copy, filled by one thread.
+
+    Args:
+        source: the replica's log.
+        log: the copy, that nobody else appends to or reads.
+        directory: index of the directory it is in.
+        clean_point: of the log when the copying began. What was cleaned since may have been copied before.
+    """
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        identity: ReplicaIdentity,
+        *,
+        source: PartitionLog,
+        log: PartitionLog,
+        directory: int,
+        clean_point: int,
+    ) -> None:
+        self.partition = partition
+        self.identity = identity
+        self.source = source
+        self.log = log
+        self.directory = directory
+        self.clean_point = clean_point
+        self._to_cut = NOT_CUT
+        """Where the log was cut and the copy was not yet: its disk may have no space even for that."""
+
+    @property
+    def offset_lag(self) -> int:
+        """Offsets of the log that the copy has not reached."""
+        return max(0, self.source.log_end_offset - self.log.log_end_offset)
+
+    def continue_after_start(self) -> None:
+        """Of a copy that an earlier process made: keep what agrees with the log as it is now.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR, DISK_FULL.
+        """
+        self.source.take_lowest_cut()
+        source, copy = self.source.state(), self.log.state()
+        if source.log_start_offset < copy.log_start_offset:
+            self.log.reset(source.log_start_offset)
+        else:
+            self.log.truncate(shared_end(copy, source))
+        self.clean_point = min(self.clean_point, self.log.log_end_offset)
+
+    def copy(self, max_bytes: int) -> Copied:
+        """Copy some whole batches, at least one where there is any.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR of either log, DISK_FULL of the copy, which then is as it was.
+        """
+        size_bytes = 0
+        while True:  # a read ends with its segment
+            copied = self._copy_some(max_bytes - size_bytes)
+            size_bytes += copied.size_bytes
+            if copied.caught_up or copied.size_bytes == 0 or size_bytes >= max_bytes:
+                return Copied(size_bytes, copied.caught_up)
+
+    def _copy_some(self, max_bytes: int) -> Copied:
+        cuts = self.source.cuts
+        self._follow_cuts()
+        at, end = self.log.log_end_offset, self.source.log_end_offset
+        if at >= end:
+            return Copied(0, at == end)
+        try:
+            data = self.source.read(at, end_offset=end, max_bytes=max_bytes)
+        except TidemarkError as error:
+            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:  # cut, or its front let go, since
+                return Copied(0, False)
+            raise
+        if self.source.cuts != cuts:  # what was read may be of another history than what the copy holds
+            return Copied(0, False)
+        if not data:  # the log ends in a hole
+            return Copied(0, True)
+        self.log.append(check_batches(data), base_offset=at, leader_epoch=LeaderEpoch(-1), stamp=False)
+        return Copied(len(data), self.log.log_end_offset >= self.source.log_end_offset)
+
+    def _follow_cuts(self) -> None:
+        self._to_cut = min(self._to_cut, self.source.take_lowest_cut())
+        self.clean_point = min(self.clean_point, self._to_cut)
+        if self._to_cut < self.log.log_end_offset:
+            self.log.truncate(Offset(self._to_cut))
+        self._to_cut = NOT_CUT
+        start = self.source.log_start_offset
+        if start > self.log.log_end_offset:
+            self.log.reset(start)
+        elif start > self.log.log_start_offset:
+            self.log.trim(start)
+
+    def complete(self) -> None:
+        """Copy the rest of a log that nobody changes meanwhile, and hold the two against each other; files are written.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR, DISK_FULL; also where they differ.
+        """
+        while (copied := self.copy(_REST_BYTES)).size_bytes and not copied.caught_up:
+            pass
+        source, copy = self.source.state(), self.log.state()
+        if copied.caught_up:  # the log may end in a hole
+            copy = copy._replace(log_end_offset=max(copy.log_end_offset, source.log_end_offset))
+        why = disagreement(copy, source)
+        if why is None and self.source.is_damaged:
+            why = "the log is damaged, and has not been refetched yet"
+        if why is not None:
+            sentence = f"the copy of {self.partition} in {self.log.path.parent} cannot take its place: {why}"
+            raise TidemarkError(ErrorCode.STORAGE_ERROR, sentence)
+        try:
+            self.log.adopt(source, min(self.source.clean_point, self.clean_point))
+            self.log.finish()
+        except OSError as error:
+            raise storage_error(f"finish the copy of {self.partition}", error) from error

@@ -1,0 +1,538 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One log directory: whose it is, who holds it, how it was left, and its checkpoints (rule T1, docs/formats.md)."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import stat
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerId,
+    EpochEntry,
+    ErrorCode,
+    Offset,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
+from tidemark.storage.directories.checkpoint_files import (
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    CheckpointKey,
+    Checkpoints,
+    read_checkpoints,
+)
+from tidemark.storage.directories.roster import Roster, RosterEntry
+from tidemark.storage.files import (
+    PARTITION_FILE,
+    BadFile,
+    Descriptor,
+    has_no_room,
+    is_unopened,
+    pack_json,
+    pack_lines,
+    read_json,
+    replace_file,
+    storage_error,
+    sync_directory,
+    sync_file_system,
+)
+from tidemark.storage.log.checkpointed import Captured
+from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.recovery.epoch_file import write_epochs
+from tidemark.storage.recovery.log_loader import make_segment
+
+META_FILE: Final = "meta.json"
+LOCK_FILE: Final = ".lock"
+CLEAN_SHUTDOWN_FILE: Final = "clean-shutdown.json"
+INCARNATION_FILE: Final = "incarnation.json"
+FORMAT_VERSION: Final = 1
+
+_REPLICA_NAME: Final = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)")
+_ASIDE_NAME: Final = re.compile(r".+\.[0-9a-f]{32}-(?P<suffix>stray|delete)")
+_FUTURE_NAME: Final = re.compile(r".+\.[0-9a-f]{32}-future")
+_NAME_BYTES_MAX: Final = 255
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+class PreviousDirectory(NamedTuple):
+    """How a directory was left, for rule T1; None where the file is missing or damaged."""
+
+    directory_id: str
+    clean_broker_epoch: BrokerEpoch | None
+    incarnation: tuple[str, BrokerEpoch] | None  # boot id, broker epoch
+
+
+class FoundReplica(NamedTuple):
+    """A replica's directory; `identity` is None where its partition.json cannot be read."""
+
+    partition: TopicPartition
+    path: Path
+    identity: ReplicaIdentity | None
+    generation: int
+
+
+class FoundFuture(NamedTuple):
+    """The directory of an unfinished copy (rule M3).
+
+    Attributes:
+        clean_point: of the replica's log when the copying began.
+    """
+
+    partition: TopicPartition
+    path: Path
+    identity: ReplicaIdentity
+    clean_point: int
+
+
+class UnmadeDirectory:
+    """A replica of the roster: how it gets a directory, and where its epochs are kept until then."""
+
+    def __init__(self, roster: Roster, found: FoundReplica) -> None:
+        self._roster = roster
+        self._found = found
+
+    def make(self) -> None:
+        """partition.json comes last, so that it is whole when it counts; the roster is left when all is there."""
+        partition, path, identity, generation = self._found
+        assert identity is not None, "the roster says whose it is"
+        path.mkdir(exist_ok=True)
+        make_segment(path, 0)
+        entry = self._roster.get(partition)
+        if entry is not None and entry.epochs:
+            write_epochs(path, entry.epochs)
+        write_identity(path, identity, generation=generation)
+        self._roster.forget(partition)
+
+    def save_epochs(self, entries: Sequence[EpochEntry]) -> None:
+        """In the roster."""
+        assert self._found.identity is not None, "the roster says whose it is"
+        self._roster.put(self._found.partition, RosterEntry(self._found.identity, tuple(entries)))
+
+
+class _Lock:
+    """What keeps other processes out: a file of its own and, should somebody delete that, the directory itself.
+
+    Raises:
+        BlockingIOError: another process has it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = Descriptor(path / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+        self._place = Descriptor(path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(self._place.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:  # network file systems lock no directories
+            _LOGGER.info("only its lock file is locked", extra={"directory": str(path)})
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the directory is there under its name."""
+        try:
+            return os.path.samestat(path.stat(), os.fstat(self._place.number))
+        except OSError:
+            return False
+
+    def sync(self, path: Path) -> None:
+        """`sync_file_system` of the directory."""
+        sync_file_system(path, self._place)
+
+    def release(self) -> None:
+        """Give it back."""
+        for descriptor in (self._place, self._file):
+            fcntl.flock(descriptor.number, fcntl.LOCK_UN)
+
+
+class LogDirectory:
+    """A directory that this process holds the lock of.
+
+    Attributes:
+        failed: why it is offline, None while it is not; a sync that failed once is never tried again.
+        futures: copies of replicas of other directories under way into this one, open (rule M3).
+        unfinished: such copies, as they were found.
+    """
+
+    def __init__(self, path: Path, directory_id: str, lock: _Lock) -> None:
+        self.path = path
+        self.directory_id = directory_id
+        self.failed: str | None = None
+        self.logs: dict[CheckpointKey, PartitionLog] = {}
+        self.futures: dict[CheckpointKey, PartitionLog] = {}
+        self._held: _Lock | None = lock
+        self._checkpoint_lock = threading.Lock()
+        self._to_delete: deque[tuple[float, list[Path]]] = deque()
+        self.previous = PreviousDirectory(directory_id, _clean_epoch(path), _incarnation(path))
+        self.unfinished: list[FoundFuture] = []
+        self._unusable: list[tuple[Path, str]] = []
+        self.found = [*_found_replicas(path), *self._finished_futures()]
+        self.roster = Roster(path)
+        self.roster.forget_shadowed([found.partition for found in self.found])
+        for partition, entry in self.roster.entries.items():
+            self.found.append(FoundReplica(partition, path / str(partition), entry.identity, 0))
+        known = [(found.partition, found.identity.incarnation) for found in self.found if found.identity]
+        self.checkpoints: Checkpoints = read_checkpoints(path, known)
+        for key in self.roster.set_aside.difference(known):
+            self.checkpoints.forget(key)
+
+    @classmethod
+    def open(cls, path: Path, *, cluster_id: str, broker_id: BrokerId) -> LogDirectory:
+        """Lock the directory, check whose it is, make it ours where it is new.
+
+        Raises:
+            TidemarkError: INVALID_CONFIG (another cluster's or broker's), STORAGE_ERROR (locked, unreadable).
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = _Lock(path)
+        except BlockingIOError:
+            raise _refusal(path, "is held by another process: stop that broker first") from None
+        except OSError as error:
+            raise _unusable(path, error) from error
+        try:
+            return cls._open_locked(path, lock, cluster_id, broker_id)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _open_locked(cls, path: Path, lock: _Lock, cluster_id: str, broker_id: BrokerId) -> LogDirectory:
+        try:
+            meta = read_json(path / META_FILE, format_version=int)
+            if meta is not None and meta["format_version"] == FORMAT_VERSION:
+                meta = read_json(path / META_FILE, cluster_id=str, broker_id=int, directory_id=str)
+        except BadFile as error:
+            raise _refusal(path, f"cannot be identified: {error}. Restore the file, or empty the directory") from None
+        try:
+            if meta is None:
+                meta = _format(path, cluster_id, broker_id)
+            _check_owner(path, meta, cluster_id, broker_id)
+            return cls(path, meta["directory_id"], lock)
+        except PermissionError as error:
+            raise _unusable(path, error) from error
+        except OSError as error:
+            raise storage_error(f"read the log directory {path}", error) from error
+
+    def fail(self, reason: str) -> None:
+        """Take the directory offline, for good: the next start is not to take it for one that kept all that was
+        written, as it would where the kernel has told its error to this process and tells it to no other (rule T1)."""
+        if self.failed is None:
+            self.failed = f"the log directory {self.path} is offline: {reason}"
+            if self._held is not None and self._held.is_at(self.path):
+                self._forget_boot()
+            _LOGGER.error("log directory offline", extra={"directory": str(self.path), "reason": reason})
+
+    def _forget_boot(self) -> None:
+        """What was flushed under the broker epoch is there all the same, so that stays."""
+        place = self.path / INCARNATION_FILE
+        try:
+            known = _incarnation(self.path)
+            if known is not None:
+                replace_file(place, pack_json({"boot_id": "", "broker_epoch": known[1]}))
+        except OSError:
+            try:
+                place.unlink(missing_ok=True)
+            except OSError as error:
+                _LOGGER.error("a directory that failed keeps its mark", extra={"path": str(place), "why": str(error)})
+
+    def delete_later(self, paths: list[Path], delay_ms: int) -> None:
+        """Files that are no part of a log any more: `due_files` gives them when their time has come."""
+        self._to_delete.append((time.monotonic() + delay_ms / 1000, paths))
+
+    def due_files(self) -> list[Path]:
+        """What is to be deleted now."""
+        now_s = time.monotonic()
+        waiting = [self._to_delete.popleft() for _ in range(len(self._to_delete))]
+        self._to_delete.extend(one for one in waiting if one[0] > now_s)
+        return [path for due_s, paths in waiting if due_s <= now_s for path in paths]
+
+    def sync(self) -> None:
+        """One syncfs.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; the directory is offline.
+        """
+        self._check_online()
+        try:
+            self._sync_file_system()
+        except OSError as error:
+            if not is_unopened(error):
+                self.fail(f"syncfs: {error.strerror}")
+            raise storage_error(f"sync the log directory {self.path}", error) from error
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """Write the three checkpoints with one syncfs; nothing where nothing has changed.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; the directory is offline. DISK_FULL: the next one may be written.
+        """
+        self._check_online()
+        with self._checkpoint_lock:
+            try:
+                try:
+                    self._checkpoint(high_watermarks)
+                except OSError as error:
+                    if not (has_no_room(error) and self.failed is None and self._make_room()):
+                        raise
+                    self.checkpoints.changed = True
+                    self._checkpoint(high_watermarks)
+            except OSError as error:
+                self.checkpoints.changed = True
+                if not has_no_room(error):
+                    self.fail(f"checkpoint: {error.strerror}")
+                raise storage_error(f"checkpoint the log directory {self.path}", error) from error
+
+    def _make_room(self) -> bool:
+        """The space that retention gives back comes after a checkpoint, which needs some itself."""
+        found = [log.make_room() for log in list(self.logs.values())]  # others open and close logs meanwhile
+        return any(found)
+
+    def _checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        captured: list[tuple[PartitionLog, Captured, bool]] = []
+        points = self.checkpoints
+        changed = points.changed
+        points.changed = False
+        for key, log in [*self.logs.items(), *self.futures.items()]:
+            capture = log.capture()
+            if capture is None:
+                continue
+            told = key[0] in high_watermarks
+            captured.append((log, capture, told))
+            high_watermark = high_watermarks.get(key[0], max(points.high_watermarks.get(key, 0), 0))
+            entry = (min(high_watermark, capture.high_watermark_max), capture.log_end, capture.log_start)
+            bounded = told and capture.high_watermark_max < capture.log_end
+            changed = points.put(key, *entry) or changed or log.cut_pending or bounded
+        if not changed:
+            return
+        renames = points.write_temporaries(self.path)
+        try:
+            self._sync_file_system()
+            for temporary, place in renames:
+                temporary.replace(place)
+            sync_directory(self.path)
+        except OSError as error:  # for want of space too: what could not be written back is lost
+            if not is_unopened(error):
+                self.fail(f"checkpoint: {error.strerror}")
+            raise
+        for log, capture, told in captured:
+            log.checkpointed(capture, told=told)
+
+    def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
+        """Rule T1: the registration that used them is confirmed, so boot id and broker epoch are written now.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR.
+        """
+        self._check_online()
+        try:
+            document = pack_json({"boot_id": boot_id, "broker_epoch": broker_epoch})
+            replace_file(self.path / INCARNATION_FILE, document, durable=True)
+            (self.path / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
+            sync_directory(self.path)
+        except OSError as error:
+            raise storage_error(f"confirm the registration in {self.path}", error) from error
+
+    def close_clean(self, broker_epoch: BrokerEpoch, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """All that the next start needs, one syncfs, then the marker, last.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; there is no marker then.
+        """
+        self._check_online()
+        try:
+            for log in (*self.logs.values(), *self.futures.values()):
+                log.finish()
+        except OSError as error:
+            raise storage_error(f"finish the logs in {self.path}", error) from error
+        self.checkpoints.changed = True
+        self.checkpoint(high_watermarks)
+        if any(log.broken for log in self.logs.values()):
+            return
+        try:
+            replace_file(self.path / CLEAN_SHUTDOWN_FILE, pack_json({"broker_epoch": broker_epoch}), durable=True)
+        except OSError as error:
+            raise storage_error(f"write {CLEAN_SHUTDOWN_FILE} in {self.path}", error) from error
+
+    def release(self) -> None:
+        """Close every log and give the lock back."""
+        for log in (*self.logs.values(), *self.futures.values()):
+            log.close()
+        self.logs.clear()
+        self.futures.clear()
+        if self._held is not None:
+            self._held.release()
+            self._held = None
+
+    def asides(self) -> list[tuple[Path, str]]:
+        """(path, "stray" or "delete") of what was set aside."""
+        matches = ((path, _ASIDE_NAME.fullmatch(path.name)) for path in self.path.iterdir())
+        return [*((path, match["suffix"]) for path, match in matches if match), *self._unusable]
+
+    def _finished_futures(self) -> Iterator[FoundReplica]:
+        """Copies that were committed and not renamed yet: they are replicas. The others are kept account of."""
+        for path in list(self.path.iterdir()):
+            if _FUTURE_NAME.fullmatch(path.name) is None:
+                continue
+            try:
+                document = read_json(path / PARTITION_FILE)
+            except BadFile:  # the replica itself is there as long as this may be a copy
+                self._unusable.append((path, "stray"))
+                continue
+            if document is None:
+                self._unusable.append((path, "delete"))
+                continue
+            partition = TopicPartition(document["topic"], document["partition"])
+            identity = ReplicaIdentity(document["topic_id"], document["incarnation"])
+            if document["future"]:
+                self.unfinished.append(FoundFuture(partition, path, identity, document["clean_point"]))
+            else:
+                yield FoundReplica(partition, path, identity, document["generation"])
+
+    def _sync_file_system(self) -> None:
+        assert self._held is not None, "nobody writes here any more"
+        self._held.sync(self.path)
+
+    def _check_online(self) -> None:
+        """Online, and still where it was opened: a syncfs by its path is to reach its own file system."""
+        if self.failed is None and self._held is not None and not self._held.is_at(self.path):
+            self.fail("it is gone, or is not the directory any more that was opened")
+        if self.failed is not None:
+            raise TidemarkError(ErrorCode.STORAGE_ERROR, self.failed)
+
+
+def aside_path(path: Path, suffix: str) -> Path:
+    """The name of a replica's directory when it is set aside: <name>.<uuid>-<suffix>, within a name's 255 bytes."""
+    ending = f".{uuid.uuid4().hex}-{suffix}"
+    return path.with_name(path.name[: _NAME_BYTES_MAX - len(ending)] + ending)
+
+
+def write_identity(path: Path, identity: ReplicaIdentity, *, generation: int) -> None:
+    """Write partition.json; durable with the next syncfs."""
+    document = {"topic_id": identity.topic_id, "incarnation": identity.incarnation, "generation": generation}
+    replace_file(path / PARTITION_FILE, pack_json(document))
+
+
+def future_document(
+    partition: TopicPartition, identity: ReplicaIdentity, *, generation: int, future: bool, clean_point: int = 0
+) -> bytes:
+    """The partition.json of a copy (`future`), or of one that has become the replica; its directory's name may be cut
+    off, so that it says whose it is itself."""
+    return pack_json(
+        {
+            "topic_id": identity.topic_id,
+            "incarnation": identity.incarnation,
+            "generation": generation,
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "future": future,
+            "clean_point": clean_point,
+        }
+    )
+
+
+def _found_replicas(directory: Path) -> Iterator[FoundReplica]:
+    for entry in os.scandir(directory):
+        match = _REPLICA_NAME.fullmatch(entry.name)
+        if match is None or not entry.is_dir():
+            continue
+        partition = TopicPartition(match["topic"], int(match["partition"]))
+        path = Path(entry.path)
+        try:
+            document = read_json(path / PARTITION_FILE, topic_id=str, incarnation=str, generation=int)
+        except BadFile:
+            document = None
+        if document is None:
+            yield FoundReplica(partition, path, None, -1)
+        else:
+            identity = ReplicaIdentity(document["topic_id"], document["incarnation"])
+            yield FoundReplica(partition, path, identity, document["generation"])
+
+
+def _format(path: Path, cluster_id: str, broker_id: BrokerId) -> dict[str, Any]:
+    foreign = [entry.name for entry in os.scandir(path) if entry.is_dir() and _REPLICA_NAME.fullmatch(entry.name)]
+    if foreign:
+        raise _refusal(
+            path, f"has replicas ({foreign[0]}, ...) and no {META_FILE}: restore the file, or empty the directory"
+        )
+    for name in (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS):
+        replace_file(path / name, pack_lines([]))
+    meta = {
+        "cluster_id": cluster_id,
+        "broker_id": broker_id,
+        "directory_id": uuid.uuid4().hex,
+        "format_version": FORMAT_VERSION,
+    }
+    replace_file(path / META_FILE, pack_json(meta), durable=True)
+    sync_directory(path.parent)
+    return meta
+
+
+def _check_owner(path: Path, meta: Mapping[str, Any], cluster_id: str, broker_id: BrokerId) -> None:
+    if meta["format_version"] != FORMAT_VERSION:
+        raise _refusal(
+            path,
+            f"has format version {meta['format_version']}, this program reads {FORMAT_VERSION}: use a newer one",
+            ErrorCode.INVALID_CONFIG,
+        )
+    if meta["cluster_id"] != cluster_id:
+        raise _refusal(
+            path,
+            f"belongs to cluster {meta['cluster_id']}, this is {cluster_id}: correct zookeeper.connect or log.dirs",
+            ErrorCode.INVALID_CONFIG,
+        )
+    if meta["broker_id"] != broker_id:
+        raise _refusal(
+            path,
+            f"belongs to broker {meta['broker_id']}, this is broker {broker_id}: correct broker.id or log.dirs",
+            ErrorCode.INVALID_CONFIG,
+        )
+
+
+def _refusal(path: Path, sentence: str, code: ErrorCode = ErrorCode.STORAGE_ERROR) -> TidemarkError:
+    return TidemarkError(code, f"the log directory {path} {sentence}")
+
+
+def _unusable(path: Path, error: OSError) -> TidemarkError:
+    who = ""
+    if isinstance(error, PermissionError):
+        groups = sorted({os.getegid(), *os.getgroups()})
+        who = f" for user {os.geteuid()} of the groups {groups}{_owner(path)}. In a pod, set securityContext.fsGroup"
+    sentence = f"cannot be used: {error.strerror}{who}. Let this user write to it, or correct log.dirs"
+    return _refusal(path, sentence, storage_error("", error).code)
+
+
+def _owner(path: Path) -> str:
+    try:
+        found = path.stat()
+    except OSError:
+        return ""
+    return f"; it belongs to user {found.st_uid} and group {found.st_gid}, with mode {stat.S_IMODE(found.st_mode):04o}"
+
+
+def _clean_epoch(path: Path) -> BrokerEpoch | None:
+    try:
+        document = read_json(path / CLEAN_SHUTDOWN_FILE, broker_epoch=int)
+    except BadFile:
+        return None
+    return None if document is None else BrokerEpoch(document["broker_epoch"])
+
+
+def _incarnation(path: Path) -> tuple[str, BrokerEpoch] | None:
+    try:
+        document = read_json(path / INCARNATION_FILE, boot_id=str, broker_epoch=int)
+    except BadFile:
+        return None
+    return None if document is None else (document["boot_id"], BrokerEpoch(document["broker_epoch"]))

@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LogManager: all log directories of a broker, the `Logs` of ports.py (rules F4, T1, C8)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tidemark.core.replication.events import RecoveredLog
+from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.storage.directories.log_directory import (
+    FoundReplica,
+    LogDirectory,
+    PreviousDirectory,
+    UnmadeDirectory,
+    aside_path,
+)
+from tidemark.storage.directories.placement import FEWEST_REPLICAS, Placement
+from tidemark.storage.directories.replica_mover import ReplicaMover
+from tidemark.storage.directories.roster import RosterEntry
+from tidemark.storage.files import PARTITION_FILE, storage_error
+from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.log.retention import delete_files
+from tidemark.storage.recovery.damage import KnownDamage, valid_batches_in_file, write_damage
+from tidemark.storage.recovery.log_loader import Expected, nothing_yet, recover, segment_offsets
+from tidemark.storage.recovery.scan_estimate import bytes_to_scan
+from tidemark.storage.segments.descriptor_pool import DescriptorPool
+from tidemark.storage.segments.segment import Segment
+from tidemark.storage.settings import PRODUCER_ID_EXPIRATION_MS, storage_settings
+
+STRAY_GRACE_MS: Final = 24 * 3600 * 1000
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+def open_logs(
+    directories: Sequence[Path],
+    *,
+    cluster_id: str,
+    broker_id: BrokerId,
+    stray_grace_ms: int = STRAY_GRACE_MS,
+    producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+    open_files_max: int = 4096,
+    directory_choice: str = FEWEST_REPLICAS,
+) -> LogManager:
+    """Lock and read the log directories of a broker; new ones become its own. No replica is opened yet.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG or STORAGE_ERROR, with a sentence that says what to do; nothing is locked then.
+    """
+    if not directories:
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, "log.dirs names no directory: name at least one")
+    named = [os.path.realpath(path) for path in directories]
+    twice = next((one for number, one in enumerate(named) if one in named[:number]), None)
+    if twice is not None:
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"log.dirs names {twice} twice: name it once")
+    opened: list[LogDirectory] = []
+    try:
+        for path in directories:
+            opened.append(LogDirectory.open(Path(path), cluster_id=cluster_id, broker_id=broker_id))
+    except TidemarkError:
+        for directory in opened:
+            directory.release()
+        raise
+    return LogManager(
+        opened,
+        stray_grace_ms=stray_grace_ms,
+        producer_id_expiration_ms=producer_id_expiration_ms,
+        open_files_max=open_files_max,
+        directory_choice=directory_choice,
+    )
+
+
+class DirectoryState(NamedTuple):
+    """A log directory; `failed` says why it is offline."""
+
+    directory_id: str
+    path: Path
+    failed: str | None
+
+
+class LogManager:
+    """The directories in the order they were configured; the same partition is opened by one thread at a time."""
+
+    def __init__(
+        self,
+        directories: Sequence[LogDirectory],
+        *,
+        stray_grace_ms: int,
+        producer_id_expiration_ms: int,
+        open_files_max: int,
+        directory_choice: str = FEWEST_REPLICAS,
+    ) -> None:
+        self.on_scanned: Callable[[TopicPartition, int], None] = lambda partition, size_bytes: None
+        """Called by whoever opens a log as it scans what lies past the recovery point: so many bytes more."""
+        self._directories = tuple(directories)
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._pool = DescriptorPool(open_files_max)
+        self._lock = threading.RLock()
+        self._deleter = ThreadPoolExecutor(1, thread_name_prefix="log-deleter")
+        self._found: dict[TopicPartition, list[tuple[LogDirectory, FoundReplica]]] = {}
+        self._strays: dict[Path, float] = {}
+        self._take_aside = partial(_take_aside, self._deleter, self._strays, stray_grace_ms / 1000)
+        self._preferred: dict[TopicPartition, LogDirectory] = {}
+        for directory in self._directories:
+            for found in directory.found:
+                self._found.setdefault(found.partition, []).append((directory, found))
+            for path, suffix in directory.asides():
+                self._take_aside(path, suffix)
+        self._placement = Placement(self._directories, self._found, directory_choice)
+        self.mover = ReplicaMover(
+            self._directories,
+            self._found,
+            self._lock,
+            self._pool,
+            self._take_aside,
+            self._placement.changed,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+        )
+
+    @property
+    def directory_ids(self) -> tuple[str, ...]:
+        """Uuids of the directories that are online, by index; their locks are held (rule Z3)."""
+        return tuple(directory.directory_id for directory in self._directories if directory.failed is None)
+
+    @property
+    def previous(self) -> tuple[PreviousDirectory, ...]:
+        """How each directory was left (rule T1)."""
+        return tuple(directory.previous for directory in self._directories)
+
+    def directories(self) -> tuple[DirectoryState, ...]:
+        """All of them, by index."""
+        return tuple(DirectoryState(one.directory_id, one.path, one.failed) for one in self._directories)
+
+    def directory_of(self, partition: TopicPartition) -> int | None:
+        """Index of the directory that holds a replica, whether or not it can be used; None: none does."""
+        places = self._found.get(partition)
+        return self._directories.index(places[0][0]) if places else None
+
+    def directory_named(self, name: str) -> int | None:
+        """Index of the directory with this path or uuid; None: there is none."""
+        path = os.path.realpath(name)
+        for index, directory in enumerate(self._directories):
+            if name == directory.directory_id or path == os.path.realpath(directory.path):
+                return index
+        return None
+
+    def prefer(self, partition: TopicPartition, directory: int | None) -> None:
+        """Where a replica of it is made, should it have to be; None: wherever there is most room. Not remembered by
+        the next start."""
+        if directory is None:  # asked of the event loop: without the lock that is held across file operations
+            self._preferred.pop(partition, None)
+        else:
+            self._preferred[partition] = self._directories[directory]
+
+    def bytes_to_scan(self, partition: TopicPartition) -> int:
+        """About how much opening the replica will scan; 0 where it is not here, or its directory was left cleanly."""
+        places = self._found.get(partition)
+        if not places:
+            return 0
+        directory, found = places[0]
+        if found.identity is None or directory.previous.clean_broker_epoch is not None:
+            return 0
+        key = (partition, found.identity.incarnation)
+        return bytes_to_scan(found.path, directory.checkpoints.recovery_points.get(key, 0))
+
+    def logs_in(self, directory: int) -> list[tuple[TopicPartition, PartitionLog]]:
+        """The logs of a directory that are open, by the directory's index."""
+        return [(key[0], log) for key, log in list(self._directories[directory].logs.items())]
+
+    def sync(self) -> None:
+        """One syncfs for each directory: that it reports no error is part of rule T1.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; that directory is offline, the others are synced.
+        """
+        self._on_each(LogDirectory.sync)
+
+    def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
+        """After the registration is confirmed: write incarnation.json, remove the clean-shutdown markers (rule T1).
+
+        Raises:
+            TidemarkError: STORAGE_ERROR.
+        """
+        self._on_each(lambda directory: directory.confirm_registration(broker_epoch, boot_id))
+
+    def replicas(self) -> Mapping[TopicPartition, ReplicaIdentity]:
+        """What lies on disk (not stray, not deleted); of two directories, the one of the highest generation."""
+        with self._lock:
+            best = {
+                partition: max((found for _, found in places), key=lambda found: found.generation).identity
+                for partition, places in self._found.items()
+            }
+        return {partition: identity for partition, identity in best.items() if identity is not None}
+
+    def open(
+        self, partition: TopicPartition, identity: ReplicaIdentity, configs: Mapping[str, str]
+    ) -> tuple[PartitionLog, RecoveredLog]:
+        """Open or make; another identity under that name is set aside as stray first (rule F4).
+
+        Raises:
+            TidemarkError: STORAGE_ERROR.
+        """
+        try:
+            return self._open(partition, identity, configs)
+        except OSError as error:
+            raise storage_error(f"open the log of {partition}", error) from error
+
+    def _open(
+        self, partition: TopicPartition, identity: ReplicaIdentity, configs: Mapping[str, str]
+    ) -> tuple[PartitionLog, RecoveredLog]:
+        key = (partition, identity.incarnation)
+        with self._lock:
+            doubt = self._set_others_aside(partition, identity)
+            self.mover.abandon_others(partition, identity)
+            places = self._found.get(partition)
+            fresh = not places
+            if places:
+                directory, found = places[0]
+            else:
+                directory = self._place_for(partition)
+                found = self._make(directory, partition, identity, doubt)
+        if directory.failed:
+            raise TidemarkError(ErrorCode.STORAGE_ERROR, directory.failed)
+        points = directory.checkpoints
+        expected = Expected(
+            points.recovery_points.get(key, 0), points.high_watermarks.get(key, 0), points.log_starts.get(key)
+        )
+        settings = storage_settings(configs, producer_id_expiration_ms=self._producer_id_expiration_ms)
+        old = directory.logs.pop(key, None)
+        if old is not None:
+            old.close()
+        unmade = self._unmade(directory, found, expected)
+        if unmade is not None:
+            entry = directory.roster.get(partition)
+            recovered = nothing_yet(found.path, entry.epochs if entry is not None else ())
+        else:
+            recovered = recover(
+                found.path,
+                expected,
+                interval_bytes=settings.index_interval_bytes,
+                scanned=partial(self.on_scanned, partition),
+            )
+        log = PartitionLog(found.path, recovered, settings=settings, pool=self._pool, home=directory, unmade=unmade)
+        directory.logs[key] = log
+        return log, RecoveredLog(
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+            flushed_offset=log.flushed_offset,
+            high_watermark=Offset(recovered.high_watermark),
+            epochs=recovered.epochs.entries,
+            producers=recovered.producers.copy(),
+            damaged=recovered.damage.reason if recovered.damage else None,
+            fresh=fresh,
+            directory=self._directories.index(directory),
+        )
+
+    def _unmade(self, directory: LogDirectory, found: FoundReplica, expected: Expected) -> UnmadeDirectory | None:
+        """Of a replica that has held nothing; one that checkpoints know more of gets a directory, and is damaged."""
+        if directory.roster.get(found.partition) is None:
+            return None
+        unmade = UnmadeDirectory(directory.roster, found)
+        if expected.is_nothing:
+            return unmade
+        unmade.make()
+        return None
+
+    def _set_others_aside(self, partition: TopicPartition, identity: ReplicaIdentity) -> KnownDamage | None:
+        """Keep only the directory to open; gives the doubt that an unreadable one leaves."""
+        doubt = None
+        places = self._found.get(partition, [])
+        ours = [place for place in places if place[1].identity == identity]
+        keep = max(ours, key=lambda place: place[1].generation, default=None)
+        for directory, found in places:
+            if keep is not None and found is keep[1]:
+                continue
+            if found.identity is None and keep is None:
+                doubt = _doubt(found.path)
+            try:
+                self._move_aside(directory, found, "stray")
+            except OSError as error:
+                if keep is None or found.identity != identity:
+                    raise
+                directory.fail(f"set aside {found.path.name}, which has moved: {error.strerror}")  # rule M3
+        if keep is None:
+            self._found.pop(partition, None)
+        else:
+            self._found[partition] = [(keep[0], self.mover.settle(*keep))]
+        return doubt
+
+    def _place_for(self, partition: TopicPartition) -> LogDirectory:
+        """The directory that was asked for, if it is online."""
+        preferred = self._preferred.pop(partition, None)
+        if preferred is None or preferred.failed is None:
+            return preferred or self._placement.choose()
+        _LOGGER.warning(
+            "made in another directory than was asked for", extra={"partition": str(partition), "why": preferred.failed}
+        )
+        return self._placement.choose()
+
+    def _make(
+        self, directory: LogDirectory, partition: TopicPartition, identity: ReplicaIdentity, doubt: KnownDamage | None
+    ) -> FoundReplica:
+        """A new replica: a line in the roster; with a doubt to remember, a directory."""
+        found = FoundReplica(partition, directory.path / str(partition), identity, 0)
+        directory.roster.put(partition, RosterEntry(identity))
+        if doubt is not None:
+            found.path.mkdir()
+            write_damage(found.path, doubt)
+            UnmadeDirectory(directory.roster, found).make()
+        self._found[partition] = [(directory, found)]
+        self._placement.added(directory)
+        return found
+
+    def set_aside(self, partition: TopicPartition, suffix: str) -> None:
+        """Rename the directory to <name>.<uuid>-stray or -delete; a "-delete" one goes in the background (rule C8).
+
+        Raises:
+            TidemarkError: STORAGE_ERROR.
+        """
+        assert suffix in ("stray", "delete"), suffix
+        with self._lock:
+            self.mover.abandon(partition)
+            for directory, found in self._found.pop(partition, []):
+                try:
+                    self._move_aside(directory, found, suffix)
+                except OSError as error:
+                    raise storage_error(f"set {partition} aside", error) from error
+
+    def _move_aside(self, directory: LogDirectory, found: FoundReplica, suffix: str) -> None:
+        self._placement.changed()
+        if found.identity is not None:
+            key = (found.partition, found.identity.incarnation)
+            log = directory.logs.pop(key, None)
+            if log is not None:
+                log.close()
+            directory.checkpoints.forget(key)
+        if directory.roster.forget(found.partition):
+            return  # it has held nothing
+        aside = aside_path(found.path, suffix)
+        found.path.rename(aside)
+        if found.identity is not None:
+            directory.roster.was_set_aside(*key)
+        self._take_aside(aside, suffix)
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """Write the HW, recovery-point and log-start checkpoints of every directory, one syncfs each.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; that directory is offline, the others are written.
+        """
+        try:
+            self._on_each(lambda directory: directory.checkpoint(high_watermarks))
+        finally:  # a full disk needs it most
+            self._sweep_strays()
+            self._sweep_files()
+
+    def close_clean(self, broker_epoch: BrokerEpoch, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """The end of a clean stop: everything written, one syncfs for each directory, its marker last.
+
+        Raises:
+            TidemarkError: STORAGE_ERROR; that directory has no marker. All are closed in any case.
+        """
+        try:
+            self._on_each(lambda directory: directory.close_clean(broker_epoch, high_watermarks))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give everything back without a word: to the next start this is a kill."""
+        for directory in self._directories:
+            directory.release()
+        self._deleter.shutdown(wait=True)
+
+    def _on_each(self, act: Callable[[LogDirectory], None]) -> None:
+        errors = []
+        for directory in self._directories:
+            if directory.failed is not None:
+                continue
+            try:
+                act(directory)
+            except TidemarkError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _sweep_files(self) -> None:
+        for directory in self._directories:
+            paths = directory.due_files()
+            if paths:
+                self._deleter.submit(delete_files, paths)
+
+    def _sweep_strays(self) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            due = [path for path, due_s in list(self._strays.items()) if due_s <= now_s]
+            for path in due:
+                del self._strays[path]
+        for path in due:
+            self._deleter.submit(_delete, path)
+
+
+def _take_aside(
+    deleter: ThreadPoolExecutor, strays: dict[Path, float], grace_s: float, path: Path, suffix: str
+) -> None:
+    if suffix == "delete":
+        deleter.submit(_delete, path)
+    else:
+        strays[path] = time.monotonic() + max(0.0, grace_s - _age_s(path))
+
+
+def _age_s(path: Path) -> float:
+    """Since it was renamed, by the file system's clock: asked once, as the machine's may be set at any time."""
+    try:
+        return max(0.0, time.time() - path.stat().st_ctime)
+    except OSError:
+        return 0.0
+
+
+def _delete(path: Path) -> None:
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        _LOGGER.warning("could not delete", extra={"path": str(path), "error": str(error)})
+
+
+def _doubt(path: Path) -> KnownDamage | None:
+    """What a replica whose identity is lost may have held: its successor is not trusted before it has that again.
+
+    None where it held nothing: partition.json is written before the first batch, so without one and without a byte
+    in any segment the replica was killed while it was made.
+    """
+    logs = [Segment(path, base).log_path for base in segment_offsets(path)]
+    if not (path / PARTITION_FILE).exists() and not any(log.exists() and log.stat().st_size for log in logs):
+        return None
+    ends = _ends(logs)
+    return KnownDamage(f"{PARTITION_FILE} was missing or damaged, so the log was set aside", max(ends, default=1))
+
+
+def _ends(paths: Iterable[Path]) -> list[int]:
+    return [end for path in paths if (end := valid_batches_in_file(path, at_least=0)) is not None]

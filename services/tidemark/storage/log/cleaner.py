@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cleaning one log: of each key the latest record stays, in memory and disk traffic that are bounded (rule L1).
+
+A pass reads the dirty segments into a map of keys for as long as it has room, then writes every segment up to there
+anew, from the log's first on, and swaps it in (`swap.py`). In rising order: a tombstone's horizon is set only once
+what it covers is gone. What a batch's place proves stays, empty if need be: each producer's last batches, the first
+of each leader epoch, and the last of each segment, so that segments go on to join without a gap.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.core.producer_state import ProducerStates
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.record.arrow_message import check_message
+from tidemark.record.compaction import CleaningRule, KeyOffsets, compact
+from tidemark.record.envelope import DELETE_HORIZON_MAX_S, ENVELOPE_BYTES, Batch, Codec, cut, unpack_envelope
+from tidemark.record.payload import read_batch
+from tidemark.storage.files import Descriptor, read_exactly, storage_error, write_all
+from tidemark.storage.log.cleanable import CleanableLog, CleaningView
+from tidemark.storage.recovery.segment_swap import cleaned_path
+from tidemark.storage.segments.index import SegmentIndex
+from tidemark.storage.segments.segment import Damage, Segment, checked_header, skip_to, walk
+
+_NEVER_S: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerSettings:
+    """A topic's and the cleaner's, defaults as Apache Kafka's but for `io_buffer_bytes`.
+
+    Attributes:
+        dedupe_buffer_bytes: what the map of keys may take.
+        io_buffer_bytes: how much is read, and held against the map, at a time; a look-up costs a pass over the map.
+    """
+
+    delete_retention_ms: int = 24 * 3600 * 1000
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    dedupe_buffer_bytes: int = 128 << 20
+    io_buffer_bytes: int = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Dirt:
+    """How much of a log there is to clean.
+
+    Attributes:
+        first_dirty_offset, end_offset: what is not clean and may be cleaned, [first, end).
+        clean_bytes, dirty_bytes: of the segments up to `end_offset`.
+    """
+
+    first_dirty_offset: int
+    end_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """Share of the dirty bytes, 0 to 1."""
+        return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
+
+
+@dataclass(slots=True)
+class CleaningDone:
+    """What a cleaning did; `earliest_horizon_s` is when the first of the tombstones left may go."""
+
+    bytes_read: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    passes: int = 0
+    clean_point: int = 0
+    earliest_horizon_s: int = _NEVER_S
+
+
+Pace = Callable[[int], None]
+"""Called with the bytes of each read and write; returns when the next may be made, raises to give up."""
+
+
+def dirt_of(view: CleaningView, settings: CleanerSettings, *, now_us: int) -> Dirt:
+    """What of a log is to be cleaned; a segment with a record younger than `min.compaction.lag.ms` ends it."""
+    young_us = now_us - settings.min_compaction_lag_ms * 1000
+    first = view.segments[0].base_offset if view.segments else view.clean_point
+    point = max(view.clean_point, first)
+    end, clean, dirty = first, 0, 0
+    for segment in view.segments:
+        if settings.min_compaction_lag_ms and segment.max_timestamp_us > young_us:
+            break
+        if segment.next_offset <= point:
+            clean += segment.size_bytes
+        else:
+            dirty += segment.size_bytes
+        end = segment.next_offset
+    return Dirt(min(point, end), end, clean, dirty)
+
+
+def clean_log(
+    log: CleanableLog,
+    high_watermark: int,
+    settings: CleanerSettings,
+    *,
+    now_us: int,
+    pace: Pace,
+    cuts: int | None = None,
+) -> CleaningDone:
+    """Clean all that may be cleaned, in as many passes as the map needs; ends early when the log is cut or closed.
+
+    `cuts` is how often the log had been cut when the high watermark was that: after another it holds no more.
+
+    Raises:
+        TidemarkError: STORAGE_ERROR: the disk does not answer, or a batch is damaged; DISK_FULL. What was swapped in is
+            whole.
+    """
+    done = CleaningDone()
+    while (view := log.cleaning_view(high_watermark, cuts=cuts)) is not None:
+        dirt = dirt_of(view, settings, now_us=now_us)
+        if done.passes and dirt.first_dirty_offset >= dirt.end_offset:
+            break
+        try:
+            reached = _Pass(log, view, dirt, settings, now_us // 1_000_000, pace, done).run()
+        except FileNotFoundError:
+            break  # a segment has gone meanwhile: the log was cut, shortened or deleted
+        except OSError as error:
+            raise storage_error(f"clean {view.path.name}", error) from error
+        except Damage as error:
+            raise TidemarkError(ErrorCode.STORAGE_ERROR, f"clean {view.path.name}: {error}") from error
+        if not reached:
+            break
+        done.passes += 1
+    return done
+
+
+class _Pass:
+    """One map, and every segment up to where it reaches written anew."""
+
+    def __init__(
+        self,
+        log: CleanableLog,
+        view: CleaningView,
+        dirt: Dirt,
+        settings: CleanerSettings,
+        now_s: int,
+        pace: Pace,
+        done: CleaningDone,
+    ) -> None:
+        self._log = log
+        self._view = view
+        self._dirt = dirt
+        self._settings = settings
+        self._now_s = now_s
+        self._pace = pace
+        self._done = done
+
+    def run(self) -> bool:
+        """Whether all of it was done: else the log has changed, and nothing more of this view holds."""
+        latest = KeyOffsets(self._settings.dedupe_buffer_bytes)
+        reached = self._read_keys(latest)
+        segments = [segment for segment in self._view.segments if segment.base_offset < reached]
+        groups = list(_groups(segments, self._view.segment_bytes))
+        rule = CleaningRule(
+            end_offset=reached,
+            now_s=self._now_s,
+            delete_horizon_s=min(self._now_s - (-self._settings.delete_retention_ms // 1000), DELETE_HORIZON_MAX_S),
+            kept=self._kept(groups),
+        )
+        self._done.earliest_horizon_s = _NEVER_S
+        for group in groups:
+            if not self._clean(group, latest, rule):
+                return False
+        if not self._log.note_clean_point(self._view, reached):
+            return False
+        self._done.clean_point = reached
+        return True
+
+    def _read_keys(self, latest: KeyOffsets) -> int:
+        """Fill the map from the first dirty offset on; gives where it ends, exclusive."""
+        reached, end = self._dirt.first_dirty_offset, self._dirt.end_offset
+        for segment in self._view.segments:
+            if segment.next_offset <= reached or segment.base_offset >= end:
+                continue
+            opened = self._log.open_for_cleaning(segment)
+            start = skip_to(opened.number, reached, start=0, end=segment.size_bytes)
+            for batches in self._read(opened, start, segment.size_bytes):
+                if not latest.add(batches, [read_batch(batch) for batch in batches]):
+                    return reached
+                reached = batches[-1].envelope.next_offset
+            reached = segment.next_offset
+        return reached
+
+    def _kept(self, groups: Sequence[Sequence[Segment]]) -> frozenset[int]:
+        """Base offsets of the batches that stay though no record of theirs may: see the module."""
+        kept: set[int] = set()
+        producers, epoch = ProducerStates(), -1
+        for group in groups:
+            last = -1
+            for segment in group:
+                opened = self._log.open_for_cleaning(segment)
+                for _, envelope in walk(opened.number, 0, segment.size_bytes):
+                    last = envelope.base_offset
+                    if envelope.leader_epoch > epoch:
+                        kept.add(last)
+                        epoch = envelope.leader_epoch
+                    if envelope.producer_id in self._view.producers:
+                        producers.observe(envelope)
+            kept.add(last)
+        for entry in producers.entries.values():
+            kept.update(batch.first_offset for batch in entry.batches)
+        return frozenset(kept)
+
+    def _clean(self, group: Sequence[Segment], latest: KeyOffsets, rule: CleaningRule) -> bool:
+        """Write a group of neighbours anew, as one segment, and swap it in; nothing where nothing would change."""
+        base, end = group[0].base_offset, group[-1].next_offset
+        path = cleaned_path(self._view.path, base, end)
+        cleaned = Segment(self._view.path, base)
+        cleaned.index = SegmentIndex()
+        target = Descriptor(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        changed = len(group) > 1
+        try:
+            for segment in group:
+                changed = self._clean_segment(segment, cleaned, target, latest, rule) or changed
+            assert cleaned.next_offset <= end, f"{path.name} ends at {cleaned.next_offset}"
+            cleaned.next_offset = end  # a log cut inside a hole ends past its last batch
+            before = sum(segment.size_bytes for segment in group)
+            if changed:
+                self._log.make_durable(target)
+                if not self._log.replace_segments(self._view, group, cleaned, path):
+                    return False
+            self._done.bytes_before += before
+            self._done.bytes_after += cleaned.size_bytes
+        finally:
+            path.unlink(missing_ok=True)
+        return True
+
+    def _clean_segment(
+        self, segment: Segment, cleaned: Segment, target: Descriptor, latest: KeyOffsets, rule: CleaningRule
+    ) -> bool:
+        changed = False
+        opened = self._log.open_for_cleaning(segment)
+        for batches in self._read(opened, 0, segment.size_bytes):
+            parts: list[bytes] = []
+            position = cleaned.size_bytes
+            for batch, data in zip(batches, compact(batches, latest, rule), strict=True):
+                changed = changed or data is not batch.data
+                if data is None:
+                    continue
+                envelope = batch.envelope
+                cleaned.note(
+                    base_offset=envelope.base_offset,
+                    next_offset=envelope.next_offset,
+                    length=len(data),
+                    timestamp_us=envelope.max_timestamp_us,
+                    interval_bytes=self._view.interval_bytes,
+                )
+                parts.append(data)
+                self._note_horizon(data)
+            content = b"".join(parts)
+            write_all(target.number, content, position)
+            self._pace(len(content))
+        return changed
+
+    def _note_horizon(self, data: bytes) -> None:
+        horizon_s = unpack_envelope(data).delete_horizon_s
+        if horizon_s:
+            self._done.earliest_horizon_s = min(self._done.earliest_horizon_s, horizon_s)
+
+    def _read(self, opened: Descriptor, start: int, end: int) -> Iterator[list[Batch]]:
+        """All batches in [start, end), as many at a time as the buffer allows, uncompressed, and at least one."""
+        limit = self._settings.io_buffer_bytes
+        position = start
+        while position < end:
+            data = read_exactly(opened.number, min(max(limit, ENVELOPE_BYTES), end - position), position)
+            first = checked_header(data, 0, position=position, end=end)
+            if first.batch_length > len(data):
+                data = read_exactly(opened.number, first.batch_length, position)
+            batches = _whole_batches(data, position=position, end=end, limit=limit)
+            read = sum(len(batch.data) for batch in batches)
+            position += read
+            self._done.bytes_read += read
+            self._pace(read)
+            yield batches
+
+
+def _whole_batches(data: bytes, *, position: int, end: int, limit: int) -> list[Batch]:
+    """The batches that the data starts with, up to `limit` bytes of what is in them; at least one."""
+    batches: list[Batch] = []
+    at, total = 0, 0
+    while at + ENVELOPE_BYTES <= len(data):
+        envelope = checked_header(data, at, position=position + at, end=end)
+        length = envelope.batch_length
+        if at + length > len(data):
+            break
+        batch = Batch(envelope, cut(data, at, length))
+        total += _content_bytes(batch)
+        if batches and total > limit:
+            break
+        batches.append(batch)
+        at += length
+    return batches
+
+
+def _content_bytes(batch: Batch) -> int:
+    envelope = batch.envelope
+    if envelope.codec == Codec.NONE:
+        return len(batch.data)
+    facts = check_message(batch.data, ENVELOPE_BYTES, codec=envelope.codec, compacted=envelope.is_compacted)
+    return facts.uncompressed_bytes
+
+
+def _groups(segments: Sequence[Segment], segment_bytes: int) -> Iterator[list[Segment]]:
+    """Neighbours that fit into one segment together."""
+    group: list[Segment] = []
+    size = 0
+    for segment in segments:
+        if group and size + segment.size_bytes > segment_bytes:
+            yield group
+            group, size = [], 0
+        group.append(segment)
+        size += segment.size_bytes
+    if group:
+        yield group

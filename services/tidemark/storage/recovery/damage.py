@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a replica's directory says of itself beside its segments: where it was cut, and what is damaged (rule T5).
+
+`cut-point.json` stands between a truncation and the next checkpoint: the checkpoints on disk still describe the log
+as it was before. `damage.json` stands until the log has been refetched past what was set aside.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tidemark.model import NO_EPOCH, TidemarkError
+from tidemark.record.checks import check_batch
+from tidemark.record.envelope import ENVELOPE_BYTES, MAGIC
+from tidemark.storage.files import (
+    TEMPORARY_SUFFIX,
+    BadFile,
+    Descriptor,
+    pack_json,
+    read_exactly,
+    read_json,
+    replace_file,
+    write_all,
+)
+from tidemark.storage.segments.segment import LOG_SUFFIX, SET_ASIDE_SUFFIX, Damage, Segment, checked_header
+
+UNKNOWN: Final = -1
+"""An offset that was lost with a damaged file."""
+CUT_FILE: Final = "cut-point.json"
+DAMAGE_FILE: Final = "damage.json"
+_SEARCH_BYTES: Final = 8 << 20
+
+
+class CutPoint(NamedTuple):
+    """No checkpoint vouches for anything at or past `end_offset`; `log_start` is that of the log after the cut.
+
+    `resetting`: a reset is under way, and every segment that is there is to go. `epoch_below`: that of the last record
+    below `log_start`, as a reset was told, for where there was no space for the epoch file.
+    """
+
+    end_offset: int
+    log_start: int
+    resetting: bool = False
+    epoch_below: int = NO_EPOCH
+
+
+class KnownDamage(NamedTuple):
+    """Why the log is not trusted, and up to which offset (exclusive) something is missing or set aside."""
+
+    reason: str
+    until: int
+
+
+def write_cut_point(directory: Path, cut: CutPoint) -> None:
+    """Say so before the log is cut. Not synced: one that a power loss left empty vouches for nothing.
+
+    But before a reset it is: of a log without its end and its snapshots nobody could say what its producers have sent.
+    """
+    replace_file(directory / CUT_FILE, pack_json(cut._asdict()), durable=cut.resetting)
+
+
+def read_cut_point(directory: Path) -> CutPoint | None:
+    """The cut since the last checkpoint; of a damaged file, UNKNOWN: nothing vouches for the log then."""
+    try:
+        document = read_json(directory / CUT_FILE, end_offset=int, log_start=int)
+    except BadFile:
+        return CutPoint(UNKNOWN, UNKNOWN)
+    if document is None:
+        return None
+    epoch_below = document.get("epoch_below")
+    return CutPoint(
+        document["end_offset"],
+        document["log_start"],
+        document.get("resetting") is True,
+        epoch_below if type(epoch_below) is int else NO_EPOCH,
+    )
+
+
+def write_damage(directory: Path, damage: KnownDamage) -> None:
+    """Remember the damage across restarts, durably."""
+    replace_file(directory / DAMAGE_FILE, pack_json(damage._asdict()), durable=True)
+
+
+def read_damage(directory: Path) -> KnownDamage | None:
+    """What is known to be damaged; a damaged file counts as damage that nothing can end.
+
+    Where the file has gone and what was set aside has not, that says how far to refetch.
+    """
+    try:
+        document = read_json(directory / DAMAGE_FILE, reason=str, until=int)
+    except BadFile as error:
+        return KnownDamage(str(error), 1 << 62)
+    if document is not None:
+        return KnownDamage(document["reason"], document["until"])
+    ends = [_end_in(directory / name) for name in os.listdir(directory) if SET_ASIDE_SUFFIX in name]
+    return KnownDamage(f"{DAMAGE_FILE} is missing, and segments were set aside", max(ends)) if ends else None
+
+
+def _end_in(aside: Path) -> int:
+    """Next offset (exclusive) after what can be read of a file that was set aside."""
+    opened = Descriptor(aside, os.O_RDONLY)
+    end = end_of_valid_batches(opened.number, start=0, end=os.fstat(opened.number).st_size, at_least=0)
+    return end or 0
+
+
+def forget_damage(directory: Path) -> None:
+    """The log holds again what was set aside: delete it."""
+    for path in directory.iterdir():
+        if SET_ASIDE_SUFFIX in path.name:
+            path.unlink(missing_ok=True)
+    (directory / DAMAGE_FILE).unlink(missing_ok=True)
+
+
+def set_aside(segment: Segment, *, keep_bytes: int) -> None:
+    """Keep the damaged file under another name, and of the segment only its first `keep_bytes`, if any.
+
+    At every instant the log file is the old or the new one, whole.
+    """
+    path = segment.log_path
+    segment.remove_indexes()
+    number = 0
+    while (aside := path.with_name(f"{path.name}{SET_ASIDE_SUFFIX}{number or ''}")).exists():
+        number += 1
+    os.link(path, aside)
+    if keep_bytes == 0:
+        path.unlink()
+        return
+    copy = path.with_name(path.name + TEMPORARY_SUFFIX)
+    source, target = Descriptor(aside, os.O_RDONLY), Descriptor(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for position in range(0, keep_bytes, _SEARCH_BYTES):
+        chunk = read_exactly(source.number, min(_SEARCH_BYTES, keep_bytes - position), position)
+        write_all(target.number, chunk, position)
+    os.fsync(target.number)
+    copy.replace(path)
+
+
+def end_of_valid_batches(descriptor: int, *, start: int, end: int, at_least: int) -> int | None:
+    """Next offset (exclusive) of the last valid batch that starts anywhere in [start, end) at an offset >= `at_least`.
+
+    None: there is none, so that what lies there may be a torn tail. Batches start at multiples of 8; a candidate
+    counts when every check of a replicated batch passes.
+    """
+    found: int | None = None
+    position = (start + 7) & ~7
+    while position + ENVELOPE_BYTES <= end:
+        chunk = read_exactly(descriptor, min(_SEARCH_BYTES, end - position), position)
+        if len(chunk) < ENVELOPE_BYTES:
+            break
+        magics = chunk[24::8]  # the byte where each candidate, one every 8 bytes, has its magic
+        taken = 0
+        number = magics.find(MAGIC)
+        while number >= 0:
+            at = number * 8
+            if at + ENVELOPE_BYTES > len(chunk):
+                break
+            reached = _valid_at(descriptor, chunk, at, position=position + at, end=end, at_least=at_least)
+            if reached is not None:
+                found = max(found or 0, reached[0])
+                taken = at + reached[1]
+                number = magics.find(MAGIC, taken // 8)
+            else:
+                number = magics.find(MAGIC, number + 1)
+        step = max(taken, len(chunk) - ENVELOPE_BYTES + 8 & ~7)
+        position += step
+    return found
+
+
+def _valid_at(
+    descriptor: int, chunk: bytes, at: int, *, position: int, end: int, at_least: int
+) -> tuple[int, int] | None:
+    try:
+        envelope = checked_header(chunk, at, position=position, end=end)
+        if envelope.base_offset < at_least:
+            return None
+        check_batch(read_exactly(descriptor, envelope.batch_length, position))
+    except (Damage, TidemarkError):
+        return None
+    return envelope.next_offset, envelope.batch_length
+
+
+def valid_batches_in_file(path: Path, *, at_least: int) -> int | None:
+    """`end_of_valid_batches` of a whole log file."""
+    assert path.name.endswith(LOG_SUFFIX)
+    descriptor = Descriptor(path, os.O_RDONLY)
+    end = os.fstat(descriptor.number).st_size
+    return end_of_valid_batches(descriptor.number, start=0, end=end, at_least=at_least)

@@ -1,0 +1,486 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a replica's directory holds, and how much of it can be trusted (rule T5).
+
+Everything below the recovery point was made durable; a segment whose end mark fits its file and lies below it needs
+no scan, so a clean stop costs none. From the recovery point on every batch is checked as a replicated one is.
+Damage above it with no valid batch behind is a torn tail and cut; any other damage is kept up to, the rest set aside.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tidemark.core.leader_epochs import LeaderEpochs
+from tidemark.core.producer_state import ProducerStates
+from tidemark.model import NO_EPOCH, EpochEntry, LeaderEpoch, Offset
+from tidemark.record.envelope import Envelope
+from tidemark.storage.files import DELETED_SUFFIX, TEMPORARY_SUFFIX, Descriptor, has_no_room, read_exactly
+from tidemark.storage.recovery.cleaner_point import CLEANER_FILE, lower_clean_point
+from tidemark.storage.recovery.damage import (
+    UNKNOWN,
+    CutPoint,
+    KnownDamage,
+    end_of_valid_batches,
+    forget_damage,
+    read_cut_point,
+    read_damage,
+    set_aside,
+    valid_batches_in_file,
+    write_cut_point,
+    write_damage,
+)
+from tidemark.storage.recovery.epoch_file import EPOCH_FILE, read_epochs, write_epochs
+from tidemark.storage.recovery.producer_snapshot import SNAPSHOT_SUFFIX, newest_snapshot, snapshot_path
+from tidemark.storage.recovery.segment_swap import recover_swaps
+from tidemark.storage.segments.index import SegmentIndex, load_index, read_end_mark
+from tidemark.storage.segments.scan import check_at, checked_batches
+from tidemark.storage.segments.segment import LOG_SUFFIX, OFFSET_DIGITS, Damage, Segment, skip_to, walk
+
+_ALL: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the checkpoints say of a replica; UNKNOWN where they were lost. Ends exclusive."""
+
+    recovery_point: int = 0
+    high_watermark: int = 0
+    log_start: int | None = None
+    epoch_below: int = NO_EPOCH
+    """Leader epoch of the last record below `log_start`."""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Nothing says that the replica ever held anything."""
+        return self.recovery_point <= 0 and self.high_watermark <= 0 and self.log_start in (None, UNKNOWN, 0)
+
+    def after(self, cut: CutPoint | None) -> Expected:
+        """What is left of it after a cut that no checkpoint knows of yet."""
+        if cut is None:
+            return self
+        end = cut.end_offset
+        return Expected(min(self.recovery_point, end), min(self.high_watermark, end), cut.log_start, cut.epoch_below)
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A replica as found; `segments` has at least one, the last is the active one."""
+
+    segments: list[Segment]
+    log_start: int
+    recovery_point: int
+    high_watermark: int
+    epochs: LeaderEpochs
+    producers: ProducerStates
+    damage: KnownDamage | None = None
+    cut: CutPoint | None = None
+    """One that no checkpoint knows of yet."""
+    snapshot_at: int = -1
+    """Offset of the producer snapshot that was used, -1 for none."""
+    unsnapshotted_batches: int = 0
+    """So many batches lie past it."""
+
+    @property
+    def log_end(self) -> int:
+        """Next offset, exclusive."""
+        return max(self.segments[-1].next_offset, self.log_start)
+
+
+class _Reading(NamedTuple):
+    """How a log is read: its `index.interval.bytes`, and who is told of bytes that were scanned."""
+
+    interval_bytes: int
+    scanned: Callable[[int], None]
+
+
+def segment_offsets(directory: Path, suffix: str = LOG_SUFFIX) -> list[int]:
+    """Base offsets of the files with this suffix, rising."""
+    length = OFFSET_DIGITS + len(suffix)
+    names = (name for name in os.listdir(directory) if len(name) == length and name.endswith(suffix))
+    return sorted(int(name[:OFFSET_DIGITS]) for name in names if name.isascii() and name[:OFFSET_DIGITS].isdigit())
+
+
+def recover(
+    directory: Path,
+    expected: Expected,
+    *,
+    interval_bytes: int,
+    scanned: Callable[[int], None] = lambda size_bytes: None,
+) -> Recovered:
+    """Read, check, cut or set aside; `scanned` is told of bytes past the recovery point as they have been checked.
+
+    Raises:
+        OSError: the disk does not answer.
+    """
+    reading = _Reading(interval_bytes, scanned)
+    cut = read_cut_point(directory)
+    expected = expected.after(cut)
+    names = os.listdir(directory)
+    for name in names:
+        if name.endswith((TEMPORARY_SUFFIX, DELETED_SUFFIX)):
+            (directory / name).unlink()
+    recover_swaps(directory, names)
+    if cut is not None and cut.resetting:
+        recovered = _finished_reset(directory, expected, cut)
+    else:
+        try:
+            recovered = _recover(directory, expected, reading, trusting=True)
+        except Damage:
+            # A header below the recovery point, met while folding: look at everything.
+            recovered = _recover(directory, expected, reading, trusting=False)
+    recovered.cut = cut
+    if CLEANER_FILE in names:
+        lower_clean_point(directory, recovered.log_end)
+    return recovered
+
+
+def _finished_reset(directory: Path, expected: Expected, cut: CutPoint) -> Recovered:
+    """After a kill in the middle of one, which may have taken some of the segments: all of them go."""
+    start = cut.log_start
+    segment = start_anew(directory, [Segment(directory, base) for base in segment_offsets(directory)], start)
+    epochs = LeaderEpochs()
+    epochs.begin_at(Offset(start), LeaderEpoch(cut.epoch_below))
+    _if_there_is_space(partial(write_epochs, directory, epochs.entries))  # else the mark of the cut tells it
+    write_cut_point(directory, cut._replace(resetting=False))
+    damage = _remembered(directory, None, start)
+    return Recovered([segment], start, start, max(expected.high_watermark, 0), epochs, ProducerStates(), damage)
+
+
+def start_anew(directory: Path, segments: Sequence[Segment], start_offset: int) -> Segment:
+    """Drop everything: an empty segment at `start_offset`, without epochs and producers.
+
+    What is known of the old log goes before it does, so that a new one never begins with it.
+    """
+    for offset in segment_offsets(directory, SNAPSHOT_SUFFIX):
+        snapshot_path(directory, offset).unlink(missing_ok=True)
+    (directory / EPOCH_FILE).unlink(missing_ok=True)
+    for segment in reversed(segments):
+        segment.remove()
+    return make_segment(directory, start_offset)
+
+
+def nothing_yet(directory: Path, epochs: Sequence[EpochEntry]) -> Recovered:
+    """Of a replica that has no directory: what `recover` would find in a new one."""
+    segment = Segment(directory, 0)
+    segment.index = SegmentIndex()
+    return Recovered([segment], 0, 0, 0, LeaderEpochs(epochs), ProducerStates())
+
+
+def _recover(directory: Path, expected: Expected, reading: _Reading, *, trusting: bool) -> Recovered:
+    segments, damage = _recover_segments(directory, expected, reading, trusting=trusting)
+    log_start = expected.log_start if expected.log_start not in (None, UNKNOWN) else None
+    if not segments:
+        base = log_start or 0
+        segments = [make_segment(directory, base)]
+        damage = damage or KnownDamage("no segment of the log was found", max(expected.recovery_point, base) + 1)
+    log_start = max(segments[0].base_offset, log_start or 0)
+    end = segments[-1].next_offset
+    if end < log_start and not any(segment.size_bytes for segment in segments):
+        # killed before a batch that spans the log start was in the segment made for it
+        empty, segments = segments, [make_segment(directory, log_start)]
+        for segment in empty:
+            segment.remove()
+        end = log_start
+    if end < log_start:
+        log_start = segments[0].base_offset
+    lost_until = max(expected.recovery_point, expected.high_watermark)
+    if damage is None and end < lost_until:
+        damage = KnownDamage(
+            f"the log ends at {end}, below its recovery point {expected.recovery_point} "
+            f"or high watermark {expected.high_watermark}",
+            lost_until,
+        )
+    if damage is None and expected.log_start == UNKNOWN and segments[0].base_offset > 0:
+        damage = KnownDamage(f"nothing vouches for the log to start at {segments[0].base_offset}", end + 1)
+    damage = _remembered(directory, damage, end)
+    recovered = Recovered(
+        segments,
+        log_start,
+        min(max(expected.recovery_point, log_start), end),
+        max(expected.high_watermark, 0),
+        LeaderEpochs(),
+        ProducerStates(),
+        damage,
+    )
+    _fold(directory, recovered, expected, reading.interval_bytes)
+    return recovered
+
+
+def make_segment(directory: Path, base_offset: int) -> Segment:
+    """An empty segment, ready to be appended to."""
+    segment = Segment(directory, base_offset)
+    Descriptor(segment.log_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    segment.remove_indexes()
+    segment.index = SegmentIndex()
+    return segment
+
+
+def _recover_segments(
+    directory: Path, expected: Expected, reading: _Reading, *, trusting: bool
+) -> tuple[list[Segment], KnownDamage | None]:
+    start = expected.log_start
+    bases = _without_trimmed(directory, segment_offsets(directory), start)
+    segments: list[Segment] = []
+    if bases and start is not None and start != UNKNOWN and bases[0] > start:
+        damage = _Found(f"the log starts at {bases[0]}, its records from {start} on are missing", start, None, 0)
+        return segments, _judge(directory, damage, bases, segments, expected)
+    for number, base in enumerate(bases):
+        segment = Segment(directory, base)
+        if segments and base != segments[-1].next_offset:
+            before = segments[-1]
+            reason = f"the segment at {before.base_offset} ends at {before.next_offset}, the next starts at {base}"
+            damage = _Found(reason, before.next_offset, None, 0)
+            return segments, _judge(directory, damage, bases[number:], segments, expected)
+        descriptor = Descriptor(segment.log_path, os.O_RDWR)
+        size = os.fstat(descriptor.number).st_size
+        mark = read_end_mark(segment.stem)
+        last = number == len(bases) - 1
+        if (
+            trusting
+            and mark is not None
+            and mark.size_bytes == size
+            and base <= mark.next_offset <= expected.recovery_point
+            and (last or mark.next_offset == bases[number + 1])
+        ):
+            segment.accept(mark)
+            segments.append(segment)
+            continue
+        try:
+            point = expected.recovery_point if trusting else 0
+            index = load_index(segment.stem) if trusting else SegmentIndex()
+            if not trusting or (mark is not None and mark.next_offset > point):
+                segment.remove_indexes()
+                index.written = 0
+            _scan(segment, index, descriptor.number, size, point, reading)
+        except Damage as found:
+            damage = _Found(found.reason, segment.next_offset, segment, found.position)
+            return segments, _judge(directory, damage, bases[number + 1 :], segments, expected)
+        if not last:
+            _if_there_is_space(segment.seal)  # else its index is made anew when it is read
+            segment.forget_index()
+        segments.append(segment)
+    return segments, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Damage: what, the offset that was expected there, and the segment and position where it lies in one."""
+
+    reason: str
+    offset: int
+    segment: Segment | None
+    position: int
+
+
+def _without_trimmed(directory: Path, bases: list[int], log_start: int | None) -> list[int]:
+    """Segments that lie wholly below the log start were on their way out: a crash may have brought some back."""
+    if log_start is not None:
+        while len(bases) > 1 and bases[1] <= log_start:
+            Segment(directory, bases.pop(0)).remove()
+    return bases
+
+
+def _judge(
+    directory: Path, found: _Found, later: Sequence[int], segments: list[Segment], expected: Expected
+) -> KnownDamage | None:
+    """Torn tail or damage: cut or set aside; gives the damage, and adds to `segments` what stays of the damaged one."""
+    ends = [valid_batches_in_file(Segment(directory, base).log_path, at_least=found.offset) for base in later]
+    segment = found.segment
+    if segment is not None:
+        descriptor = Descriptor(segment.log_path, os.O_RDWR)
+        size = os.fstat(descriptor.number).st_size
+        ends.append(end_of_valid_batches(descriptor.number, start=found.position, end=size, at_least=found.offset))
+    valid_until = max((end for end in ends if end is not None), default=None)
+    needed_from = max(found.offset, expected.log_start or 0)
+    torn = valid_until is None and UNKNOWN != expected.recovery_point <= needed_from
+    damage = None
+    if not torn:
+        until = max(valid_until or 0, expected.recovery_point, expected.high_watermark, found.offset + 1)
+        damage = KnownDamage(f"{found.reason} (offset {found.offset})", until)
+        write_damage(directory, damage)
+    for base in reversed(later):
+        if torn:
+            Segment(directory, base).remove()
+        else:
+            set_aside(Segment(directory, base), keep_bytes=0)
+    if segment is not None:
+        if torn:
+            os.ftruncate(descriptor.number, found.position)
+        else:
+            set_aside(segment, keep_bytes=found.position)
+        if found.position or torn:
+            segments.append(segment)
+    return damage
+
+
+def _scan(
+    segment: Segment, index: SegmentIndex, descriptor: int, size: int, recovery_point: int, reading: _Reading
+) -> None:
+    """Read the segment from the last index entry at or below the recovery point; check in full from there on.
+
+    Raises:
+        Damage: what lies from `segment.size_bytes` on is no batch that can follow.
+    """
+    index.cut(size)
+    number = index.floor(recovery_point)
+    if number + 1 < len(index):
+        index.cut(index.positions[number + 1])
+    if number >= 0 and not _starts_at(descriptor, index.positions[number], size, index.offsets[number]):
+        index, number = SegmentIndex(), -1
+    segment.index = index
+    if number >= 0:
+        segment.size_bytes = index.positions[number]
+        segment.next_offset = index.offsets[number]
+        segment.max_timestamp_us = index.timestamps[number]
+    before, epoch = -1, -1
+    for position, envelope, checked in _batches_from(
+        descriptor, segment.size_bytes, size, recovery_point, reading.scanned
+    ):
+        if envelope.base_offset < segment.next_offset or envelope.leader_epoch < epoch:
+            raise Damage(position, f"the batch at {envelope.base_offset} goes back in offset or epoch")
+        if envelope.base_offset > segment.next_offset and before >= 0:
+            _check_whole(descriptor, before, position)
+        if not checked and envelope.next_offset > recovery_point:
+            # Recovery points are ends of batches, or a damaged length of offsets looks like this.
+            length = envelope.batch_length
+            check_at(read_exactly(descriptor, length, position), 0, position=position, end=position + length)
+        segment.note(
+            base_offset=envelope.base_offset,
+            next_offset=envelope.next_offset,
+            length=envelope.batch_length,
+            timestamp_us=envelope.max_timestamp_us,
+            interval_bytes=reading.interval_bytes,
+        )
+        before, epoch = -1 if checked else position, envelope.leader_epoch
+
+
+def _batches_from(
+    descriptor: int, start: int, end: int, recovery_point: int, scanned: Callable[[int], None]
+) -> Iterator[tuple[int, Envelope, bool]]:
+    """(position, envelope, whether all of it was checked) of each batch; those below the recovery point need not be."""
+    for position, envelope in walk(descriptor, start, end):
+        if envelope.base_offset >= recovery_point:
+            start = position
+            break
+        yield position, envelope, False
+    else:
+        return
+    for position, envelope in checked_batches(descriptor, start, end, scanned):
+        yield position, envelope, True
+
+
+def _check_whole(descriptor: int, start: int, end: int) -> None:
+    """A hole follows the batch: its length of offsets may be damaged. What is noted of it stays, so it ends there."""
+    try:
+        check_at(read_exactly(descriptor, end - start, start), 0, position=start, end=end)
+    except Damage as found:
+        raise Damage(end, found.reason) from found
+
+
+def _starts_at(descriptor: int, position: int, size: int, offset: int) -> bool:
+    try:
+        return next(walk(descriptor, position, size))[1].base_offset == offset
+    except (Damage, StopIteration):
+        return False
+
+
+def _remembered(directory: Path, damage: KnownDamage | None, end: int) -> KnownDamage | None:
+    """The damage of now or of earlier, whichever is still to be refetched."""
+    earlier = read_damage(directory)
+    if damage is not None:
+        if earlier is not None and earlier.until > damage.until:
+            damage = KnownDamage(damage.reason, earlier.until)
+        write_damage(directory, damage)
+        return damage
+    if earlier is not None and end >= earlier.until:
+        forget_damage(directory)
+        return None
+    return earlier
+
+
+def _fold(directory: Path, recovered: Recovered, expected: Expected, interval_bytes: int) -> None:
+    """Epochs and producer state, brought up to the end of the log from their files and the envelopes."""
+    end, recovery_point = recovered.segments[-1].next_offset, expected.recovery_point
+    told = read_epochs(directory)
+    epochs_from = max(recovery_point, 0) if told is not None else 0
+    known = told.entries if told is not None else ()
+    start, below = recovered.log_start, LeaderEpoch(expected.epoch_below)
+    from_cut = (
+        (EpochEntry(below, Offset(start)),) if start and below != NO_EPOCH and start == expected.log_start else ()
+    )
+    epochs = _epochs_told(recovered, known or from_cut, end, interval_bytes)
+    offsets = segment_offsets(directory, SNAPSHOT_SUFFIX)
+    for offset in offsets:
+        if offset > end:  # of batches that are lost: when others have their offsets it would count again
+            snapshot_path(directory, offset).unlink(missing_ok=True)
+    front = recovered.segments[0].base_offset
+    snapshot = newest_snapshot(directory, offsets, at_least=front, at_most=min(end, max(recovery_point, front)))
+    if snapshot is not None:
+        recovered.snapshot_at, recovered.producers = snapshot
+    producers_from = max(recovered.snapshot_at, 0)
+    for envelope in envelopes_from(recovered.segments, min(epochs_from, producers_from), interval_bytes):
+        if envelope.leader_epoch > epochs.latest:
+            epochs.assign(LeaderEpoch(envelope.leader_epoch), Offset(envelope.base_offset))
+        if envelope.base_offset >= producers_from:
+            recovered.unsnapshotted_batches += 1
+            if envelope.producer_id >= 0:
+                recovered.producers.observe(envelope)
+    for segment in recovered.segments[:-1]:
+        segment.forget_index()
+    if epochs.entries != known:
+        _if_there_is_space(partial(write_epochs, directory, epochs.entries))  # else the next start finds it out again
+    recovered.epochs = epochs
+
+
+def _if_there_is_space(write: Callable[[], None]) -> None:
+    """Of what a log can be opened without: on a full disk replicas are there for as long as it takes to make space."""
+    try:
+        write()
+    except OSError as error:
+        if not has_no_room(error):
+            raise
+
+
+def _epochs_told(recovered: Recovered, known: Sequence[EpochEntry], end: int, interval_bytes: int) -> LeaderEpochs:
+    """What the file tells of a log that ends there; where it tells less than all, batches say the rest, but not of
+    which epoch the record before the first of them was."""
+    first = known[0].start_offset if known else 0
+    if known and first <= recovered.log_start:
+        epochs = LeaderEpochs(known)
+    else:
+        epochs = LeaderEpochs([EpochEntry(NO_EPOCH, Offset(recovered.segments[0].base_offset))])
+        for envelope in envelopes_from(recovered.segments, 0, interval_bytes):
+            if envelope.base_offset >= first:
+                break
+            epochs.assign(LeaderEpoch(envelope.leader_epoch), Offset(envelope.base_offset))
+        for entry in known:
+            epochs.assign(entry.leader_epoch, entry.start_offset)
+    epochs.truncate_from_end(Offset(end + 1))  # one may begin there, of which no record is written yet
+    if epochs.entries and epochs.entries[0].start_offset > end:
+        epochs.truncate_from_end(Offset(end))
+    return epochs
+
+
+def envelopes_from(segments: Sequence[Segment], offset: int, interval_bytes: int) -> Iterator[Envelope]:
+    """Envelopes of every batch from the one that holds `offset` on.
+
+    Raises:
+        Damage: a header is damaged.
+    """
+    for segment in segments:
+        if segment.next_offset <= offset or segment.size_bytes == 0:
+            continue
+        descriptor = Descriptor(segment.log_path, os.O_RDONLY)
+        start = 0
+        if offset > segment.base_offset:
+            index = segment.ensure_index(descriptor.number, interval_bytes)
+            number = index.floor(offset)
+            nearby = index.positions[number] if number >= 0 else 0
+            start = skip_to(descriptor.number, offset, start=nearby, end=segment.size_bytes)
+        for _, envelope in walk(descriptor.number, start, segment.size_bytes):
+            yield envelope

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Segment files, their indexes, and finding batches in them."""

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading what lies past the recovery point: every batch is checked as a replicated one is (rule T5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from tidemark.model import TidemarkError
+from tidemark.record.checks import check_batch
+from tidemark.record.envelope import ENVELOPE_BYTES, Envelope
+from tidemark.storage.files import read_exactly
+from tidemark.storage.segments.segment import Damage, checked_header
+
+_READ_BYTES: Final = 1 << 20
+
+
+def checked_batches(
+    descriptor: int, start: int, end: int, scanned: Callable[[int], None]
+) -> Iterator[tuple[int, Envelope]]:
+    """(position, envelope) of each batch in [start, end), checked from the first byte to the last.
+
+    `scanned` is told of so many bytes more each time that about a mebibyte has been checked.
+
+    Raises:
+        Damage: there is no batch where one must be, or it is not what was written.
+    """
+    position = start
+    while position < end:
+        buffer = read_exactly(descriptor, min(_READ_BYTES, end - position), position)
+        at = 0
+        while at + ENVELOPE_BYTES <= len(buffer) or at == 0:
+            length = int.from_bytes(buffer[at + 16 : at + 20], "little")
+            if at + length > len(buffer):
+                length = checked_header(buffer, at, position=position + at, end=end).batch_length
+                if at:
+                    break  # the next read starts with it
+                buffer = read_exactly(descriptor, length, position)
+            yield position + at, check_at(buffer, at, position=position + at, end=end)
+            at += length
+        position += at
+        scanned(at)
+
+
+def check_at(buffer: bytes, at: int, *, position: int, end: int) -> Envelope:
+    """The envelope of the batch at byte `at` of the buffer, which is `position` of a file whose batches end by `end`.
+
+    Raises:
+        Damage: it is not what was written.
+    """
+    try:
+        return check_batch(buffer, at).envelope
+    except TidemarkError as error:
+        checked_header(buffer, at, position=position, end=end)  # says it as those do who read headers alone
+        raise Damage(position, error.message) from error

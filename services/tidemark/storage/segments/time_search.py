@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding records by time inside one segment: the headers choose the batch, its rows the record."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.model import Offset, TidemarkError
+from tidemark.ports import TimestampOffset
+from tidemark.record.checks import check_envelope
+from tidemark.record.payload import with_offsets
+from tidemark.storage.files import read_exactly
+from tidemark.storage.segments.index import NO_TIMESTAMP_US
+from tidemark.storage.segments.segment import Damage, walk
+
+_OFFSETS: Final = "offset"
+_TIMESTAMPS: Final = "timestamp"
+
+
+def first_at_or_after(
+    descriptor: int, timestamp_us: int, *, start: int, end: int, start_offset: int, end_offset: int
+) -> TimestampOffset | None:
+    """First record at or after the time among the batches in [start, end), within the offsets given.
+
+    Raises:
+        Damage: a batch is damaged.
+    """
+    for position, envelope in walk(descriptor, start, end):
+        if envelope.next_offset > end_offset:
+            return None
+        if envelope.max_timestamp_us < timestamp_us or envelope.next_offset <= start_offset:
+            continue
+        rows = _rows_at(descriptor, position, envelope.batch_length)
+        times = pc.cast(rows.column(_TIMESTAMPS), pa.int64())
+        wanted = pc.and_(
+            pc.greater_equal(times, pa.scalar(timestamp_us)),
+            pc.greater_equal(rows.column(_OFFSETS), pa.scalar(start_offset)),
+        )
+        row = pc.index(wanted, value=True).as_py()
+        if row >= 0:
+            return TimestampOffset(times[row].as_py(), Offset(rows.column(_OFFSETS)[row].as_py()))
+    return None
+
+
+def newest_record(
+    descriptor: int, found: TimestampOffset | None, *, end: int, start_offset: int, end_offset: int
+) -> TimestampOffset | None:
+    """The first record newer than the one found so far, and than all others in [0, end), within the offsets given.
+
+    Raises:
+        Damage: a batch is damaged.
+    """
+    for position, envelope in walk(descriptor, 0, end):
+        if envelope.next_offset > end_offset:
+            break
+        if envelope.next_offset <= start_offset or (found and envelope.max_timestamp_us <= found.timestamp_us):
+            continue
+        rows = _rows_at(descriptor, position, envelope.batch_length)
+        rows = rows.filter(pc.greater_equal(rows.column(_OFFSETS), pa.scalar(start_offset)))
+        times = pc.cast(rows.column(_TIMESTAMPS), pa.int64())
+        newest = pc.max(times).as_py()
+        if newest is not None and (found is None or newest > found.timestamp_us):
+            row = pc.index(times, newest).as_py()
+            found = TimestampOffset(newest, Offset(rows.column(_OFFSETS)[row].as_py()))
+    return found
+
+
+def _rows_at(descriptor: int, position: int, length: int) -> pa.RecordBatch:
+    try:
+        return with_offsets(check_envelope(read_exactly(descriptor, length, position)))
+    except TidemarkError as error:
+        raise Damage(position, error.message) from error
+
+
+def newest_below(descriptor: int, end_offset: int, *, start: int, end: int) -> int:
+    """Largest timestamp of the batches in [start, end) that lie below `end_offset`."""
+    newest = NO_TIMESTAMP_US
+    for _, envelope in walk(descriptor, start, end):
+        if envelope.next_offset > end_offset:
+            break
+        newest = max(newest, envelope.max_timestamp_us)
+    return newest
+
+
+def newest_between(descriptor: int, start_offset: int, end_offset: int, *, start: int, end: int) -> int:
+    """Largest timestamp of the records from `start_offset` on, of the batches in [start, end) below `end_offset`.
+
+    Raises:
+        Damage: a header is damaged.
+        TidemarkError: the batch that spans `start_offset` is damaged.
+    """
+    newest = NO_TIMESTAMP_US
+    for position, envelope in walk(descriptor, start, end):
+        if envelope.next_offset > end_offset:
+            break
+        if envelope.base_offset >= start_offset:
+            newest = max(newest, envelope.max_timestamp_us)
+        elif envelope.next_offset > start_offset:
+            rows = with_offsets(check_envelope(read_exactly(descriptor, envelope.batch_length, position)))
+            times = pc.cast(rows.column(_TIMESTAMPS), pa.int64())
+            left = pc.max(times.filter(pc.greater_equal(rows.column(_OFFSETS), pa.scalar(start_offset)))).as_py()
+            newest = newest if left is None else max(newest, left)
+    return newest

@@ -1,0 +1,426 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A replica moves to another log directory of its broker: what is copied, kept, cancelled and resumed (rule M3)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError
+from tidemark.storage.directories import replica_mover as mover_module
+from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.log import partition_log as log_module
+from tidemark.storage.log.partition_log import PartitionLog
+
+from tests.unit.storage.batches import IDENTITY, PARTITION, at, lead, make_batch, memory_directory, read_all
+from tests.unit.storage.directories.moving import begin, content, copy_all, move, names_in, open_in, open_two
+from tests.unit.storage.log.test_cleaner import CONFIGS, clean, fill, rows_of
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with memory_directory() as path:
+        yield path
+
+
+def reopened(logs: LogManager, root: Path, *, high_watermark: int) -> tuple[LogManager, PartitionLog]:
+    logs.checkpoint({PARTITION: Offset(high_watermark)})
+    logs.close()
+    again = open_two(root)
+    log, found = again.open(PARTITION, IDENTITY, CONFIGS)
+    assert found.damaged is None
+    assert found.high_watermark == high_watermark
+    return again, log
+
+
+def test_a_moved_log_is_the_same_in_the_other_directory_and_nothing_is_left_in_the_old_one(root: Path) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(1), 80)
+    before = content(log)
+    moved = move(logs)
+    assert content(moved) == before
+    assert logs.directory_of(PARTITION) == 1
+    lead(moved, make_batch(["after"]), epoch=50)
+    after = content(moved)
+    logs, log = reopened(logs, root, high_watermark=after.end)
+    assert content(log) == after
+    assert logs.directory_of(PARTITION) == 1
+    assert names_in(root, "a") == []
+    assert names_in(root, "b") == [str(PARTITION)]
+    logs.close()
+
+
+def test_a_replica_moves_there_and_back_again(root: Path) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(2), 30)
+    move(logs, 1)
+    log = move(logs, 0)
+    before = content(log)
+    logs, log = reopened(logs, root, high_watermark=before.end)
+    assert content(log) == before
+    assert logs.directory_of(PARTITION) == 0
+    logs.close()
+
+
+def test_a_replica_that_has_held_nothing_moves_with_its_epochs(root: Path) -> None:
+    logs, log = open_in(root)
+    log.save_epochs([EpochEntry(LeaderEpoch(4), Offset(0))])
+    log = move(logs)
+    logs, log = reopened(logs, root, high_watermark=0)
+    assert content(log).epochs == ((4, 0),)
+    assert logs.directory_of(PARTITION) == 1
+    logs.close()
+
+
+def test_a_reader_that_still_has_the_old_log_is_answered_by_the_new_one(root: Path) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(3), 40)
+    everything = read_all(log)
+    moved = move(logs)
+    assert read_all(log) == everything
+    assert log.max_timestamp(end_offset=moved.log_end_offset) == moved.max_timestamp(end_offset=moved.log_end_offset)
+    assert log.offset_for_timestamp(3, end_offset=moved.log_end_offset) is not None
+    with pytest.raises(TidemarkError):
+        lead(log, make_batch(["to the old one"]))
+    logs.close()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_copy_follows_appends_cuts_resets_and_a_front_that_goes_through_any_restart(root: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    logs, log = open_in(root)
+    fill(log, rng, 30)
+    future = begin(logs)
+    epoch, cleaned = 0, False
+    for _ in range(40):
+        end, start = log.log_end_offset, log.log_start_offset
+        epoch = max([epoch, *(entry.leader_epoch for entry in log.state().epochs)])
+        what = rng.random()
+        if what < 0.35:
+            fill(log, rng, rng.randrange(1, 8))
+        elif what < 0.6:
+            future.copy(rng.choice((1, 500, 5000)))
+        elif what < 0.75:
+            if what < 0.7:
+                log.truncate(Offset(rng.randint(max(start, end - 40), end)))
+            else:
+                log.reset(Offset(rng.randint(max(0, start - 5), end + 20)))
+            epoch += 1
+            lead(log, make_batch(["of another leader"] * rng.randrange(1, 9)), epoch=epoch)
+        elif what < 0.8:
+            log.trim(Offset(rng.randint(start, end)))
+        elif what < 0.83:
+            cleaned = clean(log).passes > 0 or cleaned
+        elif what < 0.9:
+            logs.checkpoint({})
+        else:
+            logs.close()
+            logs, log = open_in(root)
+            assert logs.mover.target_of(PARTITION) == 1
+            future = begin(logs)
+    copy_all(future)
+    before, rows = content(log), rows_of(log)
+    log = logs.mover.finish(future, log.log_end_offset)
+    for restart in (False, True):
+        if restart:
+            logs, log = reopened(logs, root, high_watermark=before.end)
+        if cleaned:  # what went meanwhile may still be in the copy
+            assert set(rows) <= set(rows_of(log))
+        else:
+            assert content(log) == before
+        assert content(log)._replace(data=b"") == before._replace(data=b"")
+    logs.close()
+
+
+def test_a_copy_takes_nothing_that_was_read_after_a_cut_it_has_not_followed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log grows past the end of the copy again, with batches that begin elsewhere."""
+    logs, log = open_in(root)
+    lead(log, *(make_batch(["a", "b"]) for _ in range(50)))
+    future = begin(logs)
+    copy_all(future)
+    lead(log, *(make_batch(["a", "b"]) for _ in range(5)))
+    read = log.read
+
+    def cut_first(offset: Offset, *, end_offset: int, max_bytes: int) -> bytes | None:
+        monkeypatch.setattr(log, "read", read)
+        log.truncate(Offset(50))
+        lead(log, *(make_batch(["c"] * 7) for _ in range(12)), epoch=1)
+        return read(offset, end_offset=end_offset, max_bytes=max_bytes)
+
+    monkeypatch.setattr(log, "read", cut_first)
+    copy_all(future)
+    before = content(log)
+    moved = logs.mover.finish(future, log.log_end_offset)
+    assert content(moved) == before
+    logs.close()
+
+
+def test_a_copy_of_before_a_kill_keeps_nothing_that_the_log_replaced_meanwhile(root: Path) -> None:
+    logs, log = open_in(root)
+    lead(log, make_batch(["one", "two"]), epoch=1)
+    lead(log, make_batch(["uncommitted", "too"]), epoch=2)
+    copy_all(begin(logs))
+    log.truncate(Offset(2))
+    lead(log, make_batch(["other", "records"]), epoch=3)
+    before = content(log)
+    logs.close()  # the copy has not seen the cut
+    logs, log = open_in(root)
+    assert content(log) == before
+    assert content(move(logs)) == before
+    logs.close()
+
+
+def test_a_compacted_log_with_holes_moves_exactly_and_is_as_clean_there(root: Path) -> None:
+    rng = random.Random(4)
+    logs, log = open_in(root)
+    fill(log, rng, 80, keys=5)
+    clean(log)
+    fill(log, rng, 10, keys=5)
+    before, rows, point = content(log), rows_of(log), log.clean_point
+    assert point > 0
+    moved = move(logs)
+    assert content(moved) == before
+    assert moved.clean_point == point
+    clean(moved)
+    assert set(rows_of(moved)) <= set(rows)
+    logs.close()
+
+
+def test_a_cleaning_that_ends_while_the_log_is_copied_is_not_taken_for_the_copy_s(root: Path) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(5), 60, keys=5)
+    future = begin(logs)
+    copy_all(future)
+    clean(log)
+    moved = logs.mover.finish(future, log.log_end_offset)
+    assert moved.clean_point == 0, "the copy was made of what had not been cleaned"
+    logs.close()
+
+
+def test_a_log_that_ends_in_a_hole_moves_with_its_end(root: Path) -> None:
+    logs, log = open_in(root)
+    log.append([at(make_batch(["a"]), 0)], base_offset=Offset(0), leader_epoch=LeaderEpoch(0), stamp=False)
+    log.append([at(make_batch(["b"]), 9)], base_offset=Offset(9), leader_epoch=LeaderEpoch(0), stamp=False)
+    log.truncate(Offset(5))
+    assert log.log_end_offset == 5
+    moved = move(logs)
+    assert moved.log_end_offset == 5
+    lead(moved, make_batch(["c"]))
+    assert len(read_all(moved)) == 2 * len(make_batch(["a"]).data)
+    logs.close()
+
+
+def test_a_move_that_is_abandoned_leaves_the_replica_as_it_is_and_its_copy_goes(root: Path) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(6), 30)
+    before = content(log)
+    copy_all(begin(logs))
+    assert logs.mover.target_of(PARTITION) == 1
+    logs.mover.abandon(PARTITION)
+    assert logs.mover.target_of(PARTITION) is None
+    lead(log, make_batch(["goes on"]), epoch=60)
+    logs.close()
+    assert names_in(root, "b") == []
+    logs, log = open_in(root)
+    assert content(log).data.startswith(before.data)
+    assert logs.mover.target_of(PARTITION) is None
+    logs.close()
+
+
+def test_a_copy_goes_with_its_replica(root: Path) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(7), 10)
+    future = begin(logs)
+    logs.set_aside(PARTITION, "delete")
+    with pytest.raises(TidemarkError):
+        copy_all(future)
+    logs.close()
+    assert names_in(root, "a") == names_in(root, "b") == []
+
+
+def test_a_copy_of_another_incarnation_goes_when_the_replica_is_opened(root: Path) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(8), 10)
+    begin(logs)
+    logs.close()
+    logs = open_two(root)
+    log, found = logs.open(PARTITION, ReplicaIdentity("topic-one", "incarnation-two"), CONFIGS)
+    assert found.fresh
+    assert log.log_end_offset == 0
+    assert logs.mover.target_of(PARTITION) is None
+    logs.close()
+    assert [name for name in names_in(root, "b") if "-future" in name] == []
+
+
+def test_a_copy_without_its_replica_goes_at_the_start(root: Path) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(9), 10)
+    begin(logs)
+    logs.close()
+    (root / "a" / str(PARTITION)).rename(root / "elsewhere")
+    logs = open_two(root)
+    assert logs.mover.target_of(PARTITION) is None
+    logs.close()
+    assert names_in(root, "b") == []
+
+
+def test_a_copy_that_its_disk_lost_a_part_of_is_made_anew(root: Path) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(10), 40)
+    before = content(log)
+    copy_all(begin(logs))
+    logs.checkpoint({})
+    logs.close()
+    (copy,) = (path for path in (root / "b").iterdir() if path.name.endswith("-future"))
+    for segment in copy.glob("*.log"):
+        os.truncate(segment, 0)
+    logs, log = open_in(root)
+    assert content(move(logs)) == before
+    logs.close()
+
+
+def test_a_full_target_leaves_the_copy_as_it_was_and_the_copying_can_go_on(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(11), 20)
+    future = begin(logs)
+    real = os.pwritev
+    monkeypatch.setattr(os, "pwritev", _raising(errno.ENOSPC))
+    with pytest.raises(TidemarkError) as caught:
+        future.copy(1 << 20)
+    assert caught.value.code is ErrorCode.DISK_FULL
+    monkeypatch.setattr(os, "pwritev", real)
+    copy_all(future)
+    before = content(log)
+    assert content(logs.mover.finish(future, log.log_end_offset)) == before
+    logs.close()
+
+
+def test_a_cut_that_a_full_target_had_no_space_for_is_made_when_it_has(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy went on behind records that the log had replaced, and took its place with them."""
+    logs, log = open_in(root)
+    lead(log, *(make_batch(["old"]) for _ in range(8)), epoch=3)
+    future = begin(logs)
+    copy_all(future)
+    log.truncate(Offset(5))
+    lead(log, *(make_batch(["new"]) for _ in range(8)), epoch=4)
+    with monkeypatch.context() as full:
+        full.setattr(log_module, "write_cut_point", _raising(errno.ENOSPC))
+        for _ in range(2):
+            with pytest.raises(TidemarkError) as caught:
+                future.copy(1 << 20)
+            assert caught.value.code is ErrorCode.DISK_FULL
+    copy_all(future)
+    before = content(log)
+    assert content(logs.mover.finish(future, log.log_end_offset)) == before
+    logs.close()
+
+
+def test_a_log_whose_first_batch_lies_past_its_start_moves(root: Path) -> None:
+    """What lay below is told by no batch of the copy."""
+    logs, log = open_in(root)
+    lead(log, *(make_batch(["a", "b"]) for _ in range(3)), epoch=5)
+    log.append([at(make_batch(["c"]), 20, 5)], base_offset=Offset(20), leader_epoch=LeaderEpoch(5), stamp=False)
+    log.trim(Offset(10))
+    log.save_epochs([EpochEntry(LeaderEpoch(5), Offset(10))])
+    before = content(log)
+    assert content(move(logs)) == before
+    logs.close()
+
+
+def test_a_target_that_breaks_where_nobody_knows_whether_it_was_committed_never_wins_later(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(12), 20)
+    future = begin(logs)
+    copy_all(future)
+    real = mover_module.sync_directory
+
+    def broken(directory: Path) -> None:
+        if directory.parent.name == "b" or directory.name == "b":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(directory)
+
+    monkeypatch.setattr(mover_module, "sync_directory", broken)
+    with pytest.raises(TidemarkError) as caught:
+        logs.mover.finish(future, log.log_end_offset)
+    monkeypatch.undo()
+    assert caught.value.code is ErrorCode.LOG_DIR_OFFLINE
+    assert [one.failed is None for one in logs.directories()] == [True, False]
+    lead(log, make_batch(["acknowledged after the failure"]), epoch=70)
+    before = content(log)
+    logs.close()
+    logs = open_two(root)  # the disk is back, with the copy as the replica that it nearly became
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert content(log) == before
+    assert logs.directory_of(PARTITION) == 0
+    logs.close()
+
+
+def test_an_old_directory_that_breaks_after_the_commit_goes_offline_and_the_move_stands(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(13), 20)
+    before = content(log)
+    future = begin(logs)
+    copy_all(future)
+    real = Path.rename
+
+    def broken(self: Path, target: Path) -> Path:
+        if str(target).endswith("-delete"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", broken)
+    moved = logs.mover.finish(future, log.log_end_offset)
+    monkeypatch.undo()
+    assert [one.failed is None for one in logs.directories()] == [False, True]
+    lead(moved, make_batch(["after"]), epoch=70)
+    after = content(moved)
+    assert after.data.startswith(before.data)
+    logs.close()
+    logs = open_two(root)
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert content(log) == after
+    assert logs.directory_of(PARTITION) == 1
+    logs.close()
+
+
+def test_a_damaged_replica_is_not_moved_before_it_is_whole_again(root: Path) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(14), 20)
+    logs.checkpoint({PARTITION: log.log_end_offset})
+    logs.close()
+    first = min((root / "a" / str(PARTITION)).glob("*.log"))
+    content_bytes = bytearray(first.read_bytes())
+    content_bytes[len(content_bytes) // 2] ^= 0xFF
+    first.write_bytes(content_bytes)
+    for name in (root / "a").glob("*-checkpoint"):
+        name.unlink()
+    logs = open_two(root)
+    log, found = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert found.damaged is not None
+    future = begin(logs)
+    copy_all(future)
+    with pytest.raises(TidemarkError, match="damaged"):
+        logs.mover.finish(future, log.log_end_offset)
+    assert logs.directory_of(PARTITION) == 0
+    logs.close()
+
+
+def _raising(number: int) -> object:
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fails

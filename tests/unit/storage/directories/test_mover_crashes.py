@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A move between log directories that ends at any of its file operations, by a kill or a power loss, and the start
+after it, itself interrupted too: there is one whole replica, and the move can be made again (rule M3)."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.model import Offset
+from tidemark.storage.directories import log_directory as directory_module
+from tidemark.storage.directories.log_manager import LogManager
+
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory
+from tests.unit.storage.directories.moving import STEP_BYTES, Content, begin, content, move, names_in, open_in, open_two
+from tests.unit.storage.log.test_cleaner import CONFIGS, clean, fill
+from tests.unit.storage.log.test_cleaner_crashes import Killer
+from tests.unit.storage.log.test_flush import StrictDisk
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with memory_directory() as path:
+        yield path
+
+
+@pytest.fixture
+def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
+    return Killer(monkeypatch)
+
+
+def made(root: Path, seed: int) -> tuple[Path, Content]:
+    """A stopped replica in the first of two directories, its front and some of its records gone."""
+    rng = random.Random(seed)
+    path = root / "before"
+    logs, log = open_in(path)
+    fill(log, rng, 16, keys=6)
+    clean(log)
+    fill(log, rng, 6, keys=6)
+    log.trim(Offset(17))
+    found = content(log)
+    logs.checkpoint({PARTITION: log.log_end_offset})
+    logs.close()
+    return path, found
+
+
+def start(path: Path) -> None:
+    logs = open_two(path)
+    logs.open(PARTITION, IDENTITY, CONFIGS)
+    logs.close()
+
+
+def move_in_steps(logs: LogManager) -> None:
+    future = begin(logs)
+    while not future.copy(STEP_BYTES).caught_up:
+        logs.checkpoint({PARTITION: future.source.log_end_offset})
+    logs.mover.finish(future, future.source.log_end_offset)
+
+
+def check(path: Path, before: Content) -> int:
+    """One whole replica, that can be appended to and moved; gives where it was."""
+    logs = open_two(path)
+    log, found = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert found.damaged is None
+    assert content(log) == before
+    assert found.high_watermark == before.end
+    where = logs.directory_of(PARTITION)
+    assert where is not None
+    log = move(logs, 1 - where)
+    assert content(log) == before
+    lead(log, make_batch(["after"]), epoch=90)
+    after = content(log)
+    logs.close()
+    logs = open_two(path)
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert content(log) == after
+    logs.close()
+    left = [[name for name in names_in(path, one) if not name.endswith("-stray")] for one in "ab"]
+    assert left[1 - where] == [str(PARTITION)]
+    assert left[where] == [], "what the move left goes, but for what a start set aside"
+    return where
+
+
+def test_a_kill_at_any_point_of_a_move_leaves_one_whole_replica(root: Path, killer: Killer) -> None:
+    pristine, before = made(root, 1)
+    rng = random.Random(1)
+    ended, at, places = False, 0, []
+    while not ended:
+        path = root / "log"
+        shutil.copytree(pristine, path)
+        logs, _ = open_in(path)
+        ended = killer.run(lambda logs=logs: move_in_steps(logs), at=at)  # type: ignore[misc]
+        killer.run(logs.close, at=0)
+        logs.close()
+        killer.run(lambda: start(path), at=rng.randrange(12))  # noqa: B023 - called here
+        places.append(check(path, before))
+        shutil.rmtree(path)
+        at += 1
+    assert at > 30
+    assert places == sorted(places), "before the commit it is where it was, after it where it moved to"
+    assert set(places) == {0, 1}
+
+
+def test_a_power_loss_at_any_point_of_a_move_leaves_one_whole_replica(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pristine, before = made(root, 0)
+    disk = StrictDisk(monkeypatch)
+
+    def sync_all(path: Path, _: object = None) -> None:
+        for directory, _, names in os.walk(path, topdown=False):
+            for name in (*names, "."):
+                descriptor = os.open(Path(directory, name), os.O_RDONLY)
+                disk.sync(descriptor)
+                os.close(descriptor)
+
+    monkeypatch.setattr(directory_module, "sync_file_system", sync_all)
+    killer = Killer(monkeypatch)
+    ended, at, places = False, 0, []
+    while not ended:
+        path, later = root / "log", root / "later"
+        shutil.copytree(pristine, path)
+        logs, _ = open_in(path)
+        sync_all(path)
+        ended = killer.run(lambda logs=logs: move_in_steps(logs), at=at)  # type: ignore[misc]
+        disk.after_power_loss(path, later)
+        logs.close()
+        places.append(check(later, before))
+        shutil.rmtree(path)
+        shutil.rmtree(later)
+        at += 1
+    assert at > 30
+    assert set(places) == {0, 1}

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a start makes of the directories that a move has left: copies, committed ones, disks that do not answer (M3)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.model import ReplicaIdentity, TopicPartition
+from tidemark.storage.directories.log_directory import future_document
+from tidemark.storage.files import PARTITION_FILE
+
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory
+from tests.unit.storage.directories.moving import begin, content, copy_all, move, names_in, open_in, open_two
+from tests.unit.storage.log.test_cleaner import CONFIGS, fill
+
+STALE = "the replica as it was before it moved"
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with memory_directory() as path:
+        yield path
+
+
+def left_in_both(root: Path) -> None:
+    """A stopped broker: the replica in the second directory, and in the first what it was before it moved there."""
+    logs, log = open_in(root)
+    fill(log, random.Random(1), 20)
+    logs.checkpoint({PARTITION: log.log_end_offset})
+    shutil.copytree(root / "a" / str(PARTITION), root / STALE)
+    log = move(logs)
+    lead(log, make_batch(["only in the new place"]), epoch=60)
+    logs.checkpoint({PARTITION: log.log_end_offset})
+    logs.close()
+    (root / STALE).rename(root / "a" / str(PARTITION))
+
+
+def test_of_two_the_one_of_the_higher_generation_is_opened_and_the_other_set_aside(root: Path) -> None:
+    left_in_both(root)
+    logs = open_two(root)
+    assert logs.replicas() == {PARTITION: IDENTITY}
+    log, found = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert found.directory == 1
+    assert content(log).epochs[-1].leader_epoch == 60
+    assert [name.rsplit("-", 1)[1] for name in names_in(root, "a")] == ["stray"]
+    logs.close()
+
+
+def test_a_disk_on_which_the_old_one_cannot_be_set_aside_goes_offline_and_the_new_one_is_served(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_in_both(root)
+    logs = open_two(root)
+    real = Path.rename
+
+    def broken(self: Path, target: Path) -> Path:
+        if self.parent.name == "a":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", broken)
+    log, found = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert found.directory == 1
+    assert [one.failed is None for one in logs.directories()] == [False, True]
+    lead(log, make_batch(["it goes on"]), epoch=61)
+    logs.close()
+
+
+def test_the_generation_of_another_incarnation_counts_for_nothing(root: Path) -> None:
+    left_in_both(root)
+    other = ReplicaIdentity(IDENTITY.topic_id, "incarnation-two")
+    logs = open_two(root)
+    log, found = logs.open(PARTITION, other, CONFIGS)
+    assert found.fresh
+    assert log.log_end_offset == 0
+    left = [name for one in "ab" for name in names_in(root, one)]
+    assert len([name for name in left if name.endswith("-stray")]) == 2, "both are of the other incarnation"
+    logs.close()
+
+
+def test_a_copy_whose_partition_file_is_damaged_is_set_aside_and_one_without_goes(root: Path) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(2), 10)
+    before = content(log)
+    begin(logs)
+    logs.close()
+    (copy,) = (path for path in (root / "b").iterdir() if path.name.endswith("-future"))
+    shutil.copytree(copy, copy.with_name(f"{PARTITION}.{'0' * 32}-future"))
+    (copy.with_name(f"{PARTITION}.{'0' * 32}-future") / PARTITION_FILE).unlink()
+    (copy / PARTITION_FILE).write_bytes(b"{}")
+    logs, log = open_in(root)
+    assert logs.mover.target_of(PARTITION) is None
+    assert content(log) == before
+    logs.close()
+    assert names_in(root, "b") == [copy.name], "kept for a while: it may be more than a copy"
+
+
+def test_of_two_copies_one_is_gone_on_with(root: Path) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(3), 10)
+    before = content(log)
+    copy_all(begin(logs))
+    logs.close()
+    (copy,) = (path for path in (root / "b").iterdir() if path.name.endswith("-future"))
+    shutil.copytree(copy, copy.with_name(f"{PARTITION}.{'0' * 32}-future"))
+    logs, log = open_in(root)
+    assert content(move(logs)) == before
+    logs.close()
+    assert names_in(root, "b") == [str(PARTITION)]
+
+
+def test_a_replica_whose_name_fills_the_file_systems_limit_moves_and_is_known_again(root: Path) -> None:
+    partition = TopicPartition("t" * 249, 12345)
+    logs = open_two(root)
+    logs.prefer(partition, 0)
+    log = logs.open(partition, IDENTITY, CONFIGS)[0]
+    fill(log, random.Random(4), 20)
+    before = content(log)
+    copy_all(logs.mover.begin(partition, 1, CONFIGS))
+    logs.close()
+    logs = open_two(root)
+    assert logs.mover.target_of(partition) == 1
+    log = logs.open(partition, IDENTITY, CONFIGS)[0]
+    future = logs.mover.begin(partition, 1, CONFIGS)
+    copy_all(future)
+    assert content(logs.mover.finish(future, log.log_end_offset)) == before
+    logs.close()
+    logs = open_two(root)
+    log, found = logs.open(partition, IDENTITY, CONFIGS)
+    assert (content(log), found.directory) == (before, 1)
+    logs.close()
+
+
+def test_what_lies_where_a_copy_is_to_go_is_set_aside(root: Path) -> None:
+    logs, log = open_in(root)
+    fill(log, random.Random(5), 10)
+    before = content(log)
+    left = root / "b" / str(PARTITION)
+    left.mkdir()
+    document = future_document(PARTITION, IDENTITY, generation=0, future=False)
+    (left / PARTITION_FILE).write_bytes(document)
+    assert content(move(logs)) == before
+    logs.close()
+    logs = open_two(root)
+    log, found = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert (content(log), found.directory) == (before, 1)
+    logs.close()

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replicas that have held nothing: a line in the roster, a directory with the first record (rules T5, C8, E1)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.storage.directories import log_directory as directory_module
+from tidemark.storage.directories import roster as roster_module
+from tidemark.storage.directories.roster import ROSTER_FILE, Roster, RosterEntry
+
+from tests.unit.storage.batches import (
+    IDENTITY,
+    PARTITION,
+    follow,
+    lead,
+    make_batch,
+    memory_directory,
+    open_one,
+    read_all,
+)
+
+OTHER = IDENTITY._replace(incarnation="incarnation-two")
+EPOCHS = (EpochEntry(LeaderEpoch(3), Offset(0)),)
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with memory_directory() as made:
+        yield made
+
+
+def directories(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir() if entry.is_dir())
+
+
+def test_a_replica_without_a_record_has_no_directory_and_is_there_after_a_kill(path: Path) -> None:
+    logs = open_one(path)
+    _, recovered = logs.open(PARTITION, IDENTITY, {})
+    assert recovered.fresh
+    logs.close()
+    assert directories(path) == []
+    logs = open_one(path)
+    assert logs.replicas() == {PARTITION: IDENTITY}
+    _, recovered = logs.open(PARTITION, IDENTITY, {})
+    assert (recovered.fresh, recovered.damaged, recovered.log_end_offset) == (False, None, 0)
+    logs.close()
+
+
+def test_the_first_record_makes_the_directory(path: Path) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, make_batch(["a", "b"]))
+    whole = read_all(log)
+    logs.close()
+    assert directories(path) == [str(PARTITION)]
+    assert Roster(path).entries == {}
+    logs = open_one(path)
+    log, recovered = logs.open(PARTITION, IDENTITY, {})
+    assert (recovered.fresh, recovered.damaged, recovered.log_end_offset) == (False, None, 2)
+    assert read_all(log) == whole
+    logs.close()
+
+
+def test_a_follower_that_starts_at_an_offset_has_a_directory_that_says_so(path: Path) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    log.reset(Offset(70))
+    logs.close()
+    logs = open_one(path)
+    _, recovered = logs.open(PARTITION, IDENTITY, {})
+    assert (recovered.log_start_offset, recovered.log_end_offset, recovered.damaged) == (70, 70, None)
+    logs.close()
+
+
+def test_epochs_without_a_record_are_kept_before_and_after_there_is_a_directory(path: Path) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    log.save_epochs(EPOCHS)
+    logs.close()
+    logs = open_one(path)
+    log, recovered = logs.open(PARTITION, IDENTITY, {})
+    assert recovered.epochs == EPOCHS
+    log.reset(Offset(0))
+    log.save_epochs(EPOCHS)
+    logs.close()
+    logs = open_one(path)
+    assert logs.open(PARTITION, IDENTITY, {})[1].epochs == EPOCHS
+    logs.close()
+
+
+@pytest.mark.parametrize("step", ["make_segment", "write_epochs", "write_identity"])
+def test_a_kill_while_the_directory_is_made_leaves_a_replica_that_held_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    log.save_epochs(EPOCHS)
+
+    def killed(*arguments: object, **named: object) -> None:
+        raise OSError(5, "killed here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(directory_module, step, killed)
+        with pytest.raises(TidemarkError) as caught:
+            lead(log, make_batch(["a"]))
+    assert caught.value.code is ErrorCode.STORAGE_ERROR
+    logs.close()
+    logs = open_one(path)
+    log, recovered = logs.open(PARTITION, IDENTITY, {})
+    assert (recovered.damaged, recovered.log_end_offset) == (None, 0)
+    assert lead(log, make_batch(["b"])) == 1
+    logs.close()
+
+
+def test_a_kill_before_the_line_is_taken_out_loses_no_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    with monkeypatch.context() as patched:
+        patched.setattr(Roster, "forget", lambda self, partition: False)
+        lead(log, make_batch(["a", "b"]))
+    logs.close()
+    assert PARTITION in Roster(path).entries
+    logs = open_one(path)
+    assert logs.open(PARTITION, IDENTITY, {})[1].log_end_offset == 2
+    logs.close()
+    assert Roster(path).entries == {}
+
+
+def test_a_line_never_stands_for_a_directory_that_cannot_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    with monkeypatch.context() as patched:
+        patched.setattr(Roster, "forget", lambda self, partition: False)
+        lead(log, make_batch(["a", "b"]))
+    logs.close()
+    (path / str(PARTITION) / "partition.json").write_bytes(b"{}")
+    logs = open_one(path)
+    _, recovered = logs.open(PARTITION, IDENTITY, {})
+    assert recovered.damaged is not None, "it held two records"
+    logs.close()
+
+
+def test_a_replica_that_checkpoints_know_more_of_is_damaged(path: Path) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, make_batch(["a", "b"]))
+    logs.checkpoint({PARTITION: Offset(2)})
+    logs.close()
+    for file in (path / str(PARTITION)).iterdir():
+        file.unlink()
+    (path / str(PARTITION)).rmdir()
+    Roster(path).put(PARTITION, RosterEntry(IDENTITY))
+    logs = open_one(path)
+    _, recovered = logs.open(PARTITION, IDENTITY, {})
+    assert recovered.damaged is not None
+    logs.close()
+
+
+def test_another_incarnation_and_a_deletion_leave_nothing(path: Path) -> None:
+    logs = open_one(path)
+    logs.open(PARTITION, IDENTITY, {})[0].save_epochs(EPOCHS)
+    _, recovered = logs.open(PARTITION, OTHER, {})
+    assert (recovered.fresh, recovered.epochs) == (True, ())
+    logs.set_aside(PARTITION, "delete")
+    logs.close()
+    assert directories(path) == []
+    logs = open_one(path)
+    assert logs.replicas() == {}
+    logs.close()
+
+
+def test_a_log_that_was_closed_makes_no_directory(path: Path) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    logs.set_aside(PARTITION, "delete")
+    with pytest.raises(TidemarkError):
+        follow(log, make_batch(["late"]))
+    assert directories(path) == []
+    logs.close()
+
+
+def test_a_clean_stop_and_a_flush_of_nothing_write_no_file_for_it(path: Path) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    assert log.flush() == 0
+    logs.close_clean(directory_module.BrokerEpoch(4), {PARTITION: Offset(0)})
+    assert directories(path) == []
+    logs = open_one(path)
+    assert logs.open(PARTITION, IDENTITY, {})[1].flushed_offset == 0
+    logs.close()
+
+
+def test_a_torn_line_costs_only_itself(path: Path) -> None:
+    roster = Roster(path)
+    for number in range(3):
+        roster.put(TopicPartition("t", number), RosterEntry(IDENTITY))
+    content = (path / ROSTER_FILE).read_bytes()
+    for length in range(len(content)):
+        (path / ROSTER_FILE).write_bytes(content[:length])
+        entries = Roster(path).entries
+        assert set(entries) == {TopicPartition("t", number) for number in range(content[:length].count(b"\n") - 1)}
+        roster = Roster(path)
+        roster.put(PARTITION, RosterEntry(OTHER, EPOCHS))
+        assert Roster(path).entries == {**entries, PARTITION: RosterEntry(OTHER, EPOCHS)}
+
+
+def test_a_flipped_byte_never_gives_another_entry(path: Path) -> None:
+    roster = Roster(path)
+    entries = {TopicPartition("t", number): RosterEntry(ReplicaIdentity("t", str(number))) for number in range(2)}
+    for partition, entry in entries.items():
+        roster.put(partition, entry)
+    content = (path / ROSTER_FILE).read_bytes()
+    for at in range(len(content)):
+        (path / ROSTER_FILE).write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        assert Roster(path).entries.items() <= entries.items()
+
+
+def test_a_full_disk_in_the_middle_of_a_line_spoils_no_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    roster = Roster(path)
+    write = os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(roster_module.os, "write", lambda descriptor, data: write(descriptor, data[:9]))
+        with pytest.raises(OSError, match="No space"):
+            roster.put(PARTITION, RosterEntry(IDENTITY))
+    assert roster.entries == {}
+    roster.put(PARTITION, RosterEntry(OTHER))
+    assert Roster(path).entries == {PARTITION: RosterEntry(OTHER)}
+
+
+def test_lines_that_count_no_more_do_not_pile_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster_module, "_DEAD_LINES_MIN", 10)
+    roster = Roster(path)
+    for number in range(200):
+        roster.put(PARTITION, RosterEntry(IDENTITY, (EpochEntry(LeaderEpoch(number), Offset(0)),)))
+    assert (path / ROSTER_FILE).read_bytes().count(b"\n") < 20
+    assert Roster(path).entries[PARTITION].epochs == ((199, 0),)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is no longer ours goes after its grace while the broker runs, on a full disk too (rule C8)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.storage.directories import log_manager as manager_module
+from tidemark.storage.files import write_temporary
+from tidemark.storage.segments.segment import Segment
+
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with memory_directory() as made:
+        yield made
+
+
+def strays(path: Path) -> list[str]:
+    return [one.name for one in path.iterdir() if one.name.endswith("-stray")]
+
+
+def test_a_stray_goes_after_its_grace_without_a_restart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_one(path, stray_grace_ms=HOUR_MS)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, make_batch(["ours no more"]))
+    logs.set_aside(PARTITION, "stray")
+    logs.checkpoint({})
+    assert len(strays(path)) == 1
+    now_s = manager_module.time.monotonic()
+    monkeypatch.setattr(manager_module.time, "monotonic", lambda: now_s + HOUR_MS / 1000 - 60)
+    logs.checkpoint({})
+    assert len(strays(path)) == 1
+    monkeypatch.setattr(manager_module.time, "monotonic", lambda: now_s + HOUR_MS / 1000 + 60)
+    logs.checkpoint({})
+    logs.close()  # waits for the deleter
+    assert strays(path) == []
+
+
+def without_space(*arguments: object, **more: object) -> Path:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_stray_goes_though_no_checkpoint_can_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_one(path, stray_grace_ms=0)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, make_batch(["ours no more"]))
+    logs.set_aside(PARTITION, "stray")
+    ours, _ = logs.open(TopicPartition("ours", 0), IDENTITY, {})
+    lead(ours, make_batch(["still ours"]))
+    monkeypatch.setattr("tidemark.storage.directories.checkpoint_files.write_temporary", without_space)
+    with pytest.raises(TidemarkError) as caught:
+        logs.checkpoint({})
+    assert caught.value.code is ErrorCode.DISK_FULL
+    logs.close()
+    assert strays(path) == []
+
+
+def test_what_retention_lets_go_makes_the_room_that_its_checkpoint_needs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": "2000", "file.delete.delay.ms": "0"})
+    for _ in range(20):
+        lead(log, make_batch(["x" * 300]))
+    log.trim(Offset(15))
+    removed: list[int] = []
+    remove = Segment.remove_indexes
+
+    def noted(segment: Segment) -> None:
+        removed.append(segment.base_offset)
+        remove(segment)
+
+    def scarce(place: Path, content: bytes, *, durable: bool = False) -> Path:
+        return write_temporary(place, content, durable=durable) if removed else without_space()
+
+    monkeypatch.setattr(Segment, "remove_indexes", noted)
+    monkeypatch.setattr("tidemark.storage.directories.checkpoint_files.write_temporary", scarce)
+    logs.checkpoint({PARTITION: Offset(20)})
+    assert removed[0] == 0
+    logs.close()
+    again = open_one(path)
+    _, found = again.open(PARTITION, IDENTITY, {})
+    assert (found.log_start_offset, found.log_end_offset, found.damaged) == (15, 20, None)
+    assert again.directories()[0].failed is None
+
+
+@pytest.mark.parametrize("set_by_s", [365 * 86_400, -365 * 86_400])
+def test_a_clock_that_is_set_takes_no_stray_before_its_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch, set_by_s: int
+) -> None:
+    logs = open_one(path, stray_grace_ms=HOUR_MS)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, make_batch(["ours no more"]))
+    logs.set_aside(PARTITION, "stray")
+    wall_s, now_s = manager_module.time.time(), manager_module.time.monotonic()
+    monkeypatch.setattr(manager_module.time, "time", lambda: wall_s + set_by_s)
+    logs.checkpoint({})
+    monkeypatch.setattr(manager_module.time, "monotonic", lambda: now_s + HOUR_MS / 1000 + 60)
+    assert len(strays(path)) == 1
+    logs.checkpoint({})
+    logs.close()
+    assert strays(path) == []
+
+
+def test_a_stray_that_an_earlier_start_set_aside_goes_when_its_time_is_over(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = open_one(path, stray_grace_ms=HOUR_MS)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, make_batch(["ours no more"]))
+    logs.set_aside(PARTITION, "stray")
+    logs.close()
+    wall_s = manager_module.time.time()
+    monkeypatch.setattr(manager_module.time, "time", lambda: wall_s + HOUR_MS / 1000 + 60)
+    logs = open_one(path, stray_grace_ms=HOUR_MS)
+    logs.checkpoint({})
+    logs.close()
+    assert strays(path) == []

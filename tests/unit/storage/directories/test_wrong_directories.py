@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Directories that cannot be used, and directories that go away: a refusal says what to do, and nothing is promised
+that is not on disk (rules T1, Z3)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.storage.directories.log_manager import LogManager, open_logs
+from tidemark.storage.inspect.inspection import replica_paths
+from tidemark.storage.log.partition_log import PartitionLog
+
+from tests.unit.storage.batches import (
+    BROKER,
+    CLUSTER,
+    IDENTITY,
+    PARTITION,
+    lead,
+    make_batch,
+    memory_directory,
+    open_one,
+    read_all,
+)
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with memory_directory() as made:
+        yield made
+
+
+def refused(*paths: Path) -> TidemarkError:
+    with pytest.raises(TidemarkError) as caught:
+        open_logs(paths, cluster_id=CLUSTER, broker_id=BROKER)
+    return caught.value
+
+
+@pytest.mark.parametrize("lost", [[], [".lock"], ["meta.json"], [".lock", "meta.json", "empty-replicas"]])
+def test_a_second_broker_is_refused_whatever_was_deleted_meanwhile(path: Path, lost: list[str]) -> None:
+    logs = open_one(path)
+    for name in lost:
+        (path / name).unlink()
+    refusal = refused(path)
+    assert refusal.code is ErrorCode.STORAGE_ERROR
+    assert "is held by another process: stop that broker first" in refusal.message
+    logs.close()
+
+
+def test_a_directory_that_is_named_twice_is_refused_as_that(path: Path) -> None:
+    (path / "a").mkdir()
+    (path / "link").symlink_to(path / "a")
+    for twice in ([path / "a", path / "a"], [path / "a", path / "link"], [path / "a", path / "a" / ".." / "a"]):
+        refusal = refused(*twice)
+        assert refusal.code is ErrorCode.INVALID_CONFIG
+        assert "log.dirs names" in refusal.message
+        assert "twice" in refusal.message
+    open_one(path / "a").close()
+
+
+def test_a_file_where_a_directory_or_its_parent_must_be_is_refused_with_what_to_do(path: Path) -> None:
+    (path / "file").write_text("x")
+    for place in (path / "file", path / "file" / "below"):
+        refusal = refused(place)
+        assert refusal.code is ErrorCode.STORAGE_ERROR
+        assert str(place) in refusal.message
+        assert "correct log.dirs" in refusal.message
+    assert (path / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_directory_that_cannot_be_written_to_is_refused_with_what_to_do(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    real = os.open
+
+    def read_only(name: Any, flags: int, *rest: Any, **named: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(number, os.strerror(number), name)
+        return real(name, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", read_only)
+    refusal = refused(path)
+    assert refusal.code is ErrorCode.STORAGE_ERROR
+    assert os.strerror(number) in refusal.message
+    assert "correct log.dirs" in refusal.message
+    owner = path.stat()
+    told = f"it belongs to user {owner.st_uid} and group {owner.st_gid}, with mode {owner.st_mode & 0o7777:04o}"
+    assert (told in refusal.message) == ("securityContext.fsGroup" in refusal.message) == (number == errno.EACCES)
+
+
+def test_the_lost_and_found_of_a_new_volume_is_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mkfs makes it, for root alone: nobody may have to look into it."""
+    lost = path / "lost+found"
+    lost.mkdir(mode=0o000)
+    real = os.scandir
+
+    def scandir(where: Any = ".") -> Any:
+        assert "lost+found" not in str(where), "only root may look there"
+        return real(where)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    for _ in range(2):
+        logs = open_one(path)
+        logs.open(PARTITION, IDENTITY, {})
+        assert list(logs.replicas()) == [PARTITION]
+        logs.sync()
+        logs.close()
+    assert [one.partition for one in replica_paths(path) if one.aside] == []
+    assert lost.stat().st_mode & 0o777 == 0
+
+
+def test_directories_in_place_of_its_own_files_are_refused(path: Path) -> None:
+    for name in ("meta.json", ".lock", "empty-replicas"):
+        home = path / f"home-{name}"
+        open_one(home).close()
+        (home / name).unlink()
+        (home / name).mkdir()
+        refusal = refused(home)
+        assert refusal.code is ErrorCode.STORAGE_ERROR
+        assert "Is a directory" in refusal.message
+
+
+def test_a_file_in_place_of_a_replica_is_refused_and_stays(path: Path) -> None:
+    (path / "home").mkdir()
+    logs = open_one(path / "home")
+    (path / "home" / str(PARTITION)).write_text("mine")
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    with pytest.raises(TidemarkError, match="File exists") as caught:
+        lead(log, make_batch(["a"]))
+    assert caught.value.code is ErrorCode.STORAGE_ERROR
+    other, _ = logs.open(TopicPartition("other", 0), IDENTITY, {})
+    lead(other, make_batch(["b"]))
+    logs.checkpoint({})
+    logs.close()
+    assert (path / "home" / str(PARTITION)).read_text() == "mine"
+
+
+def two(path: Path) -> tuple[LogManager, dict[int, TopicPartition], list[PartitionLog]]:
+    """Two directories with a replica in each, by directory."""
+    logs = open_logs([path / "a", path / "b"], cluster_id=CLUSTER, broker_id=BROKER)
+    placed: dict[int, TopicPartition] = {}
+    opened: dict[int, PartitionLog] = {}
+    for number in range(2):
+        partition = TopicPartition("t", number)
+        log, found = logs.open(partition, IDENTITY, {})
+        lead(log, make_batch(["a"]))
+        placed[found.directory], opened[found.directory] = partition, log
+    assert set(placed) == {0, 1}
+    logs.checkpoint(dict.fromkeys(placed.values(), Offset(1)))
+    return logs, placed, [opened[0], opened[1]]
+
+
+@pytest.mark.parametrize("instead", ["nothing", "an empty directory", "a file"])
+def test_a_directory_that_vanishes_goes_offline_and_vouches_for_nothing(path: Path, instead: str) -> None:
+    """An empty directory in its place is what a file system leaves that was unmounted: syncfs there means another."""
+    logs, placed, (gone, stays) = two(path)
+    (path / "a").rename(path / "elsewhere")
+    if instead == "an empty directory":
+        (path / "a").mkdir()
+    elif instead == "a file":
+        (path / "a").write_text("x")
+    flushed = gone.flushed_offset
+    lead(gone, make_batch(["b"]))
+    lead(stays, make_batch(["b"]))
+    with pytest.raises(TidemarkError) as caught:
+        logs.checkpoint(dict.fromkeys(placed.values(), Offset(2)))
+    assert caught.value.code is ErrorCode.STORAGE_ERROR
+    assert gone.flushed_offset == flushed
+    assert stays.flushed_offset == 2
+    states = logs.directories()
+    assert "offline" in str(states[0].failed)
+    assert states[1].failed is None
+    with pytest.raises(TidemarkError, match="offline"):
+        lead(gone, make_batch(["c"]))
+    logs.checkpoint({placed[1]: Offset(2)})
+    logs.close()
+    assert instead != "an empty directory" or not list((path / "a").iterdir())
+
+
+def test_a_sync_where_another_file_system_is_now_is_no_clean_registration(path: Path) -> None:
+    logs, _, _ = two(path)
+    (path / "a").rename(path / "elsewhere")
+    (path / "a").mkdir()
+    with pytest.raises(TidemarkError, match="is not the directory any more that was opened"):
+        logs.sync()
+    assert len(logs.directory_ids) == 1
+    logs.close()
+
+
+def test_a_replica_whose_directory_vanishes_is_damaged_when_it_is_opened_next(path: Path) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, make_batch(["a"]))
+    logs.checkpoint({PARTITION: Offset(1)})
+    shutil.rmtree(path / str(PARTITION))
+    assert read_all(log), "an open file stays"
+    logs.close()
+    logs = open_one(path)
+    _, found = logs.open(PARTITION, IDENTITY, {})
+    assert found.damaged is not None
+    logs.close()

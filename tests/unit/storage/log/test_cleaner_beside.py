@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cleaner beside an appender, readers, searches by time and flushes, each on a thread of its own."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidemark.model import Offset
+from tidemark.record.checks import check_batches
+from tidemark.record.payload import with_offsets
+from tidemark.storage.files import Descriptor
+
+from tests.unit.storage.batches import lead, memory_directory
+from tests.unit.storage.log.test_cleaner import clean, cleanable_end, keyed, latest_of, opened, rows_of
+
+BATCHES = 150
+KEYS = 20
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with memory_directory() as path:
+        yield path
+
+
+def test_whatever_is_under_way_while_segments_are_swapped_goes_on(directory: Path) -> None:
+    """Every value says its own offset, so a read of the wrong bytes, or of the right ones elsewhere, is seen."""
+    logs, log = opened(directory)
+    rng = random.Random(1)
+    finished = threading.Event()
+
+    def append() -> None:
+        try:
+            for _ in range(BATCHES):
+                base = int(log.log_end_offset)
+                records = [(b"%d" % rng.randrange(KEYS), b"%d" % (base + number)) for number in range(10)]
+                lead(log, keyed(list(records)))
+        finally:
+            finished.set()
+
+    def repeated(work: Callable[[random.Random], object], seed: int) -> int:
+        times, chance = 0, random.Random(seed)
+        while not finished.is_set():
+            work(chance)
+            times += 1
+        return times
+
+    def read(chance: random.Random) -> None:
+        end = log.log_end_offset
+        if not end:
+            return
+        offset = chance.randrange(int(end))
+        cached_only = chance.random() < 0.3
+        data = log.read(Offset(offset), end_offset=end, max_bytes=chance.choice((1, 3000)), cached_only=cached_only)
+        if data is None:
+            assert cached_only
+            return
+        assert data, f"nothing at {offset} below {end}"
+        for batch in check_batches(data):
+            assert batch.envelope.next_offset > offset
+            rows = with_offsets(batch)
+            values: Any = rows.column("value").to_pylist()
+            assert [int(value) for value in values] == rows.column("offset").to_pylist()
+
+    def search(chance: random.Random) -> None:
+        end = log.log_end_offset
+        found = log.offset_for_timestamp(chance.randrange(10), end_offset=end)
+        assert found is None or found.offset < end
+        newest = log.max_timestamp(end_offset=end)
+        # Of each key the latest record stays: once more has come, the newest below the old end may be gone.
+        assert newest is None or newest.timestamp_us == 9 or log.log_end_offset > end
+
+    with ThreadPoolExecutor(6) as threads:
+        tasks: list[Future[Any]] = [threads.submit(append), threads.submit(repeated, lambda _: clean(log), 1)]
+        tasks += [threads.submit(repeated, read, seed) for seed in (2, 3)]
+        tasks += [threads.submit(repeated, search, 4), threads.submit(repeated, lambda _: log.flush(), 5)]
+        for task in tasks:
+            task.result()
+    assert log.broken is None
+    before = rows_of(log)
+    clean(log)
+    assert rows_of(log) == latest_of(before, below=cleanable_end(log, int(log.log_end_offset)))
+    assert log.flush() == log.log_end_offset
+    logs.close()
+
+
+def test_a_read_that_meets_a_swap_is_made_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at the old segment and the opening of its file, another file has taken that name."""
+    logs, log = opened(directory)
+    for number in range(60):
+        records: list[tuple[bytes | None, bytes | None]] = [(b"same", b"x" * 50), (b"%d" % number, b"y" * 150)]
+        lead(log, keyed(records))
+    end = log.log_end_offset
+    segments = log.cleaning_view(int(end)).segments  # type: ignore[union-attr]
+    asked = Offset(segments[1].next_offset - 1)
+    get, swapped = log._pool.get, threading.Event()
+
+    def get_after_a_swap(key: object, path: Path) -> Descriptor:
+        if key is segments[1] and not swapped.is_set():
+            swapped.set()
+            clean(log)
+        return get(key, path)
+
+    def look() -> int:
+        data = log.read(asked, end_offset=end, max_bytes=1)
+        assert data
+        return check_batches(data)[0].envelope.base_offset
+
+    monkeypatch.setattr(log._pool, "get", get_after_a_swap)
+    found = look()
+    assert swapped.is_set()
+    assert found == look()
+    logs.close()

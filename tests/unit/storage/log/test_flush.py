@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `Log.flush` vouches for is on disk: after a power loss it is found there by name, and trusted (rules R3, T5)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.model import ErrorCode, Offset, TidemarkError
+from tidemark.storage.log.partition_log import PartitionLog
+
+from tests.unit.storage.batches import (
+    IDENTITY,
+    PARTITION,
+    at,
+    follow,
+    lead,
+    make_batch,
+    memory_directory,
+    open_one,
+    read_all,
+)
+
+SMALL = {"segment.bytes": "2000", "index.interval.bytes": "500"}
+
+
+class StrictDisk:
+    """Keeps of a directory tree just what was synced: of a file its content, of a directory its names."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.contents: dict[int, bytes] = {}
+        self.names: dict[int, dict[str, int]] = {}
+        self.synced: list[str] = []
+        self.error: OSError | None = None
+        self.meanwhile: Callable[[], object] | None = None
+        monkeypatch.setattr(os, "fdatasync", self.sync)
+        monkeypatch.setattr(os, "fsync", self.sync)
+
+    def sync(self, descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        self.synced.append(path.name)
+        if self.error is not None:
+            raise self.error
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            self.names[found.st_ino] = {entry.name: entry.inode() for entry in os.scandir(path)}
+        else:
+            self.contents[found.st_ino] = path.read_bytes()
+
+    def after_power_loss(self, directory: Path, target: Path) -> None:
+        """Make in `target` what the disk still has of `directory`."""
+        self._restore(directory.stat().st_ino, target)
+
+    def _restore(self, inode: int, target: Path) -> None:
+        target.mkdir()
+        for name, child in self.names.get(inode, {}).items():
+            if child in self.names:
+                self._restore(child, target / name)
+            else:
+                (target / name).write_bytes(self.contents.get(child, b""))
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with memory_directory() as made:
+        yield made
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> StrictDisk:
+    return StrictDisk(monkeypatch)
+
+
+def open_log(directory: Path) -> PartitionLog:
+    return open_one(directory).open(PARTITION, IDENTITY, SMALL)[0]
+
+
+def records(first: int, count: int) -> list[str]:
+    return [f"record {number} " + "x" * 60 for number in range(first, first + count)]
+
+
+def fill(log: PartitionLog, count: int, *, epoch: int = 0) -> None:
+    for _ in range(count):
+        lead(log, make_batch(records(log.log_end_offset, 5)), epoch=epoch)
+
+
+def recovered(disk: StrictDisk, path: Path) -> tuple[bytes, str | None, int]:
+    """(what can be read, damage, log end) of a start after a power loss."""
+    disk.after_power_loss(path / "disk", path / "after")
+    logs = open_one(path / "after")
+    try:
+        log, found = logs.open(PARTITION, IDENTITY, SMALL)
+        return read_all(log), found.damaged, found.log_end_offset
+    finally:
+        logs.close()
+
+
+def test_what_was_flushed_is_there_after_a_power_loss_and_what_was_not_is_gone(path: Path, disk: StrictDisk) -> None:
+    log = open_log(path / "disk")
+    fill(log, 2)
+    assert log.flush() == 10
+    kept = read_all(log)
+    fill(log, 1)
+    assert recovered(disk, path) == (kept, None, 10)
+
+
+def test_the_first_flush_also_keeps_whose_log_it_is(path: Path, disk: StrictDisk) -> None:
+    log = open_log(path / "disk")
+    fill(log, 1)
+    log.flush()
+    disk.after_power_loss(path / "disk", path / "after")
+    logs = open_one(path / "after")
+    assert logs.replicas() == {PARTITION: IDENTITY}
+    logs.close()
+
+
+def test_a_flush_covers_every_segment_since_the_last_one(path: Path, disk: StrictDisk) -> None:
+    log = open_log(path / "disk")
+    fill(log, 20)
+    assert len(list((path / "disk").rglob("*.log"))) > 3, "it has rolled"
+    assert log.flush() == 100
+    assert recovered(disk, path) == (read_all(log), None, 100)
+
+
+def test_a_segment_that_is_on_disk_is_not_flushed_again(path: Path, disk: StrictDisk) -> None:
+    log = open_log(path / "disk")
+    fill(log, 20)
+    log.flush()
+    disk.synced.clear()
+    lead(log, make_batch(["small"]))
+    assert log.flush() == 101
+    newest = max(file.name for file in (path / "disk").rglob("*.log"))
+    assert disk.synced == [newest]
+    assert log.flush() == 101
+    assert disk.synced == [newest], "nothing was written since"
+
+
+def test_segments_that_were_cut_off_do_not_come_back(path: Path, disk: StrictDisk) -> None:
+    log = open_log(path / "disk")
+    fill(log, 20)
+    log.flush()
+    log.truncate(Offset(30))
+    fill(log, 1, epoch=1)
+    assert log.flush() == 35
+    assert recovered(disk, path) == (read_all(log), None, 35)
+
+
+def test_a_cut_below_the_recovery_point_is_remembered_by_the_next_flush(path: Path, disk: StrictDisk) -> None:
+    logs = open_one(path / "disk")
+    log, _ = logs.open(PARTITION, IDENTITY, SMALL)
+    fill(log, 4)
+    log.flush()
+    logs.checkpoint({PARTITION: Offset(10)})
+    # the checkpoint's syncfs made durable what it renamed
+    for file in (path / "disk").glob("*-checkpoint"):
+        disk.contents[file.stat().st_ino] = file.read_bytes()
+    log.truncate(Offset(12))
+    fill(log, 1, epoch=1)
+    assert log.flush() == 15
+    disk.after_power_loss(path / "disk", path / "after")
+    after = open_one(path / "after")
+    _, found = after.open(PARTITION, IDENTITY, SMALL)
+    assert (found.damaged, found.log_end_offset, found.high_watermark) == (None, 15, 10)
+    after.close()
+    logs.close()
+
+
+def test_a_failed_flush_fails_the_directory_and_is_never_tried_again(path: Path, disk: StrictDisk) -> None:
+    logs = open_one(path / "disk")
+    log, _ = logs.open(PARTITION, IDENTITY, SMALL)
+    fill(log, 1)
+    log.flush()
+    fill(log, 1)
+    disk.synced.clear()
+    disk.error = OSError(errno.EIO, os.strerror(errno.EIO))
+    with pytest.raises(TidemarkError, match="Input/output error") as caught:
+        log.flush()
+    assert caught.value.code is ErrorCode.STORAGE_ERROR
+    assert len(disk.synced) == 1
+    disk.error = None
+    with pytest.raises(TidemarkError, match="offline"):
+        log.flush()
+    with pytest.raises(TidemarkError, match="offline"):
+        fill(log, 1)
+    assert len(disk.synced) == 1, "the kernel would say that it worked, and the records would be lost"
+    assert log.flushed_offset == 5
+    assert logs.directory_ids == ()
+    logs.close()
+
+
+def test_a_log_that_starts_inside_a_batch_is_found_by_its_new_name(path: Path, disk: StrictDisk) -> None:
+    logs = open_one(path / "disk")
+    log, _ = logs.open(PARTITION, IDENTITY, SMALL)
+    log.reset(Offset(12))
+    log.flush()
+    follow(log, at(make_batch(records(10, 5)), 10))
+    assert log.flush() == 15
+    logs.checkpoint({PARTITION: Offset(15)})
+    for file in (path / "disk").glob("*-checkpoint"):
+        disk.contents[file.stat().st_ino] = file.read_bytes()
+    disk.after_power_loss(path / "disk", path / "after")
+    after = open_one(path / "after")
+    log, found = after.open(PARTITION, IDENTITY, SMALL)
+    assert (found.damaged, log.log_start_offset, log.log_end_offset) == (None, 12, 15)
+    after.close()
+    logs.close()
+
+
+def test_what_is_appended_during_a_flush_waits_for_the_next_one(path: Path, disk: StrictDisk) -> None:
+    log = open_log(path / "disk")
+    fill(log, 2)
+    disk.meanwhile = lambda: fill(log, 20)
+    assert log.flush() == 10
+    assert log.flush() == log.log_end_offset == 110
+    assert recovered(disk, path) == (read_all(log), None, 110)
+
+
+def test_a_flush_that_meets_a_cut_vouches_for_nothing_that_was_written_since(path: Path, disk: StrictDisk) -> None:
+    log = open_log(path / "disk")
+    fill(log, 4)
+    log.flush()
+    fill(log, 20)
+
+    def cut() -> None:
+        log.truncate(Offset(15))
+        fill(log, 30, epoch=1)
+
+    disk.meanwhile = cut
+    assert log.flush() <= 15
+    assert log.flushed_offset <= 15
+    assert log.flush() == log.log_end_offset == 165
+    assert recovered(disk, path) == (read_all(log), None, 165)
+
+
+def test_a_log_directory_that_was_made_is_there_after_a_power_loss(path: Path, disk: StrictDisk) -> None:
+    (path / "disk").mkdir()
+    log = open_log(path / "disk" / "logs")
+    fill(log, 1)
+    log.flush()
+    disk.after_power_loss(path / "disk", path / "after")
+    assert open_log(path / "after" / "logs").log_end_offset == 5

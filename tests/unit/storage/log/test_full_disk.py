@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A log on a full disk: an append is taken back whole, a checkpoint waits, and nothing goes offline (rule T5)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidemark.core.replication.events import RecoveredLog
+from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
+from tidemark.storage.directories import log_directory as directory_module
+from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.files import pack_json
+from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.recovery.cleaner_point import write_clean_point
+from tidemark.storage.recovery.damage import CutPoint
+
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
+
+CONFIGS = {"segment.bytes": "2000", "index.interval.bytes": "500"}
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with memory_directory() as made:
+        yield made
+
+
+class FullDisk:
+    """Write calls find `room_bytes` more while there is any, then ENOSPC or EDQUOT."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room_bytes = 1 << 40
+        self.number = errno.ENOSPC
+        self._pwritev, self._pwrite = os.pwritev, os.pwrite
+        monkeypatch.setattr(os, "pwritev", self._writev)
+        monkeypatch.setattr(os, "pwrite", self._write)
+
+    def _writev(self, descriptor: int, buffers: Sequence[Any], position: int) -> int:
+        return self._write(descriptor, b"".join(buffers), position)
+
+    def _write(self, descriptor: int, data: Any, position: int) -> int:
+        size = min(len(data), self.room_bytes)
+        if size == 0:
+            raise OSError(self.number, os.strerror(self.number))
+        self.room_bytes -= size
+        return self._pwrite(descriptor, memoryview(data)[:size], position)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
+    return FullDisk(monkeypatch)
+
+
+def opened(logs: LogManager) -> tuple[PartitionLog, RecoveredLog]:
+    return logs.open(PARTITION, IDENTITY, CONFIGS)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("room_bytes", [0, 1, 100, 300])
+def test_an_append_without_space_is_taken_back_whole_and_the_next_one_may_succeed(
+    path: Path, disk: FullDisk, room_bytes: int, number: int
+) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    lead(log, make_batch(["kept"], producer_id=7, producer_epoch=0, sequence=0))
+    before = read_all(log)
+    disk.room_bytes, disk.number = room_bytes, number
+    for _ in range(3):
+        with pytest.raises(TidemarkError) as caught:
+            lead(log, make_batch(["lost " * 100], producer_id=7, producer_epoch=0, sequence=1))
+        assert caught.value.code is ErrorCode.DISK_FULL
+        assert (log.log_end_offset, read_all(log), log.broken) == (1, before, None)
+    assert log.truncate(Offset(1)).entries[7].batches[-1].last_sequence == 0
+    disk.room_bytes = 1 << 40
+    assert lead(log, make_batch(["more"] * 5)) == 6
+    logs.close()
+    again, found = opened(open_one(path))
+    assert (found.log_end_offset, found.damaged) == (6, None)
+    read_all(again)
+
+
+def test_a_segment_that_cannot_be_rolled_is_rolled_when_there_is_space(path: Path, disk: FullDisk) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    end = 0
+    for room_bytes in (0, 3, 40, 200, 900, 1 << 40):
+        disk.room_bytes = 1 << 40
+        while log.size_bytes() % 2000 < 1500:
+            end = lead(log, make_batch(["x" * 300]))
+        disk.room_bytes = room_bytes
+        with contextlib.suppress(TidemarkError):
+            end = lead(log, make_batch(["y" * 700]))
+        assert log.log_end_offset == end
+        assert log.broken is None
+    read_all(log)
+    logs.close()
+    disk.room_bytes = 1 << 40
+    again, found = opened(open_one(path))
+    assert (found.log_end_offset, found.damaged) == (end, None)
+    read_all(again)
+
+
+def test_what_an_append_of_two_segments_took_is_given_back_before_its_cut_is_noted(
+    path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = opened(open_one(path))
+    lead(log, make_batch(["kept"]))
+    mark_cut = PartitionLog._mark_cut
+
+    def needs_what_was_taken(log: PartitionLog, point: CutPoint) -> None:
+        if any(segment.log_path.stat().st_size > segment.size_bytes for segment in log._segments):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        disk.room_bytes = 1 << 40
+        mark_cut(log, point)
+
+    monkeypatch.setattr(PartitionLog, "_mark_cut", needs_what_was_taken)
+    disk.room_bytes = 3000
+    with pytest.raises(TidemarkError) as caught:
+        log.append([make_batch(["x" * 700])] * 8, base_offset=Offset(1), leader_epoch=LeaderEpoch(0), stamp=True)
+    assert (caught.value.code, log.broken) == (ErrorCode.DISK_FULL, None)
+    assert log.log_end_offset == 1
+    assert lead(log, make_batch(["more"])) == 2
+    read_all(log)
+
+
+def test_a_checkpoint_without_space_is_written_later_and_leaves_no_half_file(path: Path, disk: FullDisk) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    lead(log, make_batch(["one"]))
+    log.save_epochs((EpochEntry(LeaderEpoch(0), Offset(0)),))
+    disk.room_bytes = 10
+    for _ in range(2):
+        with pytest.raises(TidemarkError) as caught:
+            logs.checkpoint({PARTITION: Offset(1)})
+        assert caught.value.code is ErrorCode.DISK_FULL
+    assert [one.failed for one in logs.directories()] == [None]
+    assert not list(path.rglob("*.tmp"))
+    disk.room_bytes = 1 << 40
+    logs.checkpoint({PARTITION: Offset(1)})
+    logs.close()
+    _, found = opened(open_one(path))
+    assert (found.high_watermark, found.flushed_offset) == (1, 1)
+
+
+def test_epochs_that_cannot_be_written_are_written_with_a_later_checkpoint(path: Path, disk: FullDisk) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    lead(log, make_batch(["one"]))
+    disk.room_bytes = 0
+    log.save_epochs((EpochEntry(LeaderEpoch(0), Offset(0)), EpochEntry(LeaderEpoch(9), Offset(1))))
+    disk.room_bytes = 1 << 40
+    logs.checkpoint({PARTITION: Offset(1)})
+    logs.close()
+    _, found = opened(open_one(path))
+    assert found.epochs[-1] == EpochEntry(LeaderEpoch(9), Offset(1))
+
+
+@pytest.mark.parametrize("room_bytes", [0, 50, 500])
+def test_a_start_on_a_full_disk_opens_what_was_appended_since_the_last_checkpoint(
+    path: Path, disk: FullDisk, room_bytes: int
+) -> None:
+    """A replica that did not open there stayed offline until the next start, though there was space a moment later."""
+    logs = open_one(path)
+    log, _ = opened(logs)
+    logs.checkpoint({})
+    for epoch in range(4):
+        lead(log, *(make_batch(["x" * 300]) for _ in range(10)), epoch=epoch)
+    whole = read_all(log)
+    logs.close()
+    disk.room_bytes = room_bytes
+    for _ in range(2):
+        logs = open_one(path)
+        log, found = opened(logs)
+        assert (found.log_end_offset, found.damaged) == (40, None)
+        assert found.epochs == tuple((epoch, 10 * epoch) for epoch in range(4))
+        assert read_all(log) == whole
+        logs.close()
+    disk.room_bytes = 1 << 40
+    log, _ = opened(open_one(path))
+    assert read_all(log) == whole
+    assert lead(log, make_batch(["more"]), epoch=4) == 41
+
+
+def test_a_cut_without_space_has_changed_nothing_and_can_be_made_later(path: Path, disk: FullDisk) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    lead(log, make_batch(["one"]), make_batch(["two"]))
+    before = read_all(log)
+    disk.room_bytes = 0
+    for cut in (lambda: log.truncate(Offset(1)), lambda: log.reset(Offset(9))):
+        with pytest.raises(TidemarkError) as caught:
+            cut()
+        assert caught.value.code is ErrorCode.DISK_FULL
+        assert (log.broken, read_all(log)) == (None, before)
+    disk.room_bytes = 1 << 40
+    log.truncate(Offset(1))
+    assert log.log_end_offset == 1
+    log.reset(Offset(9))
+    assert lead(log, make_batch(["nine"])) == 10
+
+
+def test_a_cut_without_space_for_the_clean_point_can_be_made_later_too(path: Path, disk: FullDisk) -> None:
+    log, _ = opened(open_one(path))
+    lead(log, make_batch(["one"]), make_batch(["two"]))
+    marks = CutPoint(1, 0), CutPoint(2, 9, resetting=True)
+    for mark, cut in zip(marks, (lambda: log.truncate(Offset(1)), lambda: log.reset(Offset(9))), strict=True):
+        disk.room_bytes = 1 << 40
+        write_clean_point(log.path, 2)
+        disk.room_bytes = len(pack_json(mark._asdict()))
+        with pytest.raises(TidemarkError) as caught:
+            cut()
+        assert (caught.value.code, log.broken) == (ErrorCode.DISK_FULL, None)
+    disk.room_bytes = 1 << 40
+    log.truncate(Offset(1))
+    assert (log.log_end_offset, log.clean_point) == (1, 1)
+
+
+def test_a_reset_whose_end_cannot_be_noted_is_made_again_before_anything_is_appended(
+    path: Path, disk: FullDisk
+) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    lead(log, make_batch(["one"]))
+    disk.room_bytes = len(pack_json(CutPoint(1, 9, resetting=True)._asdict()))
+    with pytest.raises(TidemarkError) as caught:
+        log.reset(Offset(9))
+    assert (caught.value.code, log.broken, disk.room_bytes) == (ErrorCode.DISK_FULL, None, 0)
+    disk.room_bytes = 1 << 40
+    log.reset(Offset(9))
+    lead(log, make_batch(["nine"]))
+    whole = read_all(log)
+    logs.close()
+    again, found = opened(open_one(path))
+    assert (read_all(again), found.log_start_offset, found.damaged) == (whole, 9, None)
+
+
+def test_a_sync_that_finds_no_space_takes_the_directory_offline(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    lead(log, make_batch(["one"]))
+
+    def lost(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(directory_module, "sync_file_system", lost)
+    with pytest.raises(TidemarkError):
+        logs.checkpoint({PARTITION: Offset(1)})
+    assert logs.directories()[0].failed is not None
+
+
+def test_the_front_goes_on_a_full_disk_too(path: Path, disk: FullDisk) -> None:
+    logs = open_one(path)
+    log, _ = opened(logs)
+    lead(log, *(make_batch(["x" * 300]) for _ in range(12)))
+    disk.room_bytes = 0
+    log.roll_by_time(1 << 50)
+    log.trim(Offset(12))
+    assert (log.log_start_offset, log.log_end_offset) == (12, 12)
+    disk.room_bytes = 1 << 40
+    lead(log, make_batch(["more"]))
+    logs.checkpoint({PARTITION: Offset(13)})
+    logs.close()
+    _, found = opened(open_one(path))
+    assert (found.log_start_offset, found.log_end_offset, found.damaged) == (12, 13, None)
+
+
+def test_room_is_made_while_other_logs_are_opened(path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_one(path)
+    for number in range(3):
+        lead(logs.open(PARTITION._replace(partition=number), IDENTITY, {})[0], make_batch(["one"]))
+    make_room, opened_meanwhile = PartitionLog.make_room, iter(range(10, 20))
+
+    def others_open(log: PartitionLog) -> bool:
+        disk.room_bytes = 1 << 40
+        logs.open(PARTITION._replace(partition=next(opened_meanwhile)), IDENTITY, {})
+        disk.room_bytes = 0
+        return make_room(log)
+
+    monkeypatch.setattr(PartitionLog, "make_room", others_open)
+    disk.room_bytes = 0
+    with pytest.raises(TidemarkError) as refusal:
+        logs.checkpoint({PARTITION: Offset(1)})
+    assert refusal.value.code is ErrorCode.DISK_FULL
+    disk.room_bytes = 1 << 40
+    logs.checkpoint({PARTITION: Offset(1)})
+    logs.close()

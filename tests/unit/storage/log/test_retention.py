@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The front of a log goes: by time, by size, at its leader's word; what a crash in between leaves (L1, E3, T5)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.core.replication.events import RecoveredLog
+from tidemark.model import ErrorCode, Offset, TidemarkError
+from tidemark.ports import RetentionLimits as Limits
+from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.log.partition_log import PartitionLog
+
+from tests.unit.storage.batches import (
+    IDENTITY,
+    PARTITION,
+    at,
+    follow,
+    lead,
+    make_batch,
+    memory_directory,
+    open_one,
+    read_all,
+)
+
+CONFIGS = {"segment.bytes": "2000", "index.interval.bytes": "500", "file.delete.delay.ms": "0"}
+SECOND_US = 1_000_000
+EVERYTHING = Limits(-1, -1)
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with memory_directory() as made:
+        yield made
+
+
+def opened(logs: LogManager, **configs: str) -> tuple[PartitionLog, RecoveredLog]:
+    return logs.open(PARTITION, IDENTITY, {**CONFIGS, **configs})
+
+
+def filled(logs: LogManager, batches: int = 20, **configs: str) -> PartitionLog:
+    """Ten records a batch, one second from batch to batch, several segments."""
+    log, _ = opened(logs, **configs)
+    for number in range(batches):
+        lead(log, make_batch([f"v{number}"] * 10, timestamp_us=number * SECOND_US, producer_id=7, producer_epoch=0,
+                             sequence=number * 10))  # fmt: skip
+    return log
+
+
+def files(path: Path, suffix: str = ".log") -> list[str]:
+    return sorted(one.name for one in (path / str(PARTITION)).iterdir() if one.name.endswith(suffix))
+
+
+def bases(path: Path) -> list[int]:
+    return [int(name[:20]) for name in files(path)]
+
+
+def test_records_older_than_the_limit_go_by_whole_segments(path: Path) -> None:
+    log = filled(open_one(path))
+    second = bases(path)[1]
+    newest_of_first_ms = (second // 10 - 1) * 1000
+    limits = Limits(5_000, -1)
+    assert log.expired_until(limits, high_watermark=Offset(200), now_ms=newest_of_first_ms + 5_000) == 0
+    assert log.expired_until(limits, high_watermark=Offset(200), now_ms=newest_of_first_ms + 5_001) == second
+    assert log.expired_until(limits, high_watermark=Offset(second - 1), now_ms=1 << 40) == 0, "not past the HW"
+    assert log.expired_until(limits, high_watermark=Offset(200), now_ms=1 << 40) == 200, "the active one too, if all is"
+    assert log.expired_until(EVERYTHING, high_watermark=Offset(200), now_ms=1 << 40) == 0
+
+
+def test_the_oldest_segments_beyond_the_size_go_and_the_active_one_stays(path: Path) -> None:
+    log = filled(open_one(path))
+    starts = bases(path)
+    size = log.size_bytes()
+    first = (path / str(PARTITION) / files(path)[0]).stat().st_size
+    assert log.expired_until(Limits(-1, size), high_watermark=Offset(200), now_ms=0) == 0
+    assert log.expired_until(Limits(-1, size - first + 1), high_watermark=Offset(200), now_ms=0) == 0
+    assert log.expired_until(Limits(-1, size - first), high_watermark=Offset(200), now_ms=0) == starts[1]
+    assert log.expired_until(Limits(-1, 0), high_watermark=Offset(200), now_ms=0) == starts[-1]
+
+
+def test_what_is_trimmed_is_out_of_range_at_once_and_its_files_go_with_the_checkpoint(path: Path) -> None:
+    logs = open_one(path)
+    log = filled(logs)
+    starts = bases(path)
+    log.trim(Offset(starts[2] + 5))
+    assert log.log_start_offset == starts[2] + 5
+    with pytest.raises(TidemarkError) as caught:
+        log.read(Offset(starts[2]), end_offset=200, max_bytes=1 << 20)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert caught.value.metadata["log_start_offset"] == str(starts[2] + 5)
+    assert bases(path) == starts, "until a checkpoint names the log start the files are needed"
+    logs.checkpoint({PARTITION: Offset(200)})
+    assert bases(path) == starts[2:]
+    logs.close()  # waits for the deleter
+    assert files(path, ".deleted") == []
+    again = open_one(path)
+    log, found = opened(again)
+    assert (found.log_start_offset, found.log_end_offset, found.damaged) == (starts[2] + 5, 200, None)
+    read_all(log)
+
+
+def test_files_wait_under_another_name_and_a_start_removes_them(path: Path) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {**CONFIGS, "file.delete.delay.ms": "3600000"})
+    for number in range(20):
+        lead(log, make_batch([f"v{number}"] * 10))
+    before = bases(path)
+    log.trim(Offset(before[2]))
+    logs.checkpoint({PARTITION: Offset(200)})
+    assert [name[:20] for name in files(path, ".log.deleted")] == [f"{base:020d}" for base in before[:2]]
+    logs.close()
+    again = open_one(path)
+    opened(again)
+    assert files(path, ".deleted") == []
+
+
+def test_a_kill_before_the_checkpoint_leaves_the_log_as_the_last_checkpoint_knew_it(path: Path) -> None:
+    logs = open_one(path)
+    log = filled(logs)
+    logs.checkpoint({PARTITION: Offset(200)})
+    log.trim(Offset(100))
+    logs.close()
+    log, found = opened(open_one(path))
+    assert (found.log_start_offset, found.damaged) == (0, None)
+    assert len(read_all(log)) > 0
+
+
+def test_a_segment_that_a_crash_brings_back_below_the_log_start_is_no_damage(path: Path) -> None:
+    logs = open_one(path)
+    log = filled(logs)
+    starts = bases(path)
+    name = files(path)[0]
+    content = (path / str(PARTITION) / name).read_bytes()
+    log.trim(Offset(starts[3]))
+    logs.checkpoint({PARTITION: Offset(200)})
+    logs.close()
+    (path / str(PARTITION) / name).write_bytes(content)
+    again = open_one(path)
+    log, found = opened(again)
+    assert (found.log_start_offset, found.damaged) == (starts[3], None)
+    assert bases(path) == starts[3:]
+
+
+def test_a_log_whose_records_are_all_gone_goes_on_at_its_end(path: Path) -> None:
+    logs = open_one(path)
+    log = filled(logs)
+    log.trim(Offset(200))
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes()) == (200, 200, 0)
+    logs.checkpoint({PARTITION: Offset(200)})
+    assert bases(path) == [200]
+    lead(log, make_batch(["more"]))
+    log.truncate(Offset(200))
+    lead(log, make_batch(["other"]))
+    logs.close()
+    log, found = opened(open_one(path))
+    assert (found.log_start_offset, found.log_end_offset, found.damaged) == (200, 201, None)
+    assert 7 in found.producers.entries, "who has produced here is remembered beyond its records"
+
+
+def test_a_reset_and_a_cut_after_a_trim_leave_no_file_of_the_old_log(path: Path) -> None:
+    logs = open_one(path)
+    log = filled(logs)
+    log.trim(Offset(100))
+    log.reset(Offset(500))
+    assert bases(path) == [500]
+    follow(log, at(make_batch(["x"]), 500))
+    log.trim(Offset(501))
+    log.truncate(Offset(300))
+    assert bases(path) == [300]
+    logs.close()
+    _, found = opened(open_one(path))
+    assert (found.log_start_offset, found.log_end_offset, found.damaged) == (300, 300, None)
+
+
+def test_a_reader_that_began_before_the_files_went_is_not_hurt(path: Path) -> None:
+    logs = open_one(path)
+    log = filled(logs, **{"file.delete.delay.ms": "60000"})
+    held = log._segments[0]
+    before = held.log_path.read_bytes()
+    log.trim(Offset(200))
+    logs.checkpoint({PARTITION: Offset(200)})
+    assert held.log_path.name.endswith(".deleted")
+    assert os.pread(log._pool.get(held, held.log_path).number, len(before) + 1, 0) == before
+    logs.close()
+
+
+def test_an_idle_segment_rolls_when_it_is_old_enough_after_a_restart_too(path: Path) -> None:
+    logs = open_one(path)
+    log = filled(logs, batches=2)
+    assert not log.may_roll_by_time(604_800_000)
+    log.roll_by_time(604_800_000)
+    assert bases(path) == [0]
+    logs.close()
+    logs = open_one(path)
+    log, _ = opened(logs)
+    assert log.may_roll_by_time(0), "its first record has not been looked at yet"
+    log.roll_by_time(604_800_000)
+    assert not log.may_roll_by_time(604_800_000)
+    log.roll_by_time(604_800_001)
+    assert bases(path) == [0, 20]
+    assert not log.may_roll_by_time(1 << 50), "an empty segment never rolls"
+
+
+def test_snapshots_of_producers_below_the_front_go_and_a_cut_at_the_front_still_finds_one(path: Path) -> None:
+    logs = open_one(path)
+    log = filled(logs)
+    starts = bases(path)
+    log.trim(Offset(starts[3]))
+    logs.checkpoint({PARTITION: Offset(200)})
+    assert next(int(name[:20]) for name in files(path, ".snapshot")) == starts[3]
+    producers = log.truncate(Offset(starts[3]))
+    assert producers.entries[7].batches[-1].last_offset == starts[3] - 1

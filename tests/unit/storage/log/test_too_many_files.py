@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process with too many files open: what could not be opened waits, none of it is written, nothing goes offline."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.log.partition_log import PartitionLog
+
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
+
+CONFIGS = {"segment.bytes": "2000", "index.interval.bytes": "500"}
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with memory_directory() as made:
+        yield made
+
+
+class Files:
+    """open(2) succeeds so many more times, then fails with `number`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 1 << 40
+        self.number = errno.EMFILE
+        self._open = os.open
+        monkeypatch.setattr(os, "open", self._opened)
+
+    def _opened(self, *arguments: Any, **named: Any) -> int:
+        if self.left == 0:
+            raise OSError(self.number, os.strerror(self.number))
+        self.left -= 1
+        return self._open(*arguments, **named)
+
+
+@pytest.fixture(params=[errno.EMFILE, errno.ENFILE])
+def files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Files:
+    files = Files(monkeypatch)
+    files.number = request.param
+    return files
+
+
+def opened(path: Path) -> tuple[LogManager, PartitionLog]:
+    logs = open_one(path)
+    return logs, logs.open(PARTITION, IDENTITY, CONFIGS)[0]
+
+
+@pytest.mark.parametrize("left", range(8))
+def test_a_checkpoint_is_made_another_time_wherever_it_stops(path: Path, files: Files, left: int) -> None:
+    logs, log = opened(path)
+    lead(log, make_batch(["first"]))
+    files.left = left
+    failed = None
+    try:
+        logs.checkpoint({PARTITION: log.log_end_offset})
+    except TidemarkError as error:
+        failed = error
+    assert failed is not None or left > 4
+    assert logs.directories()[0].failed is None
+    files.left = 1 << 40
+    lead(log, make_batch(["second"]))
+    logs.checkpoint({PARTITION: log.log_end_offset})
+    before = read_all(log)
+    logs.close()
+    logs, log = opened(path)
+    assert read_all(log) == before
+    logs.close()
+
+
+def test_an_append_is_refused_whole_and_the_next_one_is_taken(path: Path, files: Files) -> None:
+    logs, log = opened(path)
+    lead(log, make_batch(["a" * 1500]))
+    before, end = read_all(log), log.log_end_offset
+    files.left = 0
+    with pytest.raises(TidemarkError) as refused:
+        lead(log, make_batch(["b" * 1500]))  # wants another segment
+    assert refused.value.code is ErrorCode.DISK_FULL
+    assert "open files" in refused.value.message
+    assert (log.log_end_offset, log.broken, logs.directories()[0].failed) == (end, None, None)
+    assert read_all(log) == before
+    files.left = 1 << 40
+    lead(log, make_batch(["c" * 1500]))
+    assert log.log_end_offset == end + 1
+    logs.close()

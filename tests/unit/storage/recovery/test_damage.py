@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rule T5: whatever happens to the files, a start gives a true prefix, says that it is damaged, or refuses."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tidemark.core.replication.events import RecoveredLog
+from tidemark.model import BrokerEpoch, ErrorCode, Offset, TidemarkError
+from tidemark.ports import Log
+from tidemark.record.checks import check_batches
+from tidemark.record.envelope import Batch
+from tidemark.storage.files import checksum
+from tidemark.storage.recovery.epoch_file import EPOCH_FILE
+from tidemark.storage.segments.index import read_end_mark
+
+from tests.unit.storage.batches import (
+    IDENTITY,
+    PARTITION,
+    at,
+    follow,
+    lead,
+    make_batch,
+    memory_directory,
+    open_one,
+    read_all,
+)
+
+CONFIGS = {"segment.bytes": "4000", "index.interval.bytes": "600"}
+BATCHES = 16
+CHECKPOINTED = 18
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with memory_directory() as made:
+        yield made
+
+
+@pytest.fixture
+def killed(path: Path) -> tuple[Path, bytes]:
+    """A log of 16 batches of 2 in several segments, checkpointed at 18, killed at 32; and what it holds."""
+    logs = open_one(path / "killed")
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    for number in range(BATCHES):
+        batch = make_batch([f"{number}a", f"{number}b"], producer_id=4, producer_epoch=0, sequence=2 * number)
+        lead(log, batch, epoch=number // 4)
+        if log.log_end_offset == CHECKPOINTED:
+            logs.checkpoint({PARTITION: Offset(CHECKPOINTED)})
+    whole = read_all(log)
+    logs.close()
+    return path / "killed", whole
+
+
+@pytest.fixture
+def stopped(killed: tuple[Path, bytes]) -> tuple[Path, bytes]:
+    """The same, stopped cleanly."""
+    path, whole = killed
+    logs = open_one(path)
+    logs.open(PARTITION, IDENTITY, CONFIGS)
+    logs.close_clean(BrokerEpoch(3), {PARTITION: Offset(30)})
+    return path, whole
+
+
+def replica(path: Path) -> Path:
+    return path / str(PARTITION)
+
+
+def segments(path: Path) -> list[Path]:
+    return sorted(replica(path).glob("*.log"))
+
+
+def start(path: Path) -> tuple[RecoveredLog, bytes]:
+    """Open, read everything, go on writing, and be killed."""
+    logs = open_one(path)
+    try:
+        log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
+        content = read_all(log)
+        lead(log, make_batch(["after"]), epoch=99)
+        assert read_all(log)[: len(content)] == content
+        return recovered, content
+    finally:
+        logs.close()
+
+
+def in_copy(path: Path, spoil: Callable[[Path], object]) -> tuple[RecoveredLog, bytes] | TidemarkError:
+    """What a start says of a spoiled copy."""
+    copy = path.with_name("copy")
+    shutil.copytree(path, copy)
+    try:
+        spoil(copy)
+        return start(copy)
+    except TidemarkError as error:
+        return error
+    finally:
+        shutil.rmtree(copy)
+
+
+def cut_file(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0x21
+    path.write_bytes(content)
+
+
+def read_one(log: Log, offset: int) -> Batch | ErrorCode:
+    """The batch that holds the offset as a checking reader gets it, or what it is refused with."""
+    try:
+        data = log.read(Offset(offset), end_offset=log.log_end_offset, max_bytes=1)
+        assert data
+        return check_batches(data)[0]
+    except TidemarkError as error:
+        return error.code
+
+
+def ends(whole: bytes) -> dict[int, int]:
+    """Bytes of the log below each batch end, by next offset."""
+    lengths = [batch.envelope.batch_length for batch in check_batches(whole)]
+    return {2 * (number + 1): size for number, size in enumerate(itertools.accumulate(lengths))}
+
+
+def test_a_torn_tail_of_any_length_is_cut_and_is_no_damage(killed: tuple[Path, bytes]) -> None:
+    path, whole = killed
+    last = segments(path)[-1]
+    size = last.stat().st_size
+    assert int(last.stem) < 30
+    for cut in range(1, 200):
+        name = last.name
+        outcome = in_copy(path, lambda copy, name=name, cut=cut: cut_file(replica(copy) / name, size - cut))
+        assert not isinstance(outcome, TidemarkError)
+        recovered, content = outcome
+        assert (recovered.log_end_offset, recovered.damaged, recovered.high_watermark) == (30, None, 18)
+        assert content == whole[: ends(whole)[30]]
+
+
+def test_after_a_clean_stop_a_short_tail_is_damage(stopped: tuple[Path, bytes]) -> None:
+    path, whole = stopped
+    last = segments(path)[-1]
+    size = last.stat().st_size
+    for cut in range(1, 200, 7):
+        outcome = in_copy(path, lambda copy, cut=cut: cut_file(replica(copy) / last.name, size - cut))
+        assert not isinstance(outcome, TidemarkError)
+        recovered, content = outcome
+        assert recovered.damaged is not None
+        assert recovered.log_end_offset == 30
+        assert content == whole[: ends(whole)[30]]
+
+
+def test_a_clean_stop_scans_nothing(stopped: tuple[Path, bytes]) -> None:
+    path, whole = stopped
+    logs = open_one(path)
+    log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert (recovered.log_end_offset, recovered.flushed_offset, recovered.high_watermark) == (32, 32, 30)
+    assert recovered.producers.entries[4].batches[-1].last_sequence == 31
+    assert all(read_end_mark(segment.with_suffix("")) is not None for segment in segments(path))
+    assert logs.previous[0].clean_broker_epoch == 3
+    assert read_all(log) == whole
+    logs.close()
+
+
+def test_a_flipped_byte_anywhere_in_what_is_scanned_is_found(killed: tuple[Path, bytes]) -> None:
+    path, whole = killed
+    sizes = ends(whole)
+    base = 0
+    for segment in segments(path):
+        length = segment.stat().st_size
+        for position in range(0, length, 29):
+            offset = next(end - 2 for end, size in sizes.items() if size > base + position)
+            if offset < CHECKPOINTED:
+                continue  # below the recovery point nothing is scanned
+            outcome = in_copy(path, lambda copy, n=segment.name, p=position: flip(replica(copy) / n, p))
+            assert not isinstance(outcome, TidemarkError)
+            recovered, content = outcome
+            assert content == whole[: len(content)]
+            assert recovered.log_end_offset == offset
+            assert (recovered.damaged is None) == (offset == 30), (offset, recovered.damaged)
+        base += length
+
+
+@pytest.mark.parametrize("state", ["killed", "stopped"])
+def test_a_flipped_byte_below_the_recovery_point_never_passes_for_a_good_one(
+    state: str, request: pytest.FixtureRequest
+) -> None:
+    path, whole = request.getfixturevalue(state)
+    first = segments(path)[0]
+    good = check_batches(whole)
+    for position in range(0, first.stat().st_size, 31):
+        copy = path.with_name("copy")
+        shutil.copytree(path, copy)
+        flip(replica(copy) / first.name, position)
+        logs = open_one(copy)
+        log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+        for offset in range(log.log_end_offset):
+            batch = read_one(log, offset)
+            assert batch in (ErrorCode.STORAGE_ERROR, ErrorCode.CORRUPT_BATCH, ErrorCode.INVALID_BATCH) or (
+                batch == good[offset // 2]
+            )
+        logs.close()
+        shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("state", ["killed", "stopped"])
+def test_small_files_flipped_cut_or_deleted_are_made_anew_or_refused(
+    state: str, request: pytest.FixtureRequest
+) -> None:
+    path, whole = request.getfixturevalue(state)
+    files = [file.relative_to(path) for file in path.rglob("*") if file.is_file() and file.suffix != ".log"]
+    names = {file.name for file in files}
+    assert {"meta.json", "partition.json", "leader-epoch-checkpoint", "recovery-point-checkpoint"} <= names
+    for file in files:
+        size = (path / file).stat().st_size
+        spoils: list[Callable[[Path], object]] = [lambda copy, f=file: (copy / f).unlink()]
+        spoils += [lambda copy, f=file, p=p: flip(copy / f, p) for p in range(0, size, max(1, size // 12))]
+        spoils += [lambda copy, f=file, p=p: cut_file(copy / f, p) for p in range(0, size, max(1, size // 5))]
+        for spoil in spoils:
+            outcome = in_copy(path, spoil)
+            if isinstance(outcome, TidemarkError):
+                assert file.name == "meta.json", (file, outcome)
+                assert "restore the file" in outcome.message.lower()
+                continue
+            recovered, content = outcome
+            if file.name == "partition.json" and recovered.fresh:
+                assert recovered.damaged
+                assert content == b""
+                continue
+            assert content == whole, file
+            assert recovered.damaged is None, file
+            assert recovered.epochs == ((0, 0), (1, 8), (2, 16), (3, 24)), file
+            assert recovered.producers.entries[4].batches[-1].last_sequence == 31, file
+            assert recovered.high_watermark in (0, 18, 30)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "replication-offset-checkpoint",
+        "recovery-point-checkpoint",
+        "log-start-offset-checkpoint",
+        f"{PARTITION}/{EPOCH_FILE}",
+    ],
+)
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "checksum"),
+        (b"1\n", "checksum"),
+        (b"2\nsomething new\n", "version 2, this program knows 1"),
+    ],
+    ids=["empty", "cut off", "of a later version"],
+)
+def test_a_checkpoint_that_cannot_be_used_is_told_and_nothing_is_lost(
+    killed: tuple[Path, bytes], caplog: pytest.LogCaptureFixture, name: str, content: bytes, why: str
+) -> None:
+    path, whole = killed
+    if why.startswith("version"):
+        content += f"crc {checksum(content):08x}\n".encode()
+    (path / name).write_bytes(content)
+    recovered, found = start(path)
+    assert found == whole
+    assert recovered.damaged is None
+    assert recovered.epochs == ((0, 0), (1, 8), (2, 16), (3, 24))
+    told = [record.why for record in caplog.records if hasattr(record, "why")]
+    assert any(why in one and name.rsplit("/", maxsplit=1)[-1] in one for one in told), told
+
+
+def test_a_missing_segment_is_damage(killed: tuple[Path, bytes]) -> None:
+    path, whole = killed
+    for number, segment in enumerate(segments(path)[:-1]):
+        outcome = in_copy(path, lambda copy, n=segment.name: (replica(copy) / n).unlink())
+        assert not isinstance(outcome, TidemarkError)
+        recovered, content = outcome
+        assert recovered.damaged is not None
+        assert recovered.log_end_offset == int(segment.stem)
+        assert content == whole[: len(content)]
+        assert bool(content) == bool(number)
+
+
+def test_all_segments_missing_is_damage(killed: tuple[Path, bytes]) -> None:
+    outcome = in_copy(killed[0], lambda copy: [segment.unlink() for segment in segments(copy)])
+    assert not isinstance(outcome, TidemarkError)
+    assert outcome[0].damaged is not None
+    assert outcome[1] == b""
+
+
+def test_a_replica_directory_that_vanished_is_damage(killed: tuple[Path, bytes]) -> None:
+    outcome = in_copy(killed[0], lambda copy: shutil.rmtree(replica(copy)))
+    assert not isinstance(outcome, TidemarkError)
+    assert outcome[0].damaged is not None
+    assert outcome[0].fresh
+
+
+def test_a_torn_tail_without_its_checkpoints_is_damage(killed: tuple[Path, bytes]) -> None:
+    def spoil(copy: Path) -> None:
+        (copy / "recovery-point-checkpoint").unlink()
+        cut_file(segments(copy)[-1], segments(copy)[-1].stat().st_size - 8)
+
+    outcome = in_copy(killed[0], spoil)
+    assert not isinstance(outcome, TidemarkError)
+    assert outcome[0].damaged is not None
+    assert outcome[0].log_end_offset == 30
+
+
+def test_good_records_behind_damage_are_set_aside_until_refetched(killed: tuple[Path, bytes]) -> None:
+    path, whole = killed
+    target = next(segment for segment in reversed(segments(path)) if int(segment.stem) <= 20)
+    position = ends(whole)[20] - (ends(whole)[int(target.stem)] if int(target.stem) else 0)
+    bytes_before = sum(segment.stat().st_size for segment in segments(path))
+    flip(target, position + 70)
+
+    logs = open_one(path)
+    log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert recovered.damaged is not None
+    assert recovered.log_end_offset == 20
+    aside = list(replica(path).glob("*.damaged*"))
+    assert sum(file.stat().st_size for file in aside) + ends(whole)[int(target.stem)] == bytes_before
+    logs.checkpoint({PARTITION: Offset(20)})
+    logs.close()
+
+    logs = open_one(path)
+    log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert recovered.damaged is not None, "damage outlives a restart"
+    missing = [batch for batch in check_batches(whole) if batch.envelope.base_offset >= 20]
+    follow(log, *missing[:-1])
+    logs.checkpoint({PARTITION: Offset(20)})
+    assert list(replica(path).glob("*.damaged*")) == aside
+    follow(log, missing[-1])
+    logs.checkpoint({PARTITION: Offset(20)})
+    assert not list(replica(path).glob("*.damaged*"))
+    assert read_all(log) == whole
+    logs.close()
+    assert start(path)[0].damaged is None
+
+
+@pytest.mark.parametrize("spoil", ["deleted", "emptied", "flipped"])
+def test_damage_is_not_forgotten_with_its_note(killed: tuple[Path, bytes], spoil: str) -> None:
+    path, whole = killed
+    target = next(segment for segment in reversed(segments(path)) if int(segment.stem) <= 20)
+    flip(target, ends(whole)[20] - (ends(whole)[int(target.stem)] if int(target.stem) else 0) + 70)
+    logs = open_one(path)
+    _, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert recovered.damaged
+    logs.checkpoint({PARTITION: Offset(18)})  # nothing else says any more that there was more
+    logs.close()
+    note = replica(path) / "damage.json"
+    if spoil == "deleted":
+        note.unlink()
+    elif spoil == "emptied":
+        note.write_bytes(b"")
+    else:
+        flip(note, 20)
+    logs = open_one(path)
+    log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert recovered.damaged
+    follow(log, *[batch for batch in check_batches(whole) if batch.envelope.base_offset >= 20])
+    logs.checkpoint({PARTITION: Offset(20)})
+    logs.close()
+    recovered, content = start(path)
+    assert content == whole
+    assert (recovered.damaged is None) == (spoil == "deleted"), "until where it reached only the note could say"
+
+
+def test_a_tail_of_zeros_or_garbage_is_cut(killed: tuple[Path, bytes]) -> None:
+    path, whole = killed
+    for garbage in (bytes(5000), b"\x01" * 4096, whole[:300], whole[40:700]):
+        name = segments(path)[-1].name
+
+        def spoil(copy: Path, name: str = name, garbage: bytes = garbage) -> None:
+            with (replica(copy) / name).open("ab") as file:
+                file.write(garbage)
+
+        outcome = in_copy(path, spoil)
+        assert not isinstance(outcome, TidemarkError)
+        assert (outcome[0].log_end_offset, outcome[0].damaged) == (32, None)
+        assert outcome[1] == whole
+
+
+def test_a_valid_batch_far_behind_a_lost_page_makes_it_damage(path: Path) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, *(make_batch(["v" * 5000]) for _ in range(30)))
+    logs.close()
+    file = segments(path)[0]
+    content = bytearray(file.read_bytes())
+    content[8192 : len(content) - 3 * 5616] = bytes(len(content) - 3 * 5616 - 8192)
+    file.write_bytes(content)
+    recovered, kept = start(path)
+    assert recovered.damaged is not None
+    assert recovered.log_end_offset == 1
+    assert len(check_batches(kept)) == 1
+
+
+def test_a_kill_between_cutting_segments_leaves_a_prefix(killed: tuple[Path, bytes]) -> None:
+    path, whole = killed
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    log.truncate(Offset(6))
+    logs.close()
+    for file in replica(path).glob("*.index"):
+        assert int(file.stem) <= 6
+    recovered, content = start(path)
+    assert (recovered.log_end_offset, recovered.damaged) == (6, None)
+    assert content == whole[: ends(whole)[6]]
+
+
+def test_a_batch_that_goes_back_in_offset_is_damage_or_cut(path: Path) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, make_batch(["a"]), make_batch(["b"]))
+    logs.close()
+    with segments(path)[0].open("ab") as file:
+        file.write(at(make_batch(["c"]), 0).data)
+    recovered, content = start(path)
+    assert (recovered.log_end_offset, recovered.damaged) == (2, None)
+    assert len(check_batches(content)) == 2
+
+
+def test_a_replica_killed_while_it_was_made_held_nothing_and_is_not_doubted(path: Path) -> None:
+    logs = open_one(path / "young")
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    log.reset(Offset(0))  # makes its directory
+    logs.close()
+    (path / "young" / str(PARTITION) / "partition.json").unlink()
+    logs = open_one(path / "young")
+    _, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
+    logs.close()
+    assert recovered.fresh
+    assert recovered.damaged is None
+    assert recovered.log_end_offset == 0
