@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 ROOMS = sorted(path.name for path in (ROOT / "services" / "tidemark").iterdir() if path.is_dir())
 NAMED = sorted(set(re.findall(rf"`((?:{'|'.join(ROOMS)})\.[\w.]+)`", PROTOCOL)))
 
@@ -31,5 +32,28 @@ def test_the_protocol_page_names_a_function_for_most_of_its_steps() -> None:
     "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda page: page.name
 )
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#:]*?)(?:#([^)]*))?\)", page.read_text()):
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), f"{target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_code_column_of_the_glossary_names_only_what_exists() -> None:
+    package = ROOT / "services" / "tidemark"
+    sources = "".join(path.read_text() for path in [*package.rglob("*.py"), *(ROOT / "proto").rglob("*.proto")])
+    rows = re.findall(r"^\|[^|]*\|[^|]*\|([^|]*)\|[^|]*\|[^|]*\|$", GLOSSARY, re.MULTILINE)
+    names = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    assert len(names) > 80
+    missing = [
+        name
+        for name in sorted(names)
+        if not any(path.exists() for path in (ROOT / name, package / name))
+        and not all(part in sources for part in (name.split(".") if name[0].isupper() else [name]))
+    ]
+    assert not missing, missing
