@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-# Tidemark's images:
+# Tidemark's images (docs/images.md):
 #   docker build --target tidemark -t tidemark/tidemark .            broker, controller, admin and the CLI
 #   docker build --target tidemark-spark -t tidemark/tidemark-spark . Spark's driver and executors, with the connector
 #   docker build --target tidemark-zookeeper ...                      ZooKeeper, where zookeeper:3.9 cannot be pulled
-# All of them run as user 10001 and on a read-only root file system. docs/images.md says more.
+# All images run as user 10001 with a read-only root file system.
 #
-# Any Debian-like base will do: what it lacks of Python's venv and of Java is installed in stages that are thrown away.
-# Behind a proxy with an authority of its own, put its certificates in build/ca.crt: the images do not keep them.
+# Any Debian-like base works: stages that are discarded install Python's venv and Java if they are missing.
+# Behind a proxy with its own certificate authority, put its certificates in build/ca.crt: the images do not keep them.
 ARG PYTHON_IMAGE=python:3.12.12-slim-bookworm@sha256:593bd06efe90efa80dc4eee3948be7c0fde4134606dd40d8dd8dbcade98e669c
 ARG JAVA_IMAGE=eclipse-temurin:17.0.17_10-jre-noble
 
-# ---- Requirements first: a change in the code does not fetch them again ---------------------------------------
+# ---- Requirements first: a code change does not download them again ---------------------------------------
 FROM ${PYTHON_IMAGE} AS requirements
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_PROGRESS_BAR=off
 RUN python3 -c 'import ensurepip, venv' 2>/dev/null \
@@ -46,7 +46,7 @@ USER 10001:10001
 WORKDIR /var/lib/tidemark
 CMD ["tidemark", "--help"]
 
-# ---- Java, and Spark out of PyPI: its jars hold a ZooKeeper, too -------------------------------------------------
+# ---- Java, and Spark from PyPI, whose jars include ZooKeeper -------------------------------------------------
 FROM ${JAVA_IMAGE} AS java
 COPY deploy/images/java.sh /tmp/java.sh
 RUN sh /tmp/java.sh /opt/java/openjdk
@@ -57,7 +57,7 @@ RUN if [ -f ca.crt ]; then export PIP_CERT=/src/ca.crt; fi \
 COPY deploy/images/slim-spark.sh spark/tidemark_spark/compile_pyspark.py ./
 RUN sh slim-spark.sh /opt/tidemark && /opt/tidemark/bin/python compile_pyspark.py
 
-# ---- tidemark-zookeeper: as the official image is used: zkServer.sh start-foreground, /conf/zoo.cfg, /data -----------
+# ---- tidemark-zookeeper, used like the official image: zkServer.sh start-foreground, /conf/zoo.cfg, /data -----------
 FROM spark-requirements AS zookeeper-jars
 RUN mkdir -p /opt/zookeeper/lib && cd /opt/tidemark/lib/python3*/site-packages/pyspark/jars \
  && cp zookeeper-* slf4j-api-* log4j-* netty-* commons-* metrics-core-* snappy-java-* /opt/zookeeper/lib/
@@ -77,7 +77,7 @@ WORKDIR /data
 EXPOSE 2181 2888 3888
 CMD ["zkServer.sh", "start-foreground"]
 
-# ---- tidemark-spark: what Spark's own Kubernetes images do, with the connector and its requirements -----------------
+# ---- tidemark-spark, like Spark's own Kubernetes images, with the connector and its requirements -----------------
 FROM spark-requirements AS spark-build
 COPY --from=wheel /wheels /wheels
 COPY deploy/images/slim.sh ./

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Makes the volumes of one log directory larger, while everything runs.
+# Enlarges the volumes of one log directory, while all pods run.
 #
 #   deploy/resize-volumes.sh [-z] NAMESPACE RELEASE CLAIM CHART [helm's options, such as -f values.yaml]
 #
@@ -9,9 +9,9 @@
 #
 #   deploy/resize-volumes.sh streams tide data-0 charts/tidemark -f values.yaml
 #
-# Why it takes a script: Kubernetes lets nobody change a StatefulSet's claim templates, so `helm upgrade` alone is refused.
-# The StatefulSet is deleted without its pods, the claims are changed, and the upgrade makes it anew around the same
-# pods; none is restarted for it. Run it again after whatever went wrong: what is done already is not done again.
+# Kubernetes does not permit a change of a StatefulSet's claim templates, so `helm upgrade` alone fails. This script deletes
+# the StatefulSet without its pods and changes the claims. The upgrade recreates the StatefulSet around the same pods; no
+# pod restarts. After a failure run the script again: completed steps are not repeated.
 set -eu
 
 say() { printf '%s\n' "$*" >&2; }
@@ -22,7 +22,7 @@ if [ "${1:-}" = -z ]; then
     component=zookeeper template=charts/zookeeper/templates/statefulset.yaml
     shift
 fi
-[ $# -ge 4 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 4 ] || { sed -n '3,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 namespace=$1 release=$2 claim=$3 chart=$4
 shift 4
 
@@ -37,11 +37,11 @@ claims=$(kubectl -n "$namespace" get pvc -o name \
     sed -n "s|^persistentvolumeclaim/\($claim-$set_name-[0-9]*\)$|\1|p")
 [ -n "$claims" ] || refuse "there are no claims $claim-$set_name-N in namespace $namespace"
 
-# All that can be refused is asked before anything is changed.
+# Check every claim with the API server before the first change.
 for each in $claims; do
     class=$(kubectl -n "$namespace" get pvc "$each" -o 'jsonpath={.spec.storageClassName}')
     grows=$(kubectl get storageclass "$class" -o 'jsonpath={.allowVolumeExpansion}')
-    [ "$grows" = true ] || refuse "storage class $class of $each cannot grow volumes (allowVolumeExpansion); nothing was changed"
+    [ "$grows" = true ] || refuse "storage class $class of $each cannot expand volumes (allowVolumeExpansion); nothing was changed"
     kubectl -n "$namespace" patch pvc "$each" --dry-run=server -o name \
         -p "{\"spec\":{\"resources\":{\"requests\":{\"storage\":\"$size\"}}}}" >/dev/null ||
         refuse "$each cannot become $size; nothing was changed"
@@ -52,8 +52,8 @@ for each in $claims; do
 done
 kubectl -n "$namespace" delete statefulset "$set_name" --cascade=orphan --ignore-not-found >&2
 helm upgrade "$release" "$chart" -n "$namespace" "$@" >/dev/null ||
-    refuse "helm upgrade failed, and $set_name is away: its pods run, but nobody would start one again. Mend it, run this again"
+    refuse "helm upgrade failed, and $set_name is deleted: its pods run, but a pod that ends would not restart. Correct the error, then run this again"
 
-say "asked for $size; volumes grow in the background, and a file system while it is mounted where its driver can do that:"
+say "requested $size; volumes grow in the background, and mounted file systems too if their driver supports it:"
 kubectl -n "$namespace" get pvc $claims \
     -o 'custom-columns=CLAIM:.metadata.name,WANTED:.spec.resources.requests.storage,IS:.status.capacity.storage,STATE:.status.conditions[*].type'

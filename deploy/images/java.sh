@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# java.sh PLACE: sees to a Java 17 runtime there; Debian's where the base image has none.
+# java.sh PATH: provides a Java 17 runtime at PATH; Debian's if the base image has none.
 set -eu
 place=$1
 if [ ! -x "$place/bin/java" ]; then
@@ -8,7 +8,7 @@ if [ ! -x "$place/bin/java" ]; then
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends openjdk-17-jre-headless >/dev/null
     found=$(dirname "$(dirname "$(readlink -f "$(command -v java)")")")
-    # Debian keeps the settings in /etc and links to them: links become files, those that lead nowhere go.
+    # Debian's runtime links to settings in /etc: replace the links by files, delete dangling ones.
     find "$found" -xtype l -delete
     cp -aL "$found" "$place"
 fi

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the requirements of pyproject.toml, one a line: `build` for the build system's, `base`, or an extra's name.
+"""Prints requirements of pyproject.toml, one per line: those of `build`, of `base`, or of an extra.
 
-The images install them before the code is there, so that a changed line of code fetches nothing again.
+The images install them before the code, so that a code change downloads nothing again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def main(names: list[str]) -> None:
-    """Print the requirements called `names`, without blanks: the shell splits the output at them."""
+    """Print the requirements of `names` without blanks, since the shell splits the output at blanks."""
     file = tomllib.loads(Path(__file__).with_name("pyproject.toml").read_text(encoding="utf-8"))
     project = file["project"]
     known = {

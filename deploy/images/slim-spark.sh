@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# slim-spark.sh VENV: takes out of PySpark what no container runs: its examples, and natives of other systems.
+# slim-spark.sh VENV: removes PySpark's examples, and native libraries of other systems.
 set -eu
 cd "$1"/lib/python3.*/site-packages/pyspark
 rm -rf examples data licenses

@@ -1,15 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# slim.sh VENV: takes out of a virtual environment what a container never runs.
+# slim.sh VENV: removes files that a container never uses from a virtual environment.
 set -eu
 cd "$1"/lib/python3.*/site-packages
 rm -rf pip pip-* setuptools setuptools-* pkg_resources _distutils_hack distutils-precedence.pth
-# Arrow: Flight and the clouds' file systems are libraries of their own that only their modules open.
+# Arrow: Flight and the cloud file systems are separate libraries that only their own modules load.
 cd pyarrow
 rm -rf tests src include includes
 rm -f libarrow_flight.so.* libarrow_python_flight.so* _flight*.so libarrow_s3.so.* _s3fs*.so _gcsfs*.so _azurefs*.so
 rm -f _hdfs*.so _orc*.so ./*.pyx ./*.pxd ./*.pxi ./*.h
-# One file under three names where the wheel's archive held it three times.
+# The wheel has some libraries three times under three names: keep one file and two links.
 for whole in lib*.so.*.*.*; do
     [ -f "$whole" ] || continue
     for name in "${whole%.*.*}" "${whole%.so.*}.so"; do

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Starts what Spark's Kubernetes scheduler asks for, driver or executor, as the entrypoint of Spark's own images does;
-# any other command runs as it is given.
+# Starts a driver or executor for Spark's Kubernetes scheduler, like the entrypoint of Spark's own images. Any other
+# command runs unchanged.
 set -euo pipefail
 
 options=()

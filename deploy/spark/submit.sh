@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs a job of spark/pipelines on Kubernetes with spark-submit, driver and executors as pods; docs/spark-kubernetes.md.
+# Runs a job of spark/pipelines on Kubernetes with spark-submit; driver and executors are pods (docs/spark-kubernetes.md).
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 
@@ -8,21 +8,21 @@ help() {
     cat <<'TEXT'
 usage: submit.sh [OPTION...] JOB [FLAG OF THE JOB...]
 
-Runs a job of spark/pipelines (archive, replay, rollup, audit, flights) on Kubernetes: a driver pod, which makes its executor
-pods. Waits for its end, shows what the driver said, and ends with the driver's exit status. JOB --help shows a job's flags.
+Runs a job of spark/pipelines (archive, replay, rollup, audit, flights) on Kubernetes: a driver pod, which creates its
+executor pods. Waits for the end, shows the driver's output, and exits with its status. JOB --help shows a job's flags.
 
-  --namespace NAME      where the pods run (that of the current context, else default)
-  --image IMAGE         of driver and executors (tidemark/tidemark-spark:latest)
-  --executors N         how many executor pods (2)
-  --cores N             of each executor (1)
-  --memory SIZE         of the driver and of each executor (1g)
-  --service-account N   which rbac.yaml made (tidemark-spark)
-  --volume CLAIM:PATH   a PersistentVolumeClaim for checkpoints and archives, mounted in every pod; it must allow
+  --namespace NAME      namespace of the pods (that of the current context, else default)
+  --image IMAGE         image of driver and executors (tidemark/tidemark-spark:latest)
+  --executors N         number of executor pods (2)
+  --cores N             cores of each executor (1)
+  --memory SIZE         memory of the driver and of each executor (1g)
+  --service-account N   account of the driver, as rbac.yaml creates it (tidemark-spark)
+  --volume CLAIM:PATH   PersistentVolumeClaim for checkpoints and archives, mounted in every pod; must allow
                         ReadWriteMany unless all pods are on one node
-  --conf KEY=VALUE      any more settings of Spark; may be given again
+  --conf KEY=VALUE      setting of Spark; can be repeated
   --master URL          the API server, k8s://https://HOST:PORT (that of the current context)
-  --name NAME           of the driver's pod (tidemark-JOB-TIME)
-  --detach              do not wait: for streams that go on. Their end: kubectl delete pod NAME
+  --name NAME           name of the driver's pod (tidemark-JOB-TIME)
+  --detach              do not wait, for streams without an end; kubectl delete pod NAME stops one
   --print               only print the command
 
 Needs spark-submit (pip install pyspark), Java >= 17, and kubectl with a context.
@@ -36,7 +36,7 @@ TEXT
 }
 
 JOBS="archive, replay, rollup, audit and flights"
-wrong() { echo "submit.sh: $1; submit.sh --help says more" >&2; exit 2; }
+wrong() { echo "submit.sh: $1; see submit.sh --help" >&2; exit 2; }
 
 namespace= image=tidemark/tidemark-spark:latest executors=2 cores=1 memory=1g account=tidemark-spark
 master= name= wait=true only_print= settings=()
@@ -47,7 +47,7 @@ while [ $# -gt 0 ]; do
     --detach) wait=false; shift; continue ;;
     --print) only_print=yes; shift; continue ;;
     --namespace | --image | --executors | --cores | --memory | --service-account | --conf | --master | --name | --volume)
-        case ${2:-} in "" | --*) wrong "$1 wants a value" ;; esac
+        case ${2:-} in "" | --*) wrong "$1 needs a value" ;; esac
         ;;
     -*) wrong "there is no option $1" ;;
     *) break ;;
@@ -56,7 +56,7 @@ while [ $# -gt 0 ]; do
     --namespace) namespace=$2 ;;
     --image) image=$2 ;;
     --executors | --cores)
-        case $2 in *[!0-9]* | 0*) wrong "$1 is $2; want a number from 1" ;; esac
+        case $2 in *[!0-9]* | 0*) wrong "$1 is $2; use a number from 1" ;; esac
         if [ "$1" = --cores ]; then cores=$2; else executors=$2; fi
         ;;
     --memory) memory=$2 ;;
@@ -66,13 +66,13 @@ while [ $# -gt 0 ]; do
         ;;
     --master) master=$2 ;;
     --name)
-        [[ $2 =~ ^[a-z0-9]([-a-z0-9]*[a-z0-9])?$ ]] || wrong "--name $2 is no name of a pod: want a-z, 0-9 and -"
+        [[ $2 =~ ^[a-z0-9]([-a-z0-9]*[a-z0-9])?$ ]] || wrong "--name $2 is not a valid pod name: use a-z, 0-9 and -"
         name=$2
         ;;
     --volume)
         claim=${2%%:*} path=${2#*:}
         case $2 in *?:/?*) ;; *) wrong "--volume $2 is not CLAIM:/PATH" ;; esac
-        # Claims may have dots; in the names of volumes, and so of Spark's settings, dots part.
+        # Claims may contain dots, but the names of volumes, and so Spark's settings, may not.
         for role in driver executor; do
             key=spark.kubernetes.$role.volumes.persistentVolumeClaim.${claim//./-}
             settings+=(--conf "$key.options.claimName=$claim" --conf "$key.mount.path=$path")
@@ -81,7 +81,7 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
 done
-[ $# -gt 0 ] || wrong "say which job: ${JOBS/ and / or }"
+[ $# -gt 0 ] || wrong "name a job: ${JOBS/ and / or }"
 job=$1; shift
 case $job in
 archive | replay | rollup | audit | flights) ;;
@@ -93,7 +93,7 @@ command -v kubectl > /dev/null || wrong "kubectl is missing"
 : "${namespace:=$(kubectl config view --minify -o 'jsonpath={..namespace}' 2> /dev/null || true)}"
 : "${namespace:=default}"
 : "${master:=k8s://$(kubectl config view --minify -o 'jsonpath={.clusters[0].cluster.server}')}"
-[ "$master" != k8s:// ] || wrong "kubectl has no current context: say --master k8s://https://HOST:PORT"
+[ "$master" != k8s:// ] || wrong "kubectl has no current context: use --master k8s://https://HOST:PORT"
 : "${name:=tidemark-$job-$(date +%Y%m%d-%H%M%S)}"
 
 command=(spark-submit --master "$master" --deploy-mode cluster --name "tidemark-$job"
@@ -113,17 +113,17 @@ command=(spark-submit --master "$master" --deploy-mode cluster --name "tidemark-
 if [ -n "$only_print" ]; then printf '%q ' "${command[@]}"; echo; exit 0; fi
 
 echo "submit.sh: $job in pod $name of namespace $namespace" >&2
-trap 'echo "submit.sh: the driver goes on; kubectl delete pod -n $namespace $name ends it" >&2; exit 130' INT
+trap 'echo "submit.sh: the driver continues; kubectl delete pod -n $namespace $name stops it" >&2; exit 130' INT
 if ! log=$("${command[@]}" 2>&1); then
     printf '%s\n' "$log" >&2
     exit 1
 fi
 if [ "$wait" = false ]; then
-    echo "submit.sh: it goes on; kubectl logs -f -n $namespace $name shows what it says, and" \
-        "kubectl delete pod -n $namespace $name ends it" >&2
+    echo "submit.sh: the driver continues; kubectl logs -f -n $namespace $name shows its output, and" \
+        "kubectl delete pod -n $namespace $name stops it" >&2
     exit 0
 fi
 kubectl logs -n "$namespace" "$name"
-# spark-submit ends with 0 whatever became of the driver.
+# spark-submit exits with 0 even if the driver failed.
 code=$(kubectl get pod -n "$namespace" "$name" -o 'jsonpath={.status.containerStatuses[0].state.terminated.exitCode}')
 exit "${code:-1}"

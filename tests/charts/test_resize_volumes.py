@@ -71,7 +71,7 @@ def test_claims_grow_then_the_statefulset_is_made_anew_around_its_pods(tmp_path:
 @pytest.mark.parametrize(
     ("claim", "grows", "sentence"),
     [
-        ("data-0", "", "cannot grow volumes (allowVolumeExpansion); nothing was changed"),
+        ("data-0", "", "cannot expand volumes (allowVolumeExpansion); nothing was changed"),
         ("data-7", "true", "has no claim data-7"),
     ],
 )
@@ -87,7 +87,7 @@ def test_what_cannot_be_is_refused_before_anything_is_changed(
 def test_an_upgrade_that_fails_says_that_it_must_be_run_again(tmp_path: Path) -> None:
     status, said, _ = run(tmp_path, "streams", "tide", "data-0", "charts/tidemark", upgrade=1)
     assert status == 1
-    assert "Mend it, run this again" in said
+    assert "Correct the error, then run this again" in said
 
 
 def test_without_arguments_it_tells_how_it_is_used(tmp_path: Path) -> None:

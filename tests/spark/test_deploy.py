@@ -135,22 +135,22 @@ def test_submitting_ends_as_the_driver_did_and_shows_what_it_said(programs: Path
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "say which job"),
+        ([], "name a job: archive, replay, rollup, audit or flights"),
         (["compress"], "there is no job 'compress'"),
         (["--volume", "archives", "audit"], "--volume archives is not CLAIM:/PATH"),
         (["--cpus", "3", "audit"], "there is no option --cpus"),
         (["--cpus=3", "audit"], "there is no option --cpus"),
         (["-n", "data", "audit"], "there is no option -n"),
-        (["--image"], "--image wants a value"),
-        (["--image=", "audit"], "--image wants a value"),
-        (["--cores", "--memory", "3g", "audit"], "--cores wants a value"),
-        (["--cores", "1.5", "audit"], "--cores is 1.5; want a number from 1"),
-        (["--executors", "0", "audit"], "--executors is 0; want a number from 1"),
+        (["--image"], "--image needs a value"),
+        (["--image=", "audit"], "--image needs a value"),
+        (["--cores", "--memory", "3g", "audit"], "--cores needs a value"),
+        (["--cores", "1.5", "audit"], "--cores is 1.5; use a number from 1"),
+        (["--executors", "0", "audit"], "--executors is 0; use a number from 1"),
         (["--conf", "spark.ui.enabled", "audit"], "--conf spark.ui.enabled is not KEY=VALUE"),
-        (["--name", "My_Job", "audit"], "--name My_Job is no name of a pod"),
+        (["--name", "My_Job", "audit"], "--name My_Job is not a valid pod name"),
     ],
 )
-def test_what_cannot_be_submitted_is_told_in_a_sentence(programs: Path, words: list[str], sentence: str) -> None:
+def test_invalid_options_are_refused_with_a_sentence(programs: Path, words: list[str], sentence: str) -> None:
     done = submit(programs, *words)
     assert done.returncode == 2
     assert sentence in done.stderr

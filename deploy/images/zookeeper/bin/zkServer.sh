@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# zkServer.sh start-foreground [FILE]: the part of ZooKeeper's own script that a container uses.
-# FILE is taken from $ZOOCFGDIR (/conf) unless it has a path; zoo.cfg by itself.
-# $JVMFLAGS and $SERVER_JVMFLAGS go to Java; $ZK_SERVER_HEAP is the heap, in MB.
+# zkServer.sh start-foreground [FILE]: the part of ZooKeeper's own script that a container needs.
+# FILE is zoo.cfg by default; a FILE without a path is in $ZOOCFGDIR (/conf).
+# Java gets $JVMFLAGS and $SERVER_JVMFLAGS; $ZK_SERVER_HEAP is the heap in MB.
 set -eu
 if [ "${1:-}" != start-foreground ]; then
     echo "usage: zkServer.sh start-foreground [FILE]" >&2
@@ -11,7 +11,7 @@ fi
 file=${2:-zoo.cfg}
 case $file in */*) ;; *) file=${ZOOCFGDIR:-/conf}/$file ;; esac
 if [ ! -r "$file" ]; then
-    echo "zkServer.sh: no configuration in $file: mount one there, or name it" >&2
+    echo "zkServer.sh: there is no configuration $file: mount one there, or name a FILE" >&2
     exit 1
 fi
 # shellcheck disable=SC2086  # flags are words
