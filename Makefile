@@ -15,81 +15,92 @@ LIVES ?= 20
 # Your own choice: make PYTHON=/path/to/python3.12 demo
 PYTHON ?=
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11)
-FIND_PYTHON = found=; for python in $(CANDIDATES); do \
+FIND_PYTHON = found=; older=; for python in $(CANDIDATES); do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$python"; break; fi; \
+	  if version=$$("$$python" --version 2>/dev/null); then older="$$older $$version ($$python)"; fi; \
 	done
+PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(1)]' -c constraints.txt || { \
+	  echo "pip could not install Tidemark's dependencies (its errors are above): behind a proxy, run make again with HTTPS_PROXY=http://host:port, and PIP_CERT=/path/to/ca.crt if the proxy has its own certificate authority" >&2; exit 1; }
 
-.PHONY: help demo test test-alerts test-cluster $(PARTS) soak explore bench stubs clean prerequisites
+.PHONY: help demo test check test-alerts test-cluster $(PARTS) soak explore bench docs release version stubs clean prerequisites
 
-help: ## what there is
-	@echo "make demo               the main job: real flights, a killed leader, Spark gets every row"
-	@echo "make test               linters, types and all tests"
-	@echo "make lint types unit simulation charts contract integration chaos spark    one part of them"
-	@echo "make spark PYSPARK=4.0.5   tests/spark on that PySpark, installed beside the suite's; PYSPARK=all: the last of each series supported"
-	@echo "make test-cluster       the chart and the images on a real Kubernetes cluster: KUBECONFIG=..., or one of its own from KUBE=DIRECTORY"
-	@echo "make test-alerts        incidents caused for real on a local cluster, a real Prometheus, and the alerts that fire"
-	@echo "make bench NAME=produce one benchmark: produce, latency, compare, durability, failover, controller, log, record, stalls,"
-	@echo "                        many_clients, spark, scrape;"
-	@echo "                        ARGS=\"--partitions 1000\" is passed on to it"
-	@echo "make chaos MINUTES=10   rounds of kills, stops and cuts on real processes, every history checked"
-	@echo "make soak SEEDS=5000    so many simulated worlds, on all cores; a failing one is shrunk and told as a story;"
-	@echo "                        and LIVES=20 lives of a log on disk, each cut short after every one of its file operations"
-	@echo "make explore            every interleaving of small scopes, some three hours by its bounds; MINUTES=5 for each at most; SCOPE=\"--batches 2 --crashes 1 ...\" one"
-	@echo "make stubs              the gRPC stubs again, from proto/"
-	@echo "make clean              remove what was made"
+# tools/help.awk has the forms of the comments that begin with ##.
+help: ## Show this list
+	@awk -f tools/help.awk $(firstword $(MAKEFILE_LIST))
+	@echo; echo "PYTHON=/path/to/python3.12 chooses the Python that $(VENV) is set up with."
 
-demo: $(READY) ## the main job
+##@ Try it
+demo: $(READY) ## Real flights, a leader killed with kill -9, and Spark reads every row
 	@$(BIN)/python -m tidemark.local.demo
 
-test: $(READY) ## everything
+##@ Change it
+check: $(READY) ## The inner loop: linters, types, most unit tests, 100 simulated worlds
+	@$(BIN)/python tests/run.py $@
+
+test: $(READY) ## Everything a pull request must pass: all the parts below, in order
 	@$(BIN)/python tests/run.py
 
-test-cluster: $(READY) ## on a real Kubernetes cluster; ARGS="SCENARIO..." some of it
-	@KUBE="$(or $(KUBE),../shared/kube)" $(BIN)/python -m tests.cluster $(ARGS)
-
-ifdef MINUTES
-chaos: $(READY) ## rounds of misfortune for so many minutes
-	@$(BIN)/python -m tests.chaos --minutes $(MINUTES)
-endif
-
-ifdef PYSPARK
-spark: $(READY) ## tests/spark on another PySpark: a version, or all of those that are supported
-	@$(BIN)/python -m tests.spark.versions $(PYSPARK) $(if $(ARGS),-- $(ARGS))
-endif
-
+##: lint|types|unit|simulation|charts|contract|integration|chaos|spark | One part of make test
 $(filter-out $(if $(MINUTES),chaos) $(if $(PYSPARK),spark),$(PARTS)): $(READY)
 	@$(BIN)/python tests/run.py $@
 
-soak: $(READY) ## so many simulated worlds, and every crash point of so many lives of a log
+stubs: $(READY) ## Generate the gRPC stubs from proto/; happens by itself after a change there
+	@$(BIN)/pip install --quiet --no-deps --editable . -c constraints.txt
+
+docs: $(VENV)/.docs ## Build the documentation site with search into build/site
+	@$(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html is the first page"
+
+clean: ## Remove everything that make has built, .venv included
+	rm -rf $(VENV) .peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tidemark-dev
+	rm -rf services/tidemark/v1/*_pb2*.py services/tidemark/v1/*_pb2*.pyi
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+##@ Test it harder
+soak: $(READY) ## SEEDS=1000 LIVES=20 | Simulated worlds on all cores, then every crash point of LIVES lives of a log
 	@$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS)
 	@$(BIN)/python -m tests.crash --lives $(LIVES)
 
-# Without SCOPE: two batches with each misfortune and each pair of them, one scope on each core (the large ones also with
-# streams that have no delay), and the whole scope without delays, and with nothing out of turn, with one
-# delivery put off, with two, as far as it goes; MINUTES bounds each (50, the whole scope twice that), and 7 GB (11).
-# SCOPE="--batches 1 --crashes 2 --minutes inf" walks that one.
-explore: $(READY) ## every interleaving of a small scope
+##: chaos MINUTES=10 | Rounds of kills, stops and network cuts on real processes
+ifdef MINUTES
+chaos: $(READY)
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES)
+endif
+
+# Without SCOPE: two batches with each fault and each pair of faults, one scope on each core. The large scopes run with
+# stream delays left out too, then whole without delays, then with one and with two deliveries or faults out of order.
+# MINUTES bounds each scope (50; the whole scope twice that), and so do 7 GB of memory (11 GB).
+##: explore [MINUTES=5] [SCOPE="..."] | Every interleaving of small scopes; three hours unless MINUTES bounds each scope
+explore: $(READY)
 ifdef SCOPE
 	@$(BIN)/python -m tests.exploration $(SCOPE)
 else
 	@$(BIN)/python -m tests.exploration.stages $(if $(MINUTES),--minutes $(MINUTES))
 endif
 
-test-alerts: $(READY) ## incidents caused for real, and the alerts that they fire
+##: spark PYSPARK=4.0.5 | tests/spark on another PySpark; PYSPARK=all runs the last release of each supported series
+ifdef PYSPARK
+spark: $(READY)
+	@$(BIN)/python -m tests.spark.versions $(PYSPARK) $(if $(ARGS),-- $(ARGS))
+endif
+
+test-alerts: $(READY) ## Incidents on a local cluster, a real Prometheus, and the alerts that fire
 	@$(BIN)/python -m pytest -q tests/incidents
 
-bench: $(READY) ## one benchmark
+test-cluster: $(READY) ## KUBECONFIG=FILE [ARGS="SCENARIO..."] | The chart and the images on a Kubernetes cluster; KUBE=DIRECTORY has scripts that start one
+	@KUBE="$(or $(KUBE),../shared/kube)" $(BIN)/python -m tests.cluster $(ARGS)
+
+bench: $(READY) ## NAME=produce [ARGS="--partitions 1000"] | One benchmark: produce, latency, compare, durability, failover, controller, log, record, stalls, many_clients, spark or scrape
 	@$(BIN)/python -m bench $(NAME) $(ARGS)
 
-stubs: $(READY) ## after a change in proto/ this happens by itself
-	@$(BIN)/pip install --quiet --no-deps --editable . -c constraints.txt
+##@ Release it
+version: $(READY) ## [VERSION=0.2.0] | Show the version, or write it into pyproject.toml, the charts and CHANGELOG.md
+	@$(BIN)/python -m tools.release version $(VERSION)
 
-clean: ## remove what was made
-	rm -rf $(VENV) .peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tidemark-dev
-	rm -rf services/tidemark/v1/*_pb2*.py services/tidemark/v1/*_pb2*.pyi
-	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+release: $(VENV)/.release ## [DRY_RUN=1] | Check, then build wheel, sdist, charts and notes into dist/ and tag; DRY_RUN=1 does not tag
+	@$(BIN)/python -m tools.release build $(if $(DRY_RUN),--dry-run)
 
-# Set-up runs again when what it is made of changed.
+# Runs again when a file that determines the environment has changed.
 $(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard proto/tidemark/v1/*.proto) | prerequisites
 	@set -e; $(FIND_PYTHON); \
 	if [ ! -x $(BIN)/pip ]; then \
@@ -97,20 +108,27 @@ $(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard proto/tidemar
 	  "$$found" -m venv --clear $(VENV); \
 	fi; \
 	echo "installing pinned dependencies and generating stubs (a minute or two the first time)"; \
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]' -c constraints.txt; \
+	$(call PIP_INSTALL,dev); \
 	$(BIN)/python -m tidemark_spark.compile_pyspark >/dev/null; \
 	touch $(READY)
+
+# Dependencies of one target are installed when that target first runs.
+$(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(READY)
+	@$(call PIP_INSTALL,$*); touch $@
 
 prerequisites:
 	@$(FIND_PYTHON); \
 	if [ -z "$$found" ]; then \
-	  echo "Tidemark needs Python >= 3.11, and none of [$(CANDIDATES)] is: install one (apt install python3.11 python3.11-venv, brew install python@3.12) or name yours with make PYTHON=/path/to/python" >&2; exit 1; \
+	  echo "Tidemark needs Python 3.11 or newer, and found$${older:- none}: install one (apt install python3.11 python3.11-venv, brew install python@3.12) or name yours with make PYTHON=/path/to/python" >&2; exit 1; \
 	fi; \
 	if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
 	  echo "Tidemark needs the venv module of $$found: apt install python3-venv" >&2; exit 1; \
 	fi; \
+	if [ ! -w . ]; then \
+	  echo "Tidemark sets up $(VENV) in $(CURDIR), which is read-only for this user: clone Tidemark into a directory that this user can write to" >&2; exit 1; \
+	fi; \
 	if [ -n "$$JAVA_HOME" ] && [ -x "$$JAVA_HOME/bin/java" ]; then java="$$JAVA_HOME/bin/java"; else java=java; fi; \
 	major=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
 	if [ "$${major:-0}" -lt 17 ]; then \
-	  echo "Tidemark needs Java >= 17 for Spark and the local ZooKeeper$${major:+, and found $$major}: install one (apt install openjdk-17-jre-headless, brew install openjdk@17) or set JAVA_HOME" >&2; exit 1; \
+	  echo "Tidemark needs Java 17 or newer for Spark and the local ZooKeeper, and found $${major:-none}: install one (apt install openjdk-17-jre-headless, brew install openjdk@17) or set JAVA_HOME" >&2; exit 1; \
 	fi

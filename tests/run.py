@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the parts of the suite in order, all of them, each bounded, and says what each one took.
+"""Runs the parts of the suite in order, each within a time limit, and reports the time of each.
 
     python tests/run.py [part ...]
 
+Without a name all parts run, `check` and its parts excepted: `check` is the inner loop, a subset of the others.
 Exit status: that of the first part that failed, else 0.
 """
 
@@ -57,7 +58,7 @@ def _pytest_by_files(directory: str) -> tuple[str, ...]:
     return (*_pytest(directory), f"--numprocesses={workers}", "--dist=loadfile")
 
 
-_LINT = (
+LINT = (
     (str(_BIN / "ruff"), "check", "--quiet"),
     (str(_BIN / "ruff"), "format", "--check", "--quiet"),
     (str(_BIN / "lint-imports"), "--no-logo"),
@@ -72,7 +73,7 @@ _CHAOS = (
     (*_pytest("tests/chaos"), "-m", "alone"),
 )
 _PARTS = (
-    Part("lint", _LINT, 60),
+    Part("lint", LINT, 60),
     Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), 180),
     Part("unit", (_pytest_on_every_core("tests/unit"),), 480),
     Part("simulation", _SIMULATION, 480, {"PYTHONHASHSEED": "0"}),  # a seed that fails is to fail again
@@ -83,18 +84,31 @@ _PARTS = (
     Part("spark", (_pytest("tests/spark"),), 1200),
 )
 
+THOROUGH = ("test_*_crashes.py", "test_*_everywhere.py", "test_*_random*.py", "test_*fuzz.py", "test_bounds.py")
+"""Unit tests of every crash point, every damaged byte or many random histories: `unit` runs them, `check` does not."""
+_WORLDS = ("-m", "tests.simulation.soak", "--seeds", "100")  # one world of each kind, and fifty of the mixed kind
+_CHECK_ONLY = (
+    Part(
+        "quick-unit", ((*_pytest_on_every_core("tests/unit"), *(f"--ignore-glob=*/{name}" for name in THOROUGH)),), 240
+    ),
+    Part("worlds", ((_PYTHON, *_WORLDS),), 60),
+)
+_ALIASES = {"check": ("lint", "types", "quick-unit", "worlds")}
+
 
 def main(names: list[str]) -> int:
     """Run the named parts, or all."""
-    unknown = [name for name in names if name not in {part.name for part in _PARTS}]
+    known = {part.name: part for part in (*_PARTS, *_CHECK_ONLY)}
+    unknown = [name for name in names if name not in {*known, *_ALIASES}]
     if unknown:
-        sys.stderr.write(f"no such part: {', '.join(unknown)}; there are {', '.join(part.name for part in _PARTS)}\n")
+        sys.stderr.write(f"no such part: {', '.join(unknown)}; there are {', '.join((*known, *_ALIASES))}\n")
         return 2
     # Started in the background we may have had interrupts ignored; tests that interrupt a command would wait in vain.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Some environments forbid it; each of the hundreds of processes to come would compile what it imports anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    wanted = [part for part in _PARTS if (part.name in names) or (not names and _exists(part))]
+    chosen = {part for name in names for part in _ALIASES.get(name, (name,))}
+    wanted = [part for part in known.values() if part.name in chosen] or [part for part in _PARTS if _exists(part)]
     started_s = time.monotonic()
     outcomes = []
     for part in wanted:
