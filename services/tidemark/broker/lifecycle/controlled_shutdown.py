@@ -27,7 +27,6 @@ class ControlledShutdown:
     Args:
         max_wait_ms: `controlled.shutdown.max.wait.ms`; 0 waits for nothing.
         leader_count: how many partitions this broker leads.
-        announce: says on every heartbeat stream that it wants to shut down.
     """
 
     def __init__(
@@ -35,12 +34,10 @@ class ControlledShutdown:
         *,
         max_wait_ms: int,
         leader_count: Callable[[], int],
-        announce: Callable[[], Awaitable[None]],
         now_s: Callable[[], float],
     ) -> None:
         self._max_wait_s = max_wait_ms / 1000
         self._leader_count = leader_count
-        self._announce = announce
         self._now_s = now_s
         self._began_s: float | None = None
         self._pinged_s = now_s()
@@ -67,12 +64,17 @@ class ControlledShutdown:
             return f"no controller has been heard for {_NO_CONTROLLER_S:.0f} s: nobody takes leaderships over"
         return None
 
-    async def run(self, *, given_up: asyncio.Future[object]) -> None:
-        """Announce the wish and wait; ends at once when `given_up` is done: then there is nothing to hand over."""
+    async def run(self, *, announce: Callable[[], Awaitable[None]], given_up: asyncio.Future[object]) -> None:
+        """Request a controlled shutdown and wait for the permission.
+
+        Args:
+            announce: sends the request on every heartbeat stream.
+            given_up: ends the wait at once; the broker has failed and has nothing to hand over.
+        """
         self._began_s = said_s = self._now_s()
         leading = {"leader_count": self._leader_count(), "max_wait_ms": round(self._max_wait_s * 1000)}
         _log.info("controlled shutdown: waiting until nobody needs this broker", extra=leading)
-        await self._announce()
+        await announce()
         while not given_up.done() and (why := self.why_now()) is None:
             try:
                 async with asyncio.timeout(_LOOK_S):

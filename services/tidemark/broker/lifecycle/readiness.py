@@ -21,6 +21,7 @@ from enum import Enum
 from typing import Final
 
 from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.broker.node.own_epoch import UNREGISTERED
 from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import (
     NO_LEADER,
@@ -34,7 +35,6 @@ from tidemark.model import (
 from tidemark.ports import MetadataStore
 
 LEADERLESS_GRACE_S: Final = 5.0
-_UNREGISTERED: Final = BrokerEpoch(-1)
 _LOOK_S: Final = 0.25
 _SAY_S: Final = 10.0
 _NAMED_MAX: Final = 3
@@ -85,7 +85,7 @@ class Readiness:
         self._fail = fail
         self._now_s = now_s
         self._pause = pause
-        self._epoch = _UNREGISTERED
+        self._epoch = UNREGISTERED
         self._leaderless_since_s: dict[TopicPartition, float] = {}
         self._news = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -117,7 +117,7 @@ class Readiness:
             await self._news.wait()
             self._news.clear()
             await self._show(False)
-            if self._epoch != _UNREGISTERED and await self._wait_until_back(self._epoch):
+            if self._epoch != UNREGISTERED and await self._wait_until_back(self._epoch):
                 await self._show(True)
 
     async def _wait_until_back(self, epoch: BrokerEpoch) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tidemark.broker.node.core_driver import BrokerDriver
+from tidemark.broker.node.own_epoch import UNREGISTERED
 from tidemark.core.replication.clean_start import DirectoryEvidence, RegistrationVerdict, judge_registration
 from tidemark.core.replication.events import BrokerRegistered, SessionExpired
 from tidemark.model import (
@@ -28,7 +29,6 @@ from tidemark.model import (
 from tidemark.ports import MetadataStore, StoreEvent
 from tidemark.storage.directories.log_manager import LogManager
 
-UNREGISTERED: Final = BrokerEpoch(-1)
 _RETRY_S: Final = 0.3
 _LOOK_S: Final = 5.0
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")

@@ -13,13 +13,13 @@ import grpc
 
 from tidemark.broker.node.core_driver import BrokerDriver
 from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.broker.node.own_epoch import UNREGISTERED, OwnEpoch
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription, ReplicaQuestion
 from tidemark.core.replication.effects import ReplyToControl
 from tidemark.core.replication.events import Event, LeaderAndIsrArrived, StopReplicaArrived
 from tidemark.model import (
     NO_EPOCH,
-    BrokerEpoch,
     ControllerEpoch,
     ErrorCode,
     ReplicaIdentity,
@@ -70,10 +70,14 @@ class BrokerControl(BrokerControlServiceServicer):
     """Checks who is speaking, passes commands to the core, waits for its answer.
 
     Attributes:
-        broker_epoch: ours; -1 while we are not registered, and then every command is refused.
-        wants_shutdown: said with each heartbeat from the beginning of a graceful stop on.
-        directories: there as soon as the logs are, which is before any command is believed.
-        on_disk: the replicas that lie on the disks, open or not; there when `directories` is.
+        wants_shutdown: sent with each heartbeat once a controlled shutdown has begun.
+
+    Args:
+        epoch: this broker's; while the broker is not registered, every command is refused.
+        directories: holds replicas in the log directories that commands name.
+        on_disk: the replicas in the log directories, open or not.
+        offline_directories: ids of the directories that have failed.
+        on_ping: receives each ping, with the controller's permission to shut down.
     """
 
     def __init__(
@@ -81,13 +85,16 @@ class BrokerControl(BrokerControlServiceServicer):
         driver: BrokerDriver,
         topics: TopicTable,
         metadata: MetadataCache,
+        epoch: OwnEpoch,
+        directories: WantedDirectories,
+        on_disk: Callable[[], Mapping[TopicPartition, ReplicaIdentity]],
         offline_directories: Callable[[], tuple[str, ...]],
         on_ping: Callable[[bool], None],
     ) -> None:
-        self.broker_epoch = BrokerEpoch(-1)
         self.wants_shutdown = False
-        self.directories: WantedDirectories | None = None
-        self.on_disk: Callable[[], Mapping[TopicPartition, ReplicaIdentity]] | None = None
+        self._epoch = epoch
+        self._directories = directories
+        self._on_disk = on_disk
         self._driver = driver
         self._topics = topics
         self._metadata = metadata
@@ -147,9 +154,9 @@ class BrokerControl(BrokerControlServiceServicer):
         the same."""
         elsewhere = []
         for one in command.partitions:
-            if one.log_dir and self.directories is not None:
+            if one.log_dir:
                 try:
-                    self.directories.want(one.partition, one.log_dir)
+                    self._directories.want(one.partition, one.log_dir)
                 except TidemarkError as error:
                     elsewhere.append((one.partition, error))
         return elsewhere
@@ -175,8 +182,8 @@ class BrokerControl(BrokerControlServiceServicer):
             try:
                 described[question.partition] = self._driver.core.describe(question)
             except TidemarkError as error:
-                if question.leader_epoch == NO_EPOCH and self.on_disk is not None:
-                    on_disk = self.on_disk() if on_disk is None else on_disk
+                if question.leader_epoch == NO_EPOCH:
+                    on_disk = self._on_disk() if on_disk is None else on_disk
                     error = _whether_held(error, question, on_disk)
                 refused.append((question.partition, error))
         return pb.DescribeReplicasResponse(replicas=descriptions_to_proto(described), errors=refusals_to_proto(refused))
@@ -199,7 +206,7 @@ class BrokerControl(BrokerControlServiceServicer):
             while (ping := await context.read()) is not grpc.aio.EOF:
                 if ping.header.controller_epoch < self._controller_epoch:
                     await abort_with(context, self._stale_controller(ControllerEpoch(ping.header.controller_epoch)))
-                self._on_ping(ping.may_shut_down and ping.header.broker_epoch == self.broker_epoch)
+                self._on_ping(ping.may_shut_down and ping.header.broker_epoch == self._epoch.value)
                 await self._answer(stream, ping.sequence)
         except asyncio.CancelledError:
             if not self._stopping:
@@ -211,7 +218,7 @@ class BrokerControl(BrokerControlServiceServicer):
     async def _answer(self, stream: _HeartbeatStream, sequence: int) -> None:
         response = pb.HeartbeatResponse(
             sequence=sequence,
-            broker_epoch=self.broker_epoch,
+            broker_epoch=self._epoch.value,
             offline_directories=self._offline_directories(),
             wants_shutdown=self.wants_shutdown,
         )
@@ -235,11 +242,11 @@ class BrokerControl(BrokerControlServiceServicer):
         controller_epoch = ControllerEpoch(header.controller_epoch)
         if controller_epoch < self._controller_epoch:
             raise self._stale_controller(controller_epoch)
-        if header.broker_epoch != self.broker_epoch or self.broker_epoch < 0:
+        if header.broker_epoch != self._epoch.value or self._epoch.value == UNREGISTERED:
             raise TidemarkError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"the command is for broker epoch {header.broker_epoch}; this broker's is {self.broker_epoch}",
-                {"broker_epoch": str(self.broker_epoch)},
+                f"the command is for broker epoch {header.broker_epoch}; this broker's is {self._epoch.value}",
+                {"broker_epoch": str(self._epoch.value)},
             )
         self._controller_epoch = controller_epoch
 

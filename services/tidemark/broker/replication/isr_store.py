@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import grpc
 
+from tidemark.broker.node.own_epoch import OwnEpoch
 from tidemark.core.replication.effects import GiveUpLeadership, ReadIsr, ReportIsrChange, ReportLogFailed, WriteIsr
 from tidemark.core.replication.events import Event, IsrRead, IsrWriteFailed, IsrWritten
-from tidemark.model import BrokerEpoch, BrokerId, LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import MetadataStore, StateWrite, WriteOutcome
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.refs import ref_to_proto
@@ -33,11 +34,13 @@ class IsrWriter:
         self,
         broker_id: BrokerId,
         store: MetadataStore,
+        epoch: OwnEpoch,
         submit: Callable[[Event], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._broker_id = broker_id
         self._store = store
+        self._epoch = epoch
         self._submit = submit
         self._fail = fail
         self._tasks: set[asyncio.Task[None]] = set()
@@ -47,7 +50,6 @@ class IsrWriter:
         self._given_up: dict[TopicPartition, LeaderEpoch] = {}
         self._failed: dict[TopicPartition, ReportLogFailed] = {}
         self._hinting = False
-        self.broker_epoch = BrokerEpoch(-1)
 
     def write(self, effect: WriteIsr) -> None:
         """Carry out `WriteIsr`."""
@@ -133,7 +135,7 @@ class IsrWriter:
             failed, self._failed = self._failed, {}
             request = pb.ReportIsrChangesRequest(
                 broker_id=self._broker_id,
-                broker_epoch=self.broker_epoch,
+                broker_epoch=self._epoch.value,
                 partitions=[ref_to_proto(partition) for partition in hints],
                 gives_up=[
                     pb.GivenUpLeadership(partition=ref_to_proto(partition), leader_epoch=leader_epoch)

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
+from tidemark.broker.node.own_epoch import OwnEpoch
 from tidemark.core.messages import Credit, FollowerMessage, LeaderMessage
 from tidemark.core.replication.effects import (
     ConnectToLeader,
@@ -128,10 +129,10 @@ def _is_report(message: FollowerMessage) -> bool:
 
 
 class LeaderStreams:
-    """One outgoing stream for each leader that this broker follows. `broker_epoch`: ours, for the hello."""
+    """One outgoing stream for each leader that this broker follows; the hello carries `epoch`."""
 
-    def __init__(self, broker_id: BrokerId, submit: Submit) -> None:
-        self.broker_epoch = BrokerEpoch(-1)
+    def __init__(self, broker_id: BrokerId, submit: Submit, epoch: OwnEpoch) -> None:
+        self._epoch = epoch
         self._broker_id = broker_id
         self._submit = submit
         self._streams: dict[BrokerId, _LeaderStream] = {}
@@ -141,7 +142,7 @@ class LeaderStreams:
         """Keep a stream up; a changed address or broker epoch replaces the one there is."""
         self._end(effect.leader)
         hello = pb.ReplicateHello(
-            broker_id=self._broker_id, broker_epoch=self.broker_epoch, leader_broker_epoch=effect.broker_epoch
+            broker_id=self._broker_id, broker_epoch=self._epoch.value, leader_broker_epoch=effect.broker_epoch
         )
         self._streams[effect.leader] = _LeaderStream(
             effect.leader, f"{effect.host}:{effect.port}", pb.ReplicateRequest(hello=hello), self._submit
@@ -284,11 +285,11 @@ def _cut(things: tuple[_Thing, ...]) -> Iterator[tuple[_Thing, ...]]:
 class FollowerStreams(ReplicaServiceServicer):
     """Serves Replicate: one incoming stream for each follower; a new one of the same follower ends the old.
 
-    `broker_epoch`: ours; a follower that means another is refused, and looks again for who leads.
+    A follower whose hello names another broker epoch than `epoch` is refused, and asks for the leader again.
     """
 
-    def __init__(self, submit: Submit) -> None:
-        self.broker_epoch = BrokerEpoch(-1)
+    def __init__(self, submit: Submit, epoch: OwnEpoch) -> None:
+        self._epoch = epoch
         self._submit = submit
         self._streams: dict[BrokerId, _FollowerStream] = {}
 
@@ -335,8 +336,8 @@ class FollowerStreams(ReplicaServiceServicer):
         if first is grpc.aio.EOF or not first.HasField("hello"):
             await abort_with(context, TidemarkError(ErrorCode.INVALID_REQUEST, "the first message must say hello"))
         hello = first.hello
-        if hello.leader_broker_epoch != self.broker_epoch:
-            sentence = f"this broker's epoch is {self.broker_epoch}, not {hello.leader_broker_epoch}"
+        if hello.leader_broker_epoch != self._epoch.value:
+            sentence = f"this broker's epoch is {self._epoch.value}, not {hello.leader_broker_epoch}"
             await abort_with(context, TidemarkError(ErrorCode.STALE_BROKER_EPOCH, sentence))
         follower, broker_epoch = BrokerId(hello.broker_id), BrokerEpoch(hello.broker_epoch)
         old = self._streams.get(follower)

@@ -18,7 +18,6 @@ class World:
         self.shutdown = ControlledShutdown(
             max_wait_ms=max_wait_ms,
             leader_count=lambda: self.leader_count,
-            announce=self._announce,
             now_s=lambda: self.now_s,
         )
         self.given_up: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -27,7 +26,7 @@ class World:
         self.announced.set()
 
     def run(self) -> asyncio.Task[None]:
-        return asyncio.create_task(self.shutdown.run(given_up=self.given_up))
+        return asyncio.create_task(self.shutdown.run(announce=self._announce, given_up=self.given_up))
 
 
 async def test_it_says_so_and_waits_until_the_controller_lets_it_go() -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidemark.broker.lifecycle.registration import UNREGISTERED, Registration, identity_of
+from tidemark.broker.lifecycle.registration import Registration, identity_of
 from tidemark.broker.node.core_driver import BrokerDriver
+from tidemark.broker.node.own_epoch import UNREGISTERED
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.effects import Effect

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from tidemark.broker.node.core_driver import BrokerDriver
 from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.broker.node.own_epoch import OwnEpoch
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.broker.replication.control_service import SLICE_PARTITIONS, BrokerControl
 from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand
@@ -42,10 +43,15 @@ class Core:
         self.without: frozenset[str] = frozenset()
         self.overtaken_after: int | None = None
         self.control = BrokerControl(
-            cast(BrokerDriver, self), TopicTable(), MetadataCache(""), tuple, lambda may_shut_down: None
+            cast(BrokerDriver, self),
+            TopicTable(),
+            MetadataCache(""),
+            OwnEpoch(EPOCH),
+            directories=self,
+            on_disk=dict,
+            offline_directories=tuple,
+            on_ping=lambda may_shut_down: None,
         )
-        self.control.broker_epoch = EPOCH
-        self.control.directories = self
 
     def submit(self, event: Any) -> None:
         """As the driver of the core."""

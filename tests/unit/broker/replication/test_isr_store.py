@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
+from tidemark.broker.node.own_epoch import OwnEpoch
 from tidemark.broker.replication.isr_store import IsrWriter
 from tidemark.core.replication.effects import ReadIsr, WriteIsr
 from tidemark.core.replication.events import Event, IsrRead, IsrWriteFailed, IsrWritten
@@ -38,7 +39,7 @@ class Harness:
         self.store = store
         self.failures: list[BaseException] = []
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self.writer = IsrWriter(BrokerId(0), store, self._events.put_nowait, self.failures.append)
+        self.writer = IsrWriter(BrokerId(0), store, OwnEpoch(), self._events.put_nowait, self.failures.append)
 
     async def event(self) -> Event:
         async with asyncio.timeout(5):

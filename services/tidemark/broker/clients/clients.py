@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that serves clients of topics: produce, fetch, DeleteRecords, producer ids, log directories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidemark.broker.clients.delete_records import DeleteRecords
+from tidemark.broker.clients.describe_log_dirs import LogDirs
+from tidemark.broker.clients.fetch import FetchService, Waiters
+from tidemark.broker.clients.fetch_streams import FetchStreams
+from tidemark.broker.clients.internal_appends import InternalAppends
+from tidemark.broker.clients.produce import ProduceService
+from tidemark.broker.clients.producer_ids import ProducerIds
+from tidemark.broker.clients.read_replica import ReplicaReads
+from tidemark.broker.clients.service import BrokerService
+from tidemark.broker.logs.storage import Storage
+from tidemark.broker.metrics.streams import OpenStreams
+from tidemark.broker.node.broker_node import BrokerNode
+from tidemark.broker.node.core_driver import EffectHandler
+from tidemark.broker.node.dynamic_config import DynamicConfig
+from tidemark.core.replication import effects as ef
+from tidemark.runtime.metrics import METRICS
+
+
+class Clients:
+    """Attributes:
+    service: the servicer of the clients' RPCs.
+    waiters: fetches and others that wait for a high watermark or a leadership.
+    appends: appends of this broker itself to partitions that it leads.
+    """
+
+    def __init__(
+        self, node: BrokerNode, storage: Storage, configs: DynamicConfig, stream_count: Callable[[], int]
+    ) -> None:
+        driver = node.driver
+        self.waiters = Waiters()
+        self._produce = ProduceService(driver, node.topics, node.metadata, node.lease, node.clock, node.metrics)
+        self.appends = InternalAppends(driver.submit, self._produce.reply)
+        self._delete_records = DeleteRecords(node.core, driver.submit, node.lease, node.clock.now_ms)
+        self.fetch = FetchService(
+            node.core,
+            storage.threads,
+            self.waiters,
+            node.metadata,
+            node.lease,
+            node.clock,
+            node.metrics,
+            node.readers,
+            driver.submit,
+        )
+        self._fetch_streams = FetchStreams(self.fetch)
+        self.service = BrokerService(
+            node.metadata,
+            self._produce,
+            self.fetch,
+            self._fetch_streams,
+            ProducerIds(node.store),
+            LogDirs(node.core, storage.logs, storage.threads, storage.dir_moves),
+            configs,
+            self._delete_records,
+            storage.dir_moves,
+            ReplicaReads(node.core, storage.threads, node.readers),
+            OpenStreams(METRICS, stream_count),
+        )
+
+    def handlers(self) -> dict[type[ef.Effect], EffectHandler]:
+        """The effects that answer clients."""
+        return {
+            ef.ReplyToProduce: self.appends.reply,
+            ef.HighWatermarkAdvanced: self.waiters.on_high_watermark,
+            ef.LowWatermarkMoved: self._delete_records.on_low_watermark,
+        }
+
+    def stop(self) -> None:
+        """Take no more requests, and answer those that wait."""
+        self._produce.stop()
+        self.waiters.close()
+        self._fetch_streams.stop()

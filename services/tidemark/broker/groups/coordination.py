@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that coordinates consumer groups on this broker: coordinators, their log, the RPCs, the lag of groups."""
+
+from __future__ import annotations
+
+from tidemark.broker.clients.clients import Clients
+from tidemark.broker.groups.coordinators import Groups
+from tidemark.broker.groups.lag_metrics import GroupLagMetrics
+from tidemark.broker.groups.metrics import GroupMetrics
+from tidemark.broker.groups.offsets import GroupOffsets
+from tidemark.broker.groups.offsets_log import GroupLogs
+from tidemark.broker.groups.offsets_topic import GroupTopic
+from tidemark.broker.groups.partition_ends import PartitionEnds
+from tidemark.broker.groups.service import GroupService
+from tidemark.broker.logs.storage import Storage
+from tidemark.broker.node.broker_node import BrokerNode
+from tidemark.core.replication import effects as ef
+from tidemark.runtime.configuration import BrokerSettings
+from tidemark.runtime.metrics import METRICS
+
+
+class GroupCoordination:
+    """Attributes:
+    service: the servicer of the groups' RPCs.
+    """
+
+    def __init__(self, node: BrokerNode, storage: Storage, clients: Clients) -> None:
+        settings = node.settings
+        self._ends = PartitionEnds(node.broker_id, node.metadata, clients.fetch.list_offsets)
+        self._coordinators = Groups(
+            node.broker_id,
+            settings,
+            GroupLogs(
+                node.core, storage.threads, node.readers, clients.waiters, clients.appends, node.lease, node.clock
+            ),
+            node.metadata,
+            GroupTopic(
+                node.store,
+                partitions=settings.offsets_topic_num_partitions,
+                replication_factor=settings.offsets_topic_replication_factor,
+            ),
+            GroupMetrics(METRICS),
+            node.driver.fail,
+        )
+        offsets = GroupOffsets(self._coordinators, self._ends)
+        self.service = GroupService(self._coordinators, offsets)
+        self._lags = GroupLagMetrics(self._coordinators.known, offsets.is_current, self._ends.ask)
+        METRICS.show(self._lags)
+        self.use_settings(settings)
+
+    def on_leadership(self, effect: ef.LeadershipChanged) -> None:
+        """A partition of __consumer_offsets has another leader: load or drop its coordinator."""
+        self._coordinators.on_leadership(effect)
+
+    def use_settings(self, settings: BrokerSettings) -> None:
+        """Put the dynamic settings to use."""
+        self._lags.groups_shown = settings.metrics_groups
+
+    def start(self) -> None:
+        """Start the coordinators' tasks."""
+        self._coordinators.start()
+
+    def stop_coordinating(self) -> None:
+        """Coordinate no group any more; waiting members are answered."""
+        self._coordinators.stop()
+
+    async def stop(self) -> None:
+        """Stop the lag metrics, and close the channels to other brokers."""
+        await self._lags.stop()
+        await self._ends.close()

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ground that every part of the broker stands on: settings, clock, ZooKeeper session, core, driver, lease."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tidemark.broker.metrics.broker import BrokerMetrics
+from tidemark.broker.metrics.state import BrokerState
+from tidemark.broker.node.core_driver import BrokerDriver
+from tidemark.broker.node.metadata_cache import MetadataCache
+from tidemark.broker.node.own_epoch import OwnEpoch
+from tidemark.broker.node.session_lease import Lease
+from tidemark.broker.node.topic_settings import TopicTable
+from tidemark.core.config import ReplicationConfig
+from tidemark.core.replication.broker import BrokerCore
+from tidemark.model import BrokerId
+from tidemark.ports import Clock
+from tidemark.runtime.clock import SystemClock
+from tidemark.runtime.configuration import BrokerSettings
+from tidemark.runtime.metrics import METRICS
+from tidemark.zookeeper.store import ZooKeeperMetadataStore
+
+
+@dataclass(frozen=True)
+class BrokerNode:
+    """Made once for each process, on its event loop.
+
+    Attributes:
+        epoch: this broker's epoch.
+        readers: the threads on which logs are read for clients and followers.
+    """
+
+    settings: BrokerSettings
+    broker_id: BrokerId
+    clock: Clock
+    store: ZooKeeperMetadataStore
+    core: BrokerCore
+    driver: BrokerDriver
+    epoch: OwnEpoch
+    lease: Lease
+    topics: TopicTable
+    metadata: MetadataCache
+    metrics: BrokerMetrics
+    state: BrokerState
+    readers: ThreadPoolExecutor
+
+
+def make_node(settings: BrokerSettings) -> BrokerNode:
+    """A node that has started nothing yet; its metrics are shown from here on."""
+    clock = SystemClock()
+    broker_id = BrokerId(settings.broker_id)
+    store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)
+    core = BrokerCore(broker_id, replication_config(settings))
+    epoch, metrics, state = OwnEpoch(), BrokerMetrics(METRICS), BrokerState()
+    for source in (state, metrics.topics, store.metrics):
+        METRICS.show(source)
+    return BrokerNode(
+        settings=settings,
+        broker_id=broker_id,
+        clock=clock,
+        store=store,
+        core=core,
+        driver=BrokerDriver(core, clock),
+        epoch=epoch,
+        lease=Lease(clock, store, core.holds_epoch_since, lambda: epoch.value == core.broker_epoch),
+        topics=TopicTable(),
+        metadata=MetadataCache(str(settings.admin_address or "")),
+        metrics=metrics,
+        state=state,
+        readers=ThreadPoolExecutor(settings.num_read_threads, thread_name_prefix="read"),
+    )
+
+
+def replication_config(settings: BrokerSettings) -> ReplicationConfig:
+    """The part of the settings that the core needs."""
+    return ReplicationConfig(
+        replica_lag_time_max_ms=settings.replica_lag_time_max_ms,
+        replica_lag_max_bytes=settings.replica_lag_max_bytes,
+        replica_fetch_max_bytes=settings.replica_fetch_max_bytes,
+        replica_heartbeat_interval_ms=settings.replica_heartbeat_interval_ms,
+        rack_aware_reads=settings.replica_selector_class == "rack-aware",
+        producer_id_expiration_ms=settings.producer_id_expiration_ms,
+    )
