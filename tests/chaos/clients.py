@@ -14,7 +14,7 @@ from tidemark.client import AdminClient, Consumer, Producer, SendHandle
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.model import ErrorCode, TidemarkError
 
-from tests.chaos.history import Deleted, History, Outcome, Polled, Sent, ToldEnd
+from tests.chaos.checks.history import Deleted, History, Outcome, Polled, Sent, ToldEnd
 from tests.chaos.loads import Load
 
 Client = TypeVar("Client", Producer, Consumer)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.warm_service import warm_services
+from tests.integration.harness.warm_service import warm_services
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from tidemark.client import Consumer
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
-from tests.chaos.group_history import (
+from tests.chaos.checks.group_history import (
     Closed,
     CommittedByHand,
     GaveUp,

@@ -19,16 +19,16 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 from tests.chaos.arena import Arena
 from tests.chaos.arena_names import BROKERS
-from tests.chaos.checker import REPLICAS, check
+from tests.chaos.checks.checker import REPLICAS, check
+from tests.chaos.checks.group_checker import check_group
+from tests.chaos.checks.group_history import GroupHistory, Processed, Taken
+from tests.chaos.checks.history import History, Outcome
+from tests.chaos.checks.replicas import differences
 from tests.chaos.clients import Sender, ask_ends_until, delete_until, read_until
 from tests.chaos.disks import Disks
-from tests.chaos.group_checker import check_group
-from tests.chaos.group_history import GroupHistory, Processed, Taken
-from tests.chaos.history import History, Outcome
 from tests.chaos.loads import COMPACTED, HASTY, LOADS, PLAIN, SHARED, SHRINKING, Load
 from tests.chaos.mover import Mover
 from tests.chaos.nemesis import Nemesis
-from tests.chaos.replicas import differences
 from tests.chaos.troop import Troop
 
 CALM_S = 2.0

@@ -22,7 +22,7 @@ from tidemark.model import TidemarkError
 
 from tests.chaos.arena import Arena
 from tests.chaos.arena_names import BROKERS
-from tests.chaos.group_history import GroupHistory, Processed, read_journal
+from tests.chaos.checks.group_history import GroupHistory, Processed, read_journal
 from tests.chaos.group_member import Plan
 from tests.chaos.loads import Load
 from tests.chaos.proxy import Trouble

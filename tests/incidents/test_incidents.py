@@ -19,7 +19,7 @@ from tests.charts.busy_cluster import BROKERS, CONTROLLERS, targets
 from tests.charts.prometheus import Prometheus, impatient, program
 from tests.charts.test_dashboards import PANELS
 from tests.charts.test_panels import asked_now, has_data
-from tests.integration.waiting import wait_for
+from tests.integration.harness.waiting import wait_for
 
 TOPIC: Final = "flights"
 HOOK: Final = """

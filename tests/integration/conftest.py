@@ -11,10 +11,10 @@ from kazoo.client import KazooClient
 from tidemark.local.cluster import LocalCluster
 from tidemark.local.zookeeper_process import ZooKeeperProcess
 
-from tests.integration import patience
-from tests.integration.by_hand import kazoo_of
-from tests.integration.hand_controller import Brokers, HandController, controller_of
-from tests.integration.warm_service import warm_services
+from tests.integration.harness import patience
+from tests.integration.harness.by_hand import kazoo_of
+from tests.integration.harness.hand_controller import Brokers, HandController, controller_of
+from tests.integration.harness.warm_service import warm_services
 
 
 @pytest.fixture(scope="session", autouse=True)

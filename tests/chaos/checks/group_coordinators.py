@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the coordinators of a group wrote down, one record after the other, told as who held what and who committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemark.core.groups.state import Change, Committed, Holding, HoldingKey, OffsetKey
+
+from tests.chaos.checks.history import Offset, Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Remembered at this record; `member_id`: who held the partition then, "" for nobody."""
+
+    position: int
+    partition: Partition
+    offset: Offset
+    member_id: str
+    began_at: Offset
+
+
+@dataclass(slots=True)
+class Hold:
+    """A member held a partition without a break, from this record on.
+
+    Attributes:
+        epoch: the member's, at first.
+        began_at: where the group was.
+        commits: what it committed.
+        lives: whoever has read by it, in order; filled in by who knows.
+    """
+
+    position: int
+    partition: Partition
+    member_id: str
+    epoch: int
+    began_at: Offset
+    commits: list[Commit] = field(default_factory=list)
+    lives: list[Any] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class CoordinatorStory:
+    """All of it.
+
+    Attributes:
+        shared: (partition, one holder, another one, at which record), where two held one.
+    """
+
+    holds: list[Hold] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    shared: list[tuple[Partition, str, str, int]] = field(default_factory=list)
+    epochs: dict[str, list[tuple[int, frozenset[Partition]]]] = field(default_factory=dict)
+    """Of each member: each epoch it was in, with what it held."""
+
+    def held(self, member_id: str, partition: Partition, epoch: int) -> bool:
+        """Whether that was ever its own in that epoch."""
+        return any(one == epoch and partition in held for one, held in self.epochs.get(member_id, ()))
+
+    def hold_of(self, member_id: str, partition: Partition, epoch: int) -> Hold | None:
+        """By which it reads in that epoch; None where it has none."""
+        mine = [one for one in self.holds if (one.member_id, one.partition) == (member_id, partition)]
+        return max((one for one in mine if one.epoch <= epoch), key=lambda one: one.position, default=None)
+
+
+def tell_story(changes: Iterable[Change], topic: str) -> CoordinatorStory:
+    """Of one group and one topic."""
+    story = CoordinatorStory()
+    holding: dict[str, frozenset[Partition]] = {}
+    current: dict[Partition, Hold] = {}
+    committed: dict[Partition, Offset] = {}
+    for position, (key, value) in enumerate(changes):
+        match key, value:
+            case HoldingKey(_, member_id), Holding() | None:
+                held = frozenset(one.partition for one in value.held if one.topic == topic) if value else frozenset()
+                for partition in holding.get(member_id, frozenset()) - held:
+                    if current[partition].member_id == member_id:
+                        del current[partition]
+                for partition in held - holding.get(member_id, frozenset()):
+                    other = current.get(partition)
+                    if other is not None:
+                        story.shared.append((partition, other.member_id, member_id, position))
+                    assert value is not None
+                    hold = Hold(position, partition, member_id, value.epoch, committed.get(partition, 0))
+                    current[partition] = hold
+                    story.holds.append(hold)
+                holding[member_id] = held
+                if value is not None:
+                    story.epochs.setdefault(member_id, []).append((value.epoch, held))
+            case OffsetKey(_, name, partition), Committed() if name == topic:
+                holder = current.get(partition)
+                commit = Commit(
+                    position,
+                    partition,
+                    value.offset,
+                    "" if holder is None else holder.member_id,
+                    0 if holder is None else holder.began_at,
+                )
+                story.commits.append(commit)
+                committed[partition] = value.offset
+                if holder is not None:
+                    holder.commits.append(commit)
+            case OffsetKey(_, name, partition), None if name == topic:
+                committed.pop(partition, None)
+    return story

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of one consumer group in a round: what its members did and saw, and what its coordinators wrote down.
+
+A member keeps a journal, one line an event, each a single write, so that a killed process leaves all that it did. Its
+moments are of the machine's monotonic clock, the same for every process. Coordinators keep theirs in
+`__consumer_offsets`: who held what in which epoch, and every commit, in one order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tidemark.core.groups.state import Change
+
+from tests.chaos.checks.history import Offset, Partition
+
+MemberId = str
+Epoch = int
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A process or thread became this member; as `instance_id` where it is a static one."""
+
+    at_s: float
+    member_id: MemberId
+    instance_id: str = ""
+    commits_by_hand: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Told, before the first record of them, that it reads these from now on."""
+
+    at_s: float
+    epoch: Epoch
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Told that it reads these no more: `lost` where others may do so already."""
+
+    at_s: float
+    epoch: Epoch
+    partitions: tuple[Partition, ...]
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Records of [first, end) that it asked for and was given; its member epoch before and after the question."""
+
+    at_s: float
+    asked_s: float
+    epochs: tuple[Epoch, Epoch]
+    partition: Partition
+    first: Offset
+    end: Offset
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """The generation that they were given in; None where that cannot be told from outside."""
+        before, after = self.epochs
+        return before if before == after and before > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """It is done with [first, end)."""
+
+    at_s: float
+    partition: Partition
+    first: Offset
+    end: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedByHand:
+    """The group remembers, as it was told, that it goes on at `offset`."""
+
+    at_s: float
+    partition: Partition
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Troubled:
+    """Its client warned, or refused a commit: what it processed may not be remembered."""
+
+    at_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """It has left, in good order."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """Its client raised what none should."""
+
+    at_s: float
+    why: str
+
+
+Event = Named | Taken | LetGo | Given | Processed | CommittedByHand | Troubled | Closed | GaveUp
+_KINDS: dict[str, Callable[..., Event]] = {
+    kind.__name__: kind for kind in (Named, Taken, LetGo, Given, Processed, CommittedByHand, Troubled, Closed, GaveUp)
+}
+
+
+class Journal:
+    """Writes events; what was added is there even if the process is killed right after."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def add(self, kind: type[Event], *values: Any, at_s: float | None = None) -> None:
+        """An event of this kind, now."""
+        moment_s = time.monotonic() if at_s is None else at_s
+        os.write(self._file, json.dumps([kind.__name__, moment_s, *values]).encode() + b"\n")
+
+    def close(self) -> None:
+        """No more."""
+        os.close(self._file)
+
+
+def read_journal(path: Path) -> list[Event]:
+    """All events; a line that a kill cut short is none."""
+    events: list[Event] = []
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+        if line.endswith(b"\n"):
+            name, *values = json.loads(line)
+            events.append(_KINDS[name](*(tuple(one) if isinstance(one, list) else one for one in values)))
+    return events
+
+
+@dataclass(slots=True)
+class GroupHistory:
+    """One group that reads one topic.
+
+    Attributes:
+        journals: by the name of the life that kept it: a process started again is another life.
+        coordinator: the group's records in `__consumer_offsets`, in order.
+        final: what is in each partition at the end.
+        unfinished: what was to come about in time and did not.
+    """
+
+    topic: str
+    journals: dict[str, Sequence[Event]] = field(default_factory=dict)
+    coordinator: list[Change] = field(default_factory=list)
+    final: dict[Partition, Iterable[Offset]] = field(default_factory=dict)
+    unfinished: list[str] = field(default_factory=list)

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that are closed, cancelled or interrupted, wherever they are, end in time and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from tidemark import client
+from tidemark.client import ClientClosedError, InvalidRequestError, SendHandle
+from tidemark.client.aio import Consumer, Producer
+
+from tests.integration.harness.fake_broker import HOLD, TOPIC, FakeCluster
+
+IN_TIME_S = 12.0
+"""Far below what the clients' own timeouts allow: 120 s to deliver, 30 s for a request."""
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster() as started:
+        yield started
+        started.speaking.set()
+
+
+def left_behind() -> list[str]:
+    """Tasks of the clients that still run."""
+    return [
+        task.get_name()
+        for task in asyncio.all_tasks()
+        if "tidemark" in getattr(getattr(task.get_coro(), "cr_code", None), "co_filename", "")
+        and "tests" not in getattr(task.get_coro(), "cr_code").co_filename  # noqa: B009
+    ]
+
+
+async def cancelled_in_time(work: Awaitable[object], once: Callable[[], Awaitable[object]]) -> None:
+    task = asyncio.ensure_future(work)
+    await once()
+    began_s = time.monotonic()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert time.monotonic() - began_s < IN_TIME_S
+
+
+async def silenced(cluster: FakeCluster, producer: Producer) -> SendHandle:
+    """A record that is on its way, and will not be acknowledged."""
+    await (await producer.send(TOPIC, b"before", partition=0))
+    cluster.speaking.clear()
+    cluster.produce_faults.extend([HOLD] * 10)
+    return await producer.send(TOPIC, b"x", partition=0)
+
+
+async def test_a_producer_whose_body_is_cancelled_does_not_wait_for_brokers_that_are_silent(
+    cluster: FakeCluster,
+) -> None:
+    handles: list[SendHandle] = []
+    sent = asyncio.Event()
+
+    async def body() -> None:
+        async with Producer(cluster.bootstrap) as producer:
+            handles.append(await silenced(cluster, producer))
+            sent.set()
+            await asyncio.Event().wait()
+
+    await cancelled_in_time(body(), sent.wait)
+    with pytest.raises(ClientClosedError):
+        await handles[0]
+    assert left_behind() == []
+
+
+async def test_a_close_that_is_cancelled_leaves_nothing_behind(cluster: FakeCluster) -> None:
+    producer = Producer(cluster.bootstrap)
+    await producer.start()
+    handle = await silenced(cluster, producer)
+    await cancelled_in_time(producer.close(), lambda: cluster.until(lambda: len(cluster.produced) > 1))
+    with pytest.raises(ClientClosedError):
+        await handle
+    assert left_behind() == []
+
+
+async def test_a_close_has_the_time_that_it_is_given(cluster: FakeCluster) -> None:
+    producer = Producer(cluster.bootstrap)
+    await producer.start()
+    handle = await silenced(cluster, producer)
+    began_s = time.monotonic()
+    await producer.close(timeout_s=0.1)
+    assert time.monotonic() - began_s < IN_TIME_S
+    with pytest.raises(ClientClosedError):
+        await handle
+
+
+async def test_who_closes_while_another_closes_waits_for_that(cluster: FakeCluster) -> None:
+    producer = Producer(cluster.bootstrap, linger_ms=100)
+    await producer.start()
+    handle = await producer.send(TOPIC, b"x", partition=0)
+    await asyncio.gather(producer.close(), producer.close())
+    assert (await handle).offset == 0
+    assert left_behind() == []
+
+
+async def test_a_body_that_raises_sends_what_it_had(cluster: FakeCluster) -> None:
+    handles: list[SendHandle] = []
+
+    async def body() -> None:
+        async with Producer(cluster.bootstrap, linger_ms=100) as producer:
+            handles.append(await producer.send(TOPIC, b"x", partition=0))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await body()
+    assert (await handles[0]).offset == 0
+    assert left_behind() == []
+
+
+async def test_a_flush_or_a_send_that_is_cancelled_harms_nothing(cluster: FakeCluster) -> None:
+    async with Producer(cluster.bootstrap, buffer_bytes=1) as producer:
+        cluster.produce_faults.append(HOLD)
+        first = await producer.send(TOPIC, b"0", partition=0)
+        held = partial_until(cluster, lambda: cluster.held)
+        await cancelled_in_time(producer.flush(), held)
+        await cancelled_in_time(producer.send(TOPIC, b"never", partition=0), held)
+        await cluster.release()
+        second = await producer.send(TOPIC, b"1", partition=0)
+        assert [(await first).offset, (await second).offset] == [0, 1]
+    assert left_behind() == []
+
+
+def partial_until(cluster: FakeCluster, condition: Callable[[], Any]) -> Callable[[], Awaitable[None]]:
+    return lambda: cluster.until(condition)
+
+
+async def test_a_poll_that_is_cancelled_loses_nothing(cluster: FakeCluster) -> None:
+    async with Producer(cluster.bootstrap) as producer, Consumer(cluster.bootstrap) as consumer:
+        await consumer.assign(TOPIC)
+        await cancelled_in_time(consumer.poll(), lambda: cluster.until(lambda: cluster.fetched))
+        await cancelled_in_time(anext(consumer), lambda: cluster.until(lambda: cluster.fetched))
+        await (await producer.send(TOPIC, b"x"))
+        found = await consumer.poll(10)
+        assert found is not None
+        assert found.rows.column("value").to_pylist() == [b"x"]
+    assert left_behind() == []
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_behind(cluster: FakeCluster) -> None:
+    cluster.speaking.clear()
+    for kind in (Producer, Consumer):
+
+        async def body(kind: Any = kind) -> None:
+            async with kind(cluster.bootstrap):
+                raise AssertionError("nobody answers")
+
+        await cancelled_in_time(body(), _a_turn)
+        assert left_behind() == []
+
+
+async def _a_turn() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_who_would_wait_on_the_loop_that_has_to_answer_is_refused(cluster: FakeCluster) -> None:
+    async with Producer(cluster.bootstrap, linger_ms=100) as producer:
+        handle = await producer.send(TOPIC, b"x", partition=0)
+        with pytest.raises(InvalidRequestError, match="await the handle"):
+            handle.result()
+        assert (await handle).offset == 0
+        assert handle.result().offset == 0
+
+    def blocking() -> None:
+        told: list[BaseException | None] = []
+        with client.Producer(cluster.bootstrap) as one:
+
+            def callback(_: object) -> None:
+                try:
+                    one.flush()
+                except InvalidRequestError as error:
+                    told.append(error)
+
+            one.send(TOPIC, b"y", partition=0).add_done_callback(callback)
+        assert len(told) == 1
+
+    await asyncio.to_thread(blocking)
+
+
+# What Ctrl-C finds a thread at. Each has said "now" before.
+INTERRUPTED = {
+    "start": "producer(); now(); Consumer(silent)",
+    "result": "one = producer(); hush(); handle = one.send(topic, b'x', partition=0); now(); handle.result()",
+    "flush": "one = producer(); hush(); one.send(topic, b'x', partition=0); now(); one.flush()",
+    "full buffer": "one = producer(buffer_bytes=1); hush(); one.send(topic, b'x', partition=0); now(); "
+    "one.send(topic, b'y', partition=0)",
+    "body": "one = producer()\nwith one:\n hush(); one.send(topic, b'x', partition=0); now(); time.sleep(60)",
+    "close": "one = producer(); hush(); one.send(topic, b'x', partition=0); now(); one.close()",
+    "poll": "one = consumer(); hush(); now(); one.poll(60)",
+    "next": "one = consumer()\nwith one:\n hush(); now(); next(one)",
+    "end_offsets": "one = consumer(); hush(); now(); one.end_offsets()",
+    "commit": "one = Consumer(bootstrap, group='g')\nwith one:\n hush(); now(); one.commit({(topic, 0): 1})",
+    "groups": "one = Groups(bootstrap); hush(); now(); one.describe_groups(['g'])",
+    "admin": "one = AdminClient(bootstrap=bootstrap); hush(); now(); one.list_topics()",
+    "news": "one = AdminClient(bootstrap=bootstrap); hush(); now(); list(one.watch_partition_reassignments())",
+}
+SCRIPT = textwrap.dedent(
+    """
+    import sys, time
+    from tidemark.client import AdminClient, Consumer, Groups, Producer
+    bootstrap, topic, code = sys.argv[1:]
+    silent = bootstrap
+
+    def say(word):
+        print(word, flush=True)
+        sys.stdin.readline()
+
+    def now():
+        say("now")
+
+    def hush():
+        say("hush")
+
+    def producer(**settings):
+        one = Producer(bootstrap, **settings)
+        one.send(topic, b"before", partition=0).result(10)
+        return one
+
+    def consumer():
+        one = Consumer(bootstrap)
+        one.assign(topic)
+        one.poll(0.1)
+        return one
+
+    exec(code)
+    """
+)
+
+
+@pytest.mark.parametrize("where", INTERRUPTED)
+async def test_ctrl_c_ends_a_blocking_client_at_once(cluster: FakeCluster, where: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", SCRIPT, cluster.bootstrap, TOPIC, INTERRUPTED[where]),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    try:
+        async with asyncio.timeout(60):
+            while (word := await process.stdout.readline()) == b"hush\n":
+                cluster.speaking.clear()
+                cluster.produce_faults.extend([HOLD] * 10)
+                process.stdin.write(b"\n")
+            assert word == b"now\n", await process.communicate()
+            cluster.speaking.clear()
+            process.stdin.write(b"\n")
+            try:
+                async with asyncio.timeout(0.3):  # it may be interrupted before it waits, too
+                    await process.wait()
+            except TimeoutError:
+                process.send_signal(signal.SIGINT)
+            began_s = time.monotonic()
+            _, said = await process.communicate()
+            took_s = time.monotonic() - began_s
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert b"KeyboardInterrupt" in said, said.decode()
+    assert took_s < IN_TIME_S
+
+
+async def test_ctrl_c_ends_the_produce_command_though_brokers_are_silent(cluster: FakeCluster) -> None:
+    cluster.produce_faults.extend([HOLD] * 10)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tidemark.cli.app", "produce", TOPIC, "--bootstrap", cluster.bootstrap),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    try:
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.close()
+        await cluster.until(lambda: cluster.held)
+        process.send_signal(signal.SIGINT)
+        began_s = time.monotonic()
+        async with asyncio.timeout(60):
+            _, said = await process.communicate()
+        assert time.monotonic() - began_s < IN_TIME_S
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert said.startswith(b"error CLIENT_CLOSED: 2 records were not acknowledged, 0 were: "), said

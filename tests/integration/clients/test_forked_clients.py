@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process that was forked from one with a client is told so at once, and the parent's client goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import sys
+import textwrap
+from pathlib import Path
+
+from tidemark.client import ClientClosedError, InvalidRequestError, TidemarkError
+
+from tests.integration.harness.fake_broker import TOPIC, FakeCluster
+
+# A process of its own is forked: this one has threads of its own that are none of this test's business.
+PARENT = textwrap.dedent(
+    """
+    import asyncio, os, pickle, sys, time
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # gRPC's own handlers crash in the child now and then
+    from tidemark.client import Consumer, Producer, TidemarkError, aio
+
+    bootstrap, topic, path = sys.argv[1:]
+
+    def outcome(call):
+        try:
+            return call()
+        except TidemarkError as error:
+            return error
+
+    async def of_its_own():
+        async with aio.Producer(bootstrap):
+            return None
+
+    producer, consumer = Producer(bootstrap), Consumer(bootstrap)
+    consumer.assign(topic)
+    producer.send(topic, b"parent").result(10)
+    child = os.fork()
+    if child == 0:
+        began_s = time.monotonic()
+        found = {
+            "send": outcome(lambda: producer.send(topic, b"child")),
+            "flush": outcome(producer.flush),
+            "poll": outcome(lambda: consumer.poll(1)),
+            "new": outcome(lambda: Producer(bootstrap)),
+            "async": outcome(lambda: asyncio.run(of_its_own())),
+            "close": outcome(producer.close) or outcome(consumer.close),
+        }
+        with open(path, "wb") as file:
+            pickle.dump((time.monotonic() - began_s, found), file)
+        os._exit(0)
+    ended = os.waitpid(child, 0)[1]
+    assert ended == 0, ended
+    producer.send(topic, b"parent again").result(10)
+    assert consumer.poll(10) is not None
+    producer.close()
+    consumer.close()
+    """
+)
+
+
+async def test_a_forked_process_is_refused_at_once_and_its_parent_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "found"
+    async with FakeCluster() as cluster, asyncio.timeout(60):
+        parent = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PARENT, cluster.bootstrap, TOPIC, str(path), stderr=asyncio.subprocess.PIPE
+        )
+        _, said = await parent.communicate()
+        assert parent.returncode == 0, said.decode()
+        assert cluster.values() == [b"parent", b"parent again"]
+    took_s, found = pickle.loads(path.read_bytes())
+    assert took_s < 15, "half of what a request may take"
+    kinds: dict[str, type[TidemarkError]] = {
+        "send": ClientClosedError,
+        "flush": ClientClosedError,
+        "poll": ClientClosedError,
+        "new": InvalidRequestError,
+        "async": InvalidRequestError,
+    }
+    assert {name: type(one) for name, one in found.items()} == {**kinds, "close": type(None)}

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything below a partition, or a topic, deleted by hand: what was acknowledged is not cut off by a replica that
+lacks it, nothing is set aside, and an ordinary deletion goes on to work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from kazoo.client import KazooClient
+from tidemark.client import AdminClient, Consumer, Producer
+from tidemark.local.cluster import LocalCluster, controller_name
+from tidemark.model import ElectionKind, ErrorCode, TidemarkError, TopicPartition
+
+from tests.integration.harness import waiting
+
+HURT = TopicPartition("hurt", 0)
+wait_for = partial(waiting.wait_for, refused=TidemarkError)
+
+
+@pytest.fixture
+def admin(mine: LocalCluster) -> Iterator[AdminClient]:
+    with AdminClient(mine.admin_address) as client:
+        yield client
+
+
+def another_controller(mine: LocalCluster, admin: AdminClient) -> None:
+    before = admin.describe_cluster().view.controller_id
+    mine.kill(controller_name(before - 100))
+    wait_for(lambda: admin.describe_cluster().view.controller_id not in (-1, before), "another controller is elected")
+    mine.restart(controller_name(before - 100))
+
+
+def leader_of(admin: AdminClient, topic: str) -> int:
+    return admin.describe_topics([topic])[0].partitions[0].leader
+
+
+def elect_whoever_holds_most(admin: AdminClient) -> None:
+    """Of all replicas: the controller waits two seconds for those of brokers that have just started, and no longer."""
+
+    def everybody_is_heard() -> bool:
+        foreseen = admin.elect_leaders(ElectionKind.LAST_KNOWN, [HURT], validate_only=True)
+        return all(one.unclean is not None and not one.unclean.unheard for one in foreseen)
+
+    wait_for(everybody_is_heard, "both replicas say what they hold")
+    wait_for(
+        lambda: all(one.error is None for one in admin.elect_leaders(ElectionKind.LAST_KNOWN, [HURT])),
+        "the replica that holds most is elected",
+    )
+
+
+def first_value(mine: LocalCluster, topic: str) -> bytes | None:
+    with Consumer(mine.bootstrap) as consumer:
+        consumer.assign(topic, start="earliest")
+        return next(iter(consumer)).value
+
+
+def nothing_is_set_aside(mine: LocalCluster, holder: int) -> None:
+    assert (mine.directory / f"broker-{holder}" / "hurt-0").is_dir(), "the records are where they were"
+    assert not list(mine.directory.glob("broker-*/*-stray"))
+
+
+def one_replica_lags(mine: LocalCluster, admin: AdminClient) -> int:
+    """Gives the broker that has no record, and would lead by its place in the assignment; it is down."""
+    admin.create_topic("hurt", partitions=1, replication_factor=2, configs={"min.insync.replicas": "1"})
+    first = admin.describe_topics(["hurt"])[0].partitions[0].assigned_replicas[0]
+    mine.kill(f"broker-{first}")
+    wait_for(lambda: leader_of(admin, "hurt") == 1 - first, "the other one leads")
+    with Producer(mine.bootstrap) as producer:
+        producer.send("hurt", b"kept").result()
+    return first
+
+
+def test_a_partition_whose_nodes_are_all_deleted_is_not_led_by_a_replica_that_lacks_what_was_acknowledged(
+    mine: LocalCluster, by_hand: KazooClient, admin: AdminClient
+) -> None:
+    lagging = one_replica_lags(mine, admin)
+    controllers = [controller_name(0), controller_name(1)]
+    for name in controllers:
+        mine.kill(name)
+    by_hand.delete("/brokers/topics/hurt/0", recursive=True)
+    mine.restart(f"broker-{lagging}")  # nobody is there to tell it whom to copy from
+    for name in controllers:
+        mine.restart(name)
+    admin.create_topic("by-the-next-one", partitions=1, replication_factor=2)
+
+    def nobody_leads() -> bool:
+        data, _ = by_hand.get("/brokers/topics/hurt/0/leaderAndISR")
+        state = json.loads(data)
+        assert lagging not in [broker for broker, _ in state["isr"]]
+        return bool(state["leader"] == -1)
+
+    wait_for(lambda: bool(by_hand.exists("/brokers/topics/hurt/0/leaderAndISR")), "it has a state again")
+    assert nobody_leads()
+    nothing_is_set_aside(mine, 1 - lagging)
+    elect_whoever_holds_most(admin)
+    assert leader_of(admin, "hurt") == 1 - lagging
+    assert first_value(mine, "hurt") == b"kept"
+
+
+def test_a_living_controller_goes_on_with_a_partition_whose_nodes_were_deleted(
+    mine: LocalCluster, by_hand: KazooClient, admin: AdminClient
+) -> None:
+    lagging = one_replica_lags(mine, admin)
+    by_hand.delete("/brokers/topics/hurt/0", recursive=True)
+    mine.kill(f"broker-{1 - lagging}")
+    mine.restart(f"broker-{lagging}")
+    admin.create_topic("meanwhile", partitions=1, replication_factor=1)
+    mine.restart(f"broker-{1 - lagging}")
+    wait_for(lambda: bool(by_hand.exists("/brokers/topics/hurt/0/leaderAndISR")), "it has a state again")
+    nothing_is_set_aside(mine, 1 - lagging)
+    elect_whoever_holds_most(admin)
+    assert first_value(mine, "hurt") == b"kept"
+
+
+def test_a_partition_added_where_others_were_removed_is_led_at_once_also_under_another_controller(
+    mine: LocalCluster, admin: AdminClient
+) -> None:
+    admin.create_topic("grown", partitions=2, replication_factor=2, configs={"min.insync.replicas": "1"})
+    admin.delete_partitions("grown", partitions=[1])
+    before = admin.describe_cluster().view.controller_id
+    admin.create_partitions("grown", 3)
+    assert admin.describe_cluster().view.controller_id == before
+    assert len(admin.describe_topics(["grown"])[0].partitions) == 3
+    admin.delete_partitions("grown", partitions=[2])
+    another_controller(mine, admin)
+    admin.create_partitions("grown", 4)
+    with Producer(mine.bootstrap) as producer:
+        for partition in range(4):
+            producer.send("grown", b"new", partition=partition).result()
+
+
+def test_a_topic_whose_nodes_are_all_deleted_keeps_its_records_and_its_name_until_it_is_put_back(
+    mine: LocalCluster, by_hand: KazooClient, admin: AdminClient
+) -> None:
+    lagging = one_replica_lags(mine, admin)
+    admin.create_topic("gone", partitions=1, replication_factor=1)
+    topic, _ = by_hand.get("/brokers/topics/hurt")
+    by_hand.delete("/brokers/topics/hurt", recursive=True)
+    mine.restart(f"broker-{lagging}")
+    another_controller(mine, admin)
+    admin.delete_topic("gone")
+    admin.create_topic("by-the-next-one", partitions=1, replication_factor=2)
+    mine.restart(f"broker-{1 - lagging}")
+    wait_for(lambda: leader_of(admin, "by-the-next-one") >= 0, "the others are led")
+    with pytest.raises(TidemarkError, match="/brokers/topics/hurt was deleted by hand") as refused:
+        admin.create_topic("hurt", partitions=1, replication_factor=2)
+    assert refused.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+    nothing_is_set_aside(mine, 1 - lagging)
+
+    by_hand.create("/brokers/topics/hurt", topic)
+    wait_for(lambda: bool(by_hand.exists("/brokers/topics/hurt/0/leaderAndISR")), "it has a state again")
+    elect_whoever_holds_most(admin)
+    assert first_value(mine, "hurt") == b"kept"
+    admin.delete_topic("hurt")
+    wait_for(
+        lambda: not any((mine.directory / f"broker-{broker}" / "hurt-0").exists() for broker in range(2)),
+        "an ordinary deletion deletes",
+    )

@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consumers that share topics: every record to one of them, committed when the application is done with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tidemark import client
+from tidemark.client.aio import AdminClient, Consumer, Groups, Producer
+from tidemark.client.records import ConsumerRecord
+from tidemark.local.cluster import LocalCluster, broker_name
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+
+from tests.integration.harness import warm_command
+
+_DEADLINE_S = 40.0
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def topic(cluster: LocalCluster) -> str:
+    return await filled(cluster, 200)
+
+
+async def filled(cluster: LocalCluster, records: int) -> str:
+    """Four partitions; the records are their own numbers, in turn."""
+    name = f"topic-{uuid.uuid4().hex[:12]}"
+    async with AdminClient(cluster.admin_address) as admin:
+        await admin.create_topic(name, partitions=4, replication_factor=3)
+    await produce(cluster, name, range(records))
+    return name
+
+
+async def produce(cluster: LocalCluster, topic: str, numbers: range) -> None:
+    async with Producer(cluster.bootstrap) as producer:
+        for number in numbers:
+            await producer.send(topic, str(number).encode(), partition=number % 4)
+        await producer.flush()
+
+
+async def read(consumer: Consumer, count: int) -> list[int]:
+    found: list[int] = []
+    async with asyncio.timeout(_DEADLINE_S):
+        async for record in consumer:
+            found.append(number_of(record))
+            if len(found) == count:
+                break
+    return found
+
+
+def number_of(record: ConsumerRecord) -> int:
+    assert record.value is not None
+    return int(record.value)
+
+
+async def until_reading(consumer: Consumer, count: int) -> None:
+    """Until it has so many partitions; what comes meanwhile is thrown away."""
+    async with asyncio.timeout(_DEADLINE_S):
+        while len(consumer.assignment) != count:
+            await consumer.poll(0.05)
+
+
+async def test_what_was_read_is_remembered_and_the_next_member_goes_on_there(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    async with Consumer(cluster.bootstrap, group=group) as first:
+        await first.subscribe([topic])
+        before = await read(first, 70)
+    async with Consumer(cluster.bootstrap, group=group) as second:
+        await second.subscribe([topic])
+        after = await read(second, 130)
+        assert await second.poll(0.2) is None
+    assert sorted(before + after) == list(range(200))
+
+
+async def test_members_share_a_topic_and_no_record_is_read_by_two(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    found: list[int] = []
+    reading = [asyncio.create_task(_work(cluster, topic, group, found)) for _ in range(2)]
+    await _until(lambda: len(found) > 20)
+    reading.append(asyncio.create_task(_work(cluster, topic, group, found)))
+    await produce(cluster, topic, range(200, 1200))
+    await _until(lambda: len(found) > 600)
+    reading.pop(0).cancel()  # it leaves in the middle of its work
+    await produce(cluster, topic, range(1200, 1400))
+    await _until(lambda: set(found) == set(range(1400)))
+    for one in reading:
+        one.cancel()
+    await asyncio.gather(*reading, return_exceptions=True)
+    twice = len(found) - len(set(found))
+    assert twice <= 1, "only the one record that a cancelled member was given and had not said it was done with"
+
+
+async def _work(cluster: LocalCluster, topic: str, group: str, found: list[int]) -> None:
+    async with Consumer(cluster.bootstrap, group=group, max_bytes=2000, max_partition_bytes=500) as consumer:
+        await consumer.subscribe([topic])
+        async for record in consumer:
+            await asyncio.sleep(0)
+            found.append(number_of(record))
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + _DEADLINE_S
+    while not true():
+        assert time.monotonic() < deadline_s, "it did not come about"
+        await asyncio.sleep(0.02)
+
+
+async def test_a_record_that_the_application_failed_on_is_read_again_and_none_before_it(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    read_before: list[int] = []
+
+    async def fail_on_the_sixth() -> None:
+        async with Consumer(cluster.bootstrap, group=group) as consumer:
+            await consumer.subscribe([topic])
+            async for record in consumer:
+                if len(read_before) == 5:
+                    raise ZeroDivisionError
+                read_before.append(number_of(record))
+
+    with pytest.raises(ZeroDivisionError):
+        await fail_on_the_sixth()
+    async with Consumer(cluster.bootstrap, group=group) as consumer:
+        await consumer.subscribe([topic])
+        rest = await read(consumer, 195)
+    assert sorted(read_before + rest) == list(range(200))
+
+
+def test_threads_share_a_topic_and_give_back_what_they_have_not_worked_on(cluster: LocalCluster, group: str) -> None:
+    topic = asyncio.run(filled(cluster, 400))
+    found: list[int] = []
+    failed: list[BaseException] = []
+
+    def work(count: int) -> None:
+        try:
+            with client.Consumer(cluster.bootstrap, group=group) as consumer:
+                consumer.subscribe([topic])
+                for record in consumer:
+                    found.append(number_of(record))
+                    if len(found) >= count:
+                        break
+                    time.sleep(0.001)  # the others want some too
+        except BaseException as error:  # noqa: BLE001 - the test tells
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(400,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    deadline_s = time.monotonic() + _DEADLINE_S
+    while len(found) < 400 and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    asyncio.run(produce(cluster, topic, range(400, 404)))  # whoever still waits for one more gets it
+    for thread in threads:
+        thread.join(_DEADLINE_S)
+    assert not failed
+    assert sorted(found[:400]) == list(range(400))
+
+
+async def test_commits_by_hand_count_what_was_given_and_what_is_named(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    async with Consumer(cluster.bootstrap, group=group, auto_commit_interval_ms=0) as consumer:
+        await consumer.subscribe([topic])
+        await read(consumer, 10)
+        assert await consumer.committed() == {}
+        await consumer.commit()
+        assert sum((await consumer.committed()).values()) == 10
+        await consumer.commit({(topic, 0): 3})
+        assert (await consumer.committed([(topic, 0)])) == {TopicPartition(topic, 0): 3}
+    async with Consumer(cluster.bootstrap, group=group) as by_hand:
+        await by_hand.assign(topic, [0])
+        await by_hand.commit({(topic, 0): 7})
+        assert (await by_hand.committed())[TopicPartition(topic, 0)] == 7
+
+
+@pytest.mark.parametrize("leaves", ["closes", "subscribes to nothing"])
+async def test_who_commits_by_hand_can_do_so_when_it_is_told_that_its_partitions_go(
+    cluster: LocalCluster, topic: str, group: str, leaves: str
+) -> None:
+    failed: list[TidemarkError] = []
+
+    async def went(partitions: list[TopicPartition]) -> None:
+        try:
+            await consumer.commit()
+        except TidemarkError as error:
+            failed.append(error)
+
+    async with Consumer(cluster.bootstrap, group=group, auto_commit_interval_ms=0) as consumer:
+        await consumer.subscribe([topic], on_revoked=went)
+        await read(consumer, 10)
+        if leaves != "closes":
+            await consumer.subscribe([])
+    assert failed == []
+    async with Consumer(cluster.bootstrap, group=group) as other:
+        assert sum((await other.committed()).values()) == 10
+
+
+async def test_who_works_for_too_long_loses_its_partitions_is_told_and_comes_back(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    lost: list[TopicPartition] = []
+
+    async def on_lost(partitions: list[TopicPartition]) -> None:
+        lost.extend(partitions)
+
+    async with Consumer(cluster.bootstrap, group=group, max_poll_interval_ms=300) as slow:
+        await slow.subscribe([topic], on_lost=on_lost)
+        await read(slow, 3)
+        await _until(lambda: len(lost) == 4)  # the application works on the third record
+        async with Consumer(cluster.bootstrap, group=group) as other:
+            await other.subscribe([topic])
+            await until_reading(other, 4)
+            with pytest.raises(TidemarkError) as refused:
+                await slow.commit({(topic, 0): 1})
+            assert refused.value.code in {ErrorCode.UNKNOWN_MEMBER, ErrorCode.FENCED_MEMBER_EPOCH}
+        await until_reading(slow, 4)
+
+
+async def test_partitions_are_told_of_when_they_come_and_when_they_go(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    told: list[tuple[str, int]] = []
+
+    async def came(partitions: list[TopicPartition]) -> None:
+        told.append(("came", len(partitions)))
+
+    async def went(partitions: list[TopicPartition]) -> None:
+        told.append(("went", len(partitions)))
+
+    async with Consumer(cluster.bootstrap, group=group) as first:
+        await first.subscribe([topic], on_assigned=came, on_revoked=went)
+        await until_reading(first, 4)
+        async with Consumer(cluster.bootstrap, group=group) as second:
+            await second.subscribe([topic])
+            await until_reading(first, 2)
+            await until_reading(second, 2)
+    assert told == [("came", 4), ("went", 2), ("went", 2)] or told == [
+        ("came", 4),
+        ("went", 2),
+        ("came", 2),
+        ("went", 4),
+    ]
+
+
+async def test_a_static_member_that_restarts_keeps_its_partitions(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    async with Consumer(cluster.bootstrap, group=group, instance_id="one") as first:
+        await first.subscribe([topic])
+        await until_reading(first, 4)
+    async with Consumer(cluster.bootstrap, group=group) as other, Groups(cluster.bootstrap) as groups:
+        await other.subscribe([topic])
+        await _until_members(groups, group, 2)
+        async with Consumer(cluster.bootstrap, group=group, instance_id="one") as again:
+            await again.subscribe([topic])
+            await until_reading(again, 2)
+            await until_reading(other, 2)
+
+
+async def _until_members(groups: Groups, group: str, count: int) -> None:
+    deadline_s = time.monotonic() + _DEADLINE_S
+    while len((await groups.describe_groups([group]))[0].members) != count:
+        assert time.monotonic() < deadline_s, "the members did not come"
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_cannot_be_has_its_code(cluster: LocalCluster, topic: str, group: str) -> None:
+    async with Consumer(cluster.bootstrap) as alone:
+        for refused in (alone.subscribe([topic]), alone.commit(), alone.committed()):
+            assert await code_of(refused) is ErrorCode.INVALID_REQUEST
+    async with Consumer(cluster.bootstrap, group=group) as consumer:
+        await consumer.assign(topic, [0])
+        assert await code_of(consumer.subscribe([topic])) is ErrorCode.INVALID_REQUEST
+        assert await code_of(consumer.commit({(topic, 0): -1})) is ErrorCode.INVALID_REQUEST
+        assert await code_of(consumer.commit({("nothing", 0): 1})) is ErrorCode.UNKNOWN_TOPIC
+    async with Consumer(cluster.bootstrap, group=group, assignor="by-luck") as consumer:
+        await consumer.subscribe([topic])
+        assert await code_of(consumer.poll(_DEADLINE_S)) is ErrorCode.UNSUPPORTED_ASSIGNOR
+        await consumer.subscribe([])  # and it goes on
+        await consumer.assign(topic, [0])
+        assert await consumer.poll(_DEADLINE_S) is not None
+    async with Consumer(cluster.bootstrap, group=group, offset_reset="fail") as consumer:
+        await consumer.subscribe([topic])
+        assert await code_of(consumer.poll(_DEADLINE_S)) is ErrorCode.OFFSET_OUT_OF_RANGE
+    for wrong in ({"group": ""}, {"group": "x", "offset_reset": "never"}, {"group": "x", "max_poll_interval_ms": 0}):
+        with pytest.raises(TidemarkError):
+            Consumer(cluster.bootstrap, **wrong)  # type: ignore[arg-type]
+
+
+async def code_of(work: object) -> ErrorCode:
+    with pytest.raises(TidemarkError) as refused:
+        await work  # type: ignore[misc]
+    return refused.value.code
+
+
+async def test_records_deleted_before_they_were_read_are_an_error_or_passed_over(
+    cluster: LocalCluster, topic: str
+) -> None:
+    async with AdminClient(cluster.admin_address) as admin:
+        await admin.delete_records(topic, 0, 10)
+    async with Consumer(cluster.bootstrap) as consumer:
+        await consumer.assign(topic, [0], start=2)
+        assert await code_of(consumer.poll(_DEADLINE_S)) is ErrorCode.OFFSET_OUT_OF_RANGE
+    for policy, first in (("earliest", 40), ("latest", 200)):
+        async with Consumer(cluster.bootstrap, out_of_range=policy) as consumer:
+            await consumer.assign(topic, [0], start=2)
+            reading = asyncio.create_task(read(consumer, 1))
+            await _until(lambda consumer=consumer: consumer.position((topic, 0)) >= 10)
+            await produce(cluster, topic, range(200, 201))
+            assert await reading == [first]
+
+
+async def test_a_paused_partition_gives_nothing_until_it_is_resumed(cluster: LocalCluster, topic: str) -> None:
+    async with Consumer(cluster.bootstrap) as consumer:
+        await consumer.assign(topic, [0, 1])
+        consumer.pause([(topic, 0)])
+        found = await read(consumer, 50)
+        assert {number % 4 for number in found} == {1}
+        assert await consumer.poll(0.1) is None
+        consumer.resume([(topic, 0)])
+        assert {number % 4 for number in await read(consumer, 50)} == {0}
+
+
+async def test_while_coordinators_are_killed_members_read_everything(tmp_path: Path, group: str) -> None:
+    with LocalCluster(tmp_path, brokers=3) as own:
+        topic = await filled(own, 200)
+        found: list[int] = []
+        reading = [asyncio.create_task(_work(own, topic, group, found)) for _ in range(2)]
+        await _until(lambda: len(found) > 20)
+        async with Groups(own.bootstrap) as groups:
+            coordinator = (await groups.describe_groups([group]))[0].coordinator_id
+        own.kill(broker_name(coordinator))
+        await produce(own, topic, range(200, 600))
+        await _until(lambda: set(found) == set(range(600)))
+        for one in reading:
+            one.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+
+
+async def test_the_command_lists_describes_resets_and_deletes_groups(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    async with Consumer(cluster.bootstrap, group=group, client_id="reader") as consumer:
+        await consumer.subscribe([topic])
+        await read(consumer, 200)
+        await consumer.commit()
+        assert group in {one["group"] for one in (await said(cluster, "list"))["groups"]}
+        (described,) = await said(cluster, "describe", group)
+        assert (described["state"], described["lag"]) == ("STABLE", 0)
+        assert described["members"][0]["client_id"] == "reader"
+        assert "GROUP_NOT_EMPTY" in await refused(cluster, "delete", group, "--yes")
+        busy = ("reset-offsets", group, "--topic", topic, "--to", "earliest", "--yes")
+        assert "GROUP_NOT_EMPTY" in await refused(cluster, *busy)
+    shown = await said(cluster, "reset-offsets", group, "--topic", f"{topic}:1", "--to", "offset:7", "--dry-run")
+    assert [(one["before"], one["offset"]) for one in shown["partitions"]] == [(50, 7)]
+    assert (await said(cluster, "describe", group))[0]["lag"] == 0, "nothing was changed"
+    await said(cluster, "reset-offsets", group, "--topic", f"{topic}:1", "--to", "offset:7", "--yes")
+    assert (await said(cluster, "describe", group))[0]["lag"] == 43
+    await said(cluster, "delete", group, "--yes")
+    assert "GROUP_NOT_FOUND" in await refused(cluster, "describe", group)
+    assert "nobody is there to ask" in await refused(cluster, *busy[:-1], output="text")
+
+
+async def said(cluster: LocalCluster, *words: str) -> object:
+    done = await _tidemark(cluster, *words, "--output", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+async def refused(cluster: LocalCluster, *words: str, output: str = "json") -> str:
+    done = await _tidemark(cluster, *words, "--output", output)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    return done.stderr
+
+
+async def _tidemark(cluster: LocalCluster, *words: str) -> subprocess.CompletedProcess[str]:
+    def run() -> subprocess.CompletedProcess[str]:
+        command = [*warm_command.command(), "group", *words, "--bootstrap", cluster.bootstrap]
+        return subprocess.run(
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False
+        )
+
+    return await asyncio.to_thread(run)

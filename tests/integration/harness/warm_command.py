@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `tidemark` command without the time that its imports take: forked off a process that has imported it (warm.py).
+
+A test starts a small launcher as it would the command. The launcher hands its arguments, environment, directory and
+standard streams to this worker's server, passes signals on to the process that is forked, and ends as that did, which
+the attendant reports. tests/integration/cli/test_cli.py starts fresh commands too. Linux only; elsewhere all are fresh.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import pkgutil
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Final
+
+from tidemark.cli.common.no_pandas import keep_pandas_out
+
+from tests.integration.harness import patience, warm
+
+LAUNCHER: Final = Path(__file__).with_name("warm_launcher.py")
+
+
+def command() -> list[str]:
+    """What to start instead of `python -m tidemark.cli.app`; arguments follow."""
+    if sys.platform != "linux":
+        return [sys.executable, "-m", "tidemark.cli.app"]
+    return [sys.executable, "-I", "-S", str(LAUNCHER), str(_server())]
+
+
+@functools.cache
+def _server() -> Path:
+    """The socket of this worker's server."""
+    places = os.pathsep.join([str(warm.ROOT), *warm.places(os.environ)])
+    return warm.start_server("tests.integration.harness.warm_command", environment={"PYTHONPATH": places})
+
+
+def _tell_the_end(connection: socket.socket, process: int) -> None:
+    """To the launcher, as an exit status; whose own end is that of the command too."""
+    ended = os.pidfd_open(process)
+    readable, _, _ = select.select([connection, ended], [], [])
+    if ended not in readable:
+        os.kill(process, signal.SIGKILL)  # the launcher was killed
+    _, status = os.waitpid(process, 0)
+    if ended in readable:
+        connection.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+
+
+def _import_everything() -> None:
+    from tidemark.cli.app import app
+
+    for package in ("tidemark.cli", "tidemark.client"):
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
+            importlib.import_module(module.name)
+    app(["topic", "--help"], standalone_mode=False)  # what is imported on the way
+
+
+if __name__ == "__main__":
+    from tidemark.cli.app import main
+
+    keep_pandas_out()
+    _import_everything()
+    sys.argv = ["tidemark", *warm.serve(sys.argv[1], attend=_tell_the_end)]
+    patience.as_told()
+    main()
