@@ -132,7 +132,7 @@ class Member:
         self._committed_s = time.monotonic()
         self._chance = random.Random()
         self._consumer = _begun(plan)
-        self._reader = self._consumer._consumer.reading_group
+        self._reader = self._consumer._client.reading_group
 
     def leave(self) -> None:
         """As soon as it is done with what it has in hand."""

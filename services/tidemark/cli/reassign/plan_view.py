@@ -13,7 +13,7 @@ from tidemark.cli.common.units import shown_bytes
 from tidemark.cli.reassign.progress_view import listed, name_of
 
 if TYPE_CHECKING:
-    from tidemark.client.aio.admin.brokers import PlannedMoves
+    from tidemark.client.aio.admin.results import PlannedMoves
 
 _SHOWN_MAX: Final = 50
 _INT32_MAX: Final = 2**31 - 1

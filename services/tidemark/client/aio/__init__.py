@@ -4,7 +4,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidemark.client.aio.admin.client import AdminClient, ClusterDescription
+    from tidemark.client.aio.admin.client import AdminClient
+    from tidemark.client.aio.admin.results import ClusterDescription
     from tidemark.client.aio.consumer import Consumer
     from tidemark.client.aio.groups import Groups
     from tidemark.client.aio.producer import Producer
@@ -14,7 +15,8 @@ else:
     __getattr__ = on_demand(
         __name__,
         {
-            "admin.client": ("AdminClient", "ClusterDescription"),
+            "admin.client": ("AdminClient",),
+            "admin.results": ("ClusterDescription",),
             "consumer": ("Consumer",),
             "groups": ("Groups",),
             "producer": ("Producer",),

@@ -19,7 +19,7 @@ from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.v1 import group_service_pb2 as pb
 
-_TIMEOUT_S = 30.0
+TIMEOUT_S = 30.0
 _LIST_TIMEOUT_S = 10.0
 
 
@@ -85,7 +85,7 @@ class Groups(Lifecycle):
             ...
     """
 
-    def __init__(self, bootstrap: str | None = None, *, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, bootstrap: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
         self._cluster = Cluster(bootstrap, timeout_s=timeout_s)
         self._timeout_s = timeout_s
 

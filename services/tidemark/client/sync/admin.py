@@ -1,93 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sync AdminClient: the async one on the process's background loop. It loads nothing that records need."""
+"""The sync AdminClient. This module imports nothing that only records need."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from tidemark.client.aio.admin.client import AdminClient as AsyncAdminClient
-from tidemark.client.aio.admin.client import ClusterDescription
-from tidemark.client.created_topic import CreatedTopic
-from tidemark.client.sync.admin_brokers import BrokerCalls
-from tidemark.client.sync.admin_configs import ConfigCalls
-from tidemark.client.sync.admin_log_dirs import LogDirCalls
-from tidemark.client.sync.admin_reassignments import ReassignmentCalls
-from tidemark.client.sync.admin_records import RecordCalls
-from tidemark.client.sync.closing import START_S, Facade
-from tidemark.client.sync.event_loop_thread import background_loop
-from tidemark.core.cluster_view import TopicView
-from tidemark.model import ElectionKind, ElectionOutcome, TopicPartition, UncleanElection
+from tidemark.client.aio.admin.connection import TIMEOUT_S
+from tidemark.client.sync.forwarding import SyncClient, blocking, iterating
 
 
-class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogDirCalls, Facade):
-    """As `tidemark.client.aio.AdminClient`, blocking."""
+class AdminClient(SyncClient[AsyncAdminClient]):
+    """`tidemark.client.aio.AdminClient` for threads: its methods block.
 
-    _client: AsyncAdminClient
+    with AdminClient(bootstrap="127.0.0.1:9192") as admin:
+        admin.create_topic("greetings", partitions=3)
 
-    def __init__(self, admin: str | None = None, *, bootstrap: str | None = None, timeout_s: float = 30.0) -> None:
-        self._client = AsyncAdminClient(admin, bootstrap=bootstrap, timeout_s=timeout_s)
-        self._background = background_loop()
-        self._background.call(self._client.start(), START_S)
+    Args:
+        admin: host:port of the admin service; None: a broker is asked for it.
+        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        timeout_s: timeout of each call, and of the wait for each update of a stream.
+    """
 
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = 1,
-        replication_factor: int = 0,
-        configs: Mapping[str, str] | None = None,
-        validate_only: bool = False,
-        request_id: str = "",
-    ) -> CreatedTopic:
-        """Create a topic and wait until every partition has a leader; its `warnings` are worth showing to its maker."""
-        return self._background.call(
-            self._client.create_topic(
-                name,
-                partitions=partitions,
-                replication_factor=replication_factor,
-                configs=configs,
-                validate_only=validate_only,
-                request_id=request_id,
-            )
-        )
+    def __init__(self, admin: str | None = None, *, bootstrap: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
+        super().__init__(AsyncAdminClient(admin, bootstrap=bootstrap, timeout_s=timeout_s))
 
-    def delete_topic(self, name: str, *, validate_only: bool = False, request_id: str = "") -> None:
-        """Delete a topic and wait until it is gone; raises UNKNOWN_TOPIC."""
-        self._background.call(self._client.delete_topic(name, validate_only=validate_only, request_id=request_id))
-
-    def list_topics(self) -> list[str]:
-        """All names, sorted."""
-        return self._background.call(self._client.list_topics())
-
-    def describe_topics(self, names: Sequence[str] = ()) -> list[TopicView]:
-        """Topics in the order asked for (none: all); one that does not exist carries an error."""
-        return self._background.call(self._client.describe_topics(names))
-
-    def describe_cluster(self) -> ClusterDescription:
-        """Brokers, controller and counts."""
-        return self._background.call(self._client.describe_cluster())
-
-    def elect_leaders(
-        self,
-        kind: ElectionKind,
-        partitions: Sequence[TopicPartition] = (),
-        *,
-        topics: Sequence[str] = (),
-        validate_only: bool = False,
-        request_id: str = "",
-    ) -> list[ElectionOutcome]:
-        """Hold elections and wait for what comes of them; each partition succeeds or carries an error."""
-        return self._background.call(
-            self._client.elect_leaders(
-                kind, partitions, topics=topics, validate_only=validate_only, request_id=request_id
-            )
-        )
-
-    def list_unclean_elections(self, topics: Sequence[str] = ()) -> list[UncleanElection]:
-        """The loss reports kept (no topics: of all), by partition, the oldest first; raises UNKNOWN_TOPIC."""
-        return self._background.call(self._client.list_unclean_elections(topics))
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._ends_now():
-            self._background.call(self._client.close())
+    create_topic = blocking(AsyncAdminClient.create_topic)
+    delete_topic = blocking(AsyncAdminClient.delete_topic)
+    list_topics = blocking(AsyncAdminClient.list_topics)
+    describe_topics = blocking(AsyncAdminClient.describe_topics)
+    create_partitions = blocking(AsyncAdminClient.create_partitions)
+    delete_partitions = blocking(AsyncAdminClient.delete_partitions)
+    delete_records = blocking(AsyncAdminClient.delete_records)
+    alter_configs = blocking(AsyncAdminClient.alter_configs)
+    describe_configs = blocking(AsyncAdminClient.describe_configs)
+    describe_cluster = blocking(AsyncAdminClient.describe_cluster)
+    elect_leaders = blocking(AsyncAdminClient.elect_leaders)
+    list_unclean_elections = blocking(AsyncAdminClient.list_unclean_elections)
+    alter_partition_reassignments = blocking(AsyncAdminClient.alter_partition_reassignments)
+    list_partition_reassignments = blocking(AsyncAdminClient.list_partition_reassignments)
+    watch_partition_reassignments = iterating(AsyncAdminClient.watch_partition_reassignments)
+    describe_log_dirs = blocking(AsyncAdminClient.describe_log_dirs)
+    alter_replica_log_dirs = blocking(AsyncAdminClient.alter_replica_log_dirs)
+    plan_brokers = blocking(AsyncAdminClient.plan_brokers)
+    add_brokers = blocking(AsyncAdminClient.add_brokers)
+    remove_brokers = iterating(AsyncAdminClient.remove_brokers)
+    obstacles_to_restart = blocking(AsyncAdminClient.obstacles_to_restart)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sync Producer and Consumer: the async ones on the process's background loop.
+"""The sync Producer and Consumer.
 
-Records are added on the caller's own thread.
+The producer adds records on the caller's thread. All other work is done on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -14,45 +14,46 @@ from typing import Any, Final, TypeVar
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.consumer import Start
 from tidemark.client.aio.producer import Producer as AsyncProducer
-from tidemark.client.consuming.health import ConsumerMetrics, PartitionHealth
 from tidemark.client.group.group_reader import HandOver
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS
-from tidemark.client.producing.batching import SendHandle, TableHandle
+from tidemark.client.producing.batching import SendHandle
 from tidemark.client.producing.metrics import ProducerMetrics
 from tidemark.client.producing.partitioner import Partitioner
-from tidemark.client.producing.table import Frame
-from tidemark.client.records import ConsumerRecord, OffsetAndTimestamp, PartitionBatch, as_partition, records_of
-from tidemark.client.sync.closing import START_S, Facade
-from tidemark.client.sync.event_loop_thread import background_loop, forked
+from tidemark.client.records import ConsumerRecord, PartitionBatch, as_partition, records_of
+from tidemark.client.sync.event_loop_thread import forked
+from tidemark.client.sync.forwarding import START_S, SyncClient, blocking, on_loop
 from tidemark.model import TopicPartition
 from tidemark.record.payload import Headers
 
 T = TypeVar("T")
 HandedOver = Callable[[list[TopicPartition]], None]
-"""Told of partitions that come or go."""
+"""A callback of `Consumer.subscribe`: takes the partitions that were assigned, revoked or lost."""
 
 _CLOSE_SLACK_S: Final = 10.0
 
 
-class Producer(Facade):
-    """As `tidemark.client.aio.Producer`, for threads: `send` may be called from any of them.
+class Producer(SyncClient[AsyncProducer]):
+    """Sends records; `tidemark.client.aio.Producer` for threads. Any thread may call any method.
+
+    With the defaults every in-sync replica acknowledges a record, and retries neither duplicate nor reorder records.
 
     with Producer("127.0.0.1:9192") as producer:
         where = producer.send("greetings", b"hello", key=b"world").result()
+
+    Args:
+        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        partitioner: function of topic, key, value and number of partitions that returns the partition, from 0. None:
+            murmur2 of the key, as Kafka's clients; records without a key go to any partition, batch by batch.
+        settings: acks, enable_idempotence, linger_ms, batch_bytes, max_in_flight, codec, delivery_timeout_ms,
+            request_timeout_ms, buffer_bytes; `client.settings.producer_settings` explains them.
     """
 
     def __init__(
         self, bootstrap: str | None = None, *, partitioner: Partitioner | None = None, **settings: Any
     ) -> None:
-        self._producer = AsyncProducer(bootstrap, partitioner=partitioner, **settings)
-        self._settings = self._producer.settings
-        self._background = background_loop()
-        try:
-            self._background.call(self._producer.start(), START_S)
-        except BaseException:
-            self._background.call(self._producer.close())
-            raise
-        self._delivery_s = self._settings.delivery_timeout_ms / 1000
+        producer = AsyncProducer(bootstrap, partitioner=partitioner, **settings)
+        self._delivery_s = producer.settings.delivery_timeout_ms / 1000
+        super().__init__(producer, call_s=self._delivery_s)
 
     def send(
         self,
@@ -64,10 +65,23 @@ class Producer(Facade):
         timestamp_us: int | None = None,
         partition: int | None = None,
     ) -> SendHandle:
-        """Add a record to its batch, blocking while the buffer is full; the handle tells what became of it."""
+        """Add a record to its batch; blocks while the buffer is full. The handle's `result()` waits for its outcome.
+
+        Args:
+            topic: name of the topic.
+            value: None for a tombstone.
+            key: records with the same key go to the same partition, in order.
+            headers: (name, value) pairs.
+            timestamp_us: microseconds since 1970; None: now.
+            partition: index of the partition; None: the partitioner chooses.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION; REQUEST_TIMED_OUT if the buffer stayed full for the
+                delivery timeout; CLIENT_CLOSED.
+        """
         if self._background.forked:
             raise forked()
-        producer = self._producer
+        producer = self._client
         handle = producer.send_now(topic, value, key, headers, timestamp_us, partition)
         if handle is not None:
             return handle
@@ -79,41 +93,32 @@ class Producer(Facade):
         return producer.add(topic, value, count, key, headers, timestamp_us, partition)
 
     def send_many(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> list[SendHandle]:
-        """`send` for each (key, value)."""
+        """Call `send` for each (key, value)."""
         return [self.send(topic, value, key=key) for key, value in records]
 
-    def send_table(
-        self,
-        topic: str,
-        table: Frame,
-        *,
-        key: str | None = "key",
-        value: str = "value",
-        timestamp: str | None = None,
-        partition: int | None = None,
-    ) -> TableHandle:
-        """As the async one, blocking while the buffer is full."""
-        sending = self._producer.send_table(
-            topic, table, key=key, value=value, timestamp=timestamp, partition=partition
-        )
-        return self._background.call(sending, self._delivery_s)
+    send_table = blocking(AsyncProducer.send_table)
 
     def metrics(self) -> ProducerMetrics:
-        """What was acknowledged, what failed, and what is under way."""
-        return self._producer.metrics()
+        """Count acknowledged, failed and buffered records."""
+        return self._client.metrics()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Until everything sent before is resolved, well or not; raises REQUEST_TIMED_OUT."""
-        self._background.call(self._producer.flush(), timeout_s)
+        """Wait until every record sent before is acknowledged or has failed.
+
+        Raises:
+            TidemarkError: REQUEST_TIMED_OUT after `timeout_s`.
+        """
+        self._background.call(self._client.flush(), timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Send what is left, for at most `timeout_s` (None: the delivery timeout); every handle is resolved afterwards.
+        """Send buffered records and close; afterwards every handle has its outcome. Ctrl-C stops the sending.
 
-        Ctrl-C ends it at once.
+        Args:
+            timeout_s: time to send buffered records; None: the delivery timeout.
         """
-        if self._ends_now():
+        if self._closes_now():
             bound_s = self._delivery_s if timeout_s is None else timeout_s
-            self._background.call(self._producer.close(timeout_s), bound_s + _CLOSE_SLACK_S)
+            self._background.call(self._client.close(timeout_s), bound_s + _CLOSE_SLACK_S)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -121,15 +126,18 @@ class Producer(Facade):
         self.close(INTERRUPTED_S if isinstance(error, INTERRUPTIONS) else None)
 
 
-def _on_a_thread(handler: HandedOver) -> HandOver:
-    async def tell(partitions: list[TopicPartition]) -> None:
-        await asyncio.to_thread(handler, partitions)
+def _on_a_thread(callback: HandedOver) -> HandOver:
+    async def run(partitions: list[TopicPartition]) -> None:
+        await asyncio.to_thread(callback, partitions)
 
-    return tell
+    return run
 
 
-class Consumer(Facade):
-    """As `tidemark.client.aio.Consumer`, blocking; for one thread at a time.
+class Consumer(SyncClient[AsyncConsumer]):
+    """Reads committed records; `tidemark.client.aio.Consumer` for threads. Only one thread at a time may use it.
+
+    Records of one partition come in order, each once; partitions take turns. OFFSET_OUT_OF_RANGE, LOG_TRUNCATED and
+    UNKNOWN_TOPIC_ID are raised by every read until the application seeks or assigns that partition again.
 
     with Consumer("127.0.0.1:9192") as consumer:
         consumer.assign("greetings")
@@ -139,28 +147,40 @@ class Consumer(Facade):
     with Consumer("127.0.0.1:9192", group="readers") as consumer:
         consumer.subscribe(["greetings"])
         for record in consumer:
-            ...  # when the next one is asked for, this one is done with, and committed within seconds
+            ...  # asking for the next record marks this one as processed; it is committed within seconds
+
+    Args:
+        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        group: id of the consumer group, for `subscribe` and `commit`; None: the application keeps offsets.
+        settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
+            out_of_range, rack (`client.settings.consumer_settings` explains them); with a group also instance_id,
+            assignor, client_id, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms, offset_reset
+            (`client.group.settings.group_settings`).
     """
 
     def __init__(self, bootstrap: str | None = None, *, group: str | None = None, **settings: Any) -> None:
-        self._consumer = AsyncConsumer(bootstrap, group=group, **settings)
-        self._call_s = 2 * self._consumer.settings.request_timeout_ms / 1000 + _CLOSE_SLACK_S
+        consumer = AsyncConsumer(bootstrap, group=group, **settings)
         self._batch: PartitionBatch | None = None
-        """What is being iterated, with its rows from the first that was not given on."""
+        """The batch that is being iterated, with its rows from the first that was not returned."""
         self._records: list[ConsumerRecord] = []
-        """The same rows, from the last to the next."""
-        self._background = background_loop()
-        try:
-            self._background.call(self._consumer.start(), START_S)
-        except BaseException:
-            self._background.call(self._consumer.close())
-            raise
+        """Records of `_batch` that were not returned, from the last to the next."""
+        super().__init__(consumer, call_s=2 * consumer.settings.request_timeout_ms / 1000 + _CLOSE_SLACK_S)
 
     def assign(
         self, topic: str, partitions: Iterable[int] | None = None, start: Start = "earliest"
     ) -> list[TopicPartition]:
-        """Read partitions of a topic (None: all it has now) from `start` on, beside what is assigned already."""
-        assigned = self._background.call(self._consumer.assign(topic, partitions, start), self._call_s)
+        """Read partitions of a topic from a start, in addition to those already assigned.
+
+        Args:
+            topic: name of the topic.
+            partitions: indexes; None: all partitions that the topic has now.
+            start: "earliest", "latest", an offset, or a Timestamp.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_REQUEST; REQUEST_TIMED_OUT if the start could not
+                be looked up in time.
+        """
+        assigned = self._background.call(self._client.assign(topic, partitions, start), self._call_s)
         self._forget(assigned)
         return assigned
 
@@ -172,101 +192,98 @@ class Consumer(Facade):
         on_revoked: HandedOver | None = None,
         on_lost: HandedOver | None = None,
     ) -> None:
-        """Share topics with the other members of the group; the callbacks run on another thread."""
+        """Share topics with the other members of the group. The callbacks run on another thread.
+
+        Args:
+            topics: topics to read, or one topic; empty: leave the group. A topic may be created later.
+            on_assigned: called with assigned partitions, before their first record is returned.
+            on_revoked: called with revoked partitions, after the application has processed the records returned of
+                them, and before their offsets are committed and another member reads on.
+            on_lost: called with partitions that other members may read already, because the group evicted this member.
+
+        Raises:
+            TidemarkError: INVALID_TOPIC_NAME; INVALID_REQUEST without a group, or after `assign`. A later read raises
+                the coordinator's refusal: INCONSISTENT_GROUP_PROTOCOL, UNSUPPORTED_ASSIGNOR, GROUP_FULL,
+                FENCED_INSTANCE_ID.
+        """
         self._give_back()
-        handlers = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
-        told = {name: _on_a_thread(handler) for name, handler in handlers.items() if handler is not None}
-        self._background.call(self._consumer.subscribe(topics, **told), self._call_s)
+        callbacks = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
+        given = {name: _on_a_thread(callback) for name, callback in callbacks.items() if callback is not None}
+        self._background.call(self._client.subscribe(topics, **given), self._call_s)
 
     def commit(self, offsets: Mapping[TopicPartition | tuple[str, int], int] | None = None) -> None:
-        """Have the group remember offsets (the next to read); None: of everything that was given."""
-        self._give_back()
-        self._background.call(self._consumer.commit(offsets), self._call_s)
+        """Commit offsets for the group.
 
-    def committed(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
-    ) -> dict[TopicPartition, int]:
-        """What the group remembers of these (None: of all), without those it has read nothing of."""
-        return self._background.call(self._consumer.committed(partitions), self._call_s)
+        Args:
+            offsets: offset of the next record to read, by partition; None: of all records returned so far.
+
+        Raises:
+            TidemarkError: FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER if other members may read these partitions already,
+                PARTITION_NOT_ASSIGNED, UNKNOWN_TOPIC, OFFSET_METADATA_TOO_LARGE, REQUEST_TIMED_OUT.
+        """
+        self._give_back()
+        self._background.call(self._client.commit(offsets), self._call_s)
+
+    committed = blocking(AsyncConsumer.committed)
 
     def pause(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Give nothing of these until `resume`; their positions stay."""
+        """Return no records of these partitions until `resume`; their positions stay."""
         self._give_back()
-        self._do(lambda: self._consumer.pause(partitions))
+        self._do(lambda: self._client.pause(partitions))
 
-    def resume(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Give them again."""
-        self._do(lambda: self._consumer.resume(partitions))
-
-    def lag(self) -> dict[TopicPartition, int]:
-        """Records of each partition that were not given yet, as last heard from its leader; -1: nothing heard yet."""
-        return self._do(self._consumer.lag)
-
-    def health(self) -> dict[TopicPartition, PartitionHealth]:
-        """What each partition waits for."""
-        return self._do(self._consumer.health)
-
-    def metrics(self) -> ConsumerMetrics:
-        """What was given, and what is read ahead."""
-        return self._do(self._consumer.metrics)
+    resume = on_loop(AsyncConsumer.resume)
+    lag = on_loop(AsyncConsumer.lag)
+    health = on_loop(AsyncConsumer.health)
+    metrics = on_loop(AsyncConsumer.metrics)
+    end_offsets = blocking(AsyncConsumer.end_offsets)
+    offset_for_timestamp = blocking(AsyncConsumer.offset_for_timestamp)
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """What is read, by topic and index."""
-        return self._do(lambda: self._consumer.assignment)
+        """The partitions that are read, by topic and index."""
+        return self._do(lambda: self._client.assignment)
 
     def unassign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read these no more."""
+        """Stop reading partitions."""
         wanted = [as_partition(where) for where in partitions]
-
-        async def unassign() -> None:
-            self._consumer.unassign(wanted)
-
-        self._background.call(unassign(), self._call_s)
+        self._do(lambda: self._client.unassign(wanted))
         self._forget(wanted)
 
     def seek(self, partition: TopicPartition | tuple[str, int], start: Start) -> None:
-        """Go on elsewhere in an assigned partition."""
-        self._background.call(self._consumer.seek(partition, start), self._call_s)
+        """Continue at another offset of an assigned partition.
+
+        Args:
+            partition: the partition.
+            start: "earliest", "latest", an offset, or a Timestamp.
+        """
+        self._background.call(self._client.seek(partition, start), self._call_s)
         self._forget([as_partition(partition)])
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """Offset of the next record that is given."""
+        """Return the offset of the next record to return of an assigned partition."""
         if self._records and self._records[-1][:2] == as_partition(partition):
             return self._records[-1].offset
-
-        async def position() -> int:
-            return self._consumer.position(partition)
-
-        return self._background.call(position(), self._call_s)
-
-    def end_offsets(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
-    ) -> dict[TopicPartition, int]:
-        """High watermarks, exclusive (None: of what is assigned)."""
-        return self._background.call(self._consumer.end_offsets(partitions), self._call_s)
-
-    def offset_for_timestamp(
-        self, partition: TopicPartition | tuple[str, int], timestamp_us: int
-    ) -> OffsetAndTimestamp | None:
-        """The first record at or after a time, microseconds since 1970; None when none is so young."""
-        return self._background.call(self._consumer.offset_for_timestamp(partition, timestamp_us), self._call_s)
+        return self._do(lambda: self._client.position(partition))
 
     def poll(self, timeout_s: float) -> PartitionBatch | None:
-        """The next rows of some partition; None when none came within `timeout_s`."""
+        """Return the next rows of one partition; None if none came within `timeout_s`.
+
+        Raises:
+            TidemarkError: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC, CORRUPT_BATCH.
+        """
         if self._records and self._batch is not None:
             batch = self._batch
             rest = batch.rows.slice(batch.rows.num_rows - len(self._records))
             self._records, self._batch = [], None
             return batch._replace(rows=rest)
-        return self._background.call(self._consumer.poll(timeout_s), timeout_s + _CLOSE_SLACK_S)
+        return self._background.call(self._client.poll(timeout_s), timeout_s + _CLOSE_SLACK_S)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records for ever, as they come."""
+        """Return records without end, as they arrive."""
         return self
 
     def __next__(self) -> ConsumerRecord:
-        if self._records and self._consumer.wants_back:
+        if self._records and self._client.wants_back:
             self._give_back()
         while not self._records:
             self._batch = self.poll(START_S)
@@ -276,32 +293,30 @@ class Consumer(Facade):
         return self._records.pop()
 
     def close(self) -> None:
-        """Stop fetching and close the connections. A member leaves its group, after a last commit."""
-        if self._ends_now():
+        """Stop fetching and close the connections. A member of a group commits and leaves the group."""
+        if self._closes_now():
             self._give_back()
-            self._background.call(self._consumer.close(), _CLOSE_SLACK_S)
+            self._background.call(self._client.close(), _CLOSE_SLACK_S)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and not self._closed and not self._background.forked:
             self._give_back(from_last=True)
-            self._do(self._consumer.not_done_with_last)
+            self._do(self._client.not_done_with_last)
         self.close()
 
     def _do(self, act: Callable[[], T]) -> T:
-        """On the event loop that the consumer lives on."""
-
-        async def on_loop() -> T:
+        async def on_event_loop() -> T:
             return act()
 
-        return self._background.call(on_loop(), self._call_s)
+        return self._background.call(on_event_loop(), self._call_s)
 
     def _give_back(self, *, from_last: bool = False) -> None:
-        """The rows that were polled and not given on are read again by whoever reads that partition.
+        """Set the position back to the first polled record that was not returned.
 
         Args:
-            from_last: the one given last as well: the application failed on it.
+            from_last: set it back to the last returned record: the application failed on that record.
         """
         batch, left = self._batch, len(self._records)
         self._records, self._batch = [], None
@@ -309,9 +324,9 @@ class Consumer(Facade):
             return
         first = batch.rows.num_rows - left - from_last
         where, offset = TopicPartition(*batch[:2]), batch.rows.column("offset")[first].as_py()
-        self._do(lambda: self._consumer.give_back(where, offset))
+        self._do(lambda: self._client.give_back(where, offset))
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """What was polled of these is not given any more."""
+        """Discard polled records of these partitions."""
         if self._records and self._records[-1][:2] in {tuple(where) for where in partitions}:
             self._records, self._batch = [], None

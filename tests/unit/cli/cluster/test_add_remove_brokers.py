@@ -13,9 +13,14 @@ from tidemark.cli.app import app
 from tidemark.cli.cluster import add_remove_brokers
 from tidemark.cli.reassign.plan_view import parse_brokers
 from tidemark.cli.topic import partitions
-from tidemark.client.aio.admin.brokers import PlannedMoves, RemovalProgress
-from tidemark.client.aio.admin.client import ClusterDescription
-from tidemark.client.aio.admin.reassignments import AlteredReassignments, ReassignmentNews, RemovedPartitions
+from tidemark.client.aio.admin.results import (
+    AlteredReassignments,
+    ClusterDescription,
+    PlannedMoves,
+    ReassignmentNews,
+    RemovalProgress,
+    RemovedPartitions,
+)
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.planning.broker_plans import BrokerLoad, Plan
 from tidemark.core.reassignment.progress import EndedMove, MoveOutcome

@@ -15,7 +15,7 @@ from tidemark.cli.reassign import commands as module
 from tidemark.cli.reassign import submit
 from tidemark.cli.reassign.progress_view import MoveView
 from tidemark.cli.reassign.submit import MoveFeed
-from tidemark.client.aio.admin.reassignments import AlteredReassignments, ReassignmentNews, Reassignments
+from tidemark.client.aio.admin.results import AlteredReassignments, ReassignmentNews, Reassignments
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.reassignment.progress import EndedMove, MoveOutcome, MovePhase, MoveProgress
 from tidemark.core.reassignment.status import ReplicaState

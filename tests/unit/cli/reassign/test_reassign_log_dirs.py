@@ -12,7 +12,7 @@ import pytest
 from tidemark.cli.reassign import commands as module
 from tidemark.cli.reassign import log_dirs
 from tidemark.cli.reassign.log_dir_status import PlaceFollower
-from tidemark.client.aio.admin.brokers import PlannedMoves
+from tidemark.client.aio.admin.results import PlannedMoves
 from tidemark.core.planning.broker_plans import Plan
 from tidemark.core.reassignment.request import parse_moves
 from tidemark.model import BrokerId, ErrorCode, Move, Offset, ReplicaIdentity, TidemarkError, TopicPartition

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The async AdminClient, by subject."""
+"""The async AdminClient, its connection and its results."""

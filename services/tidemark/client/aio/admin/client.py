@@ -1,94 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The async admin client: AdminService in the words of the domain."""
+"""The async AdminClient: each method is one call of AdminService, except `delete_records`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+import time
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import aclosing
+from typing import Final
 
-import grpc
-
-from tidemark.client.aio.admin.brokers import BrokerCalls
-from tidemark.client.aio.admin.configs import ConfigCalls
-from tidemark.client.aio.admin.log_dirs import LogDirCalls
-from tidemark.client.aio.admin.reassignments import ReassignmentCalls
-from tidemark.client.aio.admin.records import RecordCalls
+from tidemark.client.aio.admin.connection import TIMEOUT_S, AdminConnection
+from tidemark.client.aio.admin.delete_records import delete_records_at
+from tidemark.client.aio.admin.results import (
+    AlteredReassignments,
+    ClusterDescription,
+    DeletedRecords,
+    PlannedMoves,
+    ReassignmentNews,
+    Reassignments,
+    RemovalProgress,
+    RemovedPartitions,
+)
 from tidemark.client.created_topic import CreatedTopic
 from tidemark.client.lifecycle import Lifecycle
-from tidemark.client.metadata.cluster import Cluster
-from tidemark.core.cluster_view import ClusterView, TopicView
+from tidemark.client.metadata.backoff import Backoff
+from tidemark.client.metadata.cluster import Leader, unknown_partition
+from tidemark.core.cluster_view import TopicView
+from tidemark.core.config_resource import ConfigResource
+from tidemark.core.planning.restart_safety import RestartObstacle
+from tidemark.core.reassignment.log_dir_placement import PlacedReplica, ReplicaPlace
 from tidemark.model import (
+    NO_LEADER,
     BrokerId,
     ElectionKind,
     ElectionOutcome,
     ErrorCode,
+    Move,
     TidemarkError,
     TopicPartition,
     UncleanElection,
+    unknown_topic,
 )
-from tidemark.rpc import errors
-from tidemark.rpc.channel import close_channels, open_channel
+from tidemark.rpc.broker_log_dirs import BrokerLogDirs, BrokersFromProto, placed_from_proto, places_to_proto
+from tidemark.rpc.broker_plan_codec import obstacle_from_proto, plan_from_proto
+from tidemark.rpc.config_codec import change_from_proto, entry_from_proto, resource_to_proto
 from tidemark.rpc.election_codec import kind_to_proto, outcome_from_proto, unclean_from_proto
 from tidemark.rpc.metadata_codec import topic_from_proto, view_from_proto
+from tidemark.rpc.reassignment_codec import (
+    ended_from_proto,
+    move_to_proto,
+    progress_from_proto,
+    refusal_from_proto,
+)
+from tidemark.rpc.reassignment_codec import outcome_from_proto as reassignment_outcome_from_proto
 from tidemark.rpc.refs import ref_to_proto
+from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry
+from tidemark.v1 import (
+    admin_brokers_pb2,
+    admin_configs_pb2,
+    admin_log_dirs_pb2,
+    admin_partitions_pb2,
+    admin_reassignments_pb2,
+)
 from tidemark.v1 import admin_service_pb2 as pb
-from tidemark.v1.admin_service_pb2_grpc import AdminServiceStub
 
-_TIMEOUT_S: Final = 30.0
-
-
-class ClusterDescription(NamedTuple):
-    """The cluster, and how its partitions fare."""
-
-    view: ClusterView
-    topic_count: int
-    partition_count: int
-    under_replicated_count: int
-    under_min_isr_count: int
-    offline_count: int
-    draining_brokers: tuple[BrokerId, ...] = ()
-    """On which nothing new is placed: they are being removed, or are."""
+_TIMEOUT_S_MIN: Final = 0.1
 
 
-class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogDirCalls, Lifecycle):
-    """Creates, deletes and describes topics, changes settings, moves replicas between brokers and between
-    directories, adds and removes brokers, and holds elections.
+class AdminClient(Lifecycle):
+    """Manages topics, settings, reassignments, log directories, brokers and leader elections.
+
+    Methods raise TidemarkError. `request_id` makes a retry of the same call safe: the admin service answers a request
+    id that it has completed from its records, and refuses one with different arguments with REQUEST_ID_REUSED.
 
     Args:
-        admin: host:port of the admin service; None: asked of the brokers.
+        admin: host:port of the admin service; None: a broker is asked for it.
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
-        timeout_s: bound of each call, and of the silence before each piece of news.
+        timeout_s: timeout of each call, and of the wait for each update of a stream.
     """
 
-    def __init__(
-        self, admin: str | None = None, *, bootstrap: str | None = None, timeout_s: float = _TIMEOUT_S
-    ) -> None:
-        self._admin = admin
-        self._bootstrap = bootstrap
+    def __init__(self, admin: str | None = None, *, bootstrap: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
+        self._connection = AdminConnection(admin, bootstrap, timeout_s)
         self._timeout_s = timeout_s
-        self._channel: grpc.aio.Channel | None = None
 
     async def start(self) -> None:
-        """Find the admin service; raises BROKER_NOT_AVAILABLE when no broker answers or knows it."""
-        if self._admin is None:
-            cluster = Cluster(self._bootstrap, timeout_s=self._timeout_s)
-            try:
-                await cluster.start()
-                self._admin = cluster.view.admin_address
-            finally:
-                await cluster.close()
-            if not self._admin:
-                raise TidemarkError(
-                    ErrorCode.BROKER_NOT_AVAILABLE, "the brokers know no admin service: name it (admin='host:port')"
-                )
-        self._channel = open_channel(self._admin)
+        """Find the admin service.
+
+        Raises:
+            TidemarkError: BROKER_NOT_AVAILABLE: no broker answers, or the brokers have no address of an admin service.
+        """
+        await self._connection.open()
 
     async def close(self) -> None:
         """Close the connection."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await close_channels([channel])
+        await self._connection.close()
 
     async def create_topic(
         self,
@@ -100,15 +105,18 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogD
         validate_only: bool = False,
         request_id: str = "",
     ) -> CreatedTopic:
-        """Create a topic and wait until every partition has a leader; its `warnings` are worth showing to its maker.
+        """Create a topic and wait until every partition has a leader.
 
         Args:
-            name: 1 to 249 of [a-zA-Z0-9._-], not "." or "..".
-            partitions: how many, 1 or more.
-            replication_factor: 0: the default of the cluster.
+            name: 1 to 249 characters of [a-zA-Z0-9._-], not "." or "..".
+            partitions: number of partitions, 1 or more.
+            replication_factor: replicas of each partition; 0: the default of the cluster.
             configs: topic settings.
-            validate_only: check and compute, change nothing.
-            request_id: makes a retry harmless.
+            validate_only: check the request and compute the result, change nothing.
+            request_id: makes a retry safe.
+
+        Returns:
+            The topic. Its `warnings` say which effects a broker restart will have on its users.
         """
         request = pb.CreateTopicRequest(
             topic=name,
@@ -118,27 +126,213 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogD
             validate_only=validate_only,
             request_id=request_id,
         )
-        response = await self._call(lambda stub: stub.CreateTopic, request)
+        response = await self._connection.call(lambda stub: stub.CreateTopic, request)
         return CreatedTopic.of(topic_from_proto(response.topic))
 
     async def delete_topic(self, name: str, *, validate_only: bool = False, request_id: str = "") -> None:
-        """Delete a topic and wait until it is gone; raises UNKNOWN_TOPIC. With `validate_only` nothing is changed."""
+        """Delete a topic and wait until it is gone.
+
+        Args:
+            name: name of the topic.
+            validate_only: check the request, change nothing.
+            request_id: makes a retry safe.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC.
+        """
         request = pb.DeleteTopicRequest(topic=name, validate_only=validate_only, request_id=request_id)
-        await self._call(lambda stub: stub.DeleteTopic, request)
+        await self._connection.call(lambda stub: stub.DeleteTopic, request)
 
     async def list_topics(self) -> list[str]:
-        """All names, sorted."""
-        response = await self._call(lambda stub: stub.ListTopics, pb.ListTopicsRequest())
+        """List the names of all topics, sorted."""
+        response = await self._connection.call(lambda stub: stub.ListTopics, pb.ListTopicsRequest())
         return list(response.topics)
 
     async def describe_topics(self, names: Sequence[str] = ()) -> list[TopicView]:
-        """Topics in the order asked for (none: all); one that does not exist carries an error."""
-        response = await self._call(lambda stub: stub.DescribeTopics, pb.DescribeTopicsRequest(topics=names))
+        """Describe topics with their partitions, leaders, replicas and settings.
+
+        Args:
+            names: topics; empty: all topics.
+
+        Returns:
+            The topics in the order of `names`; a topic that does not exist has `error` set.
+        """
+        request = pb.DescribeTopicsRequest(topics=names)
+        response = await self._connection.call(lambda stub: stub.DescribeTopics, request)
         return [topic_from_proto(topic) for topic in response.topics]
 
+    async def create_partitions(
+        self,
+        topic: str,
+        total_count: int,
+        *,
+        assignments: Sequence[Sequence[int]] = (),
+        validate_only: bool = False,
+        request_id: str = "",
+    ) -> TopicView:
+        """Add partitions until the topic has `total_count`, and wait until each new one has a leader.
+
+        Args:
+            topic: name of the topic.
+            total_count: number of partitions afterwards; a retry with the same number is safe.
+            assignments: broker ids of each new partition, the preferred leader first; empty: the admin service
+                chooses brokers as for a new topic (rule C4).
+            validate_only: check the request and compute the result, change nothing.
+            request_id: makes a retry safe.
+        """
+        request = admin_partitions_pb2.CreatePartitionsRequest(
+            topic=topic,
+            total_count=total_count,
+            assignments=[admin_partitions_pb2.ReplicaAssignment(replicas=replicas) for replicas in assignments],
+            validate_only=validate_only,
+            request_id=request_id,
+        )
+        response = await self._connection.call(lambda stub: stub.CreatePartitions, request)
+        return topic_from_proto(response.topic)
+
+    async def delete_partitions(
+        self,
+        topic: str,
+        *,
+        count: int | None = None,
+        total_count: int | None = None,
+        partitions: Sequence[int] = (),
+        force: bool = False,
+        validate_only: bool = False,
+        request_id: str = "",
+    ) -> RemovedPartitions:
+        """Remove the highest-numbered partitions of a topic and wait until they are gone.
+
+        Give exactly one of `count`, `total_count` and `partitions`.
+
+        Args:
+            topic: name of the topic.
+            count: number of partitions to remove.
+            total_count: number of partitions to keep.
+            partitions: indexes to remove; NOT_HIGHEST_PARTITION unless they are the highest-numbered ones.
+            force: also remove partitions that have records, which are otherwise refused with PARTITION_NOT_EMPTY.
+            validate_only: check the request and compute the result, change nothing.
+            request_id: makes a retry safe.
+        """
+        request = admin_partitions_pb2.DeletePartitionsRequest(
+            topic=topic,
+            count=count,
+            total_count=total_count,
+            partitions=partitions,
+            force=force,
+            validate_only=validate_only,
+            request_id=request_id,
+        )
+        response = await self._connection.call(lambda stub: stub.DeletePartitions, request)
+        return RemovedPartitions(topic_from_proto(response.topic), tuple(response.removed))
+
+    async def leader_of(self, partition: TopicPartition) -> Leader:
+        """Find the leader of a partition.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, LEADER_NOT_AVAILABLE.
+        """
+        (topic,) = await self.describe_topics([partition.topic])
+        if topic.error is not None:
+            raise unknown_topic(partition.topic) if topic.error.code is ErrorCode.UNKNOWN_TOPIC else topic.error
+        view = topic.partitions.get(partition.partition)
+        if view is None:
+            raise unknown_partition(partition, len(topic.partitions))
+        brokers = {} if view.leader == NO_LEADER else (await self.describe_cluster()).view.brokers
+        broker = brokers.get(view.leader)
+        if broker is None:
+            sentence = f"{partition} has no leader that can be reached: retry when it has one"
+            raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, sentence)
+        return Leader(view.leader, f"{broker.host}:{broker.port}", view.leader_epoch, topic.topic_id, view.incarnation)
+
+    async def delete_records(self, topic: str, partition: int, before_offset: int) -> DeletedRecords:
+        """Delete the records of a partition before an offset, on all its replicas.
+
+        The request goes to the partition's leader, and is retried after a failover until the client's timeout.
+
+        Args:
+            topic: name of the topic.
+            partition: index of the partition.
+            before_offset: the first offset to keep; -1: the high watermark, which deletes all committed records.
+
+        Raises:
+            TidemarkError: OFFSET_OUT_OF_RANGE beyond the high watermark, INVALID_REQUEST, UNKNOWN_TOPIC,
+                UNKNOWN_PARTITION; UNKNOWN_TOPIC_ID if the topic was recreated during the call.
+        """
+        where = TopicPartition(topic, partition)
+        deadline_s = time.monotonic() + self._timeout_s
+        backoff = Backoff()
+        first: Leader | None = None
+        while True:
+            try:
+                leader = await self.leader_of(where)
+                first = first or leader
+                left_s = max(deadline_s - time.monotonic(), _TIMEOUT_S_MIN)
+                return await delete_records_at(leader, first, where, before_offset, left_s)
+            except TidemarkError as error:
+                if not error.retriable or time.monotonic() >= deadline_s:
+                    raise
+            await asyncio.sleep(backoff.next_s())
+
+    async def alter_configs(
+        self,
+        resource: ConfigResource,
+        set_: Mapping[str, str] | None = None,
+        *,
+        delete: Collection[str] = (),
+        validate_only: bool = False,
+        request_id: str = "",
+    ) -> list[ConfigChange]:
+        """Change settings of a resource, all of them or none.
+
+        Args:
+            resource: a topic, a broker, or every broker.
+            set_: values by key.
+            delete: keys whose override is removed.
+            validate_only: check the request and compute the changes, change nothing.
+            request_id: makes a retry safe.
+
+        Returns:
+            The changes, by key; none for a setting that had the requested value already.
+
+        Raises:
+            TidemarkError: UNKNOWN_CONFIG, INVALID_CONFIG, UNKNOWN_TOPIC, INVALID_TOPIC_NAME, INVALID_REQUEST,
+                REQUEST_ID_REUSED.
+        """
+        request = admin_configs_pb2.AlterConfigsRequest(
+            resource=resource_to_proto(resource),
+            set=dict(set_ or {}),
+            delete=sorted(delete),
+            validate_only=validate_only,
+            request_id=request_id,
+        )
+        response = await self._connection.call(lambda stub: stub.AlterConfigs, request)
+        return [change_from_proto(change) for change in response.changes]
+
+    async def describe_configs(
+        self, resources: Sequence[ConfigResource], keys: Sequence[str] = ()
+    ) -> dict[ConfigResource, list[ConfigEntry]]:
+        """Describe settings: their values, the source of each value, and the defaults.
+
+        Args:
+            resources: topics, brokers, or every broker.
+            keys: settings to describe; empty: all settings.
+
+        Raises:
+            TidemarkError: BROKER_NOT_AVAILABLE, UNKNOWN_CONFIG, UNKNOWN_TOPIC, INVALID_TOPIC_NAME, INVALID_REQUEST.
+        """
+        request = admin_configs_pb2.DescribeConfigsRequest(
+            resources=[resource_to_proto(resource) for resource in resources], keys=list(keys)
+        )
+        response = await self._connection.call(lambda stub: stub.DescribeConfigs, request)
+        return {
+            resource: [entry_from_proto(entry) for entry in found.entries]
+            for resource, found in zip(resources, response.resources, strict=True)
+        }
+
     async def describe_cluster(self) -> ClusterDescription:
-        """Brokers, controller and counts."""
-        response = await self._call(lambda stub: stub.DescribeCluster, pb.DescribeClusterRequest())
+        """Describe the brokers and the controller, and count unhealthy partitions."""
+        response = await self._connection.call(lambda stub: stub.DescribeCluster, pb.DescribeClusterRequest())
         return ClusterDescription(
             view_from_proto(response.metadata),
             response.topic_count,
@@ -149,9 +343,6 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogD
             tuple(BrokerId(broker) for broker in response.draining_brokers),
         )
 
-    async def _brokers(self) -> ClusterView:
-        return (await self.describe_cluster()).view
-
     async def elect_leaders(
         self,
         kind: ElectionKind,
@@ -161,14 +352,18 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogD
         validate_only: bool = False,
         request_id: str = "",
     ) -> list[ElectionOutcome]:
-        """Hold elections and wait for what comes of them; each partition succeeds or carries an error.
+        """Hold leader elections and wait for their outcomes.
 
         Args:
-            kind: PREFERRED loses nothing; LAST_KNOWN, for partitions that nobody leads, may lose records.
-            partitions: which.
-            topics: topics meant with all their partitions; PREFERRED with neither means every topic.
-            validate_only: check, and foresee what would be lost as far as replicas tell; change nothing.
-            request_id: makes a retry harmless.
+            kind: PREFERRED loses no records; LAST_KNOWN, for partitions without a leader, may lose records.
+            partitions: partitions to elect leaders of.
+            topics: topics, with all their partitions; PREFERRED without topics and partitions means all topics.
+            validate_only: check the request and report the records that might be lost, as far as replicas answer;
+                change nothing.
+            request_id: makes a retry safe.
+
+        Returns:
+            One outcome for each partition; `error` is set on one that failed.
         """
         request = pb.ElectLeadersRequest(
             type=kind_to_proto(kind),
@@ -177,43 +372,237 @@ class AdminClient(ConfigCalls, ReassignmentCalls, BrokerCalls, RecordCalls, LogD
             validate_only=validate_only,
             request_id=request_id,
         )
-        response = await self._call(lambda stub: stub.ElectLeaders, request)
+        response = await self._connection.call(lambda stub: stub.ElectLeaders, request)
         return [outcome_from_proto(result) for result in response.results]
 
     async def list_unclean_elections(self, topics: Sequence[str] = ()) -> list[UncleanElection]:
-        """The loss reports kept (no topics: of all), by partition, the oldest first; raises UNKNOWN_TOPIC."""
+        """List the loss reports of unclean elections, by partition, the oldest first.
+
+        Args:
+            topics: topics; empty: all topics.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC.
+        """
         request = pb.ListUncleanElectionsRequest(topics=topics)
-        response = await self._call(lambda stub: stub.ListUncleanElections, request)
+        response = await self._connection.call(lambda stub: stub.ListUncleanElections, request)
         return [unclean_from_proto(report) for report in response.elections]
 
-    async def _call(self, method: Callable[[Any], Any], request: Any) -> Any:
-        if self._channel is None:
-            raise TidemarkError(ErrorCode.CLIENT_CLOSED, "the admin client is not started, or closed")
-        try:
-            return await method(AdminServiceStub(self._channel))(request, timeout=self._timeout_s, wait_for_ready=False)
-        except grpc.RpcError as error:
-            raise errors.from_rpc_error(error, address=f"admin service {self._admin}") from None
+    async def alter_partition_reassignments(
+        self,
+        moves: Sequence[Move] = (),
+        *,
+        cancel: Sequence[TopicPartition] = (),
+        throttle_bytes_per_s: int = 0,
+        validate_only: bool = False,
+        request_id: str = "",
+        allow_partial: bool = False,
+    ) -> AlteredReassignments:
+        """Start or cancel reassignments; returns when they are stored, before they complete.
 
-    async def _stream(
-        self, method: Callable[[Any], Any], request: Any, *, interval_ms: int = 0
-    ) -> AsyncGenerator[Any, None]:
-        if self._channel is None:
-            raise TidemarkError(ErrorCode.CLIENT_CLOSED, "the admin client is not started, or closed")
-        silence_s = self._timeout_s + interval_ms / 1000
-        call = method(AdminServiceStub(self._channel))(request, wait_for_ready=False)
-        try:
-            while (response := await _within(silence_s, call.read())) is not grpc.aio.EOF:
-                yield response
-        except TimeoutError:
-            raise TidemarkError(
-                ErrorCode.REQUEST_TIMED_OUT, f"admin service {self._admin}: silent for {silence_s:g} s"
-            ) from None
-        except grpc.RpcError as error:
-            raise errors.from_rpc_error(error, address=f"admin service {self._admin}") from None
-        finally:
-            call.cancel()
+        Args:
+            moves: target replicas of each partition, the preferred leader first; the throttle and request id of a
+                move are replaced by those below.
+            cancel: partitions that return to their original replicas.
+            throttle_bytes_per_s: limit, for each broker, of bytes sent to the replicas that these reassignments add;
+                0: no limit. The throttle ends with the reassignments.
+            validate_only: check the request, change nothing.
+            request_id: makes a retry safe.
+            allow_partial: start those that are not refused; otherwise one refusal prevents all of them.
+        """
+        request = admin_reassignments_pb2.AlterPartitionReassignmentsRequest(
+            moves=[move_to_proto(move) for move in moves],
+            cancel=[ref_to_proto(partition) for partition in cancel],
+            throttle_bytes_per_s=throttle_bytes_per_s,
+            validate_only=validate_only,
+            request_id=request_id,
+            allow_partial=allow_partial,
+        )
+        response = await self._connection.call(lambda stub: stub.AlterPartitionReassignments, request)
+        inbound = response.inbound_bytes_per_s
+        return AlteredReassignments(
+            [reassignment_outcome_from_proto(result) for result in response.results], inbound if inbound >= 0 else None
+        )
 
+    async def list_partition_reassignments(self, partitions: Sequence[TopicPartition] = ()) -> Reassignments:
+        """List requested and running reassignments with their progress, and recent refusals.
 
-async def _within(timeout_s: float, answer: Awaitable[Any]) -> Any:
-    async with asyncio.timeout(timeout_s):
-        return await answer
+        Args:
+            partitions: partitions; empty: all reassignments.
+        """
+        request = admin_reassignments_pb2.ListPartitionReassignmentsRequest(
+            partitions=[ref_to_proto(partition) for partition in partitions]
+        )
+        response = await self._connection.call(lambda stub: stub.ListPartitionReassignments, request)
+        return Reassignments(
+            [progress_from_proto(moved) for moved in response.reassignments],
+            [refusal_from_proto(refusal) for refusal in response.refusals],
+        )
+
+    async def watch_partition_reassignments(
+        self,
+        partitions: Sequence[TopicPartition] = (),
+        *,
+        interval_ms: int = 1000,
+        request_id: str = "",
+    ) -> AsyncGenerator[ReassignmentNews, None]:
+        """Yield updates until all of these reassignments have ended.
+
+        Args:
+            partitions: partitions; empty: those that have a reassignment now.
+            interval_ms: shortest time between two updates, in milliseconds.
+            request_id: of the request that started them; includes what was refused of that request before this call.
+        """
+        request = admin_reassignments_pb2.WatchPartitionReassignmentsRequest(
+            partitions=[ref_to_proto(partition) for partition in partitions],
+            interval_ms=interval_ms,
+            request_id=request_id,
+        )
+        updates = self._connection.stream(
+            lambda stub: stub.WatchPartitionReassignments, request, interval_ms=interval_ms
+        )
+        async with aclosing(updates):
+            async for response in updates:
+                yield ReassignmentNews(
+                    [progress_from_proto(moved) for moved in response.reassignments],
+                    [ended_from_proto(ended) for ended in response.ended],
+                )
+
+    async def describe_log_dirs(
+        self,
+        brokers: Sequence[int] = (),
+        *,
+        topics: Sequence[str] = (),
+        partitions: Sequence[TopicPartition] = (),
+    ) -> list[BrokerLogDirs]:
+        """Describe the content of the brokers' log directories.
+
+        Args:
+            brokers: broker ids; empty: all live brokers.
+            topics: topics whose replicas are listed, beside those of `partitions`; without both: all replicas.
+            partitions: partitions whose replicas are listed.
+
+        Returns:
+            The log directories, by broker; a broker that does not answer has `error` set.
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME.
+        """
+        request = admin_log_dirs_pb2.DescribeBrokerLogDirsRequest(
+            brokers=brokers, topics=topics, partitions=[ref_to_proto(partition) for partition in partitions]
+        )
+        found = BrokersFromProto()
+        async for response in self._connection.stream(lambda stub: stub.DescribeLogDirs, request):
+            found.add(response)
+        return found.result()
+
+    async def alter_replica_log_dirs(
+        self, replicas: Sequence[ReplicaPlace], *, throttle_bytes_per_s: int = 0, validate_only: bool = False
+    ) -> list[PlacedReplica]:
+        """Move replicas between log directories of their brokers; returns when the brokers have accepted the moves.
+
+        Args:
+            replicas: each with its broker, and the path or uuid of one of that broker's directories. Naming the
+                replica's current directory cancels its move.
+            throttle_bytes_per_s: limit of bytes that a broker copies in a second for all these moves; 0: the broker's
+                setting.
+            validate_only: check the request, change nothing.
+
+        Returns:
+            The replicas in the order of the request. A refused one has `error` set: LOG_DIR_NOT_FOUND,
+            LOG_DIR_OFFLINE, REPLICA_OFFLINE, NOT_A_REPLICA, BROKER_NOT_AVAILABLE, UNKNOWN_TOPIC or UNKNOWN_PARTITION.
+        """
+        request = admin_log_dirs_pb2.AlterBrokerLogDirsRequest(
+            replicas=places_to_proto(replicas),
+            throttle_bytes_per_s=throttle_bytes_per_s,
+            validate_only=validate_only,
+        )
+        response = await self._connection.call(lambda stub: stub.AlterReplicaLogDirs, request)
+        return placed_from_proto(response.replicas)
+
+    async def plan_brokers(
+        self,
+        *,
+        add: Sequence[int] = (),
+        remove: Sequence[int] = (),
+        topics: Sequence[str] = (),
+        spread: Sequence[int] = (),
+    ) -> PlannedMoves:
+        """Compute the reassignments that adding or removing brokers would start, and their cost; change nothing.
+
+        Args:
+            add: ids of brokers that get their share of the replicas.
+            remove: ids of brokers that give up all their replicas.
+            topics: topics to place again as if they were created now, at any cost of copying.
+            spread: ids of the brokers to place `topics` on; empty: all live brokers.
+        """
+        request = admin_brokers_pb2.PlanBrokersRequest(add=add, remove=remove, topics=topics, spread=spread)
+        response = await self._connection.call(lambda stub: stub.PlanBrokers, request)
+        return PlannedMoves(*plan_from_proto(response.plan))
+
+    async def add_brokers(
+        self,
+        brokers: Sequence[int],
+        *,
+        throttle_bytes_per_s: int = 0,
+        validate_only: bool = False,
+        request_id: str = "",
+    ) -> PlannedMoves:
+        """Reassign to live brokers their share of the replicas; returns when the reassignments are stored.
+
+        Args:
+            brokers: broker ids.
+            throttle_bytes_per_s: as in `alter_partition_reassignments`.
+            validate_only: compute the plan, change nothing.
+            request_id: makes a retry safe.
+        """
+        request = admin_brokers_pb2.AddBrokersRequest(
+            broker_ids=brokers,
+            throttle_bytes_per_s=throttle_bytes_per_s,
+            validate_only=validate_only,
+            request_id=request_id,
+        )
+        response = await self._connection.call(lambda stub: stub.AddBrokers, request)
+        return PlannedMoves(*plan_from_proto(response.plan), response.begun)
+
+    async def remove_brokers(
+        self,
+        brokers: Sequence[int],
+        *,
+        throttle_bytes_per_s: int = 0,
+        validate_only: bool = False,
+        request_id: str = "",
+        interval_ms: int = 1000,
+    ) -> AsyncGenerator[RemovalProgress, None]:
+        """Drain brokers and deregister them; yields updates. Reassignments continue if the iteration is left early.
+
+        Args:
+            brokers: broker ids; a repeated call resumes a removal that was left early.
+            throttle_bytes_per_s: as in `alter_partition_reassignments`.
+            validate_only: compute the plan and yield one update, change nothing.
+            request_id: request id of the reassignments.
+            interval_ms: shortest time between two updates, in milliseconds.
+        """
+        request = admin_brokers_pb2.RemoveBrokersRequest(
+            broker_ids=brokers,
+            throttle_bytes_per_s=throttle_bytes_per_s,
+            validate_only=validate_only,
+            request_id=request_id,
+            interval_ms=interval_ms,
+        )
+        updates = self._connection.stream(lambda stub: stub.RemoveBrokers, request, interval_ms=interval_ms)
+        async with aclosing(updates):
+            async for response in updates:
+                planned = PlannedMoves(*plan_from_proto(response.plan)) if response.HasField("plan") else None
+                yield RemovalProgress(
+                    [progress_from_proto(moved) for moved in response.reassignments],
+                    response.partitions_left,
+                    planned,
+                    tuple(BrokerId(broker) for broker in response.removed),
+                )
+
+    async def obstacles_to_restart(self, broker: int) -> list[RestartObstacle]:
+        """List the reasons why a broker must not be restarted now, the most severe first; empty: a restart is safe."""
+        request = admin_brokers_pb2.SafeToRestartRequest(broker_id=broker)
+        response = await self._connection.call(lambda stub: stub.SafeToRestart, request)
+        return [obstacle_from_proto(obstacle) for obstacle in response.obstacles]

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connection of an admin client to the admin service, with a timeout for each call and each streamed response."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+import grpc
+
+from tidemark.client.metadata.cluster import Cluster
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc import errors
+from tidemark.rpc.channel import close_channels, open_channel
+from tidemark.v1.admin_service_pb2_grpc import AdminServiceStub
+
+if TYPE_CHECKING:
+    from tidemark.v1.admin_service_pb2_grpc import AdminServiceAsyncStub
+
+TIMEOUT_S: Final = 30.0
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+class AdminConnection:
+    """One channel to the admin service; gRPC errors become TidemarkError.
+
+    Args:
+        address: host:port of the admin service; None: `open` asks a broker for it.
+        bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
+        timeout_s: timeout of each unary call, and of the wait for each streamed response.
+    """
+
+    def __init__(self, address: str | None, bootstrap: str | None, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._address = address
+        self._bootstrap = bootstrap
+        self._channel: grpc.aio.Channel | None = None
+
+    async def open(self) -> None:
+        """Find the admin service and open the channel.
+
+        Raises:
+            TidemarkError: BROKER_NOT_AVAILABLE: no broker answers, or the brokers have no address of an admin service.
+        """
+        if self._address is None:
+            cluster = Cluster(self._bootstrap, timeout_s=self.timeout_s)
+            try:
+                await cluster.start()
+                self._address = cluster.view.admin_address
+            finally:
+                await cluster.close()
+            if not self._address:
+                raise TidemarkError(
+                    ErrorCode.BROKER_NOT_AVAILABLE, "the brokers know no admin service: name it (admin='host:port')"
+                )
+        self._channel = open_channel(self._address)
+
+    async def close(self) -> None:
+        """Close the channel; repeated calls have no effect."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await close_channels([channel])
+
+    async def call(
+        self,
+        method: Callable[[AdminServiceAsyncStub], grpc.aio.UnaryUnaryMultiCallable[Request, Response]],
+        request: Request,
+    ) -> Response:
+        """Make a unary call; raises TidemarkError."""
+        rpc = method(self._stub())
+        try:
+            return await rpc(request, timeout=self.timeout_s, wait_for_ready=False)
+        except grpc.RpcError as error:
+            raise self._error_of(error) from None
+
+    async def stream(
+        self,
+        method: Callable[[AdminServiceAsyncStub], grpc.aio.UnaryStreamMultiCallable[Request, Response]],
+        request: Request,
+        *,
+        interval_ms: int = 0,
+    ) -> AsyncGenerator[Response, None]:
+        """Make a call with a streamed response; raises TidemarkError. Closing the generator cancels the call.
+
+        Args:
+            method: of the stub.
+            request: the one request.
+            interval_ms: pause of the service between two responses, added to the timeout of each.
+        """
+        silence_s = self.timeout_s + interval_ms / 1000
+        rpc = method(self._stub())
+        call = rpc(request, wait_for_ready=False)
+        try:
+            while True:
+                async with asyncio.timeout(silence_s):
+                    response = await call.read()
+                if response is grpc.aio.EOF:
+                    return
+                yield cast(Response, response)
+        except TimeoutError:
+            raise TidemarkError(
+                ErrorCode.REQUEST_TIMED_OUT, f"admin service {self._address}: silent for {silence_s:g} s"
+            ) from None
+        except grpc.RpcError as error:
+            raise self._error_of(error) from None
+        finally:
+            call.cancel()
+
+    def _stub(self) -> AdminServiceAsyncStub:
+        if self._channel is None:
+            raise TidemarkError(ErrorCode.CLIENT_CLOSED, "the admin client is not started, or closed")
+        return cast("AdminServiceAsyncStub", AdminServiceStub(self._channel))
+
+    def _error_of(self, error: grpc.RpcError) -> TidemarkError:
+        return errors.from_rpc_error(error, address=f"admin service {self._address}")

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods of sync clients are those of the async clients, run on the event-loop thread."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncGenerator
+
+import pytest
+from tidemark import client
+from tidemark.client import aio
+from tidemark.client.lifecycle import Lifecycle
+from tidemark.client.sync.forwarding import SyncClient, blocking, iterating, on_loop
+from tidemark.errors import ErrorCode, TidemarkError
+
+ASYNC_ONLY = {"start", "leader_of"}
+
+
+class AsyncCounter(Lifecycle):
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+        self.closed = 0
+        self.ended = threading.Event()
+
+    async def start(self) -> None:
+        if self.fails:
+            raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker answers")
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    async def add(self, number: int, *, to: int = 0) -> int:
+        """Add."""
+        await asyncio.sleep(0)
+        return number + to
+
+    async def wait(self) -> None:
+        await asyncio.sleep(3600)
+
+    def thread(self) -> str:
+        return threading.current_thread().name
+
+    async def count(self, limit: int) -> AsyncGenerator[int, None]:
+        try:
+            for number in range(limit):
+                yield number
+        finally:
+            self.ended.set()
+
+
+class Counter(SyncClient[AsyncCounter]):
+    def __init__(self, counter: AsyncCounter, *, call_s: float | None = None) -> None:
+        super().__init__(counter, call_s=call_s)
+
+    add = blocking(AsyncCounter.add)
+    wait = blocking(AsyncCounter.wait)
+    thread = on_loop(AsyncCounter.thread)
+    count = iterating(AsyncCounter.count)
+
+
+def public(kind: type) -> set[str]:
+    return {name for name, part in inspect.getmembers(kind) if not name.startswith("_") and callable(part)}
+
+
+@pytest.mark.parametrize("name", ["AdminClient", "Groups"])
+def test_a_sync_client_forwards_every_method_of_the_async_one(name: str) -> None:
+    assert public(getattr(client, name)) == public(getattr(aio, name)) - ASYNC_ONLY
+
+
+@pytest.mark.parametrize("name", ["AdminClient", "Groups"])
+def test_a_forwarded_method_has_signature_and_docstring_of_the_async_one(name: str) -> None:
+    sync, coroutines = getattr(client, name), getattr(aio, name)
+    for method in public(sync) - {"close"}:
+        forwarded, origin = getattr(sync, method), getattr(coroutines, method)
+        assert forwarded.__doc__ == origin.__doc__
+        assert inspect.signature(forwarded).parameters == inspect.signature(origin).parameters
+        assert not inspect.iscoroutinefunction(forwarded)
+
+
+def test_a_forwarded_generator_returns_an_iterator_by_its_signature() -> None:
+    assert inspect.signature(Counter.count).return_annotation == "Iterator[int]"
+    signature = inspect.signature(client.AdminClient.remove_brokers)
+    assert signature.return_annotation == "Iterator[RemovalProgress]"
+
+
+def test_a_blocking_method_passes_arguments_on_and_returns_the_result() -> None:
+    with Counter(AsyncCounter()) as counter:
+        assert counter.add(2, to=3) == 5
+
+
+def test_a_method_on_the_loop_runs_on_the_event_loop_thread() -> None:
+    with Counter(AsyncCounter()) as counter:
+        assert counter.thread() == "tidemark-client"
+
+
+def test_a_call_that_exceeds_the_clients_timeout_is_refused() -> None:
+    with Counter(AsyncCounter(), call_s=0.01) as counter, pytest.raises(TidemarkError) as refused:
+        counter.wait()
+    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_an_iterator_yields_every_item() -> None:
+    with Counter(AsyncCounter()) as counter:
+        assert list(counter.count(3)) == [0, 1, 2]
+
+
+def test_closing_an_iterator_closes_the_async_generator() -> None:
+    origin = AsyncCounter()
+    with Counter(origin) as counter:
+        items = counter.count(3)
+        assert next(items) == 0
+        assert not origin.ended.is_set()
+        items.close()  # type: ignore[attr-defined]
+        assert origin.ended.is_set()
+
+
+def test_a_client_that_fails_to_start_is_closed() -> None:
+    origin = AsyncCounter(fails=True)
+    with pytest.raises(TidemarkError):
+        Counter(origin)
+    assert origin.closed == 1
+
+
+def test_a_client_is_closed_once() -> None:
+    origin = AsyncCounter()
+    with Counter(origin) as counter:
+        counter.close()
+    assert origin.closed == 1
