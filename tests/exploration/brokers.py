@@ -345,5 +345,5 @@ def view_of(core: BrokerCore) -> View:
         epochs=log.epochs.entries if log is not None else (),
         may_shrink=may_shrink,
         aged=tuple(sorted(one.follower for one in sessions if leader and one.last_message_ms < long_ago)),
-        engaged=tuple(sorted(one.follower for one in sessions if one.sendings or one.early)),
+        engaged=tuple(sorted(one.follower for one in sessions if one.senders or one.early)),
     )

@@ -25,17 +25,18 @@ from tidemark.core import messages as msg
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
-from tidemark.core.replication.adding_replicas import AddedReplicas
+from tidemark.core.replication.adding_replicas import AddingReplicas
 from tidemark.core.replication.broker import BrokerCore
-from tidemark.core.replication.context import BrokerContext
+from tidemark.core.replication.context import LONG_AGO_MS, BrokerContext
 from tidemark.core.replication.follower import PartitionFollower, Phase
-from tidemark.core.replication.follower_progress import RemoteReplica
+from tidemark.core.replication.follower_progress import FollowerProgress
+from tidemark.core.replication.follower_session import FollowerSession, PartitionSender
 from tidemark.core.replication.isr import Committed, PendingExpand, PendingShrink
 from tidemark.core.replication.leader import PartitionLeader, _Waiting
+from tidemark.core.replication.leader_link import LeaderLink
 from tidemark.core.replication.replica import CommandReply, Replica, WaitingCommand
 from tidemark.core.replication.replica_log import ReplicaLog
-from tidemark.core.replication.stray_replicas import Inventory
-from tidemark.core.replication.stream_ends import LONG_AGO_MS, FollowerSession, LeaderLink, Sending
+from tidemark.core.replication.stray_replicas import StrayReplicas
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,
@@ -75,14 +76,14 @@ _OBJECTS: Final = (
     LeaderEpochs,
     ProducerStates,
     PartitionLeader,
-    AddedReplicas,
+    AddingReplicas,
     PartitionFollower,
-    RemoteReplica,
+    FollowerProgress,
     FollowerSession,
     LeaderLink,
-    Sending,
+    PartitionSender,
     CommandReply,
-    Inventory,
+    StrayReplicas,
 )
 _VALUES: Final = (
     LeaderAndIsr,
@@ -114,8 +115,8 @@ _OF_A_BROKER: Final = frozenset(_OBJECTS) - {
     ProducerStates,
     CommandReply,
     Replica,
-    RemoteReplica,
-    Sending,
+    FollowerProgress,
+    PartitionSender,
 }
 """Objects that know the context of their broker."""
 _NUMBER: Final[dict[type, int]] = {kind: number for number, kind in enumerate((*_OBJECTS, *_VALUES))}
@@ -126,8 +127,8 @@ _WRITTEN: Final[dict[tuple[int, ...], dict[Any, Any]]] = {}
 _MADE: Final[dict[tuple[int, ...], dict[Any, Any]]] = {}
 """By the new names of the brokers."""
 _CONTEXT: Final = ("broker_epoch", "suspected", "registrations", "isr_answers_due", "paused")
-_CORE: Final = ("_replicas", "_controller_epoch", "_fences", "_inventory")
-_STREAMS: Final = ("_links", "_unused", "_unplaced", "_sessions")
+_CORE: Final = ("_replicas", "_controller_epoch", "_fences", "_strays")
+_STREAMS: Final = ("_links", "_followers", "_unused", "_unplaced", "_sessions")
 _RECENT_OR_NOT: Final = frozenset(("caught_up_ms", "end_then_ms", "last_message_ms"))
 _ALWAYS_NOW: Final = frozenset(("last_sent_ms", "_retry_at_ms"))
 _NOW_IF_EVER: Final = frozenset(("reading_since_ms", "flush_due_since_ms"))
@@ -141,7 +142,7 @@ _NOT_EXPLORED: Final = frozenset(
 what people are told."""
 _BY_BROKER: Final = frozenset(("_attached", "_holding"))
 _SETS: Final = frozenset(("assigned", "assigned_replicas", "isr", "elr", "joining", "leaving"))
-_CONSTANT: Final = {**dict.fromkeys(_ALWAYS_NOW, NOW_MS), **dict.fromkeys(_NOT_EXPLORED, 0), "_inbound": None}
+_CONSTANT: Final = {**dict.fromkeys(_ALWAYS_NOW, NOW_MS), **dict.fromkeys(_NOT_EXPLORED, 0), "_backlog": None}
 """What producers append in a second decides nothing."""
 _OF_ITS_OWN_FORM: Final = frozenset(("_high_watermark_news", "_under_way"))
 _SPECIAL: Final = _RECENT_OR_NOT | _NOW_IF_EVER | _BY_BROKER | _SETS | _OF_ITS_OWN_FORM | frozenset(_CONSTANT)
@@ -229,7 +230,7 @@ class _Writer:
         form = _FORMS.get(kind)
         if form is None:
             form = _FORMS[kind] = _Form(value)
-        if kind is RemoteReplica and value.caught_up_ms > _LONG:
+        if kind is FollowerProgress and value.caught_up_ms > _LONG:
             value.end_then, value.end_then_ms = _NEVER, LONG_AGO_MS
         written = self._write_all([getattr(value, name) for name in form.plain])
         written += [self._write_field(name, getattr(value, name)) for name in form.special]
@@ -342,8 +343,8 @@ def freeze(core: BrokerCore, rename: Rename = AS_THEY_ARE) -> bytes:
     """All of a broker core that its future depends on; with `rename`, had the brokers other names from the start."""
     writer = _Writer(rename)
     ctx, streams = core._ctx, core._streams
-    assert not ctx.talking_links, "what there was to say was said"
-    assert not ctx.talking_sessions, "what there was to say was said"
+    assert not ctx.links_to_flush, "what there was to say was said"
+    assert not ctx.sessions_to_flush, "what there was to say was said"
     parts = [writer.write(ctx.broker_id)]
     for owner, names in ((ctx, _CONTEXT), (core, _CORE), (streams, _STREAMS)):
         parts += [writer.write(getattr(owner, name)) for name in names]
@@ -375,9 +376,9 @@ def aged(core: BrokerCore, follower: BrokerId) -> None:
     """Let `replica.lag.time.max.ms` pass without a sign of one follower, for the leader that this core is."""
     for replica in core._replicas.values():
         role = replica.role
-        if isinstance(role, PartitionLeader) and follower in role.remotes:
-            remote = role.remotes[follower]
-            remote.caught_up_ms = remote.end_then_ms = LONG_AGO_MS
+        if isinstance(role, PartitionLeader) and follower in role.followers:
+            progress = role.followers[follower]
+            progress.caught_up_ms = progress.end_then_ms = LONG_AGO_MS
     session = core._streams._sessions.get(follower)
     if session is not None:
         session.last_message_ms = LONG_AGO_MS

@@ -81,6 +81,6 @@ def _known_of(core: BrokerCore, place: int) -> tuple[Any, ...]:
         if isinstance(role, PartitionFollower):
             about.append(role.leader == broker)
         elif isinstance(role, PartitionLeader):
-            remote = role.remotes.get(broker)
-            about += [broker in role._outside, -1 if remote is None else remote.log_end_offset]
+            progress = role.followers.get(broker)
+            about += [broker in role._outside, -1 if progress is None else progress.log_end_offset]
     return tuple(about)

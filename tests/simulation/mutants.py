@@ -23,11 +23,11 @@ from tidemark.core.replication import isr as isr_rules
 from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.clean_start import RegistrationVerdict
 from tidemark.core.replication.follower import PartitionFollower
-from tidemark.core.replication.follower_progress import RemoteReplica
+from tidemark.core.replication.follower_progress import FollowerProgress
+from tidemark.core.replication.follower_session import PartitionSender
 from tidemark.core.replication.isr import Committed, IsrState, PendingExpand
 from tidemark.core.replication.leader import PartitionLeader
 from tidemark.core.replication.replica_log import ReplicaLog
-from tidemark.core.replication.stream_ends import Sending
 from tidemark.core.replication.streams import BrokerStreams
 from tidemark.model import BrokerId, LeaderEpoch, Offset
 
@@ -179,10 +179,10 @@ def skips_who_has_not_acknowledged(monkeypatch: Any) -> None:
 
     def isr_moved(self: PartitionLeader) -> None:
         original(self)
-        for remote in self._holding:
-            if not remote.acknowledged:
-                remote.acknowledged = True
-                remote.log_end_offset = Offset(1 << 60)
+        for progress in self._holding:
+            if not progress.acknowledged:
+                progress.acknowledged = True
+                progress.log_end_offset = Offset(1 << 60)
 
     original = PartitionLeader._isr_moved
     monkeypatch.setattr(PartitionLeader, "_isr_moved", isr_moved)
@@ -223,7 +223,7 @@ def forgets_its_own_disk(monkeypatch: Any) -> None:
 
 def takes_in_who_has_not_flushed(monkeypatch: Any) -> None:
     """Who has written everything joins."""
-    monkeypatch.setattr(PartitionLeader, "_is_flushed", lambda self, remote: True)
+    monkeypatch.setattr(PartitionLeader, "_is_flushed", lambda self, progress: True)
 
 
 # -- the ISR ---------------------------------------------------------------------------------------------------------
@@ -240,14 +240,14 @@ def goes_on_after_a_conflict(monkeypatch: Any) -> None:
 
 def takes_in_who_lags(monkeypatch: Any) -> None:
     """Anybody who fetches joins the ISR."""
-    monkeypatch.setattr(PartitionLeader, "_may_join", lambda self, remote, sending: True)
+    monkeypatch.setattr(PartitionLeader, "_may_join", lambda self, progress, sender: True)
 
 
 def takes_in_before_the_epoch_start(monkeypatch: Any) -> None:
     """Who has reached the high watermark that the new leader happens to know joins (KIP-320)."""
 
-    def joins(self: PartitionLeader, remote: RemoteReplica, sending: Sending) -> bool:
-        return remote.acknowledged and remote.log_end_offset >= self.log.high_watermark
+    def joins(self: PartitionLeader, progress: FollowerProgress, sender: PartitionSender) -> bool:
+        return progress.acknowledged and progress.log_end_offset >= self.log.high_watermark
 
     monkeypatch.setattr(PartitionLeader, "_may_join", joins)
 

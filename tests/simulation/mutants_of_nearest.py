@@ -46,12 +46,12 @@ def gives_what_was_committed_in_another_epoch(monkeypatch: Any) -> None:
 
     monkeypatch.setattr(PartitionFollower, "committed_offset", property(committed))
     monkeypatch.setattr(PartitionFollower, "reconciled", property(lambda self: True))
-    monkeypatch.setattr(PartitionFollower, "in_touch", lambda *_: True)
+    monkeypatch.setattr(PartitionFollower, "in_contact", lambda *_: True)
 
 
 def answers_while_its_log_is_cut(monkeypatch: Any) -> None:
     """A follower that has reconciled answers whatever it does: while it drops its log and begins anew, too."""
-    monkeypatch.setattr(PartitionFollower, "in_touch", lambda *_: True)
+    monkeypatch.setattr(PartitionFollower, "in_contact", lambda *_: True)
 
 
 RULES = {

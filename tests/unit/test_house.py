@@ -6,7 +6,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,33 @@ def test_a_file_can_be_held_in_mind(path: Path) -> None:
 def test_no_folder_of_the_services_is_crowded() -> None:
     files = Counter(path.parent for path in PRODUCTION)
     assert not {name_of(folder): count for folder, count in files.items() if count > FILES_MAX}
+
+
+def imports(path: Path, modules: Collection[str]) -> set[str]:
+    """The modules among `modules` that a file imports, at run time or for types only, and inside functions too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None, "imports are absolute"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.add(whole if whole in modules else node.module)
+    return found.intersection(modules)
+
+
+def test_no_modules_import_one_another_in_a_cycle() -> None:
+    services = ROOT / "services"
+    modules = {
+        ".".join(path.relative_to(services).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (services / "tidemark").rglob("*.py")
+    }
+    graph = {name: imports(path, modules) - {name} for name, path in modules.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"these modules import one another: {' -> '.join(error.args[1])}")
 
 
 @pytest.mark.parametrize("path", [*PRODUCTION, *PROTOS], ids=name_of)

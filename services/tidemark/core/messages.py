@@ -121,6 +121,11 @@ class Chunk(NamedTuple):
     batches: tuple[Batch, ...] = ()
     error: ErrorCode | None = None
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the batches."""
+        return sum(batch.envelope.batch_length for batch in self.batches)
+
 
 class Refusal(NamedTuple):
     """Leader: this partition cannot be sent. `log_start_epoch`: of the last record that it let go, as far as known."""

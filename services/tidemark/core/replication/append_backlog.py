@@ -5,18 +5,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from tidemark.core.replication.byte_rate import ByteRate
+from tidemark.core.replication.context import BrokerContext
+from tidemark.core.replication.follower_progress import FollowerProgress
 from tidemark.model import Offset
 from tidemark.record.envelope import Batch
 
-if TYPE_CHECKING:
-    from tidemark.core.replication.context import BrokerContext
-    from tidemark.core.replication.follower_progress import RemoteReplica
 
-
-class Inbound:
+class AppendBacklog:
     """Of one leadership, from its first append on.
 
     Invariant: `_under_way` has (bytes, where the log will end) of the appends that are not in the log yet. `_ends` has
@@ -59,22 +56,22 @@ class Inbound:
         """There was no space for it."""
         self._under_way.clear()
 
-    def holds_up(self, remote: RemoteReplica) -> bool:
+    def holds_up(self, progress: FollowerProgress) -> bool:
         """Whether it has been too far behind for half of the time that a follower may lag, without a break.
 
         To be asked at each report of it, and beside them as often as time is looked at.
         """
         behind = (
             self._is_limited()
-            and remote.acknowledged
+            and progress.acknowledged
             and self._total_bytes > self._limit_bytes
-            and remote.log_end_offset < self._ends[0][1]
+            and progress.log_end_offset < self._ends[0][1]
         )
         if not behind:
-            remote.far_since_ms = None
-        elif remote.far_since_ms is None:
-            remote.far_since_ms = self._ctx.now_ms
-        since_ms = remote.far_since_ms
+            progress.far_since_ms = None
+        elif progress.far_since_ms is None:
+            progress.far_since_ms = self._ctx.now_ms
+        since_ms = progress.far_since_ms
         return since_ms is not None and (self._ctx.now_ms - since_ms) * 2 >= self._ctx.config.replica_lag_time_max_ms
 
     def _is_limited(self) -> bool:

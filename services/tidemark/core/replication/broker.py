@@ -38,7 +38,7 @@ from tidemark.core.replication.replica import (
     not_leader,
 )
 from tidemark.core.replication.replica_log import ReplicaLog
-from tidemark.core.replication.stray_replicas import Inventory
+from tidemark.core.replication.stray_replicas import StrayReplicas
 from tidemark.core.replication.streams import BrokerStreams
 from tidemark.model import (
     NO_EPOCH,
@@ -64,7 +64,7 @@ class BrokerCore(BrokerQueries):
         self._controller_epoch = ControllerEpoch(-1)
         self._last_command = (ControllerEpoch(-1), 0)
         self._fences: dict[tuple[TopicPartition, ReplicaIdentity], LeaderEpoch] = {}
-        self._inventory = Inventory(self._ctx)
+        self._strays = StrayReplicas(self._ctx)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             ev.BrokerRegistered: self._on_registered,
             ev.SessionExpired: self._on_session_expired,
@@ -98,7 +98,7 @@ class BrokerCore(BrokerQueries):
         ctx.effects = []
         ctx.now_ms = now_ms
         self._handlers[type(event)](event, now_ms)
-        if ctx.talking_links or ctx.talking_sessions:
+        if ctx.links_to_flush or ctx.sessions_to_flush:
             self._streams.flush(now_ms)
         self._streams.drop_unused_links()
         return ctx.effects
@@ -110,11 +110,11 @@ class BrokerCore(BrokerQueries):
         self._stop_leading_everything()
         self._ctx.broker_epoch = event.broker_epoch
         for partition, (identity, leader_epoch) in event.known_leader_epochs.items():
-            self._inventory.found(partition, identity)
+            self._strays.found(partition, identity)
             self._raise_fence(partition, identity, leader_epoch)
         for replica in self._replicas.values():
             replica.fenced_epoch = max(replica.fenced_epoch, replica.leader_epoch)
-        self._inventory.forget_names()
+        self._strays.forget_names()
         self._streams.reconnect()
 
     def _on_session_expired(self, event: ev.SessionExpired, now_ms: int) -> None:
@@ -192,7 +192,7 @@ class BrokerCore(BrokerQueries):
             configs = command.topic_configs.get(one.partition.topic, {})
             self._on_partition_command(one, reply, configs, now_ms)
         self._streams.registrations_changed(changed)
-        for partition in self._inventory.take(command, self._replicas):
+        for partition in self._strays.take(command, self._replicas):
             self._close(self._replicas[partition], "stray")
         reply.said_all = True
         self._maybe_reply(reply)
@@ -353,7 +353,7 @@ class BrokerCore(BrokerQueries):
             replica = self._replicas.get(one.partition)
             if replica is None:
                 if one.delete:
-                    self._inventory.deleted(one.partition, one.identity)
+                    self._strays.deleted(one.partition, one.identity)
             elif replica.identity != one.identity:
                 sentence = f"{one.partition} is another incarnation here"
                 refused.append((one.partition, TidemarkError(ErrorCode.UNKNOWN_TOPIC_ID, sentence)))
@@ -370,7 +370,7 @@ class BrokerCore(BrokerQueries):
         if failed is not None:
             replica.fenced_epoch = max(replica.fenced_epoch, failed.fenced_epoch)
             replica.leader, replica.leader_epoch = failed.leader, failed.leader_epoch
-        self._inventory.opened(partition)
+        self._strays.opened(partition)
         self._replicas[partition] = replica
         self._ctx.emit(OpenLog(partition, identity))
         return replica

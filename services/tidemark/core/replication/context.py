@@ -1,31 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of one broker's core share: the effects of the present event and a few facts about the cluster."""
+"""State that the parts of one broker core share: the effects of the present event and facts about the cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.replication.effects import Effect, Observed
 from tidemark.core.replication.events import SettingsChanged
-from tidemark.core.replication.leader_contact import Touch
-from tidemark.core.replication.throttle import Throttle
+from tidemark.core.replication.leader_contact import LeaderContact
+from tidemark.core.replication.throttle import Throttles
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, TopicPartition
 
-if TYPE_CHECKING:
-    from tidemark.core.replication.follower import PartitionFollower
-    from tidemark.core.replication.leader import PartitionLeader
-    from tidemark.core.replication.stream_ends import FollowerSession, LeaderLink
+UNREGISTERED: Final = BrokerEpoch(-1)
+LONG_AGO_MS: Final = -(1 << 62)
+"""A time before every other time."""
 
-UNREGISTERED = BrokerEpoch(-1)
+
+class ChecksLag(Protocol):
+    """A leadership whose followers are checked for lag."""
+
+    def check_lag(self, now_ms: int) -> bool:
+        """Evict lagging followers from the ISR; False when no further check is needed."""
+
+
+class Retries(Protocol):
+    """A follower that retries after a pause."""
+
+    def retry(self, now_ms: int) -> bool:
+        """Retry; False while the pause lasts."""
+
+
+class Flushes(Protocol):
+    """An end of a replication stream that has something to send."""
+
+    def flush(self, now_ms: int) -> None:
+        """Send what the present event added."""
 
 
 class MoveTraffic(NamedTuple):
-    """Bytes sent to and taken in by replicas that are being added, and how many partitions wait for a throttle.
+    """Traffic of reassignments, and of replication.
 
-    `throttle_bytes_per_s`: the lowest figure that a move of a partition led here names; 0: none does.
-    `replicated_bytes_in`: taken in by all replicas that follow here.
+    Attributes:
+        bytes_out, bytes_in: sent to, and received by, replicas that a reassignment adds.
+        throttled: senders that wait for a throttle.
+        throttle_bytes_per_s: the lowest limit of a reassignment of a partition led here; 0 without any.
+        replicated_bytes_in: received by all followers here.
     """
 
     bytes_out: int
@@ -36,22 +57,25 @@ class MoveTraffic(NamedTuple):
 
 
 class BrokerContext:
-    """One per broker; only `BrokerCore` and the parts it made write here.
+    """One per broker; only `BrokerCore` and its parts write here.
 
     Attributes:
-        effects: what the present event has brought about so far, in order.
-        now_ms: the time of the present event.
+        effects: effects of the present event so far, in order.
+        now_ms: time of the present event; never falls.
         broker_epoch: of the confirmed registration, -1 while there is none.
-        suspected: brokers that no leader takes into an ISR (rule C6).
-        isr_answers_due: partitions with a `WriteIsr` or `ReadIsr` that was not answered yet. One at a time, even
-            across leaderships, so that an answer is never taken for that of another question (rule R9).
-        paused: followers that try again later.
-        throttles: by their figure, those that moves of partitions led here name (rule M2).
-        added_bytes_in, added_bytes_out: what replicas that are being added were sent, to here and from here.
-        replicated_bytes_in: what replicas here were sent by their leaders.
-        touches: when each leader that is followed was heard of last, on its present stream.
-        watched: led partitions whose followers are not all provably in sync, or that were appended to; the others
-            cost nothing (rule R6).
+        suspected: brokers that no leader takes into an ISR (rule C6); replaced by each command.
+        registrations: by broker, the newest known. Invariant: the broker epoch of an entry never falls.
+        isr_answers_due: partitions with a `WriteIsr` or `ReadIsr` that is not answered. Invariant: one request at a
+            time per partition, even across leaderships, so that no answer is taken for another request's (rule R9).
+        watched: leaderships to check for lag: some follower is not provably in sync, or records were appended since.
+            Invariant: every leadership with a follower that may lag is here; the others cost nothing (rule R6).
+        paused: followers that retry after a pause.
+        throttles: the limits named by reassignments of partitions led here (rule M2).
+        leader_contacts: by leader, its contact on the present stream.
+        added_bytes_in, added_bytes_out: received and sent for replicas that a reassignment adds; never fall.
+        replicated_bytes_in: received by followers here; never falls.
+        links_to_flush, sessions_to_flush: stream ends with something to send, in insertion order: the order of
+            messages must not depend on hashes. Invariant: both are empty between events.
     """
 
     __slots__ = (
@@ -62,15 +86,15 @@ class BrokerContext:
         "config",
         "effects",
         "isr_answers_due",
+        "leader_contacts",
+        "links_to_flush",
         "now_ms",
         "paused",
         "registrations",
         "replicated_bytes_in",
+        "sessions_to_flush",
         "suspected",
-        "talking_links",
-        "talking_sessions",
         "throttles",
-        "touches",
         "watched",
     )
 
@@ -83,31 +107,30 @@ class BrokerContext:
         self.suspected: frozenset[BrokerId] = frozenset()
         self.registrations: dict[BrokerId, BrokerRegistration] = {}
         self.isr_answers_due: set[TopicPartition] = set()
-        self.watched: dict[TopicPartition, PartitionLeader] = {}
-        self.paused: dict[PartitionFollower, None] = {}
-        self.throttles: dict[int, Throttle] = {}
-        self.touches: dict[BrokerId, Touch] = {}
+        self.watched: dict[TopicPartition, ChecksLag] = {}
+        self.paused: dict[Retries, None] = {}
+        self.throttles = Throttles()
+        self.leader_contacts: dict[BrokerId, LeaderContact] = {}
         self.added_bytes_in = 0
         self.added_bytes_out = 0
         self.replicated_bytes_in = 0
-        # insertion-ordered: what is sent, and in which order, must not depend on hashes
-        self.talking_links: dict[LeaderLink, None] = {}
-        self.talking_sessions: dict[FollowerSession, None] = {}
+        self.links_to_flush: dict[Flushes, None] = {}
+        self.sessions_to_flush: dict[Flushes, None] = {}
 
     def emit(self, effect: Effect) -> None:
-        """One more effect of the present event."""
+        """Add an effect of the present event."""
         self.effects.append(effect)
 
     def observe(self, kind: str, partition: TopicPartition | None, **fields: str | int) -> None:
-        """Tell people."""
+        """Add an observation for logs and metrics."""
         self.effects.append(Observed(kind, partition, fields))
 
     def on_settings_changed(self, event: SettingsChanged, now_ms: int) -> None:
-        """All parts look here whenever they need a setting."""
+        """Replace the settings; every part reads them here at each use."""
         self.config = event.config
 
     def learn(self, registrations: Iterable[BrokerRegistration]) -> Mapping[BrokerId, BrokerRegistration]:
-        """Keep the newest registration of each broker; gives those that changed."""
+        """Keep the newest registration of each broker; returns those that changed."""
         changed: dict[BrokerId, BrokerRegistration] = {}
         for registration in registrations:
             known = self.registrations.get(registration.broker_id)
@@ -116,25 +139,8 @@ class BrokerContext:
                 changed[registration.broker_id] = registration
         return changed
 
-    def join_throttle(self, bytes_per_s: int) -> Throttle | None:
-        """That of this figure, for one leader more; None for no limit. Each is given back with `leave_throttle`."""
-        if bytes_per_s <= 0:
-            return None
-        throttle = self.throttles.get(bytes_per_s)
-        if throttle is None:
-            throttle = self.throttles[bytes_per_s] = Throttle(bytes_per_s, self.now_ms)
-        throttle.leader_count += 1
-        return throttle
-
-    def leave_throttle(self, throttle: Throttle | None) -> None:
-        """One leader less."""
-        if throttle is not None:
-            throttle.leader_count -= 1
-            if throttle.leader_count == 0:
-                del self.throttles[throttle.bytes_per_s]
-
     def move_traffic(self) -> MoveTraffic:
-        """See `BrokerQueries.move_traffic`."""
-        throttled = sum(len(throttle.waiting) for throttle in self.throttles.values())
-        lowest = min(self.throttles, default=0)
+        """The counters as one value."""
+        throttled = sum(len(throttle.waiting) for throttle in self.throttles)
+        lowest = self.throttles.lowest_bytes_per_s
         return MoveTraffic(self.added_bytes_out, self.added_bytes_in, throttled, lowest, self.replicated_bytes_in)

@@ -22,8 +22,8 @@ from tidemark.core.messages import (
     StopFetch,
 )
 from tidemark.core.replication.context import BrokerContext
+from tidemark.core.replication.leader_link import LeaderLink
 from tidemark.core.replication.replica_log import FULL_PAUSE_MS, ReplicaLog
-from tidemark.core.replication.stream_ends import LeaderLink, size_bytes
 from tidemark.model import NO_EPOCH, BrokerId, ErrorCode, LeaderEpoch, Offset
 
 PAUSE_MS = 50
@@ -127,15 +127,15 @@ class PartitionFollower:
         leader has said that it is committed. An own high watermark of an earlier lineage says nothing of this one."""
         return min(self.log.high_watermark, self._leader_high_watermark)
 
-    def in_touch(self, silence_ms: int, now_ms: int) -> bool:
+    def in_contact(self, silence_ms: int, now_ms: int) -> bool:
         """It fetches, and the leader has said something within that time.
 
         That the leader has sent something from where this log ends comes first: one whose log begins there cannot say
         where an older epoch ends, and refuses a log that would have had to be cut (rule E3).
         """
-        touch = self._ctx.touches.get(self.leader)
+        contact = self._ctx.leader_contacts.get(self.leader)
         fetching = self.phase is Phase.FETCHING and self._accepted and self._connected
-        return fetching and touch is not None and touch.within(silence_ms, now_ms)
+        return fetching and contact is not None and contact.within(silence_ms, now_ms)
 
     # -- the stream --------------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class PartitionFollower:
     def _ask(self) -> None:
         assert self.link is not None
         self.phase = Phase.ASKING
-        self.link.ask(EpochQuery(self.log.partition, self.log.identity, self.leader_epoch, self.log.epochs.latest))
+        self.link.query(EpochQuery(self.log.partition, self.log.identity, self.leader_epoch, self.log.epochs.latest))
 
     def _fetch(self) -> None:
         assert self.link is not None
@@ -325,7 +325,7 @@ class PartitionFollower:
         self._leader_high_watermark = max(self._leader_high_watermark, chunk.high_watermark)
         self._leader_log_start = max(self._leader_log_start, chunk.log_start_offset)
         if chunk.batches:
-            self._chunk_bytes.append(size_bytes(chunk))
+            self._chunk_bytes.append(chunk.size_bytes)
             self._ctx.replicated_bytes_in += self._chunk_bytes[-1]
             if self._added:
                 self._ctx.added_bytes_in += self._chunk_bytes[-1]

@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 from tidemark.core.replication import isr as isr_rules
 from tidemark.core.replication.context import BrokerContext
 from tidemark.core.replication.follower import PartitionFollower
-from tidemark.core.replication.follower_progress import RemoteReplica
+from tidemark.core.replication.follower_progress import FollowerProgress
 from tidemark.core.replication.leader import PartitionLeader
 from tidemark.core.replication.replica import ReadableRange, Replica, check_epoch, diverging_end
 from tidemark.model import (
@@ -28,7 +28,7 @@ from tidemark.model import (
     TidemarkError,
 )
 
-TOUCH_HEARTBEATS: Final = 3
+CONTACT_HEARTBEATS: Final = 3
 """Who has said nothing for so many intervals of heartbeats is out of touch; a controller suspects a broker later."""
 
 
@@ -58,22 +58,22 @@ def preferred_replica(
         one
         for one in leader.attached
         if one.broker_id in sure
-        and _may_serve(one, fetch_offset, brokers[one.broker_id].broker_epoch, now_ms - touch_ms(ctx))
+        and _may_serve(one, fetch_offset, brokers[one.broker_id].broker_epoch, now_ms - contact_timeout_ms(ctx))
     ]
     return max(fit, key=lambda one: (one.log_end_offset, -one.broker_id)).broker_id if fit else None
 
 
-def _may_serve(remote: RemoteReplica, fetch_offset: Offset, broker_epoch: BrokerEpoch, since_ms: int) -> bool:
+def _may_serve(progress: FollowerProgress, fetch_offset: Offset, broker_epoch: BrokerEpoch, since_ms: int) -> bool:
     """It has what the consumer wants next, or the consumer has all that it has; it was told a high watermark, and was
     heard of since that time."""
-    sending = remote.sending
+    sender = progress.sender
     return (
-        sending is not None
-        and remote.acknowledged
-        and sending.sent_high_watermark >= 0
-        and sending.follower_log_start <= fetch_offset <= remote.log_end_offset
-        and sending.session.broker_epoch == broker_epoch
-        and sending.session.last_message_ms >= since_ms
+        sender is not None
+        and progress.acknowledged
+        and sender.sent_high_watermark >= 0
+        and sender.follower_log_start <= fetch_offset <= progress.log_end_offset
+        and sender.session.broker_epoch == broker_epoch
+        and sender.session.last_message_ms >= since_ms
     )
 
 
@@ -108,7 +108,7 @@ def readable_here(
     log = follower.log
     if ctx.broker_id not in in_sync_replicas or not follower.reconciled or log.damaged is not None:
         _refuse(replica, ErrorCode.OFFSET_NOT_AVAILABLE, "is not known to be in sync at this broker")
-    if not follower.in_touch(touch_ms(ctx), now_ms):
+    if not follower.in_contact(contact_timeout_ms(ctx), now_ms):
         _refuse(
             replica, ErrorCode.OFFSET_NOT_AVAILABLE, "is followed by this broker, which is out of touch with its leader"
         )
@@ -130,9 +130,9 @@ def readable_here(
     )
 
 
-def touch_ms(ctx: BrokerContext) -> int:
+def contact_timeout_ms(ctx: BrokerContext) -> int:
     """The longest silence of a leader, or of a follower, that is in touch."""
-    return TOUCH_HEARTBEATS * ctx.config.replica_heartbeat_interval_ms
+    return CONTACT_HEARTBEATS * ctx.config.replica_heartbeat_interval_ms
 
 
 def _refuse(replica: Replica, code: ErrorCode, sentence: str) -> NoReturn:

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tidemark.core.isr_change_reasons import DISCONNECTED, FLUSH_HANGS, LAGGING, REASSIGNED, SILENT
-from tidemark.core.replication.stream_ends import LONG_AGO_MS, Sending
+from tidemark.core.replication.context import LONG_AGO_MS
+from tidemark.core.replication.follower_session import PartitionSender
 from tidemark.model import BrokerId, Offset
 
 
-class RemoteReplica:
+class FollowerProgress:
     """What a leader knows of one follower in its leadership (rule R1).
 
     Attributes:
@@ -19,7 +20,7 @@ class RemoteReplica:
         end_then, end_then_ms: the leader's log end when the follower's previous report arrived, and when that was.
         far_since_ms: since when it has been more than `replica.lag.max.bytes` behind, None while it is not.
         flush_due_since_ms: since when it has had something to flush and told of no flush, None while it has not.
-        sending: set while the follower's stream carries this partition.
+        sender: set while the follower's stream carries this partition.
     """
 
     __slots__ = (
@@ -32,7 +33,7 @@ class RemoteReplica:
         "flush_due_since_ms",
         "flushed_offset",
         "log_end_offset",
-        "sending",
+        "sender",
     )
 
     def __init__(self, broker_id: BrokerId, caught_up_ms: int) -> None:
@@ -45,12 +46,12 @@ class RemoteReplica:
         self.caught_up_ms = caught_up_ms
         self.end_then = Offset(1 << 62)
         self.end_then_ms = LONG_AGO_MS
-        self.sending: Sending | None = None
+        self.sender: PartitionSender | None = None
 
     def last_caught_up_ms(self, leader_end: Offset) -> int:
         """Rule R7: an idle follower is caught up as of its last message, whatever that said (rule R6)."""
-        if self.sending is not None and self.log_end_offset >= leader_end:
-            return max(self.caught_up_ms, self.sending.session.last_message_ms)
+        if self.sender is not None and self.log_end_offset >= leader_end:
+            return max(self.caught_up_ms, self.sender.session.last_message_ms)
         return self.caught_up_ms
 
     def leave_reason(
@@ -59,9 +60,9 @@ class RemoteReplica:
         """The reason for an ISR shrink without this follower: one of `OF_LEAVING`."""
         if self.broker_id not in assigned:
             return REASSIGNED
-        if self.sending is None:
+        if self.sender is None:
             return DISCONNECTED
-        if now_ms - self.sending.session.last_message_ms > replica_lag_time_max_ms:
+        if now_ms - self.sender.session.last_message_ms > replica_lag_time_max_ms:
             return SILENT
         if self.far_since_ms is not None or now_ms - self.last_caught_up_ms(leader_end) > replica_lag_time_max_ms:
             return LAGGING
@@ -73,7 +74,7 @@ class RemoteReplica:
 
     def confirmed_since(self, since_ms: int) -> bool:
         """It was in this leader epoch after that time, by this broker's clock (rule F2)."""
-        return self.acknowledged and self.sending is not None and self.sending.session.confirmed_ms > since_ms
+        return self.acknowledged and self.sender is not None and self.sender.session.confirmed_ms > since_ms
 
     def flushed(self, flushed_offset: Offset, log_end_offset: Offset, now_ms: int) -> None:
         """Fold in what it says it has flushed and written, where flushes count (rule R3)."""
@@ -95,7 +96,7 @@ class RemoteReplica:
 
     def leader_end_moves(self, leader_end: Offset) -> None:
         """The leader's log end is about to pass `leader_end`: write down what the heartbeats said until now."""
-        if self.sending is not None and self.log_end_offset >= leader_end:
-            self.caught_up_ms = max(self.caught_up_ms, self.sending.session.last_message_ms)
+        if self.sender is not None and self.log_end_offset >= leader_end:
+            self.caught_up_ms = max(self.caught_up_ms, self.sender.session.last_message_ms)
             self.end_then = leader_end
             self.end_then_ms = self.caught_up_ms

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from tidemark.core import isr_change_reasons
 from tidemark.core.messages import FetchPosition, PartitionCommand, Report
 from tidemark.core.replication import isr as isr_rules
-from tidemark.core.replication.adding_replicas import AddedReplicas
-from tidemark.core.replication.append_backlog import Inbound
-from tidemark.core.replication.context import BrokerContext
+from tidemark.core.replication.adding_replicas import AddingReplicas
+from tidemark.core.replication.append_backlog import AppendBacklog
+from tidemark.core.replication.context import LONG_AGO_MS, BrokerContext
 from tidemark.core.replication.effects import (
     GiveUpLeadership,
     ProduceResult,
@@ -23,12 +23,12 @@ from tidemark.core.replication.effects import (
     WriteIsr,
 )
 from tidemark.core.replication.events import ProduceArrived
-from tidemark.core.replication.follower_progress import RemoteReplica
+from tidemark.core.replication.follower_progress import FollowerProgress
+from tidemark.core.replication.follower_session import FollowerSession, PartitionSender
 from tidemark.core.replication.isr import Committed, IsrState, PendingExpand
 from tidemark.core.replication.produce_validation import ACKS_ALL, check_request
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.core.replication.sequence_validation import check_sequences
-from tidemark.core.replication.stream_ends import LONG_AGO_MS, FollowerSession, Sending
 from tidemark.model import (
     BrokerId,
     ErrorCode,
@@ -54,7 +54,7 @@ class PartitionLeader:
 
     Invariants: no record below `epoch_start_offset` has this epoch; the high watermark passes an offset only when
     every member of the ISR, and of a change in flight, has acknowledged the epoch and written it; flushed it too where
-    the topic's flush.policy is group-commit. `remotes`: followers heard of, or in the ISR.
+    the topic's flush.policy is group-commit. `followers`: followers heard of, or in the ISR.
     """
 
     def __init__(self, ctx: BrokerContext, log: ReplicaLog, command: PartitionCommand, now_ms: int) -> None:
@@ -68,19 +68,19 @@ class PartitionLeader:
         self._reasons = ""
         self.began_ms = now_ms
         self._newer: VersionedState | None = None
-        self.remotes: dict[BrokerId, RemoteReplica] = {}
-        self._attached: list[RemoteReplica] = []
-        self._holding: tuple[RemoteReplica, ...] = ()
+        self.followers: dict[BrokerId, FollowerProgress] = {}
+        self._attached: list[FollowerProgress] = []
+        self._holding: tuple[FollowerProgress, ...] = ()
         self._outside: frozenset[BrokerId] = frozenset()
         self._waiting: dict[int, _Waiting] = {}
         self._by_end: list[tuple[Offset, int]] = []
         self._appending: deque[int | None] = deque()
         self._gave_up_ms = LONG_AGO_MS
-        self._inbound: Inbound | None = None
-        self._added = AddedReplicas(ctx, command)
+        self._backlog: AppendBacklog | None = None
+        self._added = AddingReplicas(ctx, command)
         for broker_id in command.state.isr_ids:
             if broker_id != ctx.broker_id:
-                self._remote(broker_id, now_ms)
+                self._progress_of(broker_id, now_ms)
         if log.epochs.assign(self.leader_epoch, log.next_offset):
             log.save_epochs()
         self._isr_moved()
@@ -120,22 +120,22 @@ class PartitionLeader:
     @property
     def bytes_in_per_s(self) -> float:
         """What producers append."""
-        return self._inbound.bytes_per_s if self._inbound is not None else 0.0
+        return self._backlog.bytes_per_s if self._backlog is not None else 0.0
 
     @property
-    def attached(self) -> Sequence[RemoteReplica]:
+    def attached(self) -> Sequence[FollowerProgress]:
         """Followers whose streams carry this partition now."""
         return self._attached
 
     def replicates_to(self, broker_id: BrokerId) -> bool:
         """Whether it may fetch: it is assigned, or the high watermark waits for it."""
-        return broker_id in self.assigned or any(remote.broker_id == broker_id for remote in self._holding)
+        return broker_id in self.assigned or any(progress.broker_id == broker_id for progress in self._holding)
 
     def holds_epoch_since(self, since_ms: int) -> bool:
         """Rule F2: who could have been elected cleanly instead was still in this leader epoch after that time."""
         enough = max(2, self.state.min_isr)
         return len(isr_rules.surely_in_sync(self._isr)) >= enough and all(
-            remote.confirmed_since(since_ms) for remote in self._holding
+            progress.confirmed_since(since_ms) for progress in self._holding
         )
 
     # -- produce -----------------------------------------------------------------------------------------------
@@ -157,8 +157,8 @@ class PartitionLeader:
             self._answer_committed()
             return
         base = self.log.append_as_leader(fresh, self.leader_epoch)
-        self._inbound = self._inbound or Inbound(self._ctx)
-        self._inbound.add(fresh, self.log.next_offset)
+        self._backlog = self._backlog or AppendBacklog(self._ctx)
+        self._backlog.add(fresh, self.log.next_offset)
         self._ctx.watched[self.log.partition] = self
         end = self.log.next_offset
         if duplicate is not None:
@@ -193,26 +193,26 @@ class PartitionLeader:
 
     def on_appended(self, log_end_offset: Offset) -> None:
         """The oldest append is in the page cache: it counts, followers get it, acks=1 is answered."""
-        for remote in self._attached:
-            remote.leader_end_moves(self.log.log_end_offset)
+        for progress in self._attached:
+            progress.leader_end_moves(self.log.log_end_offset)
         self.log.appended(log_end_offset)
-        if self._inbound is not None:
-            self._inbound.appended(log_end_offset)
+        if self._backlog is not None:
+            self._backlog.appended(log_end_offset)
         request_id = self._appending.popleft()
         if request_id is not None:
             waiting = self._waiting.pop(request_id, None)
             if waiting is not None:
                 self._reply(request_id, waiting.base_offset, None)
-        for remote in self._attached:
-            assert remote.sending is not None
-            remote.sending.session.send_more(remote.sending)
+        for progress in self._attached:
+            assert progress.sender is not None
+            progress.sender.send_more()
         self.maybe_advance_high_watermark()
 
     def on_full(self, error: TidemarkError) -> None:
         """What was under way is not in the log, and nobody has seen it: it may be sent again, best to who has space."""
         self._appending.clear()
-        if self._inbound is not None:
-            self._inbound.drop_under_way()
+        if self._backlog is not None:
+            self._backlog.drop_under_way()
         end = self.log.log_end_offset
         for request_id in [number for number, waiting in self._waiting.items() if waiting.end_offset > end]:
             del self._waiting[request_id]
@@ -225,49 +225,49 @@ class PartitionLeader:
     def attach(self, session: FollowerSession, position: FetchPosition, now_ms: int) -> None:
         """A follower fetches from here on, in this epoch; its position was checked."""
         self.detach(session.follower)
-        remote = self._remote(session.follower, LONG_AGO_MS)
-        remote.acknowledged = True
-        remote.sending = session.start(self, position)
-        self._attached.append(remote)
-        self._added.place(remote.sending, waited_for=remote in self._holding)
-        remote.flushed(position.flushed_offset, position.fetch_offset, now_ms)
-        self._follower_moved(remote, position.fetch_offset, now_ms)
-        session.send_more(remote.sending)
+        progress = self._progress_of(session.follower, LONG_AGO_MS)
+        progress.acknowledged = True
+        progress.sender = session.start(self, position)
+        self._attached.append(progress)
+        self._added.place(progress.sender, waited_for=progress in self._holding)
+        progress.flushed(position.flushed_offset, position.fetch_offset, now_ms)
+        self._follower_moved(progress, position.fetch_offset, now_ms)
+        session.send_more(progress.sender)
 
     def detach(self, follower: BrokerId) -> None:
         """The follower's stream no longer carries this partition."""
-        remote = self.remotes.get(follower)
-        if remote is None or remote.sending is None:
+        progress = self.followers.get(follower)
+        if progress is None or progress.sender is None:
             return
-        remote.caught_up_ms = remote.last_caught_up_ms(self.log.log_end_offset)
-        remote.sending.session.stop(self.log.partition)
-        remote.sending = None
-        self._attached.remove(remote)
+        progress.caught_up_ms = progress.last_caught_up_ms(self.log.log_end_offset)
+        progress.sender.session.stop(self.log.partition)
+        progress.sender = None
+        self._attached.remove(progress)
         self._ctx.watched[self.log.partition] = self
 
     def on_report(self, session: FollowerSession, report: Report, now_ms: int) -> None:
         """A follower's log end moved."""
-        remote = self.remotes.get(session.follower)
-        if remote is None or remote.sending is None or remote.sending.session is not session:
+        progress = self.followers.get(session.follower)
+        if progress is None or progress.sender is None or progress.sender.session is not session:
             return
         if report.log_end_offset > self.log.log_end_offset:
             self._ctx.observe("report_refused", self.log.partition, follower=session.follower)
             return
-        remote.flushed(report.flushed_offset, report.log_end_offset, now_ms)
-        self._follower_moved(remote, report.log_end_offset, now_ms)
+        progress.flushed(report.flushed_offset, report.log_end_offset, now_ms)
+        self._follower_moved(progress, report.log_end_offset, now_ms)
 
-    def _follower_moved(self, remote: RemoteReplica, log_end_offset: Offset, now_ms: int) -> None:
-        remote.reported(log_end_offset, self.log.log_end_offset, now_ms)
-        self._is_far_behind(remote)
-        if remote.broker_id in self._outside:
+    def _follower_moved(self, progress: FollowerProgress, log_end_offset: Offset, now_ms: int) -> None:
+        progress.reported(log_end_offset, self.log.log_end_offset, now_ms)
+        self._is_far_behind(progress)
+        if progress.broker_id in self._outside:
             self.maybe_expand()
         self.maybe_advance_high_watermark()
 
-    def _remote(self, broker_id: BrokerId, caught_up_ms: int) -> RemoteReplica:
-        remote = self.remotes.get(broker_id)
-        if remote is None:
-            remote = self.remotes[broker_id] = RemoteReplica(broker_id, caught_up_ms)
-        return remote
+    def _progress_of(self, broker_id: BrokerId, caught_up_ms: int) -> FollowerProgress:
+        progress = self.followers.get(broker_id)
+        if progress is None:
+            progress = self.followers[broker_id] = FollowerProgress(broker_id, caught_up_ms)
+        return progress
 
     # -- high watermark ----------------------------------------------------------------------------------------
 
@@ -277,17 +277,17 @@ class PartitionLeader:
         end, flushes_count = log.safe_offset, log.group_commit
         if end <= log.high_watermark or not isr_rules.confirmed_enough(self._isr):
             return
-        for remote in self._holding:
-            if not remote.acknowledged:
+        for progress in self._holding:
+            if not progress.acknowledged:
                 return
-            if remote.log_end_offset < end:
-                end = remote.log_end_offset
-            if flushes_count and remote.flushed_offset < end:
-                end = remote.flushed_offset
+            if progress.log_end_offset < end:
+                end = progress.log_end_offset
+            if flushes_count and progress.flushed_offset < end:
+                end = progress.flushed_offset
         if log.raise_high_watermark(end):
-            for remote in self._attached:
-                assert remote.sending is not None
-                remote.sending.session.note_high_watermark(remote.sending)
+            for progress in self._attached:
+                assert progress.sender is not None
+                progress.sender.session.note_high_watermark(progress.sender)
             self._answer_committed()
 
     def _answer_committed(self) -> None:
@@ -319,14 +319,14 @@ class PartitionLeader:
         in_doubt = bool(self._outside) or not isinstance(self._isr, Committed) or not self.log.quiet
         in_doubt |= self.log.flush_due_since_ms is not None
         late = self._moved_away()
-        for remote in self._holding:
-            if remote.broker_id in late:
+        for progress in self._holding:
+            if progress.broker_id in late:
                 continue
-            silent = now_ms - remote.last_caught_up_ms(end) > lag_max_ms
-            if self._is_far_behind(remote) or silent or self._flush_hangs(remote, now_ms):
-                late.append(remote.broker_id)
-            in_doubt |= remote.sending is None or remote.log_end_offset < end
-            in_doubt |= remote.flush_due_since_ms is not None and self.log.group_commit
+            silent = now_ms - progress.last_caught_up_ms(end) > lag_max_ms
+            if self._is_far_behind(progress) or silent or self._flush_hangs(progress, now_ms):
+                late.append(progress.broker_id)
+            in_doubt |= progress.sender is None or progress.log_end_offset < end
+            in_doubt |= progress.flush_due_since_ms is not None and self.log.group_commit
         if self._holding and self._my_disk_lags(now_ms):
             self._give_up(now_ms)
         elif late and self._may_propose():
@@ -335,19 +335,19 @@ class PartitionLeader:
             self.maybe_expand()
         return in_doubt or bool(late)
 
-    def _is_far_behind(self, remote: RemoteReplica) -> bool:
-        return self._inbound is not None and self._inbound.holds_up(remote)
+    def _is_far_behind(self, progress: FollowerProgress) -> bool:
+        return self._backlog is not None and self._backlog.holds_up(progress)
 
-    def _flush_hangs(self, remote: RemoteReplica, now_ms: int) -> bool:
+    def _flush_hangs(self, progress: FollowerProgress, now_ms: int) -> bool:
         """Who writes and flushes nothing would hold the high watermark for good, though caught up (rules R3, R7)."""
-        since_ms = remote.flush_due_since_ms if self.log.group_commit else None
+        since_ms = progress.flush_due_since_ms if self.log.group_commit else None
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
         return since_ms is not None and now_ms - max(since_ms, self.log.flushes_count_since_ms) > lag_max_ms
 
     def _my_disk_lags(self, now_ms: int) -> bool:
         """Rule R7: an append, a flush or a read for a follower has taken half of the time that a follower may lag."""
         since_ms = [self.log.appending_since_ms, self.log.flush_due_since_ms]
-        since_ms += [remote.sending.reading_since_ms for remote in self._attached if remote.sending is not None]
+        since_ms += [progress.sender.reading_since_ms for progress in self._attached if progress.sender is not None]
         longest_ms = max((now_ms - since for since in since_ms if since is not None), default=0)
         return longest_ms * 2 >= self._ctx.config.replica_lag_time_max_ms
 
@@ -363,7 +363,7 @@ class PartitionLeader:
         return isinstance(self._isr, Committed) and self.log.partition not in self._ctx.isr_answers_due
 
     def _shrink(self, late: list[BrokerId], now_ms: int) -> None:
-        leaving, log = [remote for remote in self._holding if remote.broker_id in late], self.log
+        leaving, log = [progress for progress in self._holding if progress.broker_id in late], self.log
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
         self._reasons = isr_change_reasons.reasons_text(
             (one.broker_id, one.leave_reason(self.assigned, log.log_end_offset, now_ms, lag_max_ms)) for one in leaving
@@ -385,36 +385,36 @@ class PartitionLeader:
         if not self._may_propose():
             return
         joining = [
-            IsrEntry(remote.broker_id, remote.sending.session.broker_epoch)
-            for remote in self._attached
-            if remote.sending is not None
-            and remote.broker_id in self._outside
-            and self._may_join(remote, remote.sending)
+            IsrEntry(progress.broker_id, progress.sender.session.broker_epoch)
+            for progress in self._attached
+            if progress.sender is not None
+            and progress.broker_id in self._outside
+            and self._may_join(progress, progress.sender)
         ]
         if joining:
             change = isr_rules.expand(self._isr.confirmed, joining)
             self._reasons = isr_change_reasons.join_reasons(joining, self._added.adding)
             self._write(change, change.proposed, joining)
 
-    def _may_join(self, remote: RemoteReplica, sending: Sending) -> bool:
+    def _may_join(self, progress: FollowerProgress, sender: PartitionSender) -> bool:
         """Who joins is also caught up (rule R7): a silent follower would only be taken out again."""
-        known = self._ctx.registrations.get(remote.broker_id)
-        silent_ms = self._ctx.now_ms - remote.last_caught_up_ms(self.log.log_end_offset)
+        known = self._ctx.registrations.get(progress.broker_id)
+        silent_ms = self._ctx.now_ms - progress.last_caught_up_ms(self.log.log_end_offset)
         return (
-            remote.acknowledged
+            progress.acknowledged
             and silent_ms <= self._ctx.config.replica_lag_time_max_ms
-            and remote.log_end_offset >= self.in_sync_offset
-            and remote.far_since_ms is None
-            and self._is_flushed(remote)
-            and remote.broker_id not in self._ctx.suspected
-            and (known is None or known.broker_epoch <= sending.session.broker_epoch)
+            and progress.log_end_offset >= self.in_sync_offset
+            and progress.far_since_ms is None
+            and self._is_flushed(progress)
+            and progress.broker_id not in self._ctx.suspected
+            and (known is None or known.broker_epoch <= sender.session.broker_epoch)
         )
 
-    def _is_flushed(self, remote: RemoteReplica) -> bool:
+    def _is_flushed(self, progress: FollowerProgress) -> bool:
         """What was ever committed is on the disk of every member where flushes count (rule R3)."""
         if not self.log.group_commit:
             return True
-        return remote.flushed_offset >= self.in_sync_offset and not self._flush_hangs(remote, self._ctx.now_ms)
+        return progress.flushed_offset >= self.in_sync_offset and not self._flush_hangs(progress, self._ctx.now_ms)
 
     def _write(self, change: IsrState, proposed: LeaderAndIsr, joining: tuple[IsrEntry, ...] | list[IsrEntry]) -> None:
         self._isr = change
@@ -502,7 +502,7 @@ class PartitionLeader:
 
     def _unassigned(self) -> list[BrokerId]:
         """Members that hold no replica any more: a join that the controller did not know of when it moved them away."""
-        return [remote.broker_id for remote in self._holding if remote.broker_id not in self.assigned]
+        return [progress.broker_id for progress in self._holding if progress.broker_id not in self.assigned]
 
     def _moved_away(self) -> list[BrokerId]:
         """Who of them goes at once: as long as m members stay; it is for the controller to see to those (rule R4)."""
@@ -517,23 +517,23 @@ class PartitionLeader:
             members.update(self._newer.state.isr_ids)
         assert me in members, "a leader is in its ISR"
         members.discard(me)
-        self._holding = tuple(self._remote(broker_id, LONG_AGO_MS) for broker_id in sorted(members))
+        self._holding = tuple(self._progress_of(broker_id, LONG_AGO_MS) for broker_id in sorted(members))
         self._outside = frozenset(self.assigned).difference(self._isr.confirmed.state.isr_ids, (me,))
         if self._holding or self._outside:
             self._ctx.watched[self.log.partition] = self
-        for broker_id in [one for one in self.remotes if one not in members and one not in self.assigned]:
+        for broker_id in [one for one in self.followers if one not in members and one not in self.assigned]:
             self._drop(broker_id)
-        for remote in self._attached:
-            assert remote.sending is not None
-            self._added.place(remote.sending, waited_for=remote in self._holding)
+        for progress in self._attached:
+            assert progress.sender is not None
+            self._added.place(progress.sender, waited_for=progress in self._holding)
 
     def _drop(self, broker_id: BrokerId) -> None:
         """It holds no replica any more; should it get one again, nothing of what is known of it holds."""
-        sending = self.remotes[broker_id].sending
+        sender = self.followers[broker_id].sender
         self.detach(broker_id)
-        del self.remotes[broker_id]
-        if sending is not None:
-            sending.session.refuse_stranger(self)
+        del self.followers[broker_id]
+        if sender is not None:
+            sender.session.refuse_unassigned(self)
 
     # -- the end -----------------------------------------------------------------------------------------------
 
@@ -541,10 +541,10 @@ class PartitionLeader:
         """This leadership is over: nobody is acknowledged any more, nothing is sent."""
         self._ctx.watched.pop(self.log.partition, None)
         self._added.end()
-        for remote in tuple(self._attached):
-            assert remote.sending is not None
-            remote.sending.session.stop(self.log.partition)
-            remote.sending = None
+        for progress in tuple(self._attached):
+            assert progress.sender is not None
+            progress.sender.session.stop(self.log.partition)
+            progress.sender = None
         self._attached.clear()
         for request_id, waiting in self._waiting.items():
             self._reply(request_id, waiting.base_offset, error)

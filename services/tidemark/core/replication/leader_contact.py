@@ -1,43 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a stream's other end said what was heard of it last, by the clock of who listens (rules K1, F2).
+"""The send time of a leader's last message, by this broker's clock (rules K1, F2).
 
-That a message arrives proves nothing of when it was sent: it may have waited while this process stood still. Each says
-the sender's clock; how far the two clocks lie apart is bounded by the message that was under way for the shortest time.
+The arrival of a message does not prove when the leader sent it: the message may have waited while this process was
+stopped. Each message carries the leader's clock. The fastest message bounds the difference between the two clocks.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-_CREEP: Final = 1 / 1000
-"""So much faster than the other clock ours may run: what was least is believed a little less with time."""
+_DRIFT: Final = 1 / 1000
+"""Bound on the drift between the two clocks: the smallest clock difference grows by this share of the time passed."""
 
 
-class Touch:
-    """One stream, from its beginning on.
+class LeaderContact:
+    """Contact with one leader on one stream.
 
     Attributes:
-        heard_ms: not before the latest message was sent, by our clock, but for the time that the quickest one took;
-            None before the first.
+        sent_ms: send time of the latest message by this broker's clock, too late by at most the delay of the fastest
+            message; None before the first message.
+        _clock_difference_ms: this broker's clock less the leader's, too large by at most the delay of the fastest
+            message. Invariant: falls with a faster message, else grows by `_DRIFT` only.
+        _heard_ms: arrival time of the latest message.
     """
 
-    __slots__ = ("_apart_ms", "_at_ms", "heard_ms")
+    __slots__ = ("_clock_difference_ms", "_heard_ms", "sent_ms")
 
     def __init__(self) -> None:
-        self.heard_ms: float | None = None
-        self._apart_ms = 0.0
-        self._at_ms = 0
+        self.sent_ms: float | None = None
+        self._clock_difference_ms = 0.0
+        self._heard_ms = 0
 
-    def hear(self, sent_clock_ms: int, now_ms: int) -> None:
-        """A message has come, which was sent when the sender's clock said so."""
-        apart_ms: float = now_ms - sent_clock_ms
-        if self.heard_ms is None:
-            self._apart_ms = apart_ms
-        else:
-            self._apart_ms = min(apart_ms, self._apart_ms + (now_ms - self._at_ms) * _CREEP)
-        self._at_ms = now_ms
-        self.heard_ms = sent_clock_ms + self._apart_ms
+    def on_message(self, sent_clock_ms: int, now_ms: int) -> None:
+        """Take in the leader's clock, `sent_clock_ms`, of a message that arrived now."""
+        difference_ms: float = now_ms - sent_clock_ms
+        if self.sent_ms is not None:
+            drifted_ms = self._clock_difference_ms + (now_ms - self._heard_ms) * _DRIFT
+            difference_ms = min(difference_ms, drifted_ms)
+        self._clock_difference_ms = difference_ms
+        self._heard_ms = now_ms
+        self.sent_ms = sent_clock_ms + self._clock_difference_ms
 
     def within(self, silence_ms: int, now_ms: int) -> bool:
-        """Whether something was said in so much time before now."""
-        return self.heard_ms is not None and now_ms - self.heard_ms <= silence_ms
+        """Whether the leader sent the latest message at most `silence_ms` ago."""
+        return self.sent_ms is not None and now_ms - self.sent_ms <= silence_ms

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidemark.core.replication.context import LONG_AGO_MS
 from tidemark.core.replication.follower import PartitionFollower
 from tidemark.core.replication.leader import PartitionLeader
 from tidemark.core.replication.replica import Replica
-from tidemark.core.replication.stream_ends import LONG_AGO_MS
 from tidemark.model import BrokerId, Offset, TopicPartition
 
 
@@ -87,13 +87,13 @@ def _led(leader: PartitionLeader, replica: Replica, me: BrokerId, now_ms: int) -
             continue
         in_sync, added = broker_id in isr, broker_id in adding
         under_replicated |= not in_sync and not added
-        remote = leader.remotes.get(broker_id)
+        progress = leader.followers.get(broker_id)
         since = leader.epoch_start_offset
         caught_up_ms = LONG_AGO_MS
-        if remote is not None:
-            caught_up_ms = remote.last_caught_up_ms(end)
-            if remote.acknowledged:
-                since = remote.log_end_offset
+        if progress is not None:
+            caught_up_ms = progress.last_caught_up_ms(end)
+            if progress.acknowledged:
+                since = progress.log_end_offset
         lag_ms = now_ms - (leader.began_ms if caught_up_ms == LONG_AGO_MS else caught_up_ms)
         followers.append(FollowerFigures(broker_id, max(0, end - since), since, max(0, lag_ms), added and not in_sync))
     return LeaderFigures(

@@ -11,7 +11,7 @@ from tidemark.core.replication.effects import CloseLog
 from tidemark.model import ReplicaIdentity, TopicPartition
 
 
-class Inventory:
+class StrayReplicas:
     """Replicas that were found on disk and are not open yet, and what a complete command has named so far."""
 
     def __init__(self, ctx: BrokerContext) -> None:

@@ -11,10 +11,11 @@ from tidemark.core.replication import events as ev
 from tidemark.core.replication.context import UNREGISTERED, BrokerContext
 from tidemark.core.replication.effects import DisconnectFollower, LowWatermarkMoved
 from tidemark.core.replication.follower import PartitionFollower
+from tidemark.core.replication.follower_session import PROMPT_MS, FollowerSession
 from tidemark.core.replication.leader import PartitionLeader
-from tidemark.core.replication.leader_contact import Touch
+from tidemark.core.replication.leader_contact import LeaderContact
+from tidemark.core.replication.leader_link import LeaderLink
 from tidemark.core.replication.replica import Replica, diverging_end
-from tidemark.core.replication.stream_ends import PROMPT_MS, FollowerSession, LeaderLink
 from tidemark.model import (
     NO_EPOCH,
     BrokerId,
@@ -42,6 +43,7 @@ class BrokerStreams:
         self._replicas = replicas
         self._fence = fence
         self._links: dict[BrokerId, LeaderLink] = {}
+        self._followers: dict[BrokerId, dict[TopicPartition, PartitionFollower]] = {}
         self._unused: dict[LeaderLink, None] = {}
         self._unplaced: dict[PartitionFollower, None] = {}
         self._sessions: dict[BrokerId, FollowerSession] = {}
@@ -60,8 +62,8 @@ class BrokerStreams:
 
     def flush(self, now_ms: int) -> None:
         """One message for each stream that has something to say."""
-        links, self._ctx.talking_links = self._ctx.talking_links, {}
-        sessions, self._ctx.talking_sessions = self._ctx.talking_sessions, {}
+        links, self._ctx.links_to_flush = self._ctx.links_to_flush, {}
+        sessions, self._ctx.sessions_to_flush = self._ctx.sessions_to_flush, {}
         for link in links:
             link.flush(now_ms)
         for session in sessions:
@@ -78,9 +80,10 @@ class BrokerStreams:
                 self._unplaced[follower] = None
                 return
             link = self._links[follower.leader] = LeaderLink(self._ctx, follower.leader, registration)
+            self._followers[follower.leader] = {}
             link.connect()
         self._unused.pop(link, None)
-        link.followers[follower.log.partition] = follower
+        self._followers[follower.leader][follower.log.partition] = follower
         if link.fetched_another(follower.log):
             self._remake(link)
         if link.connected:
@@ -90,16 +93,16 @@ class BrokerStreams:
         """Fetch it no more."""
         self._unplaced.pop(follower, None)
         self._ctx.paused.pop(follower, None)
-        link = self._links.get(follower.leader)
-        if link is not None and link.followers.get(follower.log.partition) is follower:
-            del link.followers[follower.log.partition]
-            if not link.followers:
-                self._unused[link] = None
+        followers = self._followers.get(follower.leader, {})
+        if followers.get(follower.log.partition) is follower:
+            del followers[follower.log.partition]
+            if not followers:
+                self._unused[self._links[follower.leader]] = None
 
     def drop_unused_links(self) -> None:
         """After what there was to say was said."""
         for link in self._unused:
-            del self._links[link.leader]
+            del self._links[link.leader], self._followers[link.leader]
             link.disconnect()
         self._unused.clear()
 
@@ -123,7 +126,7 @@ class BrokerStreams:
 
     def _remake(self, link: LeaderLink) -> None:
         link.disconnect()
-        for follower in link.followers.values():
+        for follower in self._followers[link.leader].values():
             follower.on_gone()
         link.connect()
 
@@ -131,10 +134,10 @@ class BrokerStreams:
         link = self._links.get(event.leader)
         if link is None:
             return
-        for follower in link.followers.values():
+        for follower in self._followers[link.leader].values():
             follower.on_gone()
         link.on_connected(now_ms)
-        for follower in link.followers.values():
+        for follower in self._followers[link.leader].values():
             follower.on_connected(link)
 
     def _on_leader_gone(self, event: ev.LeaderGone, now_ms: int) -> None:
@@ -142,7 +145,7 @@ class BrokerStreams:
         if link is None:
             return
         link.on_gone()
-        for follower in link.followers.values():
+        for follower in self._followers[link.leader].values():
             follower.on_gone()
 
     def _on_leader_message(self, event: ev.LeaderMessageArrived, now_ms: int) -> None:
@@ -150,8 +153,8 @@ class BrokerStreams:
         if link is None or not link.connected:
             return
         link.echo_ms = event.message.clock_ms
-        self._ctx.touches.setdefault(link.leader, Touch()).hear(event.message.clock_ms, now_ms)
-        followers = link.followers
+        self._ctx.leader_contacts.setdefault(link.leader, LeaderContact()).on_message(event.message.clock_ms, now_ms)
+        followers = self._followers[link.leader]
         for answer in event.message.epoch_ends:
             follower = followers.get(answer.partition)
             if follower is not None:
@@ -182,9 +185,9 @@ class BrokerStreams:
         session = self._sessions.pop(follower, None)
         if session is None:
             return
-        self._ctx.talking_sessions.pop(session, None)
-        for sending in tuple(session.sendings.values()):
-            sending.leader.detach(follower)
+        self._ctx.sessions_to_flush.pop(session, None)
+        for sender in tuple(session.senders.values()):
+            sender.leader.detach(follower)
 
     def _session(self, event: ev.FollowerMessageArrived, now_ms: int) -> FollowerSession | None:
         """The session a message is of; None when that follower is not welcome (rule Z3)."""
@@ -225,11 +228,11 @@ class BrokerStreams:
         for credit in message.credits:
             session.add_credit(credit.directory, credit.credit_bytes)
         for report in message.reports:
-            sending = session.sendings.get(report.partition)
-            if sending is not None and sending.leader.leader_epoch == report.current_leader_epoch:
-                sending.leader.on_report(session, report, now_ms)
-                if sending.follower_log_start != report.log_start_offset:
-                    sending.follower_log_start = report.log_start_offset
+            sender = session.senders.get(report.partition)
+            if sender is not None and sender.leader.leader_epoch == report.current_leader_epoch:
+                sender.leader.on_report(session, report, now_ms)
+                if sender.follower_log_start != report.log_start_offset:
+                    sender.follower_log_start = report.log_start_offset
                     self._ctx.emit(LowWatermarkMoved(report.partition))
 
     def _on_follower_gone(self, event: ev.FollowerGone, now_ms: int) -> None:
@@ -245,20 +248,20 @@ class BrokerStreams:
     def _on_replica_named(self, event: ev.ReplicaNamed, now_ms: int) -> None:
         """What consumers there wait for is not to wait for a tick (rule K1)."""
         session = self._sessions.get(event.follower)
-        sending = session.sendings.get(event.partition) if session is not None else None
-        if sending is not None:
-            sending.prompt_until_ms = now_ms + PROMPT_MS
+        sender = session.senders.get(event.partition) if session is not None else None
+        if sender is not None:
+            sender.prompt_until_ms = now_ms + PROMPT_MS
 
     def _on_stop(self, session: FollowerSession, stop: StopFetch) -> None:
         """A follower leaves; if it was told of a newer epoch, this leader is deposed (rule F3)."""
         session.early.pop(stop.partition, None)
-        sending = session.sendings.get(stop.partition)
-        if sending is None:
+        sender = session.senders.get(stop.partition)
+        if sender is None:
             return
-        sending.leader.detach(session.follower)
+        sender.leader.detach(session.follower)
         replica = self._replicas.get(stop.partition)
-        deposed = stop.newer_leader_epoch > sending.leader.leader_epoch
-        if deposed and replica is not None and replica.role is sending.leader:
+        deposed = stop.newer_leader_epoch > sender.leader.leader_epoch
+        if deposed and replica is not None and replica.role is sender.leader:
             self._fence(replica, "newer_epoch_at_follower")
 
     def _asked_leader(self, session: FollowerSession, asked: EpochQuery | FetchPosition) -> PartitionLeader | None:
@@ -274,7 +277,7 @@ class BrokerStreams:
             session.refuse(asked.partition, error.code, error.message, None)
             return None
         if not leader.replicates_to(session.follower):
-            session.refuse_stranger(leader)
+            session.refuse_unassigned(leader)
             return None
         return leader
 
@@ -314,18 +317,18 @@ class BrokerStreams:
     def front_moved(self, leader: PartitionLeader) -> None:
         """The log start of a partition that is led here is news for its followers (rule L1)."""
         for session in self._sessions.values():
-            sending = session.sendings.get(leader.log.partition)
-            if sending is not None and sending.leader is leader:
-                session.note_high_watermark(sending)
+            sender = session.senders.get(leader.log.partition)
+            if sender is not None and sender.leader is leader:
+                session.note_high_watermark(sender)
 
     def log_starts(self, leader: PartitionLeader) -> dict[BrokerId, Offset]:
         """What the followers that fetch from a leadership have said of their log starts."""
         partition = leader.log.partition
-        sendings = {follower: session.sendings.get(partition) for follower, session in self._sessions.items()}
+        senders = {follower: session.senders.get(partition) for follower, session in self._sessions.items()}
         return {
-            follower: sending.follower_log_start
-            for follower, sending in sendings.items()
-            if sending is not None and sending.leader is leader
+            follower: sender.follower_log_start
+            for follower, sender in senders.items()
+            if sender is not None and sender.leader is leader
         }
 
     # -- time --------------------------------------------------------------------------------------------------
@@ -338,7 +341,7 @@ class BrokerStreams:
                 self._ctx.paused.pop(follower, None)
         for session in self._sessions.values():
             session.tick(now_ms)
-        for throttle in self._ctx.throttles.values():
+        for throttle in self._ctx.throttles:
             throttle.serve(now_ms)
         self._check_lag(now_ms)
 
@@ -354,8 +357,8 @@ class BrokerStreams:
         watched = self._ctx.watched
         for session in self._sessions.values():
             if now_ms - session.last_message_ms > lag_max_ms:
-                for sending in session.sendings.values():
-                    watched[sending.log.partition] = sending.leader
+                for sender in session.senders.values():
+                    watched[sender.log.partition] = sender.leader
         for partition, leader in tuple(watched.items()):
             if not leader.check_lag(now_ms) and watched.get(partition) is leader:
                 del watched[partition]

@@ -11,8 +11,8 @@ from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import Chunk, EpochEnd, LeaderMessage, Refusal
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
+from tidemark.core.replication.follower_session import PROMPT_MS
 from tidemark.core.replication.replica import ReadableRange
-from tidemark.core.replication.stream_ends import PROMPT_MS
 from tidemark.model import BrokerRegistration, ErrorCode, ReplicaIdentity, TidemarkError
 
 from tests.unit.core.replication.stage import ID, P, Stage, batch, node

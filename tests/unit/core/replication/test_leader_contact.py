@@ -4,37 +4,37 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core.replication.leader_contact import Touch
+from tidemark.core.replication.leader_contact import LeaderContact
 
 
 def test_who_was_never_heard_is_not_in_touch() -> None:
-    assert not Touch().within(1 << 40, 0)
+    assert not LeaderContact().within(1 << 40, 0)
 
 
 def test_what_is_said_regularly_counts_from_then_whatever_the_other_clock_says() -> None:
-    touch = Touch()
+    contact = LeaderContact()
     for beat in range(10):
-        touch.hear(7_000_000 + 500 * beat, 1_003 + 500 * beat)
-    assert touch.within(500, 1_003 + 500 * 9 + 500)
-    assert not touch.within(500, 1_003 + 500 * 9 + 501)
+        contact.on_message(7_000_000 + 500 * beat, 1_003 + 500 * beat)
+    assert contact.within(500, 1_003 + 500 * 9 + 500)
+    assert not contact.within(500, 1_003 + 500 * 9 + 501)
 
 
 def test_a_message_that_waited_while_the_process_stood_still_is_as_old_as_it_is() -> None:
-    touch = Touch()
-    touch.hear(100, 1_100)
-    touch.hear(600, 1_600)
-    touch.hear(1_100, 9_000)  # 6.9 s under way
-    assert not touch.within(1_500, 9_000)
-    touch.hear(8_500, 9_500)
-    assert touch.within(1_500, 9_500)
+    contact = LeaderContact()
+    contact.on_message(100, 1_100)
+    contact.on_message(600, 1_600)
+    contact.on_message(1_100, 9_000)  # 6.9 s under way
+    assert not contact.within(1_500, 9_000)
+    contact.on_message(8_500, 9_500)
+    assert contact.within(1_500, 9_500)
 
 
 def test_a_clock_that_is_a_little_slow_does_not_lose_touch_in_a_day() -> None:
-    touch = Touch()
+    contact = LeaderContact()
     for beat in range(24 * 3600 * 2):
         now_ms = 500 * beat
-        touch.hear(int(now_ms * (1 - 5e-4)), now_ms)
-    assert touch.within(1_500, now_ms)
+        contact.on_message(int(now_ms * (1 - 5e-4)), now_ms)
+    assert contact.within(1_500, now_ms)
 
 
 @pytest.mark.parametrize("apart_ms", [0, 5_000_000, -5_000_000])
@@ -42,11 +42,11 @@ def test_a_clock_that_is_a_little_slow_does_not_lose_touch_in_a_day() -> None:
 def test_what_waited_is_as_old_as_it_is_wherever_the_clocks_stand_and_however_long_they_have_run(
     apart_ms: int, now_ms: int
 ) -> None:
-    touch = Touch()
+    contact = LeaderContact()
     for _ in range(10):
-        touch.hear(now_ms - apart_ms, now_ms + 2)
+        contact.on_message(now_ms - apart_ms, now_ms + 2)
         now_ms += 500
-    touch.hear(now_ms - apart_ms, now_ms + 9_002)
+    contact.on_message(now_ms - apart_ms, now_ms + 9_002)
     now_ms += 9_002
-    assert touch.within(9_100, now_ms)
-    assert not touch.within(8_900, now_ms), "it was sent nine seconds ago"
+    assert contact.within(9_100, now_ms)
+    assert not contact.within(8_900, now_ms), "it was sent nine seconds ago"

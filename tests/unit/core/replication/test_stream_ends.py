@@ -124,8 +124,8 @@ def leading_many() -> Stage:
 def test_the_news_of_all_partitions_go_in_one_message_or_as_many_as_its_size_asks_for(
     bytes_max: int, messages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.core.replication.stream_ends.MESSAGE_BYTES_MAX", bytes_max)
-    monkeypatch.setattr("tidemark.core.replication.stream_ends.size_bytes", lambda _: 1)
+    monkeypatch.setattr("tidemark.core.replication.follower_session.MESSAGE_BYTES_MAX", bytes_max)
+    monkeypatch.setattr(Chunk, "size_bytes", property(lambda _: 1))
     stage = leading_many()
     stage.feed(ev.Tick(), after_ms=100)
     assert [(chunk.partition, chunk.high_watermark) for chunk in chunks(stage)] == [(one, 1) for one in MANY]

@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 import pytest
-from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import Credit, FetchPosition, FollowerMessage, LeaderAndIsrCommand, PartitionCommand
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
-from tidemark.core.replication.context import BrokerContext
-from tidemark.core.replication.throttle import Throttle
-from tidemark.model import BrokerId, TopicPartition
+from tidemark.core.replication.throttle import Throttle, Throttles
+from tidemark.model import TopicPartition
 
 from tests.unit.core.replication.stage import ID, P, Stage, batch, entries, node
 
@@ -193,54 +190,48 @@ def test_a_replica_that_is_being_added_counts_what_it_takes_in() -> None:
     assert stage.core.move_traffic()[:3] == (0, BATCH_BYTES, 0)
 
 
-class Session:
-    """Reads for a sending whenever the throttle lets it; there is always more."""
+class Sender:
+    """Reads whenever the throttle lets it, and uses half of each reservation; there is always more to send."""
 
-    def __init__(self, throttle: Throttle, sent: dict[str, int]) -> None:
+    def __init__(self, throttle: Throttle) -> None:
         self.throttle = throttle
-        self.sent = sent
+        self.sent_bytes = 0
         self.now_ms = 0
 
-    def send_more(self, sending: Any) -> None:
-        reserved = self.throttle.reserve(sending, 1 << 20, self.now_ms)
+    def send_more(self) -> None:
+        reserved = self.throttle.reserve(self, 1 << 20, self.now_ms)
         if reserved:
             self.throttle.settle(reserved, reserved // 2)
-            self.sent[sending.name] += reserved // 2
+            self.sent_bytes += reserved // 2
 
 
-class Waiting:
-    def __init__(self, name: str, session: Session) -> None:
-        self.name = name
-        self.session = session
-
-
-def test_what_a_read_did_not_use_is_there_for_the_next_and_turns_are_taken() -> None:
-    sent: dict[str, int] = defaultdict(int)
+def test_bytes_reserved_and_not_sent_go_to_the_next_read_and_senders_take_turns() -> None:
     throttle = Throttle(RATE, 0)
-    session = Session(throttle, sent)
-    sendings: list[Any] = [Waiting(name, session) for name in "abc"]
-    for session.now_ms in range(0, 30_000, 50):
-        for sending in sendings:
-            if sending not in throttle.waiting:
-                session.send_more(sending)
-        throttle.serve(session.now_ms)
-    total = sum(sent.values())
+    senders = [Sender(throttle) for _ in range(3)]
+    for now_ms in range(0, 30_000, 50):
+        for sender in senders:
+            sender.now_ms = now_ms
+        for sender in senders:
+            if sender not in throttle.waiting:
+                sender.send_more()
+        throttle.serve(now_ms)
+    total = sum(sender.sent_bytes for sender in senders)
     assert 29 * RATE <= total <= 31 * RATE
-    assert all(0.8 * total / 3 <= share <= 1.2 * total / 3 for share in sent.values())
+    assert all(0.8 * total / 3 <= sender.sent_bytes <= 1.2 * total / 3 for sender in senders)
 
 
-def test_a_throttle_is_there_as_long_as_one_leadership_goes_by_it_and_the_lowest_figure_is_told() -> None:
-    ctx = BrokerContext(BrokerId(1), ReplicationConfig())
-    assert ctx.join_throttle(0) is None
-    ctx.leave_throttle(None)
-    fast, slow = ctx.join_throttle(900), ctx.join_throttle(50)
-    assert ctx.join_throttle(900) is fast
-    assert ctx.move_traffic().throttle_bytes_per_s == 50
-    ctx.leave_throttle(slow)
-    ctx.leave_throttle(fast)
-    assert ctx.move_traffic().throttle_bytes_per_s == 900
-    assert ctx.join_throttle(900) is fast, "another still goes by it, and what is left of it is shared"
-    ctx.leave_throttle(fast)
-    ctx.leave_throttle(fast)
-    assert ctx.move_traffic().throttle_bytes_per_s == 0
-    assert ctx.throttles == {}
+def test_a_throttle_exists_while_a_leadership_uses_it_and_the_lowest_limit_is_reported() -> None:
+    throttles = Throttles()
+    assert throttles.join(0, 0) is None
+    throttles.leave(None)
+    fast, slow = throttles.join(900, 0), throttles.join(50, 0)
+    assert throttles.join(900, 0) is fast
+    assert throttles.lowest_bytes_per_s == 50
+    throttles.leave(slow)
+    throttles.leave(fast)
+    assert throttles.lowest_bytes_per_s == 900
+    assert throttles.join(900, 0) is fast, "another leadership still uses the throttle, and its tokens are shared"
+    throttles.leave(fast)
+    throttles.leave(fast)
+    assert throttles.lowest_bytes_per_s == 0
+    assert list(throttles) == []
