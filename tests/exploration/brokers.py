@@ -16,8 +16,8 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 from tidemark.core.replication.broker import BrokerCore
-from tidemark.core.replication.isr import Committed
-from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.leader.isr import Committed
+from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.model import (
     NO_EPOCH,
     BrokerEpoch,

@@ -25,15 +25,15 @@ from tidemark.core import messages as msg
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
-from tidemark.core.replication.adding_replicas import AddingReplicas
 from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.context import LONG_AGO_MS, BrokerContext
-from tidemark.core.replication.follower import PartitionFollower, Phase
-from tidemark.core.replication.follower_progress import FollowerProgress
-from tidemark.core.replication.follower_session import FollowerSession, PartitionSender
-from tidemark.core.replication.isr import Committed, PendingExpand, PendingShrink
-from tidemark.core.replication.leader import PartitionLeader, _Waiting
-from tidemark.core.replication.leader_link import LeaderLink
+from tidemark.core.replication.follower.leader_link import LeaderLink
+from tidemark.core.replication.follower.partition_follower import PartitionFollower, Phase
+from tidemark.core.replication.leader.adding_replicas import AddingReplicas
+from tidemark.core.replication.leader.follower_progress import FollowerProgress
+from tidemark.core.replication.leader.follower_session import FollowerSession, PartitionSender
+from tidemark.core.replication.leader.isr import Committed, PendingExpand, PendingShrink
+from tidemark.core.replication.leader.partition_leader import PartitionLeader, _Waiting
 from tidemark.core.replication.replica import CommandReply, Replica, WaitingCommand
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.core.replication.stray_replicas import StrayReplicas

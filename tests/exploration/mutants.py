@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 import pytest
 from tidemark.core.messages import EpochEnd
-from tidemark.core.replication import isr as isr_rules
-from tidemark.core.replication.follower import PartitionFollower
-from tidemark.core.replication.isr import Committed, IsrState, PendingExpand
-from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.follower.partition_follower import PartitionFollower
+from tidemark.core.replication.leader import isr as isr_rules
+from tidemark.core.replication.leader.isr import Committed, IsrState, PendingExpand
+from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.model import BrokerId
 
 from tests.exploration.state import Scope

@@ -11,8 +11,8 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from tidemark.core.replication.broker import BrokerCore
-from tidemark.core.replication.follower import PartitionFollower
-from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.follower.partition_follower import PartitionFollower
+from tidemark.core.replication.leader.partition_leader import PartitionLeader
 
 from tests.exploration.frozen import BROKERS, ONE_AFTER_ANOTHER, ORDERS, RENAMES, freeze, thaw
 

@@ -16,7 +16,7 @@ from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.clean_start import DirectoryEvidence, RegistrationVerdict, judge_registration
-from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica import Replica
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.model import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from tidemark.core.replication.follower import PartitionFollower
+from tidemark.core.replication.follower.partition_follower import PartitionFollower
 from tidemark.model import BrokerId, IsrEntry, Offset, TopicPartition, VersionedState
 
 from tests.simulation.records import Values, agree

@@ -19,14 +19,14 @@ from tidemark.core.messages import Chunk, EpochEnd, Report
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
-from tidemark.core.replication import isr as isr_rules
 from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.clean_start import RegistrationVerdict
-from tidemark.core.replication.follower import PartitionFollower
-from tidemark.core.replication.follower_progress import FollowerProgress
-from tidemark.core.replication.follower_session import PartitionSender
-from tidemark.core.replication.isr import Committed, IsrState, PendingExpand
-from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.follower.partition_follower import PartitionFollower
+from tidemark.core.replication.leader import isr as isr_rules
+from tidemark.core.replication.leader.follower_progress import FollowerProgress
+from tidemark.core.replication.leader.follower_session import PartitionSender
+from tidemark.core.replication.leader.isr import Committed, IsrState, PendingExpand
+from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.core.replication.streams import BrokerStreams
 from tidemark.model import BrokerId, LeaderEpoch, Offset

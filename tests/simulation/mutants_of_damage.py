@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tidemark.core.controller.partition_state import PartitionRecord
-from tidemark.core.replication.follower import PartitionFollower
+from tidemark.core.replication.follower.partition_follower import PartitionFollower
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.storage.recovery import log_loader
 

@@ -10,8 +10,8 @@ from tidemark.broker.clients.delete_records import DeleteRecords, _Start
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.replication import events as ev
 from tidemark.core.replication.broker import BrokerCore
-from tidemark.core.replication.follower import PartitionFollower
-from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.follower.partition_follower import PartitionFollower
+from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.model import NO_EPOCH, Offset
 from tidemark.storage.log import cleaner

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tidemark.core.replication.follower import PartitionFollower
+from tidemark.core.replication.follower.partition_follower import PartitionFollower
 from tidemark.model import Offset
 
 from tests.simulation.recipes import NEAR, NEAR_RETAINED, NEAR_UNCLEAN

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidemark.core.replication import events as ev
-from tidemark.core.replication.follower import PartitionFollower
+from tidemark.core.replication.follower.partition_follower import PartitionFollower
 from tidemark.model import NO_EPOCH, ErrorCode, LeaderEpoch, Offset, TidemarkError
 
 from tests.simulation.invariants import InvariantError, Read

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidemark.core.replication.follower import PartitionFollower
+from tidemark.core.replication.follower.partition_follower import PartitionFollower
 
 from tests.simulation.invariants_of_fronts import LatestKept
 from tests.simulation.lives import live

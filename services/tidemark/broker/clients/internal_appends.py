@@ -10,7 +10,7 @@ from typing import Final
 
 from tidemark.core.replication.effects import ReplyToProduce
 from tidemark.core.replication.events import Event, ProduceArrived, ProduceExpired
-from tidemark.core.replication.produce_validation import ACKS_ALL
+from tidemark.core.replication.leader.produce_validation import ACKS_ALL
 from tidemark.model import LeaderEpoch, Offset, TopicPartition
 from tidemark.record.envelope import Batch
 

@@ -28,8 +28,8 @@ from tidemark.core.replication.effects import (
     ReplyToProduce,
     ReportLogFailed,
 )
-from tidemark.core.replication.follower import PartitionFollower
-from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.follower.partition_follower import PartitionFollower
+from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica import (
     CommandReply,

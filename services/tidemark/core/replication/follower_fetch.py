@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NoReturn
 
-from tidemark.core.replication import isr as isr_rules
 from tidemark.core.replication.context import BrokerContext
-from tidemark.core.replication.follower import PartitionFollower
-from tidemark.core.replication.follower_progress import FollowerProgress
-from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.follower.partition_follower import PartitionFollower
+from tidemark.core.replication.leader import isr as isr_rules
+from tidemark.core.replication.leader.follower_progress import FollowerProgress
+from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica import ReadableRange, Replica, check_epoch, diverging_end
 from tidemark.model import (
     BrokerEpoch,

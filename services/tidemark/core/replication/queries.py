@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
 from tidemark.core.replication.context import BrokerContext, MoveTraffic
 from tidemark.core.replication.follower_fetch import preferred_replica, readable_here
-from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica import ReadableRange, Replica, ReplicaView, StatedOffsets, not_leader
 from tidemark.core.replication.replica_stats import ReplicaFigures, figures_of
 from tidemark.model import (

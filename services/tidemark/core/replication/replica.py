@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from tidemark.core.messages import PartitionCommand, ReplicaDescription, ReplicaQuestion
 from tidemark.core.replication.context import BrokerContext
-from tidemark.core.replication.follower import PartitionFollower
-from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.follower.partition_follower import PartitionFollower
+from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.model import (
     NO_EPOCH,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidemark.core.replication.context import LONG_AGO_MS
-from tidemark.core.replication.follower import PartitionFollower
-from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.follower.partition_follower import PartitionFollower
+from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica import Replica
 from tidemark.model import BrokerId, Offset, TopicPartition
 

@@ -10,11 +10,11 @@ from tidemark.core.messages import EpochEnd, EpochQuery, FetchPosition, StopFetc
 from tidemark.core.replication import events as ev
 from tidemark.core.replication.context import UNREGISTERED, BrokerContext
 from tidemark.core.replication.effects import DisconnectFollower, LowWatermarkMoved
-from tidemark.core.replication.follower import PartitionFollower
-from tidemark.core.replication.follower_session import PROMPT_MS, FollowerSession
-from tidemark.core.replication.leader import PartitionLeader
+from tidemark.core.replication.follower.leader_link import LeaderLink
+from tidemark.core.replication.follower.partition_follower import PartitionFollower
+from tidemark.core.replication.leader.follower_session import PROMPT_MS, FollowerSession
+from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.leader_contact import LeaderContact
-from tidemark.core.replication.leader_link import LeaderLink
 from tidemark.core.replication.replica import Replica, diverging_end
 from tidemark.model import (
     NO_EPOCH,

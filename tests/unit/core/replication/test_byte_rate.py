@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tidemark.core.replication import events as ev
-from tidemark.core.replication.byte_rate import AVERAGED_MS, ByteRate
+from tidemark.core.replication.leader.byte_rate import AVERAGED_MS, ByteRate
 from tidemark.model import TopicPartition
 
 from tests.unit.core.replication.stage import P, Stage

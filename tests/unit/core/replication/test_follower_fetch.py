@@ -11,7 +11,7 @@ from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import Chunk, EpochEnd, LeaderMessage, Refusal
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
-from tidemark.core.replication.follower_session import PROMPT_MS
+from tidemark.core.replication.leader.follower_session import PROMPT_MS
 from tidemark.core.replication.replica import ReadableRange
 from tidemark.model import BrokerRegistration, ErrorCode, ReplicaIdentity, TidemarkError
 

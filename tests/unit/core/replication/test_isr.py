@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidemark.core.replication.isr import (
+from tidemark.core.replication.leader.isr import (
     Committed,
     confirmed_enough,
     expand,

@@ -124,7 +124,7 @@ def leading_many() -> Stage:
 def test_the_news_of_all_partitions_go_in_one_message_or_as_many_as_its_size_asks_for(
     bytes_max: int, messages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.core.replication.follower_session.MESSAGE_BYTES_MAX", bytes_max)
+    monkeypatch.setattr("tidemark.core.replication.leader.follower_session.MESSAGE_BYTES_MAX", bytes_max)
     monkeypatch.setattr(Chunk, "size_bytes", property(lambda _: 1))
     stage = leading_many()
     stage.feed(ev.Tick(), after_ms=100)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from tidemark.core.isr_change_reasons import DISCONNECTED, FLUSH_HANGS, LAGGING, REASSIGNED, SILENT
 from tidemark.core.replication.context import LONG_AGO_MS
-from tidemark.core.replication.follower_session import PartitionSender
+from tidemark.core.replication.leader.follower_session import PartitionSender
 from tidemark.model import BrokerId, Offset
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tidemark.core.messages import PartitionCommand
 from tidemark.core.replication.context import BrokerContext
-from tidemark.core.replication.follower_session import PartitionSender
+from tidemark.core.replication.leader.follower_session import PartitionSender
 from tidemark.core.replication.throttle import Throttle
 from tidemark.model import BrokerId
 

@@ -10,9 +10,6 @@ from typing import NamedTuple
 
 from tidemark.core import isr_change_reasons
 from tidemark.core.messages import FetchPosition, PartitionCommand, Report
-from tidemark.core.replication import isr as isr_rules
-from tidemark.core.replication.adding_replicas import AddingReplicas
-from tidemark.core.replication.append_backlog import AppendBacklog
 from tidemark.core.replication.context import LONG_AGO_MS, BrokerContext
 from tidemark.core.replication.effects import (
     GiveUpLeadership,
@@ -23,12 +20,15 @@ from tidemark.core.replication.effects import (
     WriteIsr,
 )
 from tidemark.core.replication.events import ProduceArrived
-from tidemark.core.replication.follower_progress import FollowerProgress
-from tidemark.core.replication.follower_session import FollowerSession, PartitionSender
-from tidemark.core.replication.isr import Committed, IsrState, PendingExpand
-from tidemark.core.replication.produce_validation import ACKS_ALL, check_request
+from tidemark.core.replication.leader import isr as isr_rules
+from tidemark.core.replication.leader.adding_replicas import AddingReplicas
+from tidemark.core.replication.leader.append_backlog import AppendBacklog
+from tidemark.core.replication.leader.follower_progress import FollowerProgress
+from tidemark.core.replication.leader.follower_session import FollowerSession, PartitionSender
+from tidemark.core.replication.leader.isr import Committed, IsrState, PendingExpand
+from tidemark.core.replication.leader.produce_validation import ACKS_ALL, check_request
+from tidemark.core.replication.leader.sequence_validation import check_sequences
 from tidemark.core.replication.replica_log import ReplicaLog
-from tidemark.core.replication.sequence_validation import check_sequences
 from tidemark.model import (
     BrokerId,
     ErrorCode,

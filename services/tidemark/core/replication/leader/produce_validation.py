@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tidemark.core.producer_state import is_idempotent
 from tidemark.core.replication.events import ProduceArrived
-from tidemark.core.replication.sequence_validation import Refuse
+from tidemark.core.replication.leader.sequence_validation import Refuse
 from tidemark.model import ErrorCode, LeaderAndIsr
 
 ACKS_ALL = -1

@@ -22,7 +22,7 @@ from tidemark.core.messages import (
     StopFetch,
 )
 from tidemark.core.replication.context import BrokerContext
-from tidemark.core.replication.leader_link import LeaderLink
+from tidemark.core.replication.follower.leader_link import LeaderLink
 from tidemark.core.replication.replica_log import FULL_PAUSE_MS, ReplicaLog
 from tidemark.model import NO_EPOCH, BrokerId, ErrorCode, LeaderEpoch, Offset
 

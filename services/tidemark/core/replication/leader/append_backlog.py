@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from tidemark.core.replication.byte_rate import ByteRate
 from tidemark.core.replication.context import BrokerContext
-from tidemark.core.replication.follower_progress import FollowerProgress
+from tidemark.core.replication.leader.byte_rate import ByteRate
+from tidemark.core.replication.leader.follower_progress import FollowerProgress
 from tidemark.model import Offset
 from tidemark.record.envelope import Batch
 
