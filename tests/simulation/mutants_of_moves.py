@@ -9,7 +9,9 @@ from typing import Any
 from tidemark.core.controller import reassignments
 from tidemark.core.controller.context import ControllerContext
 from tidemark.core.controller.leader_election import Decision
-from tidemark.core.controller.reassignments import Moves
+from tidemark.core.controller.reassignment import Reassignment
+from tidemark.core.controller.reassignments import Reassignments
+from tidemark.core.reassignment.topic_draft import TopicDraft
 from tidemark.core.replication.broker import BrokerCore
 from tidemark.model import NO_LEADER, IsrEntry, LeaderAndIsr
 
@@ -37,7 +39,7 @@ def _as_if_in_sync(facts: Any, brokers: Any, target: Any) -> Decision | None:
 
 def settles_in_the_old_epoch(monkeypatch: Any) -> None:
     """The leader stays in its epoch; what it has under way there takes a removed replica back in."""
-    monkeypatch.setattr(Moves, "_is_fenced", lambda self, record, found: True)
+    monkeypatch.setattr(Reassignment, "is_fenced", lambda self, leader_epoch: True)
 
 
 def settles_before_all_are_in_sync(monkeypatch: Any) -> None:
@@ -46,58 +48,57 @@ def settles_before_all_are_in_sync(monkeypatch: Any) -> None:
     def settle(facts: Any, brokers: Any, target: Any, min_isr: int, **_: bool) -> Decision | None:
         return _as_if_in_sync(facts, brokers, target)
 
-    monkeypatch.setattr(reassignments, "_is_ready", lambda move, state: state.leader != NO_LEADER)
+    monkeypatch.setattr(Reassignment, "is_in_sync", lambda self, state: state.leader != NO_LEADER)
     monkeypatch.setattr(reassignments, "settle", settle)
 
 
 def stops_before_it_settles(monkeypatch: Any) -> None:
     """Replicas are deleted as soon as they are to go, in sync or not."""
-    status = Moves._status
 
-    def next_step(self: Moves, record: Any, facts: Any, brokers: Any) -> Decision | None:
-        found = status(self, record.partition)
-        if found is not None and record.partition not in self._settled and record.state is not None:
-            self._ctx.stop_replicas(record, set(found.removing) - {record.state.leader})
+    def next_step(self: Reassignments, record: Any, facts: Any, brokers: Any) -> Decision | None:
+        one = self._by_partition.get(record.partition)
+        if one is not None and one.named_in_node and not one.committed and record.state is not None:
+            self._ctx.stop_replicas(record, set(one.removing) - {record.state.leader})
         return original(self, record, facts, brokers)
 
-    original = Moves.next
-    monkeypatch.setattr(Moves, "next", next_step)
+    original = Reassignments.next
+    monkeypatch.setattr(Reassignments, "next", next_step)
 
 
 def a_cancelled_move_drops_whoever_is_in_sync(monkeypatch: Any) -> None:
     """To go back nothing is looked at: who was added goes, though nobody else is in sync."""
 
-    def is_ready(move: Any, state: LeaderAndIsr) -> bool:
-        return move.cancelled or ready(move, state)
+    def is_in_sync(self: Reassignment, state: LeaderAndIsr) -> bool:
+        return self.target == self.original or in_sync(self, state)
 
     def settle(facts: Any, brokers: Any, target: Any, min_isr: int, *, fences: bool) -> Decision | None:
         return original(facts, brokers, target, min_isr, fences=fences) or _as_if_in_sync(facts, brokers, target)
 
-    ready, original = reassignments._is_ready, reassignments.settle
-    monkeypatch.setattr(reassignments, "_is_ready", is_ready)
+    in_sync, original = Reassignment.is_in_sync, reassignments.settle
+    monkeypatch.setattr(Reassignment, "is_in_sync", is_in_sync)
     monkeypatch.setattr(reassignments, "settle", settle)
 
 
 def ends_the_node_before_the_isr(monkeypatch: Any) -> None:
     """The topic's node names the target alone from the first."""
-    begin = reassignments._Draft.begin
+    add = TopicDraft.add
 
-    def end(self: Any, index: int, target: Any) -> None:
-        begin(self, index, target)
-        self.end(index, target)
+    def complete(self: TopicDraft, index: int, target: Any) -> None:
+        add(self, index, target)
+        self.complete(index, target)
 
-    monkeypatch.setattr(reassignments._Draft, "begin", end)
+    monkeypatch.setattr(TopicDraft, "add", complete)
 
 
 def forgets_the_throttle(monkeypatch: Any) -> None:
     """A move ends, its throttle stays."""
-    original = Moves._throttle
+    original = Reassignments._throttle
 
-    def throttle(self: Moves, partition: Any, bytes_per_s: int) -> None:
-        if bytes_per_s:
-            original(self, partition, bytes_per_s)
+    def throttle(self: Reassignments, one: Reassignment) -> None:
+        if one.entry is not None and one.entry.throttle_bytes_per_s:
+            original(self, one)
 
-    monkeypatch.setattr(Moves, "_throttle", throttle)
+    monkeypatch.setattr(Reassignments, "_throttle", throttle)
 
 
 def keeps_what_was_removed(monkeypatch: Any) -> None:

@@ -26,8 +26,8 @@ from tidemark.core.controller.partition_counts import ControllerCounts
 from tidemark.core.controller.partition_state import PartitionRecord, TopicPolicy
 from tidemark.core.controller.pending_commands import BrokerLink
 from tidemark.core.controller.preferred_leader_rebalance import LeaderBalance
-from tidemark.core.controller.reassignment_log_dirs import DIRECTORY_REFUSALS
-from tidemark.core.controller.reassignments import Moves
+from tidemark.core.controller.reassignment_log_dirs import LOG_DIR_REFUSALS
+from tidemark.core.controller.reassignments import Reassignments
 from tidemark.core.controller.requested_elections import RequestedElections, elect_preferred
 from tidemark.core.controller.topic_deletion import TopicDeletions
 from tidemark.core.controller.topic_updates import TopicWrites
@@ -60,13 +60,13 @@ class ControllerCore:
         self._suspicions: Suspicions | None = None
         self._departures = Departures(ctx)
         self._deletions = TopicDeletions(ctx)
-        self._moves = Moves(ctx)
-        self._changes = PartitionChanges(ctx, self._moves)
-        self._topic_writes = TopicWrites(ctx, [self._moves.rewrite, self._changes.rewrite])
+        self._reassignments = Reassignments(ctx)
+        self._changes = PartitionChanges(ctx, self._reassignments)
+        self._topic_writes = TopicWrites(ctx, [self._reassignments.rewrite, self._changes.rewrite])
         self._unclean = UncleanElections()
         self._elections = RequestedElections()
         self._balance = LeaderBalance(ctx)
-        self._counts = ControllerCounts(ctx, self._moves)
+        self._counts = ControllerCounts(ctx, self._reassignments)
         self._look_again_ms = 0
         self._teller = ControllerTeller(ctx, self._deletions)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
@@ -75,8 +75,8 @@ class ControllerCore:
             ev.TopicsChanged: lambda event, now_ms: self._learn_topics(event.topics, event.unreadable),
             ev.DeletionsRequested: self._on_deletions_requested,
             ev.ElectionsRequested: self._on_elections_requested,
-            ev.MovesRequested: lambda event, now_ms: self._moves.requested(event.requests),
-            ev.MovesFinished: lambda event, now_ms: self._moves.finished(event),
+            ev.MovesRequested: lambda event, now_ms: self._reassignments.requested(event.requests),
+            ev.MovesFinished: lambda event, now_ms: self._reassignments.finished(event),
             ev.PartitionsRequested: lambda event, now_ms: self._changes.requested(event, now_ms),
             ev.PartitionRequestsFinished: lambda event, now_ms: self._changes.finished(event),
             ev.PartitionsDeleted: lambda event, now_ms: self._changes.deleted(event, now_ms),
@@ -105,12 +105,12 @@ class ControllerCore:
             self._counts.changed()
         self._handlers[type(event)](event, now_ms)
         self._decide_dirty(now_ms)
-        self._moves.begin(self._changes)
+        self._reassignments.give_slots(self._changes)
         self._topic_writes.write(now_ms)
         self._deletions.go_on(now_ms)
         ctx.effects += self._teller.tell_all(now_ms)
         ctx.effects += self._unclean.questions() + self._elections.effects()
-        ctx.effects += (*self._moves.effects(), *self._changes.effects())
+        ctx.effects += (*self._reassignments.effects(), *self._changes.effects())
         self._departures.release()
         return ctx.effects
 
@@ -150,7 +150,7 @@ class ControllerCore:
                 record.state, record.version = found
         ctx.dirty.update(ctx.records)
         self._deletions.requested(event.deletions)
-        self._moves.requested(event.moves, resumed=True)
+        self._reassignments.requested(event.moves, resumed=True)
 
     def _learn_brokers(
         self,
@@ -179,7 +179,7 @@ class ControllerCore:
             self._ctx.links[broker] = BrokerLink(brokers[broker].broker_epoch)
         self._ctx.brokers.update(brokers)
         if gone or new:
-            self._moves.brokers_changed()
+            self._reassignments.brokers_changed()
             for link in self._ctx.links.values():
                 link.brokers_changed = True
 
@@ -222,18 +222,18 @@ class ControllerCore:
         altered = known is not None and known.configs != topic.configs
         for index in topic.partitions:
             self._learn_partition(topic, index, policy, altered=altered or not _moves_alike(known, topic, index))
-        self._moves.topic_learned(topic)
+        self._reassignments.topic_learned(topic)
         self._changes.topic_learned(topic)
         ctx.rewritten.add(name)
 
     def _learn_partition(self, topic: TopicDescription, index: int, policy: TopicPolicy, *, altered: bool) -> None:
         ctx, partition = self._ctx, TopicPartition(topic.topic, index)
-        assigned = self._moves.assigned(topic, index)
+        assigned = self._reassignments.assigned(topic, index)
         record = ctx.records.get(partition)
         if record is None:
             identity = ReplicaIdentity(topic.topic_id, topic.incarnations.get(index, ""))
             record = ctx.records[partition] = PartitionRecord(partition, identity, (), policy)
-        record.replication_factor = self._moves.replication_factor(topic, index)
+        record.replication_factor = self._reassignments.replication_factor(topic, index)
         if record.assigned == assigned and record.policy == policy and not altered:
             return
         ctx.assign(record, assigned)
@@ -260,7 +260,7 @@ class ControllerCore:
             if record is not None:
                 self._ctx.assign(record, ())
                 self._ctx.dirty.discard(record.partition)
-        self._moves.topic_gone(name)
+        self._reassignments.topic_gone(name)
         self._changes.topic_gone(name)
         for link in self._ctx.links.values():
             link.gone_topics.add(name)
@@ -287,11 +287,11 @@ class ControllerCore:
             if record is None or partition.topic in self._deletions:
                 self._unclean.forget(partition)
                 self._elections.unknown(partition)
-                self._moves.unknown(partition)
+                self._reassignments.unknown(partition)
                 continue
             if record.state is None and partition in ctx.unreadable_states:
                 continue  # it is looked at again every now and then
-            self._moves.look(record)
+            self._reassignments.look(record)
             if record.busy or now_ms < record.not_before_ms:
                 ctx.dirty.add(partition)
                 continue
@@ -310,7 +310,7 @@ class ControllerCore:
             decide(facts, brokers)
             or self._unclean.decide(partition, record.identity, facts, brokers, now_ms)
             or self._elections.preferred(partition, facts, brokers)
-            or self._moves.next(record, facts, brokers)
+            or self._reassignments.next(record, facts, brokers)
             or self._changes.next(record, now_ms)
         )
         if decision is None and self._balance.wants(partition):
@@ -447,7 +447,7 @@ class ControllerCore:
                 link.leadership_failed(now_ms)
                 return
             link.leadership.succeeded()
-            self._moves.told(link.sent_partitions)
+            self._reassignments.acknowledged(link.sent_partitions)
             self._changes.told()
             for partition, error in event.refused:
                 self._on_refused(event.broker, link, partition, error, now_ms)
@@ -471,7 +471,7 @@ class ControllerCore:
         for partition in link.sent_stops:
             link.stopping.pop(partition, None)
         self._deletions.stopped(event.broker, link)
-        self._moves.told(link.sent_stops)
+        self._reassignments.acknowledged(link.sent_stops)
 
     def _on_refused(
         self, broker: BrokerId, link: BrokerLink, partition: TopicPartition, error: TidemarkError, now_ms: int
@@ -486,8 +486,8 @@ class ControllerCore:
         elif error.code is ErrorCode.STORAGE_ERROR:
             record.offline |= {IsrEntry(broker, link.broker_epoch)}
             self._ctx.dirty.add(partition)
-        elif error.code in DIRECTORY_REFUSALS:
-            self._moves.directory_refused(broker, partition, error)
+        elif error.code in LOG_DIR_REFUSALS:
+            self._reassignments.log_dir_refused(broker, partition, error)
         elif record.state.leader != broker:
             return
         elif error.code is ErrorCode.FENCED_LEADER_EPOCH and record.refused(error):

@@ -12,7 +12,7 @@ from typing import Final
 
 from tidemark.core.controller.context import ControllerContext
 from tidemark.core.controller.partition_state import PartitionRecord
-from tidemark.core.controller.reassignments import Moves
+from tidemark.core.controller.reassignments import Reassignments
 from tidemark.core.isr_change_reasons import REASSIGNED
 from tidemark.model import NO_LEADER, BrokerId, IsrEntry
 
@@ -27,9 +27,9 @@ OF_LEAVING: Final = (BROKER_FAILED, SUSPECTED, SHUTDOWN, REPLICA_FAILED, REASSIG
 class ControllerCounts:
     """One per core; only looks."""
 
-    def __init__(self, ctx: ControllerContext, moves: Moves) -> None:
+    def __init__(self, ctx: ControllerContext, reassignments: Reassignments) -> None:
         self._ctx = ctx
-        self._moves = moves
+        self._reassignments = reassignments
         self._scanned: Mapping[str, int] | None = None
         self._left: Counter[str] = Counter()
 
@@ -62,8 +62,8 @@ class ControllerCounts:
         return {
             "offline_partitions": offline,
             "not_preferred_leaders": elsewhere,
-            "moves": self._moves.wanted_count(),
-            "replicas_to_move": self._moves.replicas_left(),
+            "moves": self._reassignments.wanted_count(),
+            "replicas_to_move": self._reassignments.replicas_left(),
         }
 
     def isr_written(self, record: PartitionRecord, leaving: Collection[BrokerId]) -> None:

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/admin/reassign_partitions as the controller reads it: which entries count, which are refused, which have to go."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Final
+
+from tidemark.core.controller.context import ControllerContext
+from tidemark.core.controller.effects import FinishMoves
+from tidemark.core.controller.reassignment import Reassignment
+from tidemark.core.reassignment.request import check_moves, named_directories
+from tidemark.model import ErrorCode, Move, MoveRequests, Refusal, TidemarkError, TopicPartition
+
+REASSIGN: Final = "reassign"
+"""The kind of these refusals."""
+
+
+class ReassignmentRequests:
+    """Checks entries that are new; gathers what has to leave the node until `effects` takes it.
+
+    Attributes:
+        _under_way: every reassignment; read only here.
+        _unreadable: entries of topics that have been unreadable since this term began: they may be half done.
+        _finishing: entries that are to leave the node, until that is confirmed. Seen again after that, they are new.
+        _finished, _refused: the part of them that the next `FinishMoves` names.
+    """
+
+    def __init__(self, ctx: ControllerContext, under_way: Mapping[TopicPartition, Reassignment]) -> None:
+        self._ctx = ctx
+        self._under_way = under_way
+        self._unreadable: set[Move] = set()
+        self._finishing: set[Move] = set()
+        self._finished: list[Move] = []
+        self._refused: list[Refusal] = []
+
+    def accept(self, requests: MoveRequests, *, resumed: bool) -> dict[TopicPartition, Move]:
+        """The entries that count, of the node as it is now.
+
+        Args:
+            requests: the node.
+            resumed: the first read of this term: an entry may be half done by the controller before.
+        """
+        unreadable = {entry for entry in requests.moves if self._ctx.is_unread(entry.partition.topic)}
+        accepted = {
+            entry.partition: entry
+            for entry in requests.moves
+            if entry not in self._finishing and entry not in unreadable
+        }
+        for refusal in requests.malformed:
+            self._report(refusal)
+        changed = [entry for entry in accepted.values() if self._known(entry.partition) != entry]
+        for entry, error in self._checked(changed, changed if resumed else self._unreadable):
+            del accepted[entry.partition]
+            self.refuse(entry, error)
+        self._unreadable = unreadable if resumed else self._unreadable & unreadable
+        return accepted
+
+    def _known(self, partition: TopicPartition) -> Move | None:
+        one = self._under_way.get(partition)
+        return None if one is None else one.entry
+
+    def _checked(self, entries: Iterable[Move], resumed: Container[Move]) -> list[tuple[Move, TidemarkError]]:
+        """The refused entries. One that the controller before has accepted is not checked as a new one."""
+        new = []
+        refused = []
+        for entry in entries:
+            one = self._under_way.get(entry.partition)
+            if one is not None and one.named_in_node:
+                if not entry.cancel and one.target != entry.replicas and entry not in resumed:
+                    refused.append((entry, _in_progress(one)))
+            elif not entry.cancel and not (self.is_at_target(entry) and not named_directories(entry)):
+                new.append(entry)
+        errors = check_moves(new, self._ctx.topics, set(self._ctx.brokers), ())
+        for entry in new:
+            error = errors.get(entry.partition)
+            if error is not None and not (entry in resumed and error.code is ErrorCode.BROKER_NOT_AVAILABLE):
+                refused.append((entry, error))
+        return refused
+
+    def is_at_target(self, entry: Move) -> bool:
+        """Whether AR is what the entry asks for, in its order."""
+        topic = self._ctx.topics.get(entry.partition.topic)
+        return topic is not None and topic.partitions.get(entry.partition.partition) == entry.replicas
+
+    def finish(self, entry: Move) -> None:
+        """The entry has to leave the node."""
+        self._finishing.add(entry)
+        self._finished.append(entry)
+
+    def refuse(self, entry: Move, error: TidemarkError) -> None:
+        """The entry has to leave the node, and the refusal is kept."""
+        self.finish(entry)
+        self.report(entry, error)
+
+    def report(self, entry: Move, error: TidemarkError) -> None:
+        """The refusal of a part of the entry is kept; the entry stays."""
+        self._report(Refusal(REASSIGN, entry.partition, error, entry.request_id))
+
+    def _report(self, refusal: Refusal) -> None:
+        error = refusal.error
+        self._ctx.observe(
+            "request_refused", refusal.partition, request=REASSIGN, code=str(error.code), why=error.message
+        )
+        self._refused.append(refusal)
+
+    def finished(self, entries: Iterable[Move]) -> None:
+        """These entries have left the node."""
+        self._finishing.difference_update(entries)
+
+    def effects(self) -> Iterator[FinishMoves]:
+        """What has to leave the node, once."""
+        if self._finished or self._refused:
+            yield FinishMoves(tuple(self._finished), tuple(self._refused))
+            self._finished, self._refused = [], []
+
+
+def _in_progress(one: Reassignment) -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.REASSIGNMENT_IN_PROGRESS,
+        f"{one.partition} is being reassigned from {list(one.original)} to {list(one.target)} already; wait for that, "
+        "or cancel it",
+    )
