@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster with something to see: producers, a group, a throttled reassignment, a streaming query of Spark's."""
+"""A busy cluster for dashboards: producers, a group, a throttled reassignment, a streaming query of Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CHUNK: Final = bytes(64 << 10)
 
 
 def targets(cluster: LocalCluster) -> dict[str, dict[str, str]]:
-    """What to scrape of a local cluster, by component and name."""
+    """Addresses to scrape of a local cluster, by component and name."""
     return {
         "broker": {broker_name(n): cluster.metrics_address(broker_name(n)) for n in range(BROKERS)},
         "controller": {controller_name(n): cluster.metrics_address(controller_name(n)) for n in range(CONTROLLERS)},
@@ -36,7 +36,7 @@ def targets(cluster: LocalCluster) -> dict[str, dict[str, str]]:
 
 
 class BusyCluster:
-    """Everything at work while it is entered."""
+    """Runs the load while its context is entered."""
 
     def __init__(self, directory: Path) -> None:
         self.cluster = LocalCluster(directory, brokers=BROKERS, controllers=CONTROLLERS)
@@ -68,7 +68,7 @@ class BusyCluster:
 
     @property
     def targets(self) -> dict[str, dict[str, str]]:
-        """What to scrape."""
+        """Addresses to scrape."""
         assert self.spark is not None
         return targets(self.cluster) | {"spark": {"driver": f"127.0.0.1:{self.spark.port}"}}
 
@@ -78,9 +78,9 @@ class BusyCluster:
             thread.join()
 
     def _move(self) -> None:
-        """Slowly enough to be seen for half a minute and more.
+        """Run a reassignment that is slow enough to be visible for half a minute or more.
 
-        A throttle has to exceed what producers send to the leader; so another leads what was just written.
+        A throttle must exceed the produce rate of the leader, so the other replica becomes leader first.
         """
         with Producer(self.cluster.bootstrap) as producer:
             for _ in range(_MOVED_BYTES // len(_CHUNK)):
@@ -118,7 +118,7 @@ class BusyCluster:
                 consumer.poll(0.2)
 
     def _administer(self) -> None:
-        """Topics come and go, so that leaders are elected and the admin service has calls."""
+        """Create and delete topics, so that leaders are elected and the admin service has calls."""
         with AdminClient(self.cluster.admin_address) as admin:
             number = 0
             while not self._stop.wait(1.0):
@@ -127,7 +127,7 @@ class BusyCluster:
                 number += 1
 
     def _stream(self) -> None:
-        """What Spark would tell of a query that reads the topic; its own tests run Spark."""
+        """The metrics that Spark would report for a query that reads the topic; other tests run Spark."""
         assert self.spark is not None
         metrics = self.spark.metrics
         metrics.started("q", "copy", time.time())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the charts render, kept to be read in reviews: `python -m tests.charts.golden` writes it anew."""
+"""The rendered charts, stored for reviews: `python -m tests.charts.golden` writes them again."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def golden(name: str) -> str:
-    """All that a set of values renders, in the order of the templates' paths; notes last.
+    """The rendered templates for a set of values, ordered by path; notes last.
 
-    Files that the chart only passes on, dashboards and alerts, are held by tests of their own.
+    Dashboards and alerts, which the chart only includes, have separate tests.
     """
     found = texts(values_of(name))
     parts = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Prometheus of the test's own: it scrapes and evaluates rules every second, its data is in a directory."""
+"""A real Prometheus for a test: it scrapes and evaluates rules every second, with its data in a directory."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _ANSWER_S = 10.0
 
 
 def program(name: str) -> str:
-    """Where it is; without it the test is skipped: Prometheus is no Python package, and `.ci/run` installs it."""
+    """The path of a program; without it the test is skipped. Prometheus is no Python package; `.ci/run` installs it."""
     found = shutil.which(name)
     if found is None:
-        pytest.skip(f"{name} is not here: apt install prometheus brings it")
+        pytest.skip(f"{name} is not installed: apt install prometheus")
     return found
 
 
 def promtool(*arguments: str) -> str:
-    """What `promtool` says; a failed test where it is not content."""
+    """The output of `promtool`; its failure fails the test."""
     done = subprocess.run((program("promtool"), *arguments), capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def impatient() -> dict[str, Any]:
-    """Our rules for incidents of seconds: nothing has to last, and a high watermark may stand still for 2 s."""
+    """The rules adapted to incidents of seconds: without `for`, and a high watermark may stall for 2 s."""
     rules: dict[str, Any] = yaml.safe_load(RULES.read_text())
     for group in rules["groups"]:
         for rule in group["rules"]:
@@ -107,7 +107,7 @@ class Prometheus:
         self._kill()
 
     def wait_until_ready(self) -> None:
-        """Until it answers queries."""
+        """Wait until Prometheus answers queries."""
         deadline_s = time.monotonic() + _READY_S
         while True:
             assert self._process is not None
@@ -130,7 +130,7 @@ class Prometheus:
         return list(found["result"]) if found["resultType"] == "vector" else [{"metric": {}, "value": found["result"]}]
 
     def alerts(self) -> dict[str, dict[str, Any]]:
-        """By name, one alert of each that is pending or firing; what they say has all its words."""
+        """By name, one alert of each that is pending or firing; checks that no text misses a value."""
         with urllib.request.urlopen(f"{self.url}/api/v1/alerts", timeout=_ANSWER_S) as answer:
             found = json.load(answer)["data"]["alerts"]
         for alert in found:
@@ -138,7 +138,7 @@ class Prometheus:
         return {one["labels"]["alertname"]: one for one in found}
 
     def wait_for_alerts(self, *names: str, timeout_s: float = 30.0) -> dict[str, dict[str, Any]]:
-        """Until all of `names` are firing."""
+        """Wait until all of `names` fire."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             now = self.alerts()
@@ -148,7 +148,7 @@ class Prometheus:
             time.sleep(0.3)
 
     def wait_for_peace(self, *names: str, timeout_s: float = 30.0) -> None:
-        """Until none of `names` is pending or firing."""
+        """Wait until none of `names` is pending or firing."""
         deadline_s = time.monotonic() + timeout_s
         while not (still := set(names) & set(self.alerts())).isdisjoint(names):
             assert time.monotonic() < deadline_s, f"{sorted(still)} should have ended"
@@ -162,7 +162,7 @@ class Prometheus:
 
 
 def _configuration(targets: Mapping[str, Mapping[str, str]], with_rules: bool) -> dict[str, Any]:
-    """As deploy/prometheus/prometheus.yaml labels what it scrapes."""
+    """The labels of a target, as in deploy/prometheus/prometheus.yaml."""
     return {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         **({"rule_files": ["rules.yaml"]} if with_rules else {}),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renders the charts as Helm does, offline: values in, Kubernetes' objects out."""
+"""Renders the charts like Helm, offline: from values to Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def values_of(name: str) -> dict[str, Any]:
 
 
 def texts(values: dict[str, Any] | None = None, name: str = "tidemark") -> dict[str, str]:
-    """What each template gives, by its path; raises HelmError with the sentence of a refusal."""
-    # Loaded anew each time: a render takes the dependencies that are switched off out of the chart for good.
+    """The text of each template, by its path; raises HelmError with the sentence of a refusal."""
+    # Loaded for each render, since a render removes disabled dependencies from the loaded chart.
     with helm_python.Chart.load(CHARTS / name) as chart:
         return chart.render(values or {}, name=NAME, namespace=NAMESPACE)
 
@@ -54,7 +54,7 @@ def one(found: list[Manifest] | tuple[Manifest, ...], kind: str, name: str) -> M
 
 
 def pods(found: list[Manifest] | tuple[Manifest, ...]) -> list[tuple[str, dict[str, Any]]]:
-    """The specification of every pod, with the name of what makes it."""
+    """The specification of every pod, with the name of its controller object."""
     made = []
     for each in found:
         if each["kind"] == "Pod":

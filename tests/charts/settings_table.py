@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which settings the services have, for the chart: `python -m tests.charts.settings_table` writes the file."""
+"""The settings of the services, for the chart: `python -m tests.charts.settings_table` writes the file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidemark.runtime.configuration_keys import KEYS, ConfigKey
 
 FILE = Path(__file__).parents[2] / "charts" / "tidemark" / "files" / "settings.json"
 _TEMPLATES_MAX = 1 << 53
-"""Templates read JSON's numbers as floats: a greater maximum is none that could be told apart."""
+"""Templates read JSON numbers as floats, which cannot represent a larger maximum exactly."""
 
 
 def settings_table() -> str:

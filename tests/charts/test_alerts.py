@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The alerts: each says what to do, asks for metrics that there are, and fires when it should and only then."""
+"""Each alert names the next step, uses existing metrics, and fires when it must, and only then."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ def name_of(alert: dict[str, Any]) -> str:
     return str(alert["alert"])
 
 
-def test_promtool_finds_no_fault() -> None:
+def test_promtool_finds_no_error() -> None:
     assert f"SUCCESS: {len(ALERTS)} rules found" in promtool("check", "rules", "--lint-fatal", str(RULES))
 
 
-def test_the_example_configuration_is_one() -> None:
+def test_the_example_configuration_is_valid() -> None:
     assert "is valid prometheus config file" in promtool("check", "config", str(RULES.with_name("prometheus.yaml")))
 
 
-def test_the_example_for_kubernetes_sets_the_labels_that_the_other_explains() -> None:
-    """Debian's Prometheus has no discovery of Kubernetes, so promtool cannot check it."""
+def test_the_kubernetes_example_sets_the_documented_labels() -> None:
+    """promtool cannot check this file: Debian's Prometheus has no Kubernetes discovery."""
     example = yaml.safe_load(RULES.with_name("prometheus-kubernetes.yaml").read_text())
     for job in example["scrape_configs"]:
         set_here = {rule["target_label"] for rule in job["relabel_configs"] if "target_label" in rule}
         assert {"namespace", "instance", "component"} <= set_here
 
 
-def test_each_alert_fires_when_it_should_and_not_when_it_should_not() -> None:
+def test_each_alert_fires_when_it_must_and_only_then() -> None:
     said = promtool("test", "rules", *map(str, sorted(TESTS.glob("*.yaml"))))
     assert said.count("SUCCESS") == len(ALERTS)
 
 
-def test_each_alert_has_a_test_of_both() -> None:
+def test_each_alert_has_a_firing_and_a_silent_case() -> None:
     assert {path.stem for path in TESTS.glob("*.yaml")} == set(map(name_of, ALERTS))
     for path in TESTS.glob("*.yaml"):
         expected = [bool(samples) for samples in samples_of(path)]
@@ -65,7 +65,7 @@ def samples_of(path: Path) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=name_of)
-def test_an_alert_says_what_it_is_and_what_to_do(alert: dict[str, Any]) -> None:
+def test_an_alert_has_summary_description_and_runbook(alert: dict[str, Any]) -> None:
     name = name_of(alert)
     assert re.fullmatch(r"Tidemark[A-Z]\w+", name)
     assert alert["labels"]["severity"] in ("critical", "warning", "info")
@@ -80,19 +80,19 @@ def test_an_alert_says_what_it_is_and_what_to_do(alert: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=name_of)
-def test_an_alert_asks_only_for_metrics_that_there_are(alert: dict[str, Any]) -> None:
+def test_an_alert_uses_existing_metrics_only(alert: dict[str, Any]) -> None:
     assert metrics_of(alert["expr"]) <= documented() | FOREIGN
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=name_of)
-def test_an_alert_does_without_the_series_of_partitions(alert: dict[str, Any]) -> None:
-    """They can be switched off."""
+def test_an_alert_uses_no_series_of_partitions(alert: dict[str, Any]) -> None:
+    """These series can be switched off."""
     assert not re.search(r"tidemark_(?:partition|replica_follower)_", alert["expr"])
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=name_of)
-def test_an_alert_names_only_labels_that_it_has(alert: dict[str, Any]) -> None:
-    """As its own test sees it fire; others would be nothing in the text."""
+def test_an_alert_uses_its_own_labels_only(alert: dict[str, Any]) -> None:
+    """The labels of its own test; other labels would be empty in the text."""
     has = set(
         re.findall(r'(\w+)="', "".join(s["labels"] for x in samples_of(TESTS / f"{name_of(alert)}.yaml") for s in x))
     )
@@ -100,11 +100,11 @@ def test_an_alert_names_only_labels_that_it_has(alert: dict[str, Any]) -> None:
     assert named <= has
 
 
-def test_the_page_has_no_section_of_an_alert_that_is_gone() -> None:
+def test_every_section_of_the_page_has_an_alert() -> None:
     assert set(re.findall(r"^### (Tidemark\w+)$", PAGE, re.MULTILINE)) == set(map(name_of, ALERTS))
 
 
-def test_what_the_page_links_to_is_there() -> None:
+def test_anchors_of_links_exist() -> None:
     for file, anchor in re.findall(r"\]\(([\w.-]*)#([\w-]+)\)", PAGE):
         target = PAGE if not file else (ROOT / "docs" / file).read_text()
         headings = {
@@ -114,7 +114,7 @@ def test_what_the_page_links_to_is_there() -> None:
         assert anchor in headings, f"{file}#{anchor}"
 
 
-def test_commands_and_files_that_the_page_and_the_alerts_name_exist() -> None:
+def test_named_commands_and_files_exist() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     text = re.sub(r"\s+", " ", PAGE + RULES.read_text())
     named = re.findall(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the charts render, checked against Kubernetes' own schemas and the rules that the chart promises to keep."""
+"""The rendered objects match Kubernetes' schemas and the rules of the chart."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PORTS = {
     owner: int((KEYS["listeners"].default_for(owner) or "").rpartition(":")[2])
     for owner in ("broker", "controller", "admin")
 }
-"""As docs/configuration.md has them; metrics are 100 above."""
+"""The ports of docs/configuration.md; metrics ports are 100 higher."""
 
 VERSIONS = ("1.29", "1.34")
 OPERATOR = "monitoring.coreos.com/v1"
@@ -43,7 +43,7 @@ BROKER = "tide-tidemark-broker"
 
 @pytest.fixture(scope="module", autouse=True)
 def schemas_read_once() -> Iterator[None]:
-    """Each check reads megabytes of definitions otherwise."""
+    """Read the schemas once; otherwise each check reads megabytes of definitions."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(utils, "schema_contents", functools.cache(utils.schema_contents))
         yield
@@ -58,7 +58,7 @@ def test_every_object_is_strictly_valid(name: str, version: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_every_object_lies_in_the_namespace_and_no_two_share_a_name(name: str) -> None:
+def test_every_object_has_the_namespace_and_a_unique_name(name: str) -> None:
     found = rendered(name)
     names = [(each["kind"], each["metadata"]["name"]) for each in found]
     assert len(set(names)) == len(names)
@@ -87,7 +87,7 @@ def test_every_pod_meets_the_restricted_standard(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_no_container_of_ours_holds_a_token_for_the_api_server_but_the_one_that_asks_for_the_zone(name: str) -> None:
+def test_only_the_rack_container_has_an_api_server_token(name: str) -> None:
     for owner, pod in pods(list(rendered(name))):
         assert pod["automountServiceAccountToken"] is False, owner
         holders = [
@@ -99,7 +99,7 @@ def test_no_container_of_ours_holds_a_token_for_the_api_server_but_the_one_that_
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_every_container_says_what_it_needs_and_what_it_may_take(name: str) -> None:
+def test_every_container_has_requests_and_limits(name: str) -> None:
     for owner, pod in pods(list(rendered(name))):
         for container in containers(pod):
             assert {"cpu", "memory"} <= set(container["resources"]["requests"]), owner
@@ -118,7 +118,7 @@ def test_every_mount_has_its_volume(name: str) -> None:
 
 @pytest.mark.parametrize("component", PORTS)
 @pytest.mark.parametrize("name", SETS)
-def test_probes_are_native_grpc_and_ports_those_of_the_documentation(name: str, component: str) -> None:
+def test_probes_use_grpc_and_ports_match_the_documentation(name: str, component: str) -> None:
     pod = dict(pods(list(rendered(name))))[f"tide-tidemark-{component}"]
     (container,) = pod["containers"]
     port = PORTS[component]
@@ -132,7 +132,7 @@ def test_probes_are_native_grpc_and_ports_those_of_the_documentation(name: str, 
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_every_service_leads_to_ports_of_pods_that_there_are(name: str) -> None:
+def test_every_service_selects_existing_ports(name: str) -> None:
     found = list(rendered(name))
     labelled = [
         (each["spec"]["template"]["metadata"]["labels"], each["spec"]["template"]["spec"])
@@ -151,7 +151,7 @@ def test_every_service_leads_to_ports_of_pods_that_there_are(name: str) -> None:
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= names
 
 
-def test_a_broker_has_a_claim_for_each_log_directory_that_outlives_the_release() -> None:
+def test_claims_of_log_directories_outlive_the_release() -> None:
     broker = one(rendered("production"), "StatefulSet", BROKER)["spec"]
     claims = {each["metadata"]["name"]: each["spec"] for each in broker["volumeClaimTemplates"]}
     assert list(claims) == ["data-0", "data-1"]
@@ -161,7 +161,7 @@ def test_a_broker_has_a_claim_for_each_log_directory_that_outlives_the_release()
     assert yaml.safe_load(config)["log.dirs"] == "/var/lib/tidemark/data-0/log,/var/lib/tidemark/data-1/log"
 
 
-def test_a_broker_is_known_by_its_ordinal_and_called_by_its_pods_name() -> None:
+def test_broker_id_is_the_ordinal_and_address_the_pod_name() -> None:
     (container,) = dict(pods(list(rendered("default"))))[BROKER]["containers"]
     environment = {each["name"]: each for each in container["env"]}
     index = environment["TIDEMARK_BROKER_ID"]["valueFrom"]["fieldRef"]["fieldPath"]
@@ -173,7 +173,7 @@ def test_a_broker_is_known_by_its_ordinal_and_called_by_its_pods_name() -> None:
     assert headless["publishNotReadyAddresses"] is True
 
 
-def test_a_broker_is_given_the_time_that_its_wait_and_its_stop_take() -> None:
+def test_grace_period_covers_wait_and_stop() -> None:
     pod = dict(pods(list(rendered("default"))))[BROKER]
     assert pod["terminationGracePeriodSeconds"] == 30 + 60 + 10
     hook = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
@@ -184,7 +184,7 @@ def test_a_broker_is_given_the_time_that_its_wait_and_its_stop_take() -> None:
     assert "lifecycle" not in at_once["containers"][0]
 
 
-def test_brokers_are_restarted_for_a_setting_of_theirs_and_for_nothing_else() -> None:
+def test_only_broker_settings_restart_brokers() -> None:
     def checksums(values: dict[str, Any]) -> dict[str, str]:
         return {
             each["metadata"]["name"]: each["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
@@ -198,14 +198,14 @@ def test_brokers_are_restarted_for_a_setting_of_theirs_and_for_nothing_else() ->
     assert checksums({"broker": {"replicas": 5}}) == before
 
 
-def test_scaling_up_changes_nothing_of_the_brokers_that_run_where_hosts_were_given_ahead() -> None:
+def test_scale_up_with_listed_hosts_changes_no_running_broker() -> None:
     values = values_of("external")
     grown = copy.deepcopy(values) | {"broker": {"replicas": 4}}
     before, after = (one(manifests(each), "StatefulSet", BROKER) for each in (values, grown))
     assert before["spec"]["template"] == after["spec"]["template"]
 
 
-def test_each_broker_has_a_load_balancer_of_its_own() -> None:
+def test_each_broker_has_its_own_load_balancer() -> None:
     found = rendered("balanced")
     balancers = [each for each in found if each["kind"] == "Service" and each["spec"].get("type") == "LoadBalancer"]
     assert len(balancers) == 3 + 1
@@ -220,7 +220,7 @@ def test_each_broker_has_a_load_balancer_of_its_own() -> None:
     ]
 
 
-def test_an_upgrade_needs_no_further_node_where_each_pod_must_have_its_own() -> None:
+def test_upgrade_with_hard_anti_affinity_needs_no_extra_node() -> None:
     for values, surge in ((rendered("default"), 1), (rendered("production"), 0)):
         update = one(values, "Deployment", "tide-tidemark-controller")["spec"]["strategy"]["rollingUpdate"]
         assert update == {"maxSurge": surge, "maxUnavailable": 1 - surge}
@@ -234,7 +234,7 @@ def test_another_external_address_restarts_brokers() -> None:
     assert before["spec"]["template"] != after["spec"]["template"]
 
 
-def test_names_fit_however_long_the_release_is_called() -> None:
+def test_names_fit_for_a_long_release_name() -> None:
     with helm_python.Chart.load(CHARTS / "tidemark") as chart:
         found = chart.render(values_of("external"), name="r" * 53, namespace=NAMESPACE)
     with helm_python.Chart.load(CHARTS / "tidemark") as chart:
@@ -251,7 +251,7 @@ def zookeeper_policy(found: list[Manifest] | tuple[Manifest, ...]) -> Manifest:
 
 
 def admits(policy: Manifest, labels: dict[str, str], port: str) -> bool:
-    """Whether a pod of the same namespace with these labels may call this port: what a NetworkPolicy means."""
+    """Whether the policies allow a pod of the same namespace with these labels to call this port."""
 
     def matches(selector: dict[str, Any]) -> bool:
         exact = selector.get("matchLabels", {}).items() <= labels.items()
@@ -266,7 +266,7 @@ def admits(policy: Manifest, labels: dict[str, str], port: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["default", "production"])
-def test_zookeeper_is_reachable_from_the_services_and_from_nobody_else(name: str) -> None:
+def test_zookeeper_is_reachable_from_services_only(name: str) -> None:
     policy = zookeeper_policy(rendered(name))
     of = {
         each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"]
@@ -285,7 +285,7 @@ def test_zookeeper_is_reachable_from_the_services_and_from_nobody_else(name: str
         assert not admits(policy, {}, port)
 
 
-def test_clients_may_be_named_and_controllers_are_called_by_none_of_them() -> None:
+def test_named_clients_may_not_call_controllers() -> None:
     stranger = {"app": "anything"}
     for component, open_to_all in (("broker", True), ("admin", True), ("controller", False)):
         policy = one(rendered("default"), "NetworkPolicy", f"tide-tidemark-{component}")["spec"]
@@ -297,7 +297,7 @@ def test_clients_may_be_named_and_controllers_are_called_by_none_of_them() -> No
         assert admits(named, ours, "grpc")
 
 
-def test_one_at_a_time_may_be_taken_away_where_there_is_more_than_one() -> None:
+def test_disruption_budget_allows_one_pod_if_there_are_several() -> None:
     budgets = {
         each["metadata"]["name"]: each["spec"]["maxUnavailable"]
         for each in rendered("production")
@@ -312,7 +312,7 @@ def test_one_at_a_time_may_be_taken_away_where_there_is_more_than_one() -> None:
     assert not [each for each in rendered("dev") if each["kind"] == "PodDisruptionBudget"]
 
 
-def test_four_letter_words_are_few_and_the_ensemble_knows_its_members() -> None:
+def test_four_letter_words_are_limited_and_servers_are_listed() -> None:
     config = one(rendered("default"), "ConfigMap", "tide-zookeeper")["data"]["zoo.cfg"].splitlines()
     assert "4lw.commands.whitelist=ruok,srvr,mntr" in config
     assert "admin.enableServer=false" in config
@@ -326,7 +326,7 @@ def test_four_letter_words_are_few_and_the_ensemble_knows_its_members() -> None:
     assert yaml.safe_load(broker)["zookeeper.connect"] == connect
 
 
-def test_each_broker_tells_its_own_external_address() -> None:
+def test_each_broker_advertises_its_own_external_address() -> None:
     found = rendered("external")
     data = one(found, "ConfigMap", "tide-tidemark")["data"]
     for ordinal in range(4):
@@ -346,7 +346,7 @@ def test_each_broker_tells_its_own_external_address() -> None:
     assert rack == "metadata.labels['topology.kubernetes.io/zone']"
 
 
-def test_what_the_prometheus_operator_reads_is_there_when_asked_for() -> None:
+def test_monitoring_objects_exist_when_enabled() -> None:
     assert not [each for each in rendered("default") if each["apiVersion"] == OPERATOR]
     found = manifests(
         {"monitoring": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboards")}}

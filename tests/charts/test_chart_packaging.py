@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The charts as files: they lint, stand by themselves, and say what they were made from."""
+"""The charts as files: they lint, package without network, and match their sources."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_helm_lint_finds_nothing(name: str, values: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_what_is_rendered_is_what_was_reviewed(name: str) -> None:
+def test_rendered_charts_equal_the_golden_files(name: str) -> None:
     kept = (GOLDEN / f"{name}.yaml").read_text()
-    assert golden(name) == kept, "if it is meant so: python -m tests.charts.golden"
+    assert golden(name) == kept, "if this is intended: python -m tests.charts.golden"
 
 
-def test_a_package_made_without_network_renders_as_the_directory_does(tmp_path: Path) -> None:
+def test_a_package_built_without_network_renders_like_the_directory(tmp_path: Path) -> None:
     clone = tmp_path / "charts"
     shutil.copytree(CHARTS, clone, symlinks=True)
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
@@ -44,24 +44,24 @@ def test_a_package_made_without_network_renders_as_the_directory_does(tmp_path: 
         assert chart.render({}, name="tide", namespace="streams") == texts()
 
 
-def test_the_ensemble_that_comes_along_is_the_chart_beside_it() -> None:
+def test_the_included_ensemble_is_the_zookeeper_chart() -> None:
     declared = yaml.safe_load((CHARTS / "tidemark" / "Chart.yaml").read_text())["dependencies"][0]
     beside = yaml.safe_load((CHARTS / "zookeeper" / "Chart.yaml").read_text())
     assert (declared["name"], declared["version"]) == (beside["name"], beside["version"])
     assert (CHARTS / "tidemark" / "charts" / "zookeeper").resolve() == CHARTS / "zookeeper"
 
 
-def test_the_chart_knows_the_settings_that_the_services_have() -> None:
-    assert FILE.read_text() == settings_table(), "python -m tests.charts.settings_table writes it anew"
+def test_settings_of_the_chart_equal_those_of_the_services() -> None:
+    assert FILE.read_text() == settings_table(), "python -m tests.charts.settings_table writes the file"
 
 
-def test_the_values_that_are_shipped_render() -> None:
+def test_shipped_values_render() -> None:
     for path in (*VALUES.glob("*.yaml"), *(ROOT / "deploy").glob("values-*.yaml")):
         assert texts(yaml.safe_load(path.read_text())), path
 
 
-def test_dashboards_and_alerts_come_with_the_chart_and_nothing_else_that_lies_beside_them(tmp_path: Path) -> None:
-    """They are links: a chart can read no file outside, and a copy would grow old."""
+def test_the_package_includes_dashboards_and_alerts_only(tmp_path: Path) -> None:
+    """They are links: a chart cannot read files outside, and a copy would become outdated."""
     archive = Path(helm_python.package(CHARTS / "tidemark", destination=tmp_path))
     with tarfile.open(archive) as packed:
         names = {name.removeprefix("tidemark/files/") for name in packed.getnames() if "/files/" in name}

@@ -126,13 +126,13 @@ def refusal(values: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("case", SENTENCES)
-def test_an_impossible_combination_is_refused_with_a_sentence(case: str) -> None:
+def test_an_invalid_combination_is_refused_with_a_sentence(case: str) -> None:
     values, sentence = SENTENCES[case]
     assert sentence in refusal(values)
 
 
 @pytest.mark.parametrize("case", SCHEMA)
-def test_a_value_of_the_wrong_kind_is_refused_by_the_schema(case: str) -> None:
+def test_a_value_of_the_wrong_type_is_refused_by_the_schema(case: str) -> None:
     values, sentence = SCHEMA[case]
     assert sentence in refusal(values)
 
@@ -145,7 +145,7 @@ def test_a_value_of_the_wrong_kind_is_refused_by_the_schema(case: str) -> None:
         ("12", '"12"'),
     ],
 )
-def test_a_number_reaches_the_services_as_it_was_written(given: object, written: str) -> None:
+def test_a_number_reaches_the_services_unchanged(given: object, written: str) -> None:
     key = "replica.alter.log.dirs.io.max.bytes.per.second" if given != "12" else "num.read.threads"
     config = texts({"broker": {"config": {key: given}}})["tidemark/templates/configmap.yaml"]
     assert f"{key}: {written}" in config

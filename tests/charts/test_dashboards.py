@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboards are what their generator makes, are fit for Grafana, and name only metrics that there are."""
+"""The dashboards equal the generator's output, are valid for Grafana, and use existing metrics only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deploy.grafana.panels import COLUMNS, Board, Panel
 from tests.charts.prometheus import ROOT
 
 FOREIGN: Final = {"process_max_fds"}
-"""What others than we tell."""
+"""Metrics of other programs."""
 PANELS: Final = [(board, panel) for board in BOARDS for panel in board.panels]
 _NAME: Final = re.compile(r"\b(?:tidemark|process)_[a-z0-9_]+")
 
@@ -25,14 +25,14 @@ def name_of(value: object) -> str:
 
 
 def documented() -> set[str]:
-    """Every metric there is: of services as the page of metrics lists them, of Spark as its listener tells them."""
+    """Every metric: those of services in docs/metrics.md, and those of Spark's listener."""
     of_services = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE))
     of_spark = set(re.findall(r"^# TYPE (\w+)", QueryMetrics().text(), re.MULTILINE))
     return of_services | of_spark
 
 
 def metrics_of(expr: str) -> set[str]:
-    """The metrics that a query names, histograms by their own name."""
+    """The metrics of a query; histograms without suffix."""
     return {re.sub(r"_(?:bucket|sum|count)$", "", name) if name not in documented() else name for name in names(expr)}
 
 
@@ -41,20 +41,20 @@ def names(expr: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", sorted(files()), ids=lambda path: path.name)
-def test_the_json_is_what_the_generator_makes(path: Any) -> None:
+def test_the_json_equals_the_output_of_the_generator(path: Any) -> None:
     assert path.read_text() == files()[path], "python -m deploy.grafana.build"
 
 
-def test_there_is_no_json_that_nothing_makes() -> None:
+def test_the_generator_writes_every_json_file() -> None:
     assert set(PLACE.glob("*.json")) == set(files())
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=name_of)
-def test_a_dashboard_has_what_grafana_10_wants(board: Board) -> None:
+def test_a_dashboard_is_valid_for_grafana_10(board: Board) -> None:
     model = json.loads(json.dumps(board.json()))
     assert model["schemaVersion"] == 39
     assert re.fullmatch(r"tidemark-[a-z]+", model["uid"])
-    assert "id" not in model, "the number is for Grafana to give"
+    assert "id" not in model, "Grafana assigns the id"
     panels = [inner for panel in model["panels"] for inner in (panel, *panel.get("panels", ()))]
     numbers = [panel["id"] for panel in panels]
     assert len(numbers) == len(set(numbers))
@@ -68,7 +68,7 @@ def test_a_dashboard_has_what_grafana_10_wants(board: Board) -> None:
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=name_of)
-def test_panels_lie_beside_one_another(board: Board) -> None:
+def test_panels_do_not_overlap(board: Board) -> None:
     taken: set[tuple[int, int]] = set()
     for panel in board.json()["panels"]:
         place = panel["gridPos"]
@@ -83,7 +83,7 @@ def test_panels_lie_beside_one_another(board: Board) -> None:
 
 
 @pytest.mark.parametrize(("board", "panel"), PANELS, ids=name_of)
-def test_a_panel_says_what_it_shows_and_asks_only_for_metrics_that_there_are(board: Board, panel: Panel) -> None:
+def test_a_panel_has_a_description_and_uses_existing_metrics_only(board: Board, panel: Panel) -> None:
     assert len(panel.about) > 10
     assert panel.about.endswith(".")
     for query in panel.queries:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in deploy/, and skaffold.yaml, fits the charts, the Dockerfile and the command line."""
+"""deploy/ and skaffold.yaml match the charts, the Dockerfile and the command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TARGETS = set(re.findall(r"^FROM .* AS (tidemark[\w-]*)$", (ROOT / "Dockerfile")
 
 @pytest.fixture(scope="module", autouse=True)
 def schemas_read_once() -> Iterator[None]:
-    """Each check reads megabytes of definitions otherwise."""
+    """Read the schemas once; otherwise each check reads megabytes of definitions."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(utils, "schema_contents", functools.cache(utils.schema_contents))
         yield
@@ -40,7 +40,7 @@ def loaded(path: str) -> Any:
 
 
 @pytest.mark.parametrize("path", VALUES)
-def test_values_render_to_what_kubernetes_takes(path: str) -> None:
+def test_values_render_to_valid_objects(path: str) -> None:
     found = rendered(path)
     assert len(found) > 10
     for each in found:
@@ -48,7 +48,7 @@ def test_values_render_to_what_kubernetes_takes(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", VALUES)
-def test_every_container_says_what_it_asks_for_and_writes_to_no_root(path: str) -> None:
+def test_every_container_has_requests_and_a_read_only_root(path: str) -> None:
     for name, pod in pods(rendered(path)):
         for container in containers(pod):
             assert container["securityContext"]["readOnlyRootFilesystem"], name
@@ -62,7 +62,7 @@ def test_production_survives_the_loss_of_a_node() -> None:
     assert values["topics"]["minInsyncReplicas"] < values["topics"]["replicationFactor"]
 
 
-def test_the_topics_under_version_control_are_what_apply_takes() -> None:
+def test_apply_accepts_the_topics_under_version_control() -> None:
     wanted, problems = parse((ROOT / "deploy" / "cluster.yaml").read_text())
     assert not problems
     assert wanted.topics
@@ -81,7 +81,7 @@ def test_skaffold_builds_targets_of_the_dockerfile_and_installs_the_chart() -> N
     assert forwarded["resourceName"] in services
 
 
-def test_ci_calls_commands_and_flags_that_there_are() -> None:
+def test_ci_uses_existing_commands_and_flags() -> None:
     text = (ROOT / "deploy" / "github-actions.yaml").read_text()
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     calls = re.findall(r"tidemark (\w+)((?: -f \S+| --[\w-]+)*)", re.sub(r"#.*", "", text))
@@ -92,7 +92,7 @@ def test_ci_calls_commands_and_flags_that_there_are() -> None:
         assert set(re.findall(r"--[\w-]+", given)) <= flags
 
 
-def test_the_images_take_up_what_the_dockerignore_lets_through() -> None:
+def test_dockerignore_permits_the_sources_of_the_images() -> None:
     copied = set(re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
     sources = {source for line in copied for source in line.split() if "[" not in source}
     let_through = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]

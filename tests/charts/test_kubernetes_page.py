@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/kubernetes.md names values, defaults and objects that there are."""
+"""docs/kubernetes.md names existing values, defaults and objects."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ NAMED = sorted(set(re.findall(rf"`((?:{'|'.join(values())})(?:\.\w+)*)\b[:`]", P
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_value_that_the_page_names_exists(name: str) -> None:
+def test_a_named_value_exists(name: str) -> None:
     found = values()
     for part in name.split("."):
         assert part in found, name
         found = found[part]
 
 
-def test_the_page_names_the_values_that_one_sets() -> None:
+def test_the_page_names_the_common_values() -> None:
     assert {"broker.replicas", "broker.logDirs", "externalAccess", "rack.source", "zookeeper.enabled"} <= set(NAMED)
 
 
-def test_defaults_on_the_page_are_those_of_the_chart() -> None:
+def test_defaults_equal_those_of_the_chart() -> None:
     stated = dict(re.findall(r"^\| `([\w.]+)` \| (\d+|true|false|`auto`) \|", PAGE, flags=re.MULTILINE))
     assert len(stated) >= 5
     for name, default in stated.items():
@@ -47,7 +47,7 @@ def test_defaults_on_the_page_are_those_of_the_chart() -> None:
             assert str(found).lower() == default, name
 
 
-def test_objects_that_the_page_names_are_rendered() -> None:
+def test_named_objects_are_rendered() -> None:
     names = {each["metadata"]["name"] for each in manifests({})}
     table = PAGE.split("## Values")[0]
     named = set(re.findall(rf"`({NAME}-[\w-]+)`", table))

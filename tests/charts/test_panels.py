@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every panel's query, asked of a real Prometheus that scrapes a real cluster at work, gives data."""
+"""Every panel's query returns data from a real Prometheus that scrapes a real busy cluster."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from tests.charts.prometheus import Prometheus, program
 from tests.charts.test_dashboards import PANELS, name_of
 
 DEADLINE_S: Final = 25.0
-"""For all panels together, from when everything is at work."""
+"""For all panels together, from the start of the full load."""
 BUSY: Final = {
     "a reassignment runs",
     "a reassignment with a throttle runs",
     "a topic is written whose flush.policy requires flushes",
     "a topic of a group is written",
 }
-"""What a panel may wait for that this cluster has."""
+"""Values of `empty_until` that occur in this cluster."""
 
 VARIABLES: Final = [
     (board, variable) for board in BOARDS for variable in board.variables if variable.label != "namespace"
 ]
-"""Namespaces are Kubernetes' own."""
+"""Without namespaces, which exist in Kubernetes only."""
 
 
 def asked_now(expr: str) -> str:
-    """The query as Grafana sends it with everything chosen, over seconds."""
+    """The query as Grafana sends it with everything selected, over seconds."""
     expr = expr.replace("$__rate_interval", "5s")
     return re.sub(r"\$(namespace|cluster|broker|topic|group|query)\b", ".*", expr)
 
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus, float]]:
-    """It scrapes all; and until when panels may wait for their data."""
+    """A Prometheus that scrapes the cluster, and the deadline for the data of panels."""
     program("prometheus")
     directory = tmp_path_factory.mktemp("panels")
     with BusyCluster(directory / "cluster") as busy, Prometheus(directory / "prometheus", busy.targets) as started:
@@ -59,13 +59,11 @@ def test_a_panel_has_data(board: Board, panel: Panel, prometheus: tuple[Promethe
 
 
 @pytest.mark.parametrize(("board", "variable"), VARIABLES, ids=lambda value: value.name)
-def test_a_variable_has_something_to_choose(
-    board: Board, variable: Variable, prometheus: tuple[Prometheus, float]
-) -> None:
+def test_a_variable_has_values(board: Board, variable: Variable, prometheus: tuple[Prometheus, float]) -> None:
     found = prometheus[0].query(f"count by ({variable.label}) ({asked_now(variable.of)})")
     assert any(variable.label in series["metric"] for series in found)
 
 
 def has_data(server: Prometheus, expr: str) -> bool:
-    """A query that Prometheus does not understand fails here."""
+    """Whether a query returns numbers; an invalid query fails."""
     return any(not math.isnan(float(series["value"][1])) for series in server.query(expr))

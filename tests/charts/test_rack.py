@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker's rack is the zone of its node, which the pod's first container asks the API server for."""
+"""A broker's rack is the zone of its node, which the init container reads from the API server."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_node_without_a_zone_gives_no_rack(api_server: int, tmp_path: Path) ->
     assert "has no label topology.kubernetes.io/zone" in done.stderr
 
 
-def test_a_refusal_ends_the_start_with_what_to_do(api_server: int, tmp_path: Path) -> None:
+def test_a_refusal_ends_the_start_with_the_next_step(api_server: int, tmp_path: Path) -> None:
     done = run(api_server, tmp_path, "node-3")
     assert done.returncode == 1
     assert "HTTP 403: its service account must be allowed to get nodes, or set rack.source: none" in done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/resize-volumes.sh asks before it changes anything, and changes things in the one order that works."""
+"""deploy/resize-volumes.sh checks before its first change, and makes its changes in the required order."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def changes(calls: list[str]) -> list[str]:
     return [each for each in calls if any(word in each for word in words) and "--dry-run" not in each]
 
 
-def test_claims_grow_then_the_statefulset_is_made_anew_around_its_pods(tmp_path: Path) -> None:
+def test_claims_grow_then_the_statefulset_is_recreated_around_its_pods(tmp_path: Path) -> None:
     status, _, calls = run(tmp_path, "streams", "tide", "data-0", "charts/tidemark", "-f", "values.yaml")
     assert status == 0
     first, second, delete, upgrade = changes(calls)
@@ -75,7 +75,7 @@ def test_claims_grow_then_the_statefulset_is_made_anew_around_its_pods(tmp_path:
         ("data-7", "true", "has no claim data-7"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_changed(
+def test_invalid_requests_are_refused_before_the_first_change(
     claim: str, grows: str, sentence: str, tmp_path: Path
 ) -> None:
     status, said, calls = run(tmp_path, "streams", "tide", claim, "charts/tidemark", grows=grows)
@@ -84,13 +84,13 @@ def test_what_cannot_be_is_refused_before_anything_is_changed(
     assert not changes(calls)
 
 
-def test_an_upgrade_that_fails_says_that_it_must_be_run_again(tmp_path: Path) -> None:
+def test_a_failed_upgrade_reports_that_the_script_must_run_again(tmp_path: Path) -> None:
     status, said, _ = run(tmp_path, "streams", "tide", "data-0", "charts/tidemark", upgrade=1)
     assert status == 1
     assert "Correct the error, then run this again" in said
 
 
-def test_without_arguments_it_tells_how_it_is_used(tmp_path: Path) -> None:
+def test_without_arguments_the_script_prints_its_usage(tmp_path: Path) -> None:
     status, said, calls = run(tmp_path)
     assert status == 2
     assert "resize-volumes.sh streams tide data-0 charts/tidemark -f values.yaml" in said
