@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.simulation.invariants import InvariantError
+from tests.simulation.invariants.replication import InvariantError
 from tests.simulation.plan import Plan
 from tests.simulation.world import World
 

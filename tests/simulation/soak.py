@@ -14,7 +14,7 @@ import sys
 import time
 from typing import NamedTuple
 
-from tests.simulation.group_lives import soak as of_groups
+from tests.simulation.groups.lives import soak as of_groups
 from tests.simulation.lives import Failure, live
 from tests.simulation.plan import Plan, draw
 from tests.simulation.recipes import RECIPES, recipe_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.group_lives import GROUP_MUTANTS, GroupMutant, catch, live
+from tests.simulation.groups.lives import GROUP_MUTANTS, GroupMutant, catch, live
 
 WORLDS = 40
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tidemark.core.replication.follower.partition_follower import PartitionFollower
 
-from tests.simulation.invariants_of_fronts import LatestKept
+from tests.simulation.invariants.log_start import LatestKept
 from tests.simulation.lives import live
 from tests.simulation.plan import Item, Plan, draw
 from tests.simulation.recipes import RECIPES

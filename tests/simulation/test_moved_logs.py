@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from tidemark.core.replication import events as ev
 
-from tests.simulation.broker_node import BrokerNode
 from tests.simulation.lives import live
+from tests.simulation.nodes.broker import BrokerNode
 from tests.simulation.plan import draw
 from tests.simulation.recipes import RECIPES
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.group_lives import GROUP_MUTANTS
+from tests.simulation.groups.lives import GROUP_MUTANTS
 from tests.simulation.lives import live
-from tests.simulation.mutants import MUTANTS, Mutant, catch
+from tests.simulation.mutants.catalogue import MUTANTS, Mutant, catch
 from tests.simulation.plan import Recipe, draw
 from tests.simulation.shrink import shrink, story
 

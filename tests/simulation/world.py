@@ -6,7 +6,6 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from tidemark.core.controller import events as cev
 from tidemark.core.replication import effects as fx
 from tidemark.model import (
     BrokerId,
-    ElectionKind,
     ReplicaIdentity,
     TidemarkError,
     TopicDescription,
@@ -24,24 +22,22 @@ from tidemark.model import (
 )
 from tidemark.zookeeper import codecs, paths
 
-from tests.simulation.broker_node import BrokerNode
-from tests.simulation.clients import Clients
-from tests.simulation.controller_node import ControllerNode
-from tests.simulation.disk import Machine
-from tests.simulation.disk_troubles import DiskTroubles
+from tests.simulation.admin_requests import is_settled
+from tests.simulation.clients.consumers import Reader
+from tests.simulation.clients.follower_fetch import NearReader
+from tests.simulation.clients.producers import Clients
+from tests.simulation.disks.bit_flips import replace_what_is_bad
+from tests.simulation.disks.machine import Machine
 from tests.simulation.engine import Engine, Node
-from tests.simulation.ensemble import ZOOKEEPER, Ensemble
-from tests.simulation.flips import flip, replace_what_is_bad
-from tests.simulation.fronts import delete_records
-from tests.simulation.invariants import InvariantError
-from tests.simulation.losses import lose_power, rot
-from tests.simulation.near_readers import NearReader
-from tests.simulation.network import Network
+from tests.simulation.faults import Faults
+from tests.simulation.invariants.catalogue import all_invariants
+from tests.simulation.invariants.replication import InvariantError
+from tests.simulation.network.ensemble import Ensemble
+from tests.simulation.network.links import Network
+from tests.simulation.nodes.broker import BrokerNode
+from tests.simulation.nodes.controller import ControllerNode
 from tests.simulation.plan import CONTROLLERS, START_MS, Item, Plan
-from tests.simulation.promises import all_invariants
-from tests.simulation.readers import Reader
 from tests.simulation.records import Values, agree
-from tests.simulation.requests import Requests, is_settled
 
 PARTITION = TopicPartition("flights", 0)
 IDENTITY = ReplicaIdentity("a" * 32, "b" * 32)
@@ -292,7 +288,7 @@ class World:
             self.clients.append(int(item.args[0]))
         else:
             self.tell(f"== {item}")
-            Misfortunes(self).happen(item)
+            Faults(self).happen(item)
 
     def _make_peace(self) -> None:
         self.tell("== peace")
@@ -389,152 +385,3 @@ def _memory_directory() -> tempfile.TemporaryDirectory[str]:
 
 def _creation(path: str, data: bytes) -> Callable[[Any], Any]:
     return lambda tree: tree.create(path, data, 0)
-
-
-class Misfortunes:
-    """Carries out what the plan says of nodes, links and disks."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def happen(self, item: Item) -> None:
-        actions: dict[str, Callable[..., None]] = {
-            "crash": self._crash,
-            "power": partial(self._crash, disk=lose_power),
-            "rot": partial(self._crash, disk=rot),
-            "flip": partial(self._crash, disk=flip),
-            "crash_all": self._crash_all,
-            "pause": self._pause,
-            "cut": self._cut,
-            "isolate": self._isolate,
-            "cut_zookeeper": lambda broker, way, ms: self._cut_from(self._broker(broker), ZOOKEEPER, way, ms),
-            "cut_controller": self._cut_controller,
-            "break": self._break,
-            "elect": self._elect,
-            "elect_last_known": self._elect,
-            "depose": self._depose,
-            "controller_crash": self._controller_crash,
-            "controller_pause": self._controller_pause,
-            "lost_answers": self._lost_answers,
-            "settings": self._settings,
-            "delete_records": lambda percent: delete_records(self._world, percent),
-            **DiskTroubles(self._world, self._broker).actions,
-            **Requests(self._world).actions,
-        }
-        actions[item.kind](*item.args)
-
-    def _broker(self, named: int) -> BrokerId:
-        leader = self._world.leader()
-        return BrokerId(named) if named >= 0 else (leader if leader >= 0 else BrokerId(0))
-
-    def _later(self, delay_ms: int, work: Callable[[], None]) -> None:
-        self._world.engine.after(delay_ms, work)
-
-    def _crash(self, named: int, down_ms: int, disk: Callable[[World, BrokerId], None] | None = None) -> None:
-        broker = self._broker(named)
-        self._world.stop_broker(broker)
-        if disk is not None:
-            disk(self._world, broker)
-        self._later(down_ms, lambda: self._world.start_broker(broker))
-
-    def _crash_all(self, *down_ms: int) -> None:
-        for broker, delay_ms in zip(self._world.machines, (*down_ms, down_ms[0]), strict=False):
-            self._crash(broker, delay_ms)
-
-    def _pause(self, named: int, for_ms: int) -> None:
-        process = self._world.brokers.get(self._broker(named))
-        if process is not None:
-            process.pause()
-            self._later(for_ms, process.resume)
-
-    def _cut_link(self, sender: str, receiver: str, for_ms: int) -> None:
-        network = self._world.network
-        network.cut(sender, receiver)
-        self._later(for_ms, lambda: network.heal(sender, receiver))
-
-    def _cut_from(self, broker: BrokerId, other: str, way: str, for_ms: int) -> None:
-        if way in ("to", "both"):
-            self._cut_link(f"b{broker}", other, for_ms)
-        if way in ("from", "both"):
-            self._cut_link(other, f"b{broker}", for_ms)
-
-    def _pair(self, named: int, other: int) -> tuple[BrokerId, BrokerId]:
-        one, two = self._broker(named), self._broker(other)
-        return one, two if one != two else BrokerId((one + 1) % len(self._world.machines))
-
-    def _cut(self, named: int, other: int, for_ms: int) -> None:
-        one, two = self._pair(named, other)
-        self._cut_link(f"b{one}", f"b{two}", for_ms)
-
-    def _isolate(self, named: int, other: int, for_ms: int) -> None:
-        one, two = self._pair(named, other)
-        self._cut_link(f"b{one}", f"b{two}", for_ms)
-        self._cut_link(f"b{two}", f"b{one}", for_ms)
-
-    def _cut_controller(self, named: int, way: str, for_ms: int) -> None:
-        for controller in CONTROLLERS:
-            self._cut_from(self._broker(named), f"c{controller}", way, for_ms)
-
-    def _depose(self, for_ms: int) -> None:
-        """Whoever leads is cut off from brokers and controllers, not from its clients and not from ZooKeeper."""
-        leader = self._broker(-2)
-        for other in (
-            *(f"b{one}" for one in self._world.machines if one != leader),
-            *(f"c{one}" for one in CONTROLLERS),
-        ):
-            self._cut_from(leader, other, "both", for_ms)
-
-    def _break(self, named: int, other: int) -> None:
-        one, two = self._pair(named, other)
-        process = self._world.brokers.get(one)
-        stream = process.outbound.get(two) if process is not None else None
-        if stream is not None:
-            stream.break_()
-
-    def _elect(self, kind: str) -> None:
-        """Somebody asks for an election; where that is refused or lost, nobody asks again."""
-        world = self._world
-
-        async def ask() -> None:
-            store = world.ensemble.sim_store(admin, world.session_timeout_ms)
-            try:
-                await store.start()
-                await store.request_elections(ElectionKind(kind), [PARTITION], f"at {world.engine.now}")
-            except TidemarkError as error:
-                world.tell(f"the election is not asked for: {error}")
-            admin.alive = False
-
-        admin = Node(world.engine, "admin")
-        admin.spawn(ask())
-
-    def _controller_crash(self, controller: int, down_ms: int) -> None:
-        process = self._world.controllers.pop(BrokerId(controller), None)
-        if process is not None:
-            process.die()
-        self._later(down_ms, lambda: self._world.start_controller(BrokerId(controller)))
-
-    def _controller_pause(self, controller: int, for_ms: int) -> None:
-        process = self._world.controllers.get(BrokerId(controller))
-        if process is not None:
-            process.pause()
-            self._later(for_ms, process.resume)
-
-    def _lost_answers(self, percent: int, for_ms: int) -> None:
-        ensemble, usual = self._world.ensemble, self._world.recipe.lost_answers
-        ensemble.lost_answers = percent / 100
-
-        def end() -> None:
-            if ensemble.lost_answers:
-                ensemble.lost_answers = usual
-
-        self._later(for_ms, end)
-
-    def _settings(self, flush_policy: str, min_isr: int) -> None:
-        """Somebody changes what the topic promises, never to less than the world's invariants ask for."""
-        configs = {
-            **self._world.recipe.topic_configs,
-            "min.insync.replicas": str(min_isr),
-            "flush.policy": flush_policy,
-        }
-        path, data = paths.topic_config(PARTITION.topic), codecs.encode_configs(configs)
-        self._world.ensemble.commit([lambda tree: tree.set(path, data, -1)])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.model import TopicPartition
 
-from tests.simulation.invariants import Invariant
+from tests.simulation.invariants.replication import Invariant
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -13,11 +13,11 @@ from tidemark.core.replication import events as ev
 from tidemark.core.replication.follower.partition_follower import PartitionFollower
 from tidemark.model import NO_EPOCH, ErrorCode, LeaderEpoch, Offset, TidemarkError
 
-from tests.simulation.invariants import InvariantError, Read
-from tests.simulation.readers import Reader
+from tests.simulation.clients.consumers import Reader
+from tests.simulation.invariants.replication import InvariantError, Read
 
 if TYPE_CHECKING:
-    from tests.simulation.broker_node import BrokerNode
+    from tests.simulation.nodes.broker import BrokerNode
     from tests.simulation.world import World
 
 

@@ -34,11 +34,11 @@ from tidemark.model import (
 )
 from tidemark.ports import StateWrite, StoreEvent, WriteOutcome
 
+from tests.simulation.disks.filed_logs import FiledLogs
+from tests.simulation.disks.machine_logs import MachineLogs
+from tests.simulation.disks.retention import keep_house
 from tests.simulation.engine import Node
-from tests.simulation.filed_logs import FiledLogs
-from tests.simulation.fronts import keep_house
-from tests.simulation.machine_logs import MachineLogs
-from tests.simulation.network import Stream
+from tests.simulation.network.links import Stream
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

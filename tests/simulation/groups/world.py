@@ -20,8 +20,8 @@ from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import Change, Committed, Holding, HoldingKey, OffsetKey, TopicFacts, Turn
 
 from tests.simulation.engine import Engine, Node
-from tests.simulation.group_nodes import GROUP, SESSION_MS, TOPIC, CoordinatorNode, MemberNode
-from tests.simulation.network import Network
+from tests.simulation.groups.nodes import GROUP, SESSION_MS, TOPIC, CoordinatorNode, MemberNode
+from tests.simulation.network.links import Network
 
 TROUBLED_MS = 12_000
 PEACE_MS = 6_000

@@ -19,7 +19,7 @@ from tidemark.zookeeper.store import _WATCHED, SessionMetadataStore
 
 from tests.fakes.metadata_store import FakeZooKeeper, _ancestors, _Transaction
 from tests.simulation.engine import Answer, Engine, Node
-from tests.simulation.network import Network
+from tests.simulation.network.links import Network
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from tidemark.model import BrokerId, TopicPartition
 
-from tests.simulation.invariants import CommittedRead, Invariant, Read, is_told_of_another, lineage_of
+from tests.simulation.invariants.replication import CommittedRead, Invariant, Read, is_told_of_another, lineage_of
 from tests.simulation.records import Values, is_tombstone, key_of
 
 if TYPE_CHECKING:
-    from tests.simulation.broker_node import BrokerNode
+    from tests.simulation.nodes.broker import BrokerNode
     from tests.simulation.world import World
 
 _HORIZON_STEP_MS = 1000

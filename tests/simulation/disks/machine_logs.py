@@ -18,12 +18,12 @@ from tidemark.core.replication import events as ev
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch
 
-from tests.simulation.cleaning import clean
-from tests.simulation.disk import StoredLog
+from tests.simulation.disks.cleaner_model import clean
+from tests.simulation.disks.machine import StoredLog
 from tests.simulation.records import is_good
 
 if TYPE_CHECKING:
-    from tests.simulation.broker_node import BrokerNode
+    from tests.simulation.nodes.broker import BrokerNode
 
 _LOOK_MS = 200
 

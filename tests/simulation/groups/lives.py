@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lives of simulated groups, and known mistakes in the code of groups that they must show.
 
-python -m tests.simulation.group_lives --seeds 1000 [--first 0]
+python -m tests.simulation.groups.lives --seeds 1000 [--first 0]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidemark.core.groups.pending_changes import Transaction
 from tidemark.core.groups.reconciliation import next_holding
 from tidemark.core.groups.state import NO_PARTITIONS, Holding, MemberState, Turn
 
-from tests.simulation.group_world import BrokenError, GroupWorld, draw
+from tests.simulation.groups.world import BrokenError, GroupWorld, draw
 
 WORLDS_MAX = 250
 

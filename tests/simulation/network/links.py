@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from tidemark.core.messages import FollowerMessage, LeaderMessage
 from tidemark.core.replication import events as ev
 
+from tests.simulation.disks.bit_flips import as_received
 from tests.simulation.engine import Engine, Node
-from tests.simulation.flips import as_received
 
 if TYPE_CHECKING:
-    from tests.simulation.broker_node import BrokerNode
+    from tests.simulation.nodes.broker import BrokerNode
 
 _STALL_POLL_MS = 40
 _KEEPALIVE_MS = 600

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from tests.simulation.invariants import (
+from tests.simulation.invariants.log_start import DeletedStaysDeleted, LatestKept, StartReleased
+from tests.simulation.invariants.reassignment import Led, ReplicaSet, ThrottleGone
+from tests.simulation.invariants.replication import (
     AckedReadable,
     CommittedRead,
     EpochsMonotonic,
@@ -18,8 +20,6 @@ from tests.simulation.invariants import (
     StrongIsr,
     ValidHighWatermark,
 )
-from tests.simulation.invariants_of_fronts import DeletedStaysDeleted, LatestKept, StartReleased
-from tests.simulation.invariants_of_moves import Led, ReplicaSet, ThrottleGone
 
 
 def all_invariants() -> list[Invariant]:

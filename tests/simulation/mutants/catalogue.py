@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known ways to get replication wrong, put into the shipping code for one test each; an invariant must catch every one.
-
-python -m tests.simulation.mutants [name ...]      prints a table: mutant, rule, what caught it, worlds needed
-"""
+"""Known defects of replication, each put into the shipping code for one test; an invariant must catch every one."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -31,14 +27,14 @@ from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.core.replication.streams import BrokerStreams
 from tidemark.model import BrokerId, LeaderEpoch, Offset
 
-from tests.simulation import mutants_of_damage as of_damage
-from tests.simulation import mutants_of_fronts as of_fronts
-from tests.simulation import mutants_of_moves as of_moves
-from tests.simulation import mutants_of_nearest as of_nearest
-from tests.simulation.broker_node import BrokerNode
+from tests.simulation.invariants.catalogue import all_invariants
 from tests.simulation.lives import Failure, live
+from tests.simulation.mutants import damaged_replicas as of_damage
+from tests.simulation.mutants import follower_fetch as of_nearest
+from tests.simulation.mutants import log_start as of_fronts
+from tests.simulation.mutants import reassignment as of_moves
+from tests.simulation.nodes.broker import BrokerNode
 from tests.simulation.plan import Plan, Recipe, draw
-from tests.simulation.promises import all_invariants
 from tests.simulation.recipes import GROUP_COMMIT, HARSH, MIXED, MOVES
 
 Patch = Callable[[Any], None]
@@ -377,7 +373,7 @@ def trusts_void_entries(monkeypatch: Any) -> None:
 def calls_every_registration_clean(monkeypatch: Any) -> None:
     """Nobody asks what a machine lost when it went down."""
     verdict = RegistrationVerdict(clean=True, reason="why not")
-    monkeypatch.setattr("tests.simulation.broker_node.judge_registration", lambda *_, **__: verdict)
+    monkeypatch.setattr("tests.simulation.nodes.broker.judge_registration", lambda *_, **__: verdict)
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -418,23 +414,3 @@ MUTANTS: tuple[Mutant, ...] = (
     *(Mutant(patch, *where) for patch, where in of_nearest.RULES.items()),
     *(Mutant(patch, *where) for patch, where in of_damage.RULES.items()),
 )
-
-
-def main() -> int:
-    """The table, in markdown; 1 if one was not caught."""
-    missed = 0
-    wanted = set(sys.argv[1:])
-    sys.stdout.write("| mutant | breaks | caught by | worlds | kind of world |\n| --- | --- | --- | --- | --- |\n")
-    for mutant in MUTANTS:
-        if wanted and mutant.name not in wanted:
-            continue
-        caught = catch(mutant)
-        missed += caught is None
-        found = f"{caught.failure.name} | {caught.worlds}" if caught is not None else f"nothing | {WORLDS_MAX}"
-        sys.stdout.write(f"| {mutant.name} | {mutant.rule} | {found} | {mutant.recipe.name} |\n")
-        sys.stdout.flush()
-    return 1 if missed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from tidemark.model import NO_EPOCH, ErrorCode, LeaderEpoch, Offset, TidemarkError
 
-from tests.simulation.invariants import InvariantError, Read
+from tests.simulation.invariants.replication import InvariantError, Read
 from tests.simulation.records import Values, values_of
 
 if TYPE_CHECKING:
-    from tests.simulation.broker_node import BrokerNode
+    from tests.simulation.nodes.broker import BrokerNode
     from tests.simulation.world import World
 
 

@@ -11,7 +11,7 @@ from tidemark.core.replication.follower.partition_follower import PartitionFollo
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.storage.recovery import log_loader
 
-from tests.simulation.machine_logs import MachineLogs
+from tests.simulation.disks.machine_logs import MachineLogs
 from tests.simulation.recipes import FLIPPED_FILES, ROTTEN, ROTTEN_UNCLEAN
 
 REFETCHING = replace(

@@ -12,11 +12,11 @@ from tidemark.core.replication import events as ev
 from tidemark.model import NO_EPOCH, BrokerId, ErrorCode, TidemarkError
 from tidemark.record.envelope import Batch
 
-from tests.simulation.invariants import InvariantError
+from tests.simulation.invariants.replication import InvariantError
 from tests.simulation.records import make_batch, make_real_batch, values_of
 
 if TYPE_CHECKING:
-    from tests.simulation.broker_node import BrokerNode
+    from tests.simulation.nodes.broker import BrokerNode
     from tests.simulation.world import World
 
 _DEADLINE_MS = 1500

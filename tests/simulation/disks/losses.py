@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.model import BrokerId
 
-from tests.simulation.filed_logs import lose_power_on_files
+from tests.simulation.disks.filed_logs import lose_power_on_files
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

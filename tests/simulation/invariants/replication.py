@@ -17,7 +17,7 @@ from tests.simulation.records import Values, agree
 if TYPE_CHECKING:
     from tidemark.core.replication.replica_log import ReplicaLog
 
-    from tests.simulation.broker_node import BrokerNode
+    from tests.simulation.nodes.broker import BrokerNode
     from tests.simulation.world import World
 
 

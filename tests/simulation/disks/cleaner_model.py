@@ -8,7 +8,7 @@ from collections.abc import Set
 from tidemark.core.producer_state import ProducerStates
 from tidemark.record.envelope import Attributes, Batch
 
-from tests.simulation.disk import StoredLog
+from tests.simulation.disks.machine import StoredLog
 from tests.simulation.records import is_tombstone, key_of, values_of, without
 
 

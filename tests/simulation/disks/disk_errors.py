@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tidemark.model import BrokerId
 
-from tests.simulation.disk import Machine
-from tests.simulation.flips import flip
+from tests.simulation.disks.bit_flips import flip
+from tests.simulation.disks.machine import Machine
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

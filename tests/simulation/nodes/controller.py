@@ -30,7 +30,7 @@ from tidemark.ports import ControllerTerm, StateWrite, StoreEvent, WriteOutcome
 from tests.simulation.engine import Node
 
 if TYPE_CHECKING:
-    from tests.simulation.broker_node import BrokerNode
+    from tests.simulation.nodes.broker import BrokerNode
     from tests.simulation.world import World
 
 T = TypeVar("T")

@@ -19,8 +19,8 @@ from tidemark.record.envelope import ENVELOPE_BYTES, Batch, unpack_envelope
 from tidemark.storage.recovery.log_loader import segment_offsets
 from tidemark.storage.segments.segment import Segment
 
-from tests.simulation.disk import Machine, StoredLog
-from tests.simulation.invariants import CommittedRead
+from tests.simulation.disks.machine import Machine, StoredLog
+from tests.simulation.invariants.replication import CommittedRead
 from tests.simulation.records import is_good
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tidemark.model import NO_EPOCH, Offset
 from tidemark.storage.log import cleaner
 from tidemark.storage.log.partition_log import PartitionLog
 
-from tests.simulation.machine_logs import MachineLogs
+from tests.simulation.disks.machine_logs import MachineLogs
 from tests.simulation.recipes import COMPACTED_FILES, DISKS, MIXED, RETAINED, TOMBSTONES_FILES
 
 FULL = replace(DISKS, name="full", idempotent=60, weights={"full_disk": 8, "cut": 2, "depose": 3})

@@ -37,13 +37,13 @@ from tidemark.storage.recovery.log_loader import segment_offsets
 from tidemark.storage.recovery.producer_snapshot import SNAPSHOT_SUFFIX, snapshot_path
 from tidemark.storage.segments.segment import Segment
 
-from tests.simulation.disk import Machine, StoredLog
-from tests.simulation.invariants import InvariantError
-from tests.simulation.machine_logs import MachineLogs
+from tests.simulation.disks.machine import Machine, StoredLog
+from tests.simulation.disks.machine_logs import MachineLogs
+from tests.simulation.invariants.replication import InvariantError
 from tests.simulation.records import Values, is_good, values_of
 
 if TYPE_CHECKING:
-    from tests.simulation.broker_node import BrokerNode
+    from tests.simulation.nodes.broker import BrokerNode
 
 
 class FiledLogs(MachineLogs):

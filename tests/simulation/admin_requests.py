@@ -15,7 +15,7 @@ from tidemark.zookeeper import codecs, paths
 from tests.simulation.engine import Node
 
 if TYPE_CHECKING:
-    from tests.simulation.ensemble import SimStore
+    from tests.simulation.network.ensemble import SimStore
     from tests.simulation.world import World
 
 OTHER = TopicPartition("cargo", 0)

@@ -15,7 +15,7 @@ from tidemark.model import NO_EPOCH, Offset, TidemarkError
 from tidemark.v1 import delete_records_pb2 as pb
 
 if TYPE_CHECKING:
-    from tests.simulation.broker_node import BrokerNode
+    from tests.simulation.nodes.broker import BrokerNode
     from tests.simulation.world import World
 
 _RETENTION_MS = 150

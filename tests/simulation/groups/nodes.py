@@ -17,7 +17,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tests.simulation.engine import Node
 
 if TYPE_CHECKING:
-    from tests.simulation.group_world import GroupWorld
+    from tests.simulation.groups.world import GroupWorld
 
 GROUP = "g"
 TOPIC = "a"
