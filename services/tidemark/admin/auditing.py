@@ -20,30 +20,7 @@ _audit = logging.getLogger("tidemark.audit")
 _REQUESTS = METRICS.counter("admin_requests", "Calls by method and result: OK or an error code", ("method", "code"))
 _SECONDS = METRICS.histogram("admin_request_seconds", "Duration of a call", ("method",))
 
-_MARGIN_S: Final = 0.25
-"""Our answer that says what is missing must arrive before the caller's deadline does."""
-
 _OUR_OWN_TROUBLE: Final = "INTERNAL"
-
-
-class AuditedCalls:
-    """Base of the groups of RPCs of the admin service: `AdminServicer` inherits from each of them.
-
-    A group names the attributes it works with; `AdminServicer.__init__` sets them.
-
-    Args:
-        request_timeout_ms: admin.request.timeout.ms; the caller's deadline counts where it is shorter.
-    """
-
-    def __init__(self, *, request_timeout_ms: int) -> None:
-        self._request_timeout_s = request_timeout_ms / 1000
-
-    def _timeout_s(self, context: ServicerContext[Any, Any]) -> float:
-        """What is left for the work of a call, in seconds: less than the caller waits."""
-        remaining_s = context.time_remaining()
-        if remaining_s is None:
-            return self._request_timeout_s
-        return min(self._request_timeout_s, max(remaining_s - _MARGIN_S, remaining_s / 2))
 
 
 @asynccontextmanager

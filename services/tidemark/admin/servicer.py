@@ -1,57 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark.v1.AdminService` on the wire: translate, call, translate."""
+# ruff: noqa: N802 - RPC names
+"""The RPCs of `tidemark.v1.AdminService`: each decodes its request, calls one administration, encodes the result."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final, TypeAlias
 
 from grpc.aio import ServicerContext
 
 from tidemark.admin.auditing import observed
-from tidemark.admin.brokers import BrokerAdministration
-from tidemark.admin.brokers_servicer import BrokerCalls
-from tidemark.admin.configs import ConfigAdministration
-from tidemark.admin.configs_servicer import ConfigsServicer
+from tidemark.admin.brokers import BrokerAdministration, PlanQuery
+from tidemark.admin.configs import Alteration, ConfigAdministration
 from tidemark.admin.elections import ElectionAdministration, ElectionQuery
 from tidemark.admin.log_dirs import LogDirAdministration
-from tidemark.admin.log_dirs_servicer import LogDirCalls
-from tidemark.admin.partitions import PartitionAdministration
-from tidemark.admin.partitions_servicer import PartitionCalls
+from tidemark.admin.partitions import PartitionAdministration, PartitionsToRemove
 from tidemark.admin.planning import TopicRequest, new_topic_id
-from tidemark.admin.reassignments import ReassignmentAdministration
-from tidemark.admin.reassignments_servicer import ReassignmentCalls
+from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration, interval_of
 from tidemark.admin.requests import AnsweredOnce, Facts
 from tidemark.admin.topics import TopicAdministration
+from tidemark.model import BrokerId, ErrorCode, TidemarkError
 from tidemark.rpc import errors
+from tidemark.rpc.broker_log_dirs import BrokerLogDirs, broker_to_proto, placed_to_proto, places_from_proto
+from tidemark.rpc.broker_plan_codec import obstacle_to_proto, plan_to_proto
+from tidemark.rpc.config_codec import change_from_proto, change_to_proto, entry_to_proto, resource_from_proto
 from tidemark.rpc.election_codec import kind_from_proto, outcome_to_proto, unclean_to_proto
 from tidemark.rpc.metadata_codec import topic_to_proto, view_to_proto
+from tidemark.rpc.reassignment_codec import ended_to_proto, move_from_proto, progress_to_proto, refusal_to_proto
+from tidemark.rpc.reassignment_codec import outcome_to_proto as reassignment_outcome_to_proto
 from tidemark.rpc.refs import ref_from_proto
+from tidemark.v1 import admin_brokers_pb2 as brokers_pb
+from tidemark.v1 import admin_configs_pb2 as configs_pb
+from tidemark.v1 import admin_log_dirs_pb2 as log_dirs_pb
+from tidemark.v1 import admin_partitions_pb2 as partitions_pb
+from tidemark.v1 import admin_reassignments_pb2 as reassignments_pb
 from tidemark.v1 import admin_service_pb2 as pb
 from tidemark.v1 import admin_service_pb2_grpc
 
 SERVICE_NAME: Final = "tidemark.v1.AdminService"
 
+_RACES_MAX: Final = 100
+_LOGGED_MAX: Final = 100
+"""Items of one request that its line of the audit log names."""
+_MARGIN_S: Final = 0.25
+"""Time for a REQUEST_TIMED_OUT that names what is missing to arrive before the caller's own deadline."""
 
-class AdminServicer(
-    ConfigsServicer,
-    ReassignmentCalls,
-    PartitionCalls,
-    BrokerCalls,
-    LogDirCalls,
-    admin_service_pb2_grpc.AdminServiceServicer,
-):
-    """Refusals are raised; the server makes status of them.
+Context: TypeAlias = ServicerContext[Any, Any]
+
+
+class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
+    """The RPCs of the admin service. They raise TidemarkError; the server maps it to a gRPC status.
+
+    Each RPC is counted, and one that changes something writes a line of the audit log (`observed`).
 
     Args:
-        topics: does the work on topics.
-        elections: does that on elections.
-        configs: does that on settings.
-        requests: keeps the answers of what changes something.
-        reassignments: does that on moves of replicas.
-        partitions: does that on the number of a topic's partitions.
-        brokers: does that on brokers.
-        log_dirs: does that on log directories.
-        request_timeout_ms: admin.request.timeout.ms; the caller's deadline counts where it is shorter.
+        topics: creates, deletes and describes topics.
+        elections: holds leader elections.
+        configs: alters and describes settings.
+        requests: stores the responses of requests with a request id.
+        reassignments: starts, cancels and watches reassignments.
+        partitions: changes the partition counts of topics.
+        brokers: adds and removes brokers.
+        log_dirs: describes log directories and moves replicas between them.
+        request_timeout_ms: admin.request.timeout.ms; a shorter deadline of the caller takes precedence.
     """
 
     def __init__(
@@ -67,7 +79,7 @@ class AdminServicer(
         log_dirs: LogDirAdministration,
         request_timeout_ms: int,
     ) -> None:
-        super().__init__(request_timeout_ms=request_timeout_ms)
+        self._request_timeout_s = request_timeout_ms / 1000
         self._topics = topics
         self._elections = elections
         self._configs = configs
@@ -77,10 +89,8 @@ class AdminServicer(
         self._brokers = brokers
         self._log_dirs = log_dirs
 
-    async def CreateTopic(  # noqa: N802 - named by the contract
-        self, request: pb.CreateTopicRequest, context: ServicerContext[Any, Any]
-    ) -> pb.CreateTopicResponse:
-        """Creates a topic and waits until every partition has a leader."""
+    async def CreateTopic(self, request: pb.CreateTopicRequest, context: Context) -> pb.CreateTopicResponse:
+        """Create a topic and wait until every partition has a leader."""
         facts = {
             "topic": request.topic,
             "partitions": request.partitions,
@@ -111,10 +121,8 @@ class AdminServicer(
             facts["topic_id"] = response.topic.topic_id
             return response
 
-    async def DeleteTopic(  # noqa: N802 - named by the contract
-        self, request: pb.DeleteTopicRequest, context: ServicerContext[Any, Any]
-    ) -> pb.DeleteTopicResponse:
-        """Deletes a topic and waits until its nodes are gone."""
+    async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicResponse:
+        """Delete a topic and wait until its znodes are gone."""
         facts: dict[str, object] = {"topic": request.topic, "request_id": request.request_id}
 
         async def look() -> Facts:
@@ -129,25 +137,126 @@ class AdminServicer(
         async with observed("DeleteTopic", context, None if request.validate_only else facts):
             return await self._requests.once("DeleteTopic", request, pb.DeleteTopicResponse, work, look)
 
-    async def ListTopics(  # noqa: N802 - named by the contract
-        self, request: pb.ListTopicsRequest, context: ServicerContext[Any, Any]
-    ) -> pb.ListTopicsResponse:
-        """Names of all topics."""
+    async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
+        """List the names of all topics."""
         async with observed("ListTopics", context):
             return pb.ListTopicsResponse(topics=await self._topics.list_topics())
 
-    async def DescribeTopics(  # noqa: N802 - named by the contract
-        self, request: pb.DescribeTopicsRequest, context: ServicerContext[Any, Any]
-    ) -> pb.DescribeTopicsResponse:
-        """Topics with their partitions, from ZooKeeper."""
+    async def DescribeTopics(self, request: pb.DescribeTopicsRequest, context: Context) -> pb.DescribeTopicsResponse:
+        """Describe topics with their partitions, from ZooKeeper."""
         async with observed("DescribeTopics", context):
             views = await self._topics.describe_topics(list(request.topics))
             return pb.DescribeTopicsResponse(topics=[topic_to_proto(view) for view in views])
 
-    async def DescribeCluster(  # noqa: N802 - named by the contract
-        self, request: pb.DescribeClusterRequest, context: ServicerContext[Any, Any]
-    ) -> pb.DescribeClusterResponse:
-        """Brokers, controller and counts."""
+    async def CreatePartitions(
+        self, request: partitions_pb.CreatePartitionsRequest, context: Context
+    ) -> partitions_pb.CreatePartitionsResponse:
+        """Add partitions to a topic and wait until each new one has a leader."""
+        facts: dict[str, object] = {
+            "topic": request.topic,
+            "total_count": request.total_count,
+            "request_id": request.request_id,
+        }
+
+        async def work(_: Facts) -> partitions_pb.CreatePartitionsResponse:
+            view = await self._partitions.create_partitions(
+                request.topic,
+                request.total_count,
+                [tuple(BrokerId(broker) for broker in one.replicas) for one in request.assignments],
+                validate_only=request.validate_only,
+                timeout_s=self._timeout_s(context),
+            )
+            return partitions_pb.CreatePartitionsResponse(topic=topic_to_proto(view))
+
+        async with observed("CreatePartitions", context, None if request.validate_only else facts):
+            return await self._requests.once("CreatePartitions", request, partitions_pb.CreatePartitionsResponse, work)
+
+    async def DeletePartitions(
+        self, request: partitions_pb.DeletePartitionsRequest, context: Context
+    ) -> partitions_pb.DeletePartitionsResponse:
+        """Remove the highest-numbered partitions of a topic and wait until they are gone."""
+        which = PartitionsToRemove(
+            count=request.count if request.HasField("count") else None,
+            total_count=request.total_count if request.HasField("total_count") else None,
+            partitions=tuple(request.partitions),
+        )
+        facts: dict[str, object] = {
+            "topic": request.topic,
+            "which": str(which),
+            "force": request.force,
+            "request_id": request.request_id,
+        }
+
+        async def look() -> Facts:
+            return {"total_count": str(await self._partitions.count_to_keep(request.topic, which))}
+
+        async def work(seen: Facts) -> partitions_pb.DeletePartitionsResponse:
+            removed = await self._partitions.delete_partitions(
+                request.topic,
+                int(seen["total_count"]),
+                force=request.force,
+                validate_only=request.validate_only,
+                timeout_s=self._timeout_s(context),
+            )
+            return partitions_pb.DeletePartitionsResponse(
+                topic=topic_to_proto(removed.topic), removed=removed.partitions
+            )
+
+        async with observed("DeletePartitions", context, None if request.validate_only else facts):
+            response = await self._requests.once(
+                "DeletePartitions", request, partitions_pb.DeletePartitionsResponse, work, look
+            )
+            facts["removed"] = list(response.removed)
+            return response
+
+    async def AlterConfigs(
+        self, request: configs_pb.AlterConfigsRequest, context: Context
+    ) -> configs_pb.AlterConfigsResponse:
+        """Change settings of a resource, all or none."""
+        facts: dict[str, object] = {
+            "resource": f"{_kind(request.resource.type)} {request.resource.name}",
+            "set": dict(request.set),
+            "delete": list(request.delete),
+            "request_id": request.request_id,
+        }
+        async with observed("AlterConfigs", context, None if request.validate_only else facts):
+            response = await self._alter_configs(request)
+            facts["diff"] = [change_from_proto(change)._asdict() for change in response.changes]
+            return response
+
+    async def _alter_configs(self, request: configs_pb.AlterConfigsRequest) -> configs_pb.AlterConfigsResponse:
+        """Plan and write the change; plan again if another request changed the settings in between."""
+        alteration = Alteration(resource_from_proto(request.resource), dict(request.set), frozenset(request.delete))
+        for _ in range(_RACES_MAX):
+            if not request.validate_only:
+                answer = await self._requests.answer_to("AlterConfigs", request, configs_pb.AlterConfigsResponse)
+                if answer is not None:
+                    return answer
+            plan = await self._configs.plan(alteration)
+            response = configs_pb.AlterConfigsResponse(changes=[change_to_proto(change) for change in plan.changes])
+            if request.validate_only:
+                return response
+            if await self._configs.carry_out(plan, self._requests.receipt("AlterConfigs", request, response)):
+                return response
+        raise TidemarkError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"other requests kept changing the settings of {request.resource.name}; nothing was changed: retry",
+        )
+
+    async def DescribeConfigs(
+        self, request: configs_pb.DescribeConfigsRequest, context: Context
+    ) -> configs_pb.DescribeConfigsResponse:
+        """Describe settings, their sources and defaults."""
+        async with observed("DescribeConfigs", context):
+            found = []
+            for resource in request.resources:
+                entries = await self._configs.describe(resource_from_proto(resource), list(request.keys))
+                shown = [entry_to_proto(entry) for entry in entries]
+                found.append(configs_pb.ResourceConfigs(resource=resource, entries=shown))
+            return configs_pb.DescribeConfigsResponse(resources=found)
+
+    async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
+        """Describe brokers and controller, and count unhealthy partitions."""
         async with observed("DescribeCluster", context):
             view, counts = await self._topics.describe_cluster()
             return pb.DescribeClusterResponse(
@@ -160,10 +269,8 @@ class AdminServicer(
                 draining_brokers=await self._topics.draining_brokers(),
             )
 
-    async def ElectLeaders(  # noqa: N802 - named by the contract
-        self, request: pb.ElectLeadersRequest, context: ServicerContext[Any, Any]
-    ) -> pb.ElectLeadersResponse:
-        """Holds elections and waits for what comes of them."""
+    async def ElectLeaders(self, request: pb.ElectLeadersRequest, context: Context) -> pb.ElectLeadersResponse:
+        """Hold leader elections and wait for their outcomes."""
         facts: dict[str, object] = {
             "type": int(request.type),
             "partitions": [f"{ref.topic}-{ref.partition}" for ref in request.partitions],
@@ -191,16 +298,198 @@ class AdminServicer(
             facts["refused"] = sum(result.HasField("error") for result in response.results)
             return response
 
-    async def ListUncleanElections(  # noqa: N802 - named by the contract
-        self, request: pb.ListUncleanElectionsRequest, context: ServicerContext[Any, Any]
+    async def ListUncleanElections(
+        self, request: pb.ListUncleanElectionsRequest, context: Context
     ) -> pb.ListUncleanElectionsResponse:
-        """The loss reports kept."""
+        """List the stored loss reports."""
         async with observed("ListUncleanElections", context):
             reports = await self._elections.unclean_elections(list(request.topics))
             return pb.ListUncleanElectionsResponse(elections=[unclean_to_proto(report) for report in reports])
+
+    async def AlterPartitionReassignments(
+        self, request: reassignments_pb.AlterPartitionReassignmentsRequest, context: Context
+    ) -> reassignments_pb.AlterPartitionReassignmentsResponse:
+        """Start or cancel reassignments."""
+        facts: dict[str, object] = {
+            "moves": [
+                f"{one.partition.topic}-{one.partition.partition}:{list(one.replicas)}"
+                + (f" in {list(one.log_dirs)}" if one.log_dirs else "")
+                for one in request.moves[:_LOGGED_MAX]
+            ],
+            "moves_count": len(request.moves),
+            "cancel": [f"{ref.topic}-{ref.partition}" for ref in request.cancel[:_LOGGED_MAX]],
+            "cancel_count": len(request.cancel),
+            "throttle_bytes_per_s": request.throttle_bytes_per_s,
+            "request_id": request.request_id,
+        }
+        async with observed("AlterPartitionReassignments", context, None if request.validate_only else facts):
+            query = MovesQuery(
+                moves=[move_from_proto(one) for one in request.moves],
+                cancel=[ref_from_proto(ref) for ref in request.cancel],
+                throttle_bytes_per_s=request.throttle_bytes_per_s,
+                request_id=request.request_id,
+                allow_partial=request.allow_partial,
+            )
+            answer = await self._reassignments.alter(query, validate_only=request.validate_only)
+            facts["refused"] = sum(outcome.error is not None for outcome in answer.outcomes)
+            inbound = answer.inbound_bytes_per_s
+            return reassignments_pb.AlterPartitionReassignmentsResponse(
+                results=[reassignment_outcome_to_proto(outcome) for outcome in answer.outcomes],
+                inbound_bytes_per_s=-1 if inbound is None else round(inbound),
+            )
+
+    async def ListPartitionReassignments(
+        self, request: reassignments_pb.ListPartitionReassignmentsRequest, context: Context
+    ) -> reassignments_pb.ListPartitionReassignmentsResponse:
+        """List requested and running reassignments, and recent refusals."""
+        async with observed("ListPartitionReassignments", context):
+            wanted = frozenset(ref_from_proto(ref) for ref in request.partitions)
+            moves, refusals = await self._reassignments.list_moves(wanted)
+            return reassignments_pb.ListPartitionReassignmentsResponse(
+                reassignments=[progress_to_proto(moved) for moved in moves],
+                refusals=[refusal_to_proto(refusal) for refusal in refusals],
+            )
+
+    async def WatchPartitionReassignments(
+        self, request: reassignments_pb.WatchPartitionReassignmentsRequest, context: Context
+    ) -> AsyncIterator[reassignments_pb.WatchPartitionReassignmentsResponse]:
+        """Send updates about reassignments until they have ended."""
+        async with observed("WatchPartitionReassignments", context):
+            wanted = frozenset(ref_from_proto(ref) for ref in request.partitions)
+            interval_s = interval_of(request.interval_ms)
+            async for news in self._reassignments.watch(wanted, interval_s=interval_s, request_id=request.request_id):
+                yield reassignments_pb.WatchPartitionReassignmentsResponse(
+                    reassignments=[progress_to_proto(moved) for moved in news.moves],
+                    ended=[ended_to_proto(ended) for ended in news.ended],
+                )
+
+    async def DescribeLogDirs(
+        self, request: log_dirs_pb.DescribeBrokerLogDirsRequest, context: Context
+    ) -> AsyncIterator[log_dirs_pb.DescribeBrokerLogDirsResponse]:
+        """Describe the content of the brokers' log directories."""
+        async with observed("DescribeLogDirs", context):
+            found = await self._log_dirs.describe(
+                [BrokerId(broker) for broker in request.brokers],
+                list(request.topics),
+                [ref_from_proto(ref) for ref in request.partitions],
+            )
+            for broker in found:
+                for message in await asyncio.to_thread(_messages, broker):
+                    yield message
+
+    async def AlterReplicaLogDirs(
+        self, request: log_dirs_pb.AlterBrokerLogDirsRequest, context: Context
+    ) -> log_dirs_pb.AlterBrokerLogDirsResponse:
+        """Move replicas between log directories of their brokers."""
+        facts: dict[str, object] = {
+            "replicas": [
+                f"{one.partition.topic}-{one.partition.partition} on {one.broker_id}: {one.log_dir}"
+                for one in request.replicas[:_LOGGED_MAX]
+            ],
+            "replicas_count": len(request.replicas),
+            "throttle_bytes_per_s": request.throttle_bytes_per_s,
+        }
+        async with observed("AlterReplicaLogDirs", context, None if request.validate_only else facts):
+            placed = await self._log_dirs.alter(
+                places_from_proto(request.replicas),
+                throttle_bytes_per_s=request.throttle_bytes_per_s,
+                validate_only=request.validate_only,
+            )
+            facts["refused"] = sum(one.error is not None for one in placed)
+            return log_dirs_pb.AlterBrokerLogDirsResponse(replicas=placed_to_proto(placed))
+
+    async def PlanBrokers(
+        self, request: brokers_pb.PlanBrokersRequest, context: Context
+    ) -> brokers_pb.PlanBrokersResponse:
+        """Compute the reassignments of adding or removing brokers, and their cost."""
+        async with observed("PlanBrokers", context):
+            query = PlanQuery(
+                add=_ids(request.add),
+                remove=_ids(request.remove),
+                topics=tuple(request.topics),
+                spread=_ids(request.spread),
+            )
+            return brokers_pb.PlanBrokersResponse(plan=plan_to_proto(*await self._brokers.plan(query)))
+
+    async def AddBrokers(
+        self, request: brokers_pb.AddBrokersRequest, context: Context
+    ) -> brokers_pb.AddBrokersResponse:
+        """Reassign to live brokers their share of the replicas."""
+        facts: dict[str, object] = {
+            "broker_ids": list(request.broker_ids),
+            "throttle_bytes_per_s": request.throttle_bytes_per_s,
+            "request_id": request.request_id,
+        }
+        async with observed("AddBrokers", context, None if request.validate_only else facts):
+            costed, begun = await self._brokers.add(
+                _ids(request.broker_ids),
+                throttle_bytes_per_s=request.throttle_bytes_per_s,
+                validate_only=request.validate_only,
+                request_id=request.request_id,
+            )
+            facts["moves_begun"] = begun
+            return brokers_pb.AddBrokersResponse(plan=plan_to_proto(*costed), begun=begun)
+
+    async def RemoveBrokers(
+        self, request: brokers_pb.RemoveBrokersRequest, context: Context
+    ) -> AsyncIterator[brokers_pb.RemoveBrokersResponse]:
+        """Drain brokers, deregister them, and send updates."""
+        facts: dict[str, object] = {
+            "broker_ids": list(request.broker_ids),
+            "throttle_bytes_per_s": request.throttle_bytes_per_s,
+            "request_id": request.request_id,
+            "removed": [],
+        }
+        async with observed("RemoveBrokers", context, None if request.validate_only else facts):
+            news = self._brokers.remove(
+                _ids(request.broker_ids),
+                throttle_bytes_per_s=request.throttle_bytes_per_s,
+                validate_only=request.validate_only,
+                request_id=request.request_id,
+                interval_s=interval_of(request.interval_ms),
+            )
+            async for one in news:
+                facts["removed"] = list(one.removed)
+                yield brokers_pb.RemoveBrokersResponse(
+                    plan=None if one.plan is None else plan_to_proto(*one.plan),
+                    reassignments=[progress_to_proto(moved) for moved in one.moves],
+                    partitions_left=one.partitions_left,
+                    removed=one.removed,
+                )
+
+    async def SafeToRestart(
+        self, request: brokers_pb.SafeToRestartRequest, context: Context
+    ) -> brokers_pb.SafeToRestartResponse:
+        """List the reasons why a broker must not be restarted now."""
+        async with observed("SafeToRestart", context):
+            obstacles = await self._brokers.obstacles_to_restart(BrokerId(request.broker_id))
+            return brokers_pb.SafeToRestartResponse(
+                safe=not obstacles, obstacles=[obstacle_to_proto(obstacle) for obstacle in obstacles]
+            )
+
+    def _timeout_s(self, context: Context) -> float:
+        """Time for the work of a call, in seconds: less than the time until the caller's deadline."""
+        remaining_s = context.time_remaining()
+        if remaining_s is None:
+            return self._request_timeout_s
+        return min(self._request_timeout_s, max(remaining_s - _MARGIN_S, remaining_s / 2))
 
 
 def _all_settled(response: pb.ElectLeadersResponse) -> bool:
     return not any(
         result.HasField("error") and errors.from_proto(result.error).retriable for result in response.results
     )
+
+
+def _ids(numbers: Iterable[int]) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(number) for number in numbers)
+
+
+def _kind(number: int) -> str:
+    """Name of a resource type; the number of one that only a later version defines."""
+    known = configs_pb.ConfigResourceType.DESCRIPTOR.values_by_number.get(number)
+    return str(number) if known is None else str(known.name).rpartition("_")[2].lower()
+
+
+def _messages(found: BrokerLogDirs) -> tuple[log_dirs_pb.DescribeBrokerLogDirsResponse, ...]:
+    return tuple(broker_to_proto(found))

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from grpc.aio import ServicerContext
 from tidemark.admin.configs import EVERY_BROKER, Alteration, ConfigAdministration
-from tidemark.admin.configs_servicer import ConfigsServicer
 from tidemark.admin.requests import AnsweredOnce
+from tidemark.admin.servicer import AdminServicer
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicDescription
 from tidemark.rpc.config_codec import change_from_proto, resource_to_proto
@@ -23,18 +23,27 @@ FLIGHTS = ConfigResource(ConfigKind.TOPIC, "flights")
 BROKER_0 = ConfigResource(ConfigKind.BROKER, "0")
 
 
-class Calls(ConfigsServicer):
-    """The servicer's work, without a server."""
+class Calls(AdminServicer):
+    """The servicer with its administration of settings, without a server."""
 
     def __init__(self, store: FakeMetadataStore) -> None:
-        super().__init__(request_timeout_ms=1000)
-        self._configs = ConfigAdministration(store)
-        self._requests = AnsweredOnce(store, SystemClock())
+        absent: Any = None
+        super().__init__(
+            absent,
+            absent,
+            configs=ConfigAdministration(store),
+            requests=AnsweredOnce(store, SystemClock()),
+            reassignments=absent,
+            partitions=absent,
+            brokers=absent,
+            log_dirs=absent,
+            request_timeout_ms=1000,
+        )
 
     async def alter(self, resource: ConfigResource, request_id: str = "", **set_: str) -> list[ConfigChange]:
         configs = {name.replace("_", "."): value for name, value in set_.items()}
         request = pb.AlterConfigsRequest(resource=resource_to_proto(resource), set=configs, request_id=request_id)
-        return [change_from_proto(change) for change in (await self._altered(request)).changes]
+        return [change_from_proto(change) for change in (await self._alter_configs(request)).changes]
 
 
 @pytest.fixture
