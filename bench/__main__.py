@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench NAME [its flags]`: one benchmark; its last line is its figures as JSON."""
+"""`python -m bench NAME [FLAGS]` runs one benchmark; the last line of the output is its figures as JSON."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def main(arguments: list[str]) -> int:
         path.stem for path in HERE.glob("*.py") if not path.stem.startswith("_") and path.stem not in _HELPERS
     )
     if not arguments or arguments[0] not in names:
-        print(f"use: python -m bench NAME; there are {', '.join(names)}", file=sys.stderr)
+        print(f"usage: python -m bench NAME; benchmarks: {', '.join(names)}", file=sys.stderr)
         return 2
-    # The benchmark sees its own arguments only.
+    # The benchmark gets its own arguments only.
     sys.argv = [str(HERE / f"{arguments[0]}.py"), *arguments[1:]]
     runpy.run_module(f"bench.{arguments[0]}", run_name="__main__")
     return 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The controller's core alone: 200,000 partitions with three replicas on 100 brokers, and one broker fails.
 
-A program of its own, so that its memory is the core's and what it knows: prints seconds (median of ROUNDS failures,
-from the news until everything that is to be written is out) and MB resident.
+A separate program, so that its memory is that of the core and its state. Prints seconds (median of ROUNDS failures,
+from the event until every write was returned) and resident MB.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ ROUNDS = 5
 
 
 class World:
-    """What ZooKeeper would hold, and brokers that answer commands at once.
+    """The state of ZooKeeper, and brokers that answer commands at once.
 
-    What clients are to see they leave unanswered: one process cannot hold the views of a hundred.
+    The brokers do not answer UpdateMetadata: one process cannot hold the metadata of a hundred brokers.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class World:
         self.settle(self.handle(Elected(self.brokers, self.epochs, topics, states, frozenset())))
 
     def settle(self, effects: Iterable[ControllerEffect]) -> int:
-        """Answer everything until nothing comes any more; gives how many states were written."""
+        """Answer effects until there are none; returns the number of written states."""
         written = 0
         waiting = list(effects)
         while waiting:
@@ -90,14 +90,14 @@ class World:
         return written
 
     def handle(self, event: ControllerEvent) -> list[ControllerEffect]:
-        """All of it, as if nobody else wanted a turn."""
+        """Run all turns of the work at once."""
         effects = self.core.handle(event, self.now_ms)
         while self.core.has_more:
             effects = [*effects, *self.core.handle(WentOn(), self.now_ms)]
         return effects
 
     def fail(self, broker: BrokerId) -> float:
-        """Seconds to decide; the broker is back afterwards, as another broker epoch."""
+        """Seconds to decide; afterwards the broker is back with another broker epoch."""
         others = {one: registration for one, registration in self.brokers.items() if one != broker}
         began_s = time.perf_counter()
         effects = self.handle(BrokersChanged(others, self.epochs))
@@ -119,7 +119,7 @@ def _answer(effect: ControllerEffect) -> StatesWritten | ControlAnswered | None:
 
 def main() -> int:
     world = World()
-    # Of far-apart brokers, no two of which hold a replica of the same partition.
+    # Distant brokers, no two of which share a partition.
     times_s = []
     for number in range(ROUNDS):
         failing = BrokerId(number * BROKERS // ROUNDS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same of Apache Kafka, as far as its admin client and its processes tell: create, delete, shut down, start again.
+"""The same for Apache Kafka, as far as its admin client and its processes show: create, delete, shutdown, restart.
 
-The peer is started by the script of `peers`.
+The script of `peers` starts the peer.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ BROKERS = 3
 TOPIC_PARTITIONS = 1000
 TIMEOUT_S = 300.0
 SMALL_INDEXES_BYTES = "65536"
-"""Kafka maps each index whole; with its default thousands of replicas do not fit on a disk."""
+"""Kafka maps each index completely; with its default, thousands of replicas do not fit on a disk."""
 
 
 def kafka_figures(partitions: int, rounds: int) -> dict[str, float]:
-    """Medians by the names of our figures; nothing where there is no peer."""
+    """Medians by the names of Tidemark's figures; empty without a peer."""
     os.environ.setdefault("IDX", SMALL_INDEXES_BYTES)
     with kafka_peer() as peer:
         if peer is None or not confluent_is_there():
@@ -34,7 +34,7 @@ def kafka_figures(partitions: int, rounds: int) -> dict[str, float]:
         admin: Any = importlib.import_module("confluent_kafka.admin").AdminClient(
             {"bootstrap.servers": os.environ["TIDEMARK_PEER_KAFKA_BOOTSTRAP"]}
         )
-        # The first that answers is enough for the script.
+        # The script waits for the first broker only.
         wait_until("the peer's brokers", lambda: _broker_count(admin) == BROKERS, timeout_s=TIMEOUT_S)
         run = f"{int(time.time())}"
         names = [f"bench-{run}-{index}" for index in range(partitions // TOPIC_PARTITIONS)]
@@ -52,7 +52,7 @@ def kafka_figures(partitions: int, rounds: int) -> dict[str, float]:
             found["restart_s"].append(restart_s)
             print(f"peer: round {number + 1}: { {name: round(values[-1], 2) for name, values in found.items()} }")
         for name in [name for name in _topics(admin) if name.startswith("bench-")]:
-            _delete(admin, name)  # the next benchmark finds the directory as it was
+            _delete(admin, name)  # leave the directory unchanged for the next benchmark
         return {name: statistics.median(values) for name, values in found.items()}
 
 
@@ -61,37 +61,37 @@ def _broker_count(admin: Any) -> int:
 
 
 def _create(admin: Any, name: str) -> float:
-    """Until every partition has a leader and its ISR."""
+    """Wait until every partition has a leader and its full ISR."""
     new_topic = importlib.import_module("confluent_kafka.admin").NewTopic
     began_s = time.time()
     topic = new_topic(name, num_partitions=TOPIC_PARTITIONS, replication_factor=2)
     for future in admin.create_topics([topic], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S).values():
         future.result()
-    return wait_until("the peer's topic", is_whole(admin, name), timeout_s=TIMEOUT_S) - began_s
+    return wait_until("the peer's topic", is_in_sync(admin, name), timeout_s=TIMEOUT_S) - began_s
 
 
 def _delete(admin: Any, name: str) -> float:
     began_s = time.time()
     for future in admin.delete_topics([name], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S).values():
         future.result()
-    gone_s = wait_until("the peer's topic to go", lambda: name not in _topics(admin), timeout_s=TIMEOUT_S)
+    gone_s = wait_until("the deletion of the peer's topic", lambda: name not in _topics(admin), timeout_s=TIMEOUT_S)
     return gone_s - began_s
 
 
 def _bounce(peer: KafkaPeer, admin: Any, broker: int) -> tuple[float, float]:
-    """SIGTERM until the process has ended; start until nothing is under-replicated."""
+    """Time from SIGTERM to the end of the process, and from its start until no partition is under-replicated."""
     pid = peer.pid(broker)
     began_s = time.time()
     os.kill(pid, signal.SIGTERM)
     shutdown_s = wait_until("the peer's end", lambda: not _runs(pid), timeout_s=TIMEOUT_S) - began_s
     began_s = time.time()
     peer.call("start", str(broker))
-    restart_s = wait_until("the peer's ISRs", is_whole(admin, None), timeout_s=TIMEOUT_S, interval_s=0.3) - began_s
+    restart_s = wait_until("the peer's ISRs", is_in_sync(admin, None), timeout_s=TIMEOUT_S, interval_s=0.3) - began_s
     return shutdown_s, restart_s
 
 
-def is_whole(admin: Any, name: str | None) -> Callable[[], bool]:
-    """Looks whether every partition of a topic, or of all, has a leader and all its replicas in sync."""
+def is_in_sync(admin: Any, name: str | None) -> Callable[[], bool]:
+    """Whether every partition of a topic, or of all topics, has a leader and all its replicas in sync."""
 
     def looked() -> bool:
         topics = [topic for topic in _topics(admin).values() if name in (None, topic.topic)]

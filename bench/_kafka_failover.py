@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same of Apache Kafka: confluent-kafka under a leader that is killed or stopped, acks=all, idempotent.
+"""The same for Apache Kafka: confluent-kafka, acks=all, idempotent, while a leader is killed or stopped.
 
-The peer is started by the script of `peers`.
+The script of `peers` starts the peer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bench._kafka_controller import is_whole
+from bench._kafka_controller import is_in_sync
 from bench.peers import KafkaPeer, confluent_is_there, kafka_peer
 from bench.steady_load import PARTITIONS, SIZE_BYTES, Done, SteadyLoad
 from bench.watching import wait_until
@@ -23,12 +23,12 @@ from bench.watching import wait_until
 WARM_UP_S = 2.0
 TIMEOUT_S = 180.0
 
-Mend = Callable[[], object]
-"""Makes the broker whole again."""
+Restore = Callable[[], object]
+"""Restores the broker."""
 
 
 def kafka_figures(rounds: int) -> dict[str, float]:
-    """Medians by the names of our figures; nothing where there is no peer."""
+    """Medians by the names of Tidemark's figures; empty without a peer."""
     with kafka_peer() as peer:
         if peer is None or not confluent_is_there():
             return {}
@@ -62,33 +62,33 @@ def _send(producer: Any, topic: str, partition: int, done: Done) -> None:
 def _round(
     load: SteadyLoad,
     leader_at_work: Callable[[], int],
-    befall: Callable[[int], Mend],
+    inject: Callable[[int], Restore],
     how: str,
 ) -> float:
-    """Seconds; the peer is whole again afterwards."""
+    """Seconds; afterwards the peer is complete again."""
     leader = leader_at_work()
     began_s = time.time()
-    mend = befall(leader)
+    restore = inject(leader)
     try:
         took_s = load.first_after(began_s, timeout_s=TIMEOUT_S) - began_s
     finally:
-        mend()
+        restore()
     print(f"peer: broker {leader} {how}: {took_s:.3f} s")
     return took_s
 
 
 def _leader_at_work(admin: Any, topic: str) -> int:
-    """Who leads partition 0, once every replica is in sync and the load has run for a moment."""
-    wait_until("the peer's ISRs", is_whole(admin, topic), timeout_s=TIMEOUT_S, interval_s=0.3)
+    """The leader of partition 0, after every replica is in sync and the load has run for a moment."""
+    wait_until("the peer's ISRs", is_in_sync(admin, topic), timeout_s=TIMEOUT_S, interval_s=0.3)
     time.sleep(WARM_UP_S)
     return int(admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions[0].leader)
 
 
-def _kill(peer: KafkaPeer, broker: int) -> Mend:
+def _kill(peer: KafkaPeer, broker: int) -> Restore:
     os.kill(peer.pid(broker), signal.SIGKILL)
     return functools.partial(peer.call, "start", str(broker))
 
 
-def _stop(peer: KafkaPeer, broker: int) -> Mend:
+def _stop(peer: KafkaPeer, broker: int) -> Restore:
     os.kill(peer.pid(broker), signal.SIGSTOP)
     return functools.partial(os.kill, peer.pid(broker), signal.SIGCONT)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening many logs: 1,000 partitions with 10 GB over two directories, after a clean stop and after a kill.
+"""Opening many logs: 1,000 partitions with 10 GB in two directories, after a clean shutdown and after a kill.
 
-They are opened by the threads that a broker has for it, with its progress. The data is written through the logs, in
-appends of many batches, so that it has the indexes, checkpoints and segments which a broker leaves. Nothing drops the
-page cache (that takes a right which a benchmark has not): what fits into memory is read from there.
+The recovery threads of a broker open the logs, with its progress. The benchmark writes the data through the logs, in
+appends of many batches, so that the data has the indexes, checkpoints and segments of a real broker. The page cache is
+not dropped, since a benchmark has no permission for that.
 
-Peers, over the same files: of a clean stop, a loop that opens each file and reads all but the records; of a kill, a
-loop that reads what is to be scanned and takes its CRC-32C.
+Peers over the same files: for a clean shutdown, a loop that opens each file and reads all but the records; for a kill,
+a loop that reads the bytes to scan and computes their CRC-32C.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Ends = dict[TopicPartition, Offset]
 
 
 class Opened(NamedTuple):
-    """Seconds, ours and the plain loop's, and the bytes that both scanned."""
+    """Seconds of Tidemark and of the plain loop, and the bytes that both scanned."""
 
     seconds: float
     peer_seconds: float
@@ -62,7 +62,7 @@ def append(log: PartitionLog, batch: Batch, count: int) -> Offset:
 
 
 def fill(logs: LogManager, data: bytes, *, partitions: int, batches: int) -> Ends:
-    """Append so many batches to each of the partitions; gives where the logs end."""
+    """Append this number of batches to each partition; returns the log end offsets."""
     batch = Batch(parse_envelope(data), data)
     ends: Ends = {}
     for number in range(partitions):
@@ -73,7 +73,7 @@ def fill(logs: LogManager, data: bytes, *, partitions: int, batches: int) -> End
 
 
 def open_all(paths: Sequence[Path], ends: Ends) -> tuple[LogManager, float]:
-    """Seconds until every log is open, from the reading of the directories on."""
+    """Seconds from the reading of the directories until every log is open."""
     started = time.perf_counter()
     logs = manager(paths)
     openers = LogOpeners(logs, progress=RecoveryProgress(logs, [str(path) for path in paths], Metrics()))
@@ -99,7 +99,7 @@ def open_all(paths: Sequence[Path], ends: Ends) -> tuple[LogManager, float]:
 
 
 def plain_open(paths: Sequence[Path]) -> float:
-    """Seconds of a loop that opens each file of each log, and reads those that hold no records."""
+    """Seconds of a loop that opens each file of each log, and reads those without records."""
     started = time.perf_counter()
     for path in paths:
         for replica in os.scandir(path):
@@ -115,7 +115,7 @@ def plain_open(paths: Sequence[Path]) -> float:
 
 
 def plain_scan(paths: Sequence[Path], from_bytes: int) -> tuple[float, int]:
-    """Seconds of a loop that reads each log from a byte on and takes its CRC-32C; and the bytes."""
+    """Seconds of a loop that reads each log from a position and computes its CRC-32C; and the bytes."""
     started = time.perf_counter()
     total = 0
     for path in paths:
@@ -131,8 +131,8 @@ def plain_scan(paths: Sequence[Path], from_bytes: int) -> tuple[float, int]:
 
 
 def replicas_held(root: Path, data: bytes, *, replicas: int, with_records: int) -> tuple[float, int]:
-    """(kilobytes of memory for each, descriptors) of so many replicas in one process, some with records, that may keep
-    OPEN_FILES_MAX files open."""
+    """(kilobytes of memory for each, descriptors) of this number of replicas in one process, some with records. The
+    process may hold OPEN_FILES_MAX open files."""
     before_bytes, before_files = _resident_bytes(), len(os.listdir("/dev/fd"))
     logs = manager([root / "first", root / "second"], open_files_max=OPEN_FILES_MAX)
     opened = [logs.open(TopicPartition(TOPIC, number), identity(number), {})[0] for number in range(replicas)]
@@ -148,7 +148,7 @@ def _resident_bytes() -> int:
 
 
 def measure(root: Path, data: bytes, *, partitions: int, size_bytes: int) -> dict[str, Opened]:
-    """All of it past the recovery points; after a clean stop; and after a kill with a tenth more than at that stop."""
+    """Open in three cases: all bytes past the recovery points; a clean shutdown; a kill with a tenth more than then."""
     paths = [root / "first", root / "second"]
     batches = max(1, size_bytes // partitions // len(data))
     found: dict[str, Opened] = {}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of `bench.many_clients`: pairs of a producer and a consumer, each a client with connections of its own.
+"""One process of `bench.many_clients`: pairs of a producer and a consumer, each a client with its own connections.
 
-Pair n sends to partition n of the topic and reads it. A line of JSON on stdout when all are connected; it goes on when
-a line comes on stdin; another line of JSON when all that was acknowledged has been read.
+Pair n sends to partition n of the topic and reads that partition. The process prints a line of JSON when all clients
+are connected, waits for a line on stdin, and prints another line of JSON when every acknowledged record has been read.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tidemark.runtime.limits import raise_open_files
 from bench.watching import usage
 
 CONNECTING = 10
-"""Clients of one process that connect at the same time."""
+"""Number of clients of one process that connect at the same time."""
 READ_TIMEOUT_S = 60.0
 SIZE_BYTES = 100
 
 
 @dataclass
 class Found:
-    """What all pairs of this process saw."""
+    """The results of all pairs of this process."""
 
     connect_s: list[float] = field(default_factory=list)
     acknowledge_ms: list[float] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Pair:
         self._reading: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
-        """Both, the partition's leader included: a first record went through."""
+        """Connect both clients, also to the partition's leader: send and read a first record."""
         began_s = time.perf_counter()
         await self._consumer.start()
         await self._consumer.assign(self._topic, partitions=[self._partition], start="earliest")
@@ -72,14 +72,14 @@ class Pair:
         self._found.connect_s.append(time.perf_counter() - began_s)
 
     async def run(self, seconds: float, interval_s: float) -> None:
-        """Send at this interval, then wait until everything acknowledged has been read."""
+        """Send at this interval, then wait until every acknowledged record has been read."""
         until_s = time.monotonic() + seconds
         await asyncio.sleep(random.uniform(0, interval_s))
         while (began_s := time.monotonic()) < until_s:
             took_s = await self._send()
             self._found.acknowledge_ms.append(took_s * 1000)
             await asyncio.sleep(max(0.0, began_s + interval_s - time.monotonic()))
-        with contextlib.suppress(TimeoutError):  # what is missing is counted
+        with contextlib.suppress(TimeoutError):  # missing records are counted
             async with asyncio.timeout(READ_TIMEOUT_S):
                 while not self._acknowledged <= self._read:
                     self._news.clear()
@@ -89,7 +89,7 @@ class Pair:
         self._found.missing += len(self._acknowledged - self._read)
 
     async def _send(self) -> float:
-        """Seconds until it was acknowledged, or refused."""
+        """Seconds until the record was acknowledged or refused."""
         began_s, number = time.perf_counter(), self._sent
         self._sent += 1
         self._found.sent += 1
@@ -114,7 +114,7 @@ class Pair:
             number, sent_ns, _ = (record.value or b"").split(b" ", 2)
             self._read.add(int(number))
             self._news.set()
-            if int(number) > 0:  # the first waits until all are connected
+            if int(number) > 0:  # the first record waits until all clients are connected
                 self._found.deliver_ms.append((time.time_ns() - int(sent_ns)) / 1e6)
 
 

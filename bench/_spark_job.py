@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `bench spark` runs on either side, in a Python of its own: needs PySpark and nothing else.
+"""The job of `bench spark` for Tidemark and for the peer, in a separate Python: needs PySpark only.
 
-use: python _spark_job.py '{"format": "kafka", "bootstrap": {...}, ...}'; see `Task`. Its last line is JSON: rates in
+usage: python _spark_job.py '{"format": "kafka", "bootstrap": {...}, ...}'; see `Task`. Its last line is JSON: rates in
 rows a second, times in milliseconds.
 """
 
@@ -25,16 +25,16 @@ _WAIT_S = 300
 
 @dataclass
 class Task:
-    """What to measure.
+    """The parameters of the measurement.
 
     Attributes:
-        format: of the source and the sink.
+        format: the format of source and sink.
         bootstrap: the option with the brokers' addresses.
-        topic: what is read; it holds `records`.
-        sink_topic: where `write_rows` rows go.
-        wide_topic: of many partitions, with 1,000 records in its first for each micro-batch; "" goes without.
-        jars: for Spark.
-        streams: whether the source can be streamed from.
+        topic: the topic to read; it has `records`.
+        sink_topic: the topic that gets `write_rows` rows.
+        wide_topic: a topic of many partitions with 1,000 records in partition 0 for each micro-batch; "": skip.
+        jars: jars for Spark.
+        streams: whether the source supports streaming.
     """
 
     format: str
@@ -65,7 +65,7 @@ def session(jars: list[str]) -> SparkSession:
 
 
 def batch_read_per_s(spark: SparkSession, task: Task) -> float:
-    """A count and the length of all values, so that every value is there."""
+    """A count and the length of all values, so that every value is read."""
     started_s = time.perf_counter()
     table = spark.read.format(task.format).options(**task.bootstrap, subscribe=task.topic).load()
     row = table.selectExpr("count(*)", "sum(length(value))").collect()[0]
@@ -74,7 +74,7 @@ def batch_read_per_s(spark: SparkSession, task: Task) -> float:
 
 
 def stream_read_per_s(spark: SparkSession, task: Task) -> float:
-    """Everything there is with availableNow, from start() to its end."""
+    """All records with availableNow, from start() to the end."""
     options = {**task.bootstrap, "subscribe": task.topic, "startingOffsets": "earliest"}
     with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as checkpoint:
         started_s = time.perf_counter()
@@ -89,7 +89,7 @@ def stream_read_per_s(spark: SparkSession, task: Task) -> float:
 
 
 def write_per_s(spark: SparkSession, task: Task, *, keyed: bool = False) -> float:
-    """All rows written and acknowledged; `keyed`: each has a key of its own, whose hash chooses the partition."""
+    """All rows written and acknowledged; `keyed`: each row has its own key, whose hash chooses the partition."""
     started_s = time.perf_counter()
     columns = ["cast(repeat('x', 100) as binary) as value"] + ["concat('customer-', id) as key"] * keyed
     table = spark.range(task.write_rows).selectExpr(*columns)
@@ -99,14 +99,14 @@ def write_per_s(spark: SparkSession, task: Task, *, keyed: bool = False) -> floa
 
 
 def driver_ms(spark: SparkSession, name: str, options: dict[str, str]) -> float:
-    """Median of what a micro-batch takes beside running its tasks, and of planning them."""
+    """Median time of a micro-batch without its tasks, and of planning the tasks."""
     with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as checkpoint:
         table = spark.readStream.format(name).options(**options).load()
         query = table.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
         deadline_s = time.monotonic() + _WAIT_S
         while (query.lastProgress or {"batchId": -1})["batchId"] < MICRO_BATCHES - 1:
             assert query.exception() is None, query.exception()
-            assert time.monotonic() < deadline_s, "the micro-batches do not come"
+            assert time.monotonic() < deadline_s, "the micro-batches do not run"
             time.sleep(0.1)
         query.stop()
         durations = [progress["durationMs"] for progress in query.recentProgress if progress["numInputRows"]]

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Us beside Apache Kafka in one run: produce, consume, end to end; each of three brokers on loopback, RF 3, acks=all.
+"""Tidemark beside Apache Kafka: produce, consume, end to end; three brokers each on loopback, RF 3, acks=all.
 
-`python -m bench compare [--rounds 5] [--seconds 4]`: medians of the rounds, after one that warms both up and
-does not count. In each round every phase is measured once on either side, one after the other, the first to go changing
-from round to round; a phase takes about `--seconds`. Run it on a machine with nothing else to do.
+`python -m bench compare [--rounds 5] [--seconds 4]`: medians of the rounds. The first round warms both
+up and does not count. In each round every phase runs once on either side, and each round swaps the order; a phase takes
+about `--seconds`. Use an idle machine.
 
-- `produce_all_100b_64k`, `produce_all_100b_256k`, `produce_all_1k` (64 KiB): columns through the Arrow API, by bytes of
-  a batch; peer: Kafka's ProducerPerformance with batches of the same size.
-- `produce_records_python`: a `send` for each record; peer: confluent-kafka, and aiokafka where it is installed.
-- `consume_arrow_per_s`: `Consumer.batches()` over what the first phase wrote; peer: Kafka's ConsumerPerformance.
+- `produce_all_100b_64k`, `produce_all_100b_256k`, `produce_all_1k` (64 KiB): columns through the Arrow API, with
+  batches of this size; peer: Kafka's ProducerPerformance with batches of the same size.
+- `produce_records_python`: a `send` for each record; peer: confluent-kafka, and aiokafka if installed.
+- `consume_arrow_per_s`: `Consumer.batches()` over the records of the first phase; peer: Kafka's ConsumerPerformance.
 - `consume_records_per_s`: `async for record`; peers: confluent-kafka, aiokafka.
-- `e2e_p50_ms`, `e2e_p99_ms`: one record at a time, from `send` until a consumer has it; peer: confluent-kafka.
+- `e2e_p50_ms`, `e2e_p99_ms`: one record at a time, from `send` until a consumer has the record; peer: confluent-kafka.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ T = TypeVar("T")
 PARTITIONS = produce.PARTITIONS
 SMALL_BYTES, LARGE_BYTES = produce.SIZE_BYTES, 1024
 LATENCY_RECORDS_PER_S = 250
-"""Records of the end to end phase, for each second that it shall take."""
+"""Records of the end to end phase for each second of its duration."""
 
 
 class Load(NamedTuple):
-    """What a phase works on; a run takes about `seconds`, by the best rate before."""
+    """The input of a phase; a run takes about `seconds`, estimated from the best rate so far."""
 
     topic: str
     records: int
     seconds: float
     written: int
-    """Records that the topic holds already."""
+    """Number of records in the topic."""
 
 
 class Phase(NamedTuple):
-    """A measured thing: how fast one side is at it, in records a second."""
+    """A phase of the benchmark: the rate of one side in records per second."""
 
     name: str
     side: str
@@ -75,7 +75,7 @@ def _perf(peer: KafkaPeer, size_bytes: int, batch_bytes: int) -> Callable[[Load]
 
 
 def _on_our_loop(measuring: Coroutine[Any, Any, T]) -> T:
-    """One loop for all that is ours: gRPC complains of calls that come back to a loop which is closed by then."""
+    """One event loop for all phases of Tidemark, since gRPC reports errors for calls that outlive their loop."""
     return background_loop().call(measuring)
 
 
@@ -93,7 +93,7 @@ async def _batches_per_s(bootstrap: str, load: Load) -> float:
 async def _records_per_s(bootstrap: str, load: Load) -> float:
     async with Consumer(bootstrap) as consumer:
         await consumer.assign(load.topic)
-        await anext(consumer)  # as with the peers, what reaching the cluster takes is not measured
+        await anext(consumer)  # as with the peers, the time to connect is not measured
         found = size_bytes = 0
         started_s = time.perf_counter()
         async for record in consumer:
@@ -105,7 +105,7 @@ async def _records_per_s(bootstrap: str, load: Load) -> float:
 
 
 WRITTEN = "produce_all_100b_64k"
-"""The phase whose records are read."""
+"""The phase whose records the consumers read."""
 BATCHES = {
     WRITTEN: (SMALL_BYTES, 64 << 10),
     "produce_all_100b_256k": (SMALL_BYTES, 256 << 10),
@@ -178,7 +178,7 @@ def _by_record(side: str, send: Callable[..., float], read: Callable[..., float]
 
 
 class Rounds:
-    """What was measured, by figure and side, one value for each round."""
+    """The measured values by figure and side, one for each round."""
 
     def __init__(self, cluster: LocalCluster, peer: KafkaPeer | None, seconds: float) -> None:
         self.found: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -191,7 +191,7 @@ class Rounds:
         self._seconds = seconds
 
     def run(self, number: int) -> None:
-        """One round; its topics are gone afterwards."""
+        """Run one round, then delete its topics."""
         sides = self._phases if number % 2 == 0 else self._phases[::-1]
         names = list(dict.fromkeys(phase.name for phases in sides for phase in phases))
         topics = {name: f"compare-{self._run}-{number}-{name}" for name in (*names, E2E) if "consume" not in name}
@@ -234,11 +234,11 @@ class Rounds:
             times_ms = measure()
             for name, share in (("e2e_p50_ms", 0.5), ("e2e_p99_ms", 0.99)):
                 self.found[name, side].append(latency.percentile(times_ms, share))
-            print(f"  {E2E:24} {side:10} {self.found['e2e_p50_ms', side][-1]:>14.2f} ms, half of them", flush=True)
+            print(f"  {E2E:24} {side:10} {self.found['e2e_p50_ms', side][-1]:>14.2f} ms, median", flush=True)
 
 
 def figures_of(found: Mapping[tuple[str, str], list[float]]) -> dict[str, Figure]:
-    """Medians; aiokafka's have figures of their own."""
+    """Medians; aiokafka has separate figures."""
     medians = {key: statistics.median(values) for key, values in found.items()}
     figures = {}
     for (name, side), ours in medians.items():
@@ -254,9 +254,9 @@ def figures_of(found: Mapping[tuple[str, str], list[float]]) -> dict[str, Figure
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench compare", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5, help="of which the medians are told (5)")
-    parser.add_argument("--seconds", type=float, default=4, help="that each phase of a round takes on either side (4)")
-    told = parser.parse_args()
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds for the medians (5)")
+    parser.add_argument("--seconds", type=float, default=4, help="duration of each phase of a round on either side (4)")
+    options = parser.parse_args()
     started_s = time.monotonic()
     with (
         kafka_peer(fetch=True) as peer,
@@ -264,9 +264,9 @@ def main() -> int:
         LocalCluster(Path(directory)) as cluster,
     ):
         print("warming up", flush=True)
-        rounds = Rounds(cluster, peer, told.seconds)
-        for number in range(1, told.rounds + 1):
-            print(f"round {number} of {told.rounds}, load {os.getloadavg()[0]:.1f}", flush=True)
+        rounds = Rounds(cluster, peer, options.seconds)
+        for number in range(1, options.rounds + 1):
+            print(f"round {number} of {options.rounds}, load {os.getloadavg()[0]:.1f}", flush=True)
             rounds.run(number)
     print(f"{time.monotonic() - started_s:.0f} s in all, load {os.getloadavg()[0]:.1f}")
     report("compare", figures_of(rounds.found))

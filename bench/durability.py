@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What flushing to disk costs: 100-byte records in 64 KiB Arrow batches, 6 partitions, RF 3, acks=all, three brokers.
+"""The cost of flushes: 100-byte records in 64 KiB Arrow batches, 6 partitions, RF 3, acks=all, three brokers.
 
-One topic for each `flush.policy`, taking turns; medians of the rounds. The peer is Kafka's own perf producer with the
-same batches, to topics that Kafka flushes as alike as it can (`THEIRS`); ours and theirs take turns too. All three
-brokers of the benchmark share one disk, so each batch is flushed three times there; on three machines it is not.
-Goal: `group_commit_of_os`, `group_commit_per_s` as a part of `os_per_s`, at least 0.5 where the device's fdatasync
+One topic for each `flush.policy`, in turn; medians of the rounds. The peer is Kafka's own perf producer with the same
+batches, to topics with the most similar flushes of Kafka (`THEIRS`); Tidemark and Kafka take turns too. All three
+brokers of the benchmark share one disk, so each batch is flushed three times there, unlike on three machines.
+Target: `group_commit_of_os`, the ratio of `group_commit_per_s` to `os_per_s`, at least 0.5 on a device whose fdatasync
 takes 1 ms or less.
 """
 
@@ -34,13 +34,13 @@ WARM_UP_RECORDS = 120_000
 FLUSH_TIMEOUT_S = 120
 SYNCS = 40
 POLICIES = ("os", "group-commit", "interval")
-PEER_RECORDS = 1_000_000  # its JVM is new each time, and takes a while to be fast
+PEER_RECORDS = 1_000_000  # each run starts a new JVM, which needs time to warm up
 THEIRS: dict[str, tuple[str, ...]] = {
     "os": (),
     "group-commit": ("--config", "flush.messages=1"),
     "interval": ("--config", "flush.ms=1000"),
 }
-"""What Kafka calls them; it has no group commit, and flushes each append by itself before it answers."""
+"""Kafka's settings; Kafka has no group commit, and flushes each append separately before it answers."""
 
 
 def produce_per_s(bootstrap: str, topic: str, records: int) -> float:
@@ -54,7 +54,7 @@ def produce_per_s(bootstrap: str, topic: str, records: int) -> float:
 
 
 def fdatasync_ms(directory: Path) -> list[float]:
-    """How long the device takes to make one appended batch durable, with nothing else to do."""
+    """Time in which the idle device makes one appended batch durable."""
     path = directory / "fdatasync"
     times_ms = []
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
@@ -71,8 +71,9 @@ def fdatasync_ms(directory: Path) -> list[float]:
 
 
 def make_topics(cluster: LocalCluster, peer: KafkaPeer | None) -> dict[str, str]:
-    """One for each policy, by policy, on both sides."""
-    topics = {policy: f"{policy}-{int(time.time())}" for policy in POLICIES}  # the peer's directory may be an old one
+    """Create one topic for each policy on both sides."""
+    # the peer's directory may have topics of an earlier run
+    topics = {policy: f"{policy}-{int(time.time())}" for policy in POLICIES}
     with AdminClient(cluster.admin_address) as admin:
         for policy, topic in topics.items():
             configs = {"flush.policy": policy}
@@ -85,7 +86,7 @@ def make_topics(cluster: LocalCluster, peer: KafkaPeer | None) -> dict[str, str]
 def measure(
     cluster: LocalCluster, peer: KafkaPeer | None, directory: Path
 ) -> tuple[dict[str, list[float]], dict[str, list[float]], list[float]]:
-    """(ours, theirs, fdatasync): records/s of each round by policy, and milliseconds."""
+    """(Tidemark, Kafka, fdatasync): records/s of each round by policy, and milliseconds."""
     topics = make_topics(cluster, peer)
     ours: dict[str, list[float]] = {policy: [] for policy in POLICIES}
     theirs: dict[str, list[float]] = {policy: [] for policy in POLICIES}
@@ -95,7 +96,7 @@ def measure(
         if peer is not None:
             peer.produce_per_s(topic, records=WARM_UP_RECORDS, size_bytes=SIZE_BYTES)
     for number in range(ROUNDS):
-        os.sync()  # what the round before left to the kernel is not this one's burden
+        os.sync()  # flush the data of the previous round before this one
         syncs_ms += fdatasync_ms(directory)
         turn = number % len(POLICIES)
         for policy in POLICIES[turn:] + POLICIES[:turn]:

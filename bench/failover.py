@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A leader is killed, or stopped, under a steady acks=all load: how long until the next acknowledged record.
+"""Time until the next acknowledged record when a leader is killed or stopped under a steady acks=all load.
 
 `kill_total_s`: from kill -9 to the acknowledgement of a record of its partition that was sent after it.
-`kill_after_detection_s`: the part of it after the controller had noticed, by the time in the controller's log.
+`kill_after_detection_s`: the part after the failure detection, by the time in the controller's log.
 `stop_total_s`: the same as `kill_total_s`, with SIGSTOP: the leader goes silent and keeps its connections.
-Medians of the rounds. The peer, after us: confluent-kafka on Kafka with its defaults, `PEER_ROUNDS` of each.
+Medians of the rounds. The peer runs afterwards: confluent-kafka on Kafka with its defaults, `PEER_ROUNDS` of each.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ DETECTED = "heartbeat broke"
 
 
 def send(producer: Producer, partition: int, done: Done) -> None:
-    """A record, through our client."""
+    """Send a record with Tidemark's client."""
 
-    def told(handle: SendHandle) -> None:
+    def answered(handle: SendHandle) -> None:
         try:
             handle.result()
         except TidemarkError as error:
@@ -45,26 +45,26 @@ def send(producer: Producer, partition: int, done: Done) -> None:
         else:
             done(None)
 
-    producer.send(TOPIC, bytes(SIZE_BYTES), partition=partition).add_done_callback(told)
+    producer.send(TOPIC, bytes(SIZE_BYTES), partition=partition).add_done_callback(answered)
 
 
 def detected_s(cluster: LocalCluster, broker: int, after_s: float) -> float:
-    """When a controller first noticed, wall clock."""
+    """Wall-clock time of the first failure detection of a controller."""
     times = []
     for name in cluster.names:
         if not name.startswith("controller"):
             continue
         for line in cluster.process(name).log.read_text().splitlines():
-            told = json.loads(line)
-            when_s = datetime.fromisoformat(told["time"]).timestamp()
+            fields = json.loads(line)
+            when_s = datetime.fromisoformat(fields["time"]).timestamp()
             # The log has milliseconds.
-            if told["message"] == DETECTED and told.get("broker") == broker and when_s >= after_s - 0.001:
+            if fields["message"] == DETECTED and fields.get("broker") == broker and when_s >= after_s - 0.001:
                 times.append(when_s)
     return min(times)
 
 
 def kill_round(cluster: LocalCluster, admin: AdminClient, load: SteadyLoad) -> tuple[float, float]:
-    """(total, after detection), in seconds; the cluster is whole again afterwards."""
+    """(total, after detection), in seconds; afterwards the cluster is complete again."""
     leader = _leader_at_work(admin)
     killed_s = time.time()
     cluster.kill(broker_name(leader))
@@ -77,7 +77,7 @@ def kill_round(cluster: LocalCluster, admin: AdminClient, load: SteadyLoad) -> t
 
 
 def stop_round(cluster: LocalCluster, admin: AdminClient, load: SteadyLoad) -> float:
-    """Total, in seconds; the cluster is whole again afterwards."""
+    """Total, in seconds; afterwards the cluster is complete again."""
     leader = _leader_at_work(admin)
     stopped_s = time.time()
     cluster.pause(broker_name(leader))

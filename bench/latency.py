@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One record at a time: from `send` until a consumer has it, acks=all, RF 3; three brokers on loopback.
+"""One record at a time: from `send` until a consumer has the record, acks=all, RF 3; three brokers on loopback.
 
 `e2e_p50_ms`, `e2e_p99_ms`, `e2e_p999_ms`: of all records of all rounds. The peer is confluent-kafka on Kafka, in the
-same loop: produce, flush, poll until the record is there. Rounds take turns.
+same loop: produce, flush, poll until the record arrives. The sides take turns by rounds.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def theirs_ms(topic: str, *, records: int = RECORDS) -> list[float]:
             producer.flush(TIMEOUT_S)
             message = consumer.poll(TIMEOUT_S)
             if message is None or message.error():
-                raise RuntimeError(f"the peer gave no record back: {message and message.error()}")
+                raise RuntimeError(f"the peer returned no record: {message and message.error()}")
             found.append((time.perf_counter() - sent_s) * 1000)
     finally:
         consumer.close()
@@ -70,7 +70,7 @@ def theirs_ms(topic: str, *, records: int = RECORDS) -> list[float]:
 
 
 def percentile(times_ms: list[float], share: float) -> float:
-    """The time that this share of the records stayed below or at."""
+    """The quantile of the times for this share of the records."""
     return statistics.quantiles(times_ms, n=1000, method="inclusive")[round(share * 1000) - 1]
 
 

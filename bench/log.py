@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log on disk: append, sequential read and the scan after a kill, each beside the plainest program that could be.
+"""The log on disk: append, sequential read and the scan after a kill, each beside a minimal program.
 
 Peers, in the same run and on the same file system: a loop of write(2), a loop of pread(2), a pass of CRC-32C over the
-same bytes; of compaction, a loop with a dict over records that need no reading. Batches of 64 KiB; the appends include
-the checks that every replicated batch gets. Then 1,000 logs are opened (`_log_open.py`).
+same bytes; for compaction, a loop with a dict over records in memory. Batches of 64 KiB; the appends include the checks
+of every replicated batch. Then 1,000 logs are opened (`_log_open.py`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def append(path: Path, data: bytes, *, checked: bool) -> float:
-    """Seconds of the appending alone, without the making of the directory, which syncs."""
+    """Seconds of the appends, without the creation of the directory, which syncs."""
     logs = open_at(path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     batch = Batch(parse_envelope(data), data)
@@ -81,7 +81,7 @@ def append(path: Path, data: bytes, *, checked: bool) -> float:
 
 
 def read(path: Path) -> float:
-    """Seconds of the reading alone, without the opening."""
+    """Seconds of the reads, without opening the log."""
     logs = open_at(path)
     log, recovered = logs.open(PARTITION, IDENTITY, {})
     end = recovered.log_end_offset
@@ -130,7 +130,7 @@ def plain_scan(path: Path) -> None:
 
 
 def keyed_data(seed: int) -> tuple[bytes, list[bytes], list[bytes]]:
-    """A batch of records of KEYS keys; 100 bytes with its key each."""
+    """A batch of records of KEYS keys, each record 100 bytes with its key."""
     rng = random.Random(seed)
     keys = [b"key-%012d" % rng.randrange(KEYS) for _ in range(RECORDS)]
     values = [rng.randbytes(RECORD_BYTES - len(key)) for key in keys]
@@ -138,7 +138,7 @@ def keyed_data(seed: int) -> tuple[bytes, list[bytes], list[bytes]]:
 
 
 def compact(path: Path, batches: Sequence[bytes]) -> float:
-    """Seconds of the cleaning alone, its writes and syncs included."""
+    """Seconds of the cleaning, with its writes and syncs."""
     logs = open_at(path)
     log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": str(64 << 20)})
     parsed = [Batch(parse_envelope(data), data) for data in batches]
@@ -155,7 +155,7 @@ def compact(path: Path, batches: Sequence[bytes]) -> float:
 
 
 def plain_compact(path: Path, rows: Sequence[tuple[list[bytes], list[bytes]]]) -> float:
-    """Records a second of a loop over records that Python has in memory: a dict, then what stays is written."""
+    """Records per second of a loop over records in memory: fill a dict, then write its records."""
     started = time.perf_counter()
     latest: dict[bytes, int] = {}
     number = 0
@@ -176,7 +176,7 @@ def plain_compact(path: Path, rows: Sequence[tuple[list[bytes], list[bytes]]]) -
 
 
 def compaction(root: Path) -> tuple[float, float]:
-    """Records a second, ours and the plain loop's, of a log of COMPACTED batches."""
+    """Records per second of Tidemark and of the plain loop, for a log of COMPACTED batches."""
     made = [keyed_data(seed) for seed in range(COMPACTED)]
     rates = [
         (
@@ -189,7 +189,7 @@ def compaction(root: Path) -> tuple[float, float]:
 
 
 def rounds(root: Path, data: bytes) -> dict[str, list[float]]:
-    """Seconds of each step of ROUNDS rounds; ours and the plain ones take turns."""
+    """Seconds of each step of ROUNDS rounds; Tidemark and the plain loops take turns."""
     seconds: dict[str, list[float]] = {}
 
     def note(name: str, value: float) -> None:
@@ -210,7 +210,7 @@ def rounds(root: Path, data: bytes) -> dict[str, list[float]]:
 
 
 def open_figures(root: Path, data: bytes, size_bytes: int) -> dict[str, Figure]:
-    """Of opening many logs, each beside its plain loop."""
+    """Figures of opening many logs, each beside its plain loop."""
     figures: dict[str, Figure] = {}
     for name, opened in measure(root, data, partitions=PARTITIONS, size_bytes=size_bytes).items():
         figures[name] = Figure(opened.seconds, "s", opened.peer_seconds, lower_is_better=True)
@@ -223,7 +223,7 @@ def open_figures(root: Path, data: bytes, size_bytes: int) -> dict[str, Figure]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gigabytes", type=float, default=10.0, help="of the logs that are opened (default: 10)")
+    parser.add_argument("--gigabytes", type=float, default=10.0, help="size of the opened logs (default: 10)")
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="tidemark-bench-log-"))
     data = make_data()

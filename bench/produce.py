@@ -33,7 +33,7 @@ FLUSH_TIMEOUT_S = 120
 def arrow_per_s(
     bootstrap: str, topic: str, *, records: int = ARROW_RECORDS, size_bytes: int = SIZE_BYTES, **settings: Any
 ) -> float:
-    """One run through the Arrow API, tables of two megabytes; `settings` are the producer's."""
+    """One run of the Arrow API, with tables of two megabytes and these `settings` of the producer."""
     rows = ARROW_BATCH_RECORDS * SIZE_BYTES // size_bytes
     table = pa.record_batch({"value": pa.array([bytes(size_bytes)] * rows, pa.binary())})
     tables = max(1, records // rows)
@@ -46,7 +46,7 @@ def arrow_per_s(
 
 
 def records_per_s(bootstrap: str, topic: str, *, records: int = SINGLE_RECORDS) -> float:
-    """One run, a `send` for each record."""
+    """One run with a `send` for each record."""
     value = bytes(SIZE_BYTES)
     with Producer(bootstrap, acks="all", batch_bytes=BATCH_BYTES) as producer:
         started_s = time.perf_counter()
@@ -57,7 +57,7 @@ def records_per_s(bootstrap: str, topic: str, *, records: int = SINGLE_RECORDS) 
 
 
 def main() -> int:
-    """Best of the rounds; ours and theirs take turns, so that whatever else the machine does befalls both."""
+    """Best of the rounds; Tidemark and the peer take turns, so that other load of the machine affects both."""
     rates: dict[str, list[float]] = {name: [] for name in ("columns", "records", "peer columns", "peer records")}
     with (
         kafka_peer() as peer,

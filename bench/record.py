@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch of 64 KiB costs to build, check, read, stamp and reseal: microseconds, best of several rounds.
+"""Microseconds to build, check, read, stamp and reseal a batch of 64 KiB, best of several rounds.
 
 Run as `make bench NAME=record`; the last line printed is the figures as JSON.
 """
@@ -21,7 +21,7 @@ NOW_US = 1_700_000_000_000_000
 
 
 def columns() -> tuple[list[bytes | None], list[bytes | None], list[int]]:
-    """As many records of 100 bytes and a short key as make a batch of 64 KiB."""
+    """Records of 100 bytes with a short key that fill a batch of 64 KiB."""
     count = BATCH_BYTES // (VALUE_BYTES + 4 + 3 * 4 + 8)
     keys: list[bytes | None] = [b"%04d" % (i % 97) for i in range(count)]
     values: list[bytes | None] = [(b"%08d" % i) * 12 + b"tail" for i in range(count)]
@@ -29,7 +29,7 @@ def columns() -> tuple[list[bytes | None], list[bytes | None], list[int]]:
 
 
 def best_us(work: Callable[[], object], seconds: float = 0.05) -> float:
-    """Microseconds for one call, in the best of the rounds: what the work costs when nothing else runs."""
+    """Microseconds of one call in the best round: the cost without other load."""
     timer = timeit.Timer(work)
     once = timer.timeit(5) / 5
     number = max(5, int(seconds / once))

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a broker with 3,000 partitions takes to answer a scrape, and for how long its event loop waits meanwhile.
+"""Time of a scrape of a broker with 3,000 partitions, and the stall of its event loop.
 
-Three brokers, each with a replica of every partition, a batch in each; one scraper that keeps its connection and takes
-gzip, as Prometheus does; brokers take turns.
+Three brokers, each with a replica of every partition and a batch in each replica. One scraper keeps its connection and
+accepts gzip, like Prometheus; brokers take turns.
 
-`scrape_ms`, `scrape_max_ms`: from the request until the whole answer is there, median and longest; `first_ms`: the
-    first one of a broker, which knows no labels yet.
-`scrape_cpu_ms`: processor time of a broker for each, which is what it would take on a machine that does nothing else.
+`scrape_ms`, `scrape_max_ms`: from the request until the complete answer, median and longest; `first_ms`: the first
+    scrape of a broker, which has no labels cached yet.
+`scrape_cpu_ms`: CPU time of a broker for a scrape, which is the duration on an idle machine.
 `without_partitions_ms`, `without_partitions_cpu_ms`: the same with metrics.partitions=false.
-`stall_ms`: the longest that any of these brokers' event loops was late during the scrapes, `stall_busy_ms`: at most so
-    much of it was the broker's own work. Upper bounds of a histogram's buckets, less up to 10 ms.
-`series`, `size_kb`, `zipped_kb`: of one answer.
+`stall_ms`: the longest stall of these brokers' event loops during the scrapes; `stall_busy_ms`: the most of it that was
+    the broker's own work. Upper bounds of a histogram's buckets, up to 10 ms too low.
+`series`, `size_kb`, `zipped_kb`: size of one answer.
 
 `--partitions N` (3,000), `--scrapes N` of each broker (20).
 """
@@ -43,8 +43,8 @@ PAUSE_S = 0.1
 CPU = "process_cpu_seconds_total"
 IDLE_S = 5.0
 PATIENT = {kind: {"zookeeper.session.timeout.ms": "30000"} for kind in ("broker", "controller")}
-"""Three brokers open thousands of logs on a machine that may be small."""
-EVERYBODY = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
+"""Deadline in which three brokers open thousands of logs, also on a small machine."""
+EVERY_BROKER = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
 
 
 class Scraper:
@@ -55,24 +55,24 @@ class Scraper:
         self._connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
 
     def scrape(self) -> tuple[float, bytes]:
-        """Milliseconds, and the answer as it came."""
+        """Milliseconds, and the raw answer."""
         began_s = time.perf_counter()
         self._connection.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
         answer = self._connection.getresponse().read()
         return (time.perf_counter() - began_s) * 1000, answer
 
     def cpu_s(self) -> float:
-        """What the broker has used."""
+        """CPU time that the broker has used."""
         return sum(scrape(self.address, CPU).values())
 
     def longest_ms(self, name: str, before: dict[float, float]) -> float:
-        """The bound of the latest findings of a histogram."""
+        """The highest bucket bound among the new samples of a histogram."""
         now = histogram(self.address, name)
         return share_ms({bound: count - before.get(bound, 0) for bound, count in now.items()}, 1)
 
 
 def fill(cluster: LocalCluster, partitions: int) -> None:
-    """Topics, and a batch in each partition."""
+    """Create topics, and write a batch to each partition."""
     topics = {
         f"topic-{number}": min(TOPIC_PARTITIONS, partitions - number * TOPIC_PARTITIONS)
         for number in range(-(-partitions // TOPIC_PARTITIONS))
@@ -87,7 +87,7 @@ def fill(cluster: LocalCluster, partitions: int) -> None:
 
 
 class Measured(NamedTuple):
-    """Of all brokers: first and later times, processor time of each scrape, the longest stall and its busy part."""
+    """For all brokers: first and later times, CPU time of each scrape, the longest stall and its busy part."""
 
     first_ms: list[float]
     later_ms: list[float]
@@ -97,7 +97,7 @@ class Measured(NamedTuple):
 
 
 def measured(scrapers: list[Scraper], count: int) -> Measured:
-    """Scrape in turns. What brokers use anyway is measured first."""
+    """Scrape in turn, after measuring the CPU time of idle brokers."""
     before_s, began_s = sum(one.cpu_s() for one in scrapers), time.perf_counter()
     time.sleep(IDLE_S)
     used_s, now_s = sum(one.cpu_s() for one in scrapers), time.perf_counter()
@@ -121,19 +121,19 @@ def measured(scrapers: list[Scraper], count: int) -> Measured:
 
 
 def run(cluster: LocalCluster, partitions: int, count: int) -> dict[str, Figure]:
-    """All figures."""
+    """Measure all figures."""
     fill(cluster, partitions)
     scrapers = [Scraper(cluster.metrics_address(broker_name(broker))) for broker in range(BROKERS)]
     for one in scrapers:
         wait_until(
             "every broker has every replica", _has(one, "tidemark_replica_count", partitions), timeout_s=TIMEOUT_S
         )
-    time.sleep(PAUSE_S * 20)  # followers have heard of the last high watermarks
+    time.sleep(PAUSE_S * 20)  # followers have received the last high watermarks
     everything = measured(scrapers, count)
     zipped = scrapers[0].scrape()[1]
     text = gzip.decompress(zipped)
     with AdminClient(cluster.admin_address) as admin:
-        admin.alter_configs(EVERYBODY, {"metrics.partitions": "false"})
+        admin.alter_configs(EVERY_BROKER, {"metrics.partitions": "false"})
     for one in scrapers:
         wait_until("series of partitions are switched off", _is_short(one), timeout_s=TIMEOUT_S)
     sums = measured(scrapers, count)

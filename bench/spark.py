@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spark's reads and writes of 100-byte records in 6 partitions, local[2], beside Spark's own Kafka source and sink.
 
-`python -m bench spark [--records 4000000] [--fetch-peer]`. Each side runs alone, its three brokers on loopback with
-RF 3, and in a fresh Spark session: ours with the PySpark that is installed, the peer with PySpark 4.0.0 and the
-connector of that version against Apache Kafka, where both are in .peers/ (`--fetch-peer` gets them).
+`python -m bench spark [--records 4000000] [--fetch-peer]`. Each side runs alone, with three brokers on loopback,
+RF 3, and a fresh Spark session. Tidemark uses the installed PySpark. The peer uses PySpark 4.0.0 and the connector of
+that version with Apache Kafka, if both are in .peers/ (`--fetch-peer` downloads them).
 
-- `batch_read_cold`: rows a second of the session's first query, a count and the length of all values.
+- `batch_read_cold`: rows per second of the first query of a session: a count and the length of all values.
 - `batch_read_warm`: the same query again, best of three.
 - `stream_read`: availableNow over all records, from start to end, best of three.
 - `write`: a quarter as many rows, acks=all, best of three.
-- `write_keyed`: the same, each row with a key of its own, so that the key's hash chooses its partition.
-- `microbatch_overhead_ms`: driver time of a micro-batch on a topic of 1,000 partitions (all but running its tasks)
-  beyond what it is with Spark's `rate-micro-batch` source; median of ten.
+- `write_keyed`: the same, each row with its own key, whose hash chooses the partition.
+- `microbatch_overhead_ms`: driver time of a micro-batch on a topic of 1,000 partitions (without its tasks), minus the
+  same with Spark's `rate-micro-batch` source; median of ten.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SOURCE, SINK, WIDE = "spark-source", "spark-sink", "spark-wide"
 
 
 def run(python: Path | str, task: Task) -> dict[str, float]:
-    """The job in a Python of its own; raises with what it said."""
+    """Run the job in a separate Python; raises an error with its output."""
     roots = [str(Path(__file__).resolve().parents[1] / name) for name in ("services", "spark")]
     path = os.pathsep.join([*roots, os.environ.get("PYTHONPATH", "")]) if task.format == "tidemark" else ""
     done = subprocess.run(
@@ -110,12 +110,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="bench spark", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--records", type=int, default=RECORDS, help="records that are read; a quarter is written")
-    parser.add_argument("--partitions", type=int, default=1000, help="of the topic of microbatch_overhead_ms")
-    parser.add_argument("--batch-only", action="store_true", help="no streaming")
+    parser.add_argument("--records", type=int, default=RECORDS, help="records to read; a quarter is written")
     parser.add_argument(
-        "--fetch-peer", action="store_true", help="get Kafka and Spark's connector where they are not here"
+        "--partitions", type=int, default=1000, help="partitions of the topic of microbatch_overhead_ms"
     )
+    parser.add_argument("--batch-only", action="store_true", help="no streaming")
+    parser.add_argument("--fetch-peer", action="store_true", help="download Kafka and Spark's connector if missing")
     arguments = parser.parse_args()
     peer, found = theirs(arguments), ours(arguments)
     units = {"microbatch_overhead_ms": "ms"}

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """How late the event loops of brokers and controllers are: in steady produce and fetch, and in control events.
 
-`steady_p999_ms`: under a steady load of produce and fetch, the lateness that 99.9 % of the time was not exceeded in the
-    worst broker; `steady_busy_p999_ms`: at most so much of it was that broker's own work, the rest that of others on
-    the machine.
-`<event>_ms`, `<event>_busy_ms`: the longest stall in any service that lives through an event: `create_topics` (1,000
-    topics), `broker_failure` (kill -9), `restart` (of that broker, its start included), `shutdown` (SIGTERM),
-    `controller_failover` (kill -9), `group` (500 members join one after the other, and a tenth leaves), with so many
-    partitions of RF 2.
+`steady_p999_ms`: under a steady load of produce and fetch, the 99.9th percentile (by time) of the lateness in the worst
+    broker; `steady_busy_p999_ms`: the part of it that was that broker's own work, at most.
+`<event>_ms`, `<event>_busy_ms`: the longest stall of any service that runs through an event: `create_topics` (1,000
+    topics), `broker_failure` (kill -9), `restart` (of that broker, with its start), `shutdown` (SIGTERM),
+    `controller_failover` (kill -9), `group` (500 members join one by one, and a tenth leaves), with N partitions of RF
+        2.
 
-Times are upper bounds of a histogram's buckets. The meter is a timer of 10 ms, so a stall shows less by up to that.
+Times are upper bounds of a histogram's buckets. A timer of 10 ms measures them, so a stall may appear up to 10 ms
+shorter.
 `--partitions N` (6,000), `--only EVENT ...`, `--seconds S` of steady load (20).
 """
 
@@ -43,9 +43,9 @@ TOPICS = 1000
 MEMBERS = 500
 GROUP = "readers"
 GROUP_PARTITIONS = 16
-"""Of the topic that groups are kept in."""
+"""Partitions of the topic that stores groups."""
 GROUP_ROUNDS = 12
-"""Heartbeats of each."""
+"""Heartbeats of each member."""
 TIMEOUT_S = 120.0
 SETTLE_S = 2.0
 RECORDS_PER_S = 20_000
@@ -58,11 +58,11 @@ LEADING = "tidemark_replica_leader_count"
 UNDER_REPLICATED = "tidemark_replica_under_replicated"
 
 Histogram = dict[float, float]
-"""Upper bound -> findings at or below it."""
+"""Upper bound -> number of samples at or below it."""
 
 
 def histogram(address: str, name: str) -> Histogram:
-    """As it is now; empty when nobody answers."""
+    """The present histogram; empty if the service does not answer."""
     return {
         float(labels[0]): value
         for (sample, labels), value in scrape(address, f"{name}_bucket").items()
@@ -71,13 +71,13 @@ def histogram(address: str, name: str) -> Histogram:
 
 
 def share_ms(found: Histogram, share: float) -> float:
-    """The bound, in milliseconds, that this share of the findings did not exceed; 1 for all of them."""
+    """The bound in milliseconds for this share of the samples; 1 means all samples."""
     total = max(found.values(), default=0.0)
     return 1000 * min((bound for bound, count in found.items() if count >= share * total), default=0.0)
 
 
 class Watch:
-    """What befell every service between two moments; one that was started meanwhile counts from its start."""
+    """Samples of every service between two moments; a service that started in between counts from its start."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -101,7 +101,7 @@ class Watch:
 
 
 class Arena:
-    """The cluster under measurement, and what was found so far."""
+    """The cluster under measurement, and the figures so far."""
 
     def __init__(self, cluster: LocalCluster, admin: AdminClient, runner: asyncio.Runner) -> None:
         self._runner = runner
@@ -113,48 +113,48 @@ class Arena:
     def live(self) -> list[str]:
         return [name for index in range(BROKERS) if self.cluster.process(name := broker_name(index)).running]
 
-    def is_whole(self) -> bool:
-        """Every partition is led and has all its replicas in sync."""
-        told = [scrape(self.cluster.metrics_address(name), UNDER_REPLICATED, LEADING) for name in self.live()]
-        leading = sum(one.get((LEADING, ()), 0.0) for one in told)
-        return leading == self.partitions and not any(one.get((UNDER_REPLICATED, ()), 1.0) for one in told)
+    def is_in_sync(self) -> bool:
+        """Whether every partition has a leader and all its replicas in sync."""
+        scraped = [scrape(self.cluster.metrics_address(name), UNDER_REPLICATED, LEADING) for name in self.live()]
+        leading = sum(one.get((LEADING, ()), 0.0) for one in scraped)
+        return leading == self.partitions and not any(one.get((UNDER_REPLICATED, ()), 1.0) for one in scraped)
 
-    def wait_until_whole(self) -> None:
-        wait_until("whole", self.is_whole, timeout_s=TIMEOUT_S, interval_s=0.5)
+    def wait_until_in_sync(self) -> None:
+        wait_until("all replicas in sync", self.is_in_sync, timeout_s=TIMEOUT_S, interval_s=0.5)
 
     def all_led(self) -> bool:
-        """By those that live, whoever else should follow."""
-        told = [scrape(self.cluster.metrics_address(name), LEADING) for name in self.live()]
-        return sum(one.get((LEADING, ()), 0.0) for one in told) == self.partitions
+        """Whether live brokers lead every partition, with or without all followers."""
+        scraped = [scrape(self.cluster.metrics_address(name), LEADING) for name in self.live()]
+        return sum(one.get((LEADING, ()), 0.0) for one in scraped) == self.partitions
 
     def fill(self, partitions: int) -> None:
         for index in range(partitions // TOPIC_PARTITIONS):
             self.admin.create_topic(f"fill-{index}", partitions=TOPIC_PARTITIONS, replication_factor=2, configs=CONFIGS)
             self.partitions += TOPIC_PARTITIONS
-        self.wait_until_whole()
+        self.wait_until_in_sync()
 
     def longest(self, event: str, happen: Callable[[], None]) -> None:
-        """Take the longest stall of an event; a line tells each service's."""
+        """Record the longest stall of an event; prints a line with the stall of each service."""
         time.sleep(SETTLE_S)
         watch, began_s = Watch(self.cluster), time.monotonic()
         happen()
         time.sleep(SETTLE_S)
         found, took_s = watch.since(), time.monotonic() - began_s - SETTLE_S
-        told = {key: share_ms(one, 1.0) for key, one in found.items()}
+        longest_ms = {key: share_ms(one, 1.0) for key, one in found.items()}
         for metric, suffix in ((LATENESS, ""), (BUSY, "_busy")):
-            worst = max(value for (_, which), value in told.items() if which == metric)
+            worst = max(value for (_, which), value in longest_ms.items() if which == metric)
             self.figures[f"{event}{suffix}_ms"] = Figure(worst, "ms", lower_is_better=True)
         by_service = ", ".join(
-            f"{name} {told[name, LATENESS]:.0f}/{told[name, BUSY]:.0f}/{told[name, PAUSES]:.0f}"
+            f"{name} {longest_ms[name, LATENESS]:.0f}/{longest_ms[name, BUSY]:.0f}/{longest_ms[name, PAUSES]:.0f}"
             for name in self.cluster.names
         )
         print(f"{event}: {took_s:.1f} s, load {os.getloadavg()[0]:.1f}; longest late/busy/gc ms: {by_service}")
 
     def steady(self, seconds: float) -> None:
-        """Produce and fetch at a rate that the machine carries with ease."""
+        """Produce and fetch at a rate well below the limit of the machine."""
         self.admin.create_topic("steady", partitions=6, replication_factor=3)
         self.partitions += 6
-        self.wait_until_whole()
+        self.wait_until_in_sync()
         self._runner.run(flow(self.cluster.bootstrap, 3.0))
         watch = Watch(self.cluster)
         passed = self._runner.run(flow(self.cluster.bootstrap, seconds))
@@ -172,18 +172,18 @@ class Arena:
         for index in range(TOPICS):
             self.admin.create_topic(f"one-{index}", partitions=1, replication_factor=2, configs=CONFIGS)
         self.partitions += TOPICS
-        self.wait_until_whole()
+        self.wait_until_in_sync()
 
     def broker_failure(self) -> None:
         self.cluster.kill(broker_name(0))
-        wait_until("all led by others", self.all_led, timeout_s=TIMEOUT_S, interval_s=0.5)
+        wait_until("new leaders for all", self.all_led, timeout_s=TIMEOUT_S, interval_s=0.5)
         wait_until("deregistered", lambda: 0 not in self.admin.describe_cluster().view.brokers, timeout_s=TIMEOUT_S)
 
     def restart(self) -> None:
         if self.cluster.process(broker_name(0)).running:
             self.cluster.terminate(broker_name(0), timeout_s=TIMEOUT_S)
         self.cluster.process(broker_name(0)).start()
-        self.wait_until_whole()
+        self.wait_until_in_sync()
 
     def shutdown(self) -> None:
         self.cluster.terminate(broker_name(1), timeout_s=TIMEOUT_S)
@@ -204,7 +204,7 @@ class Arena:
 
 
 class Member:
-    """Of a group, as far as its coordinator sees one: it gives up and takes on whatever it is told, at once."""
+    """A group member, as its coordinator sees it: it follows each assignment at once."""
 
     def __init__(self, stub: Any) -> None:
         self._stub = stub
@@ -229,7 +229,7 @@ class Member:
 
 
 async def rebalance(cluster: LocalCluster) -> None:
-    """`MEMBERS` join, the last tenth leaves; heartbeats until all that is there to read has been shared."""
+    """`MEMBERS` join, the last tenth leaves; heartbeats until every partition is assigned."""
     async with AsyncExitStack() as opened:
         first = await opened.enter_async_context(grpc.aio.insecure_channel(cluster.address(broker_name(0))))
         stub: Any = GroupServiceStub(first)
@@ -255,7 +255,7 @@ async def rebalance(cluster: LocalCluster) -> None:
 
 
 async def flow(bootstrap: str, seconds: float) -> int:
-    """Records that went through in this time, at `RECORDS_PER_S` where that is possible."""
+    """Number of records read in this time, at `RECORDS_PER_S` if possible."""
     passed = 0
     async with Producer(bootstrap, acks="all") as producer, Consumer(bootstrap) as consumer:
         await consumer.assign("steady", start="latest")
@@ -282,7 +282,7 @@ def main() -> int:
     events = ("group", "create_topics", "broker_failure", "restart", "shutdown", "controller_failover")
     parser = argparse.ArgumentParser(prog="python -m bench stalls")
     parser.add_argument("--partitions", type=int, default=6_000, metavar="N", help="a multiple of 1,000")
-    parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="of steady load")
+    parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="duration of the steady load")
     parser.add_argument(
         "--only", nargs="*", default=("steady", *events), metavar="EVENT", help="of steady, " + ", ".join(events)
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A steady load of records, and when those of one partition were acknowledged: what a failover costs it."""
+"""A steady load of records with acknowledgement times of one partition, to measure a failover."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ RECORDS_PER_S = 2000
 SIZE_BYTES = 100
 
 Done = Callable[[object], None]
-"""Told when a record is acknowledged, with None, or is given up, with why."""
+"""Called with None when a record is acknowledged, or with the error when it fails."""
 
 
 class SteadyLoad:
-    """Sends to every partition in turn, and keeps when what was acknowledged in partition 0.
+    """Sends to every partition in turn, and records the acknowledgement times of partition 0.
 
     Args:
-        send: a record to a partition; may block, which delays the records after it.
+        send: sends a record to a partition; may block, which delays the following records.
     """
 
     def __init__(self, send: Callable[[int, Done], None]) -> None:
@@ -27,7 +27,7 @@ class SteadyLoad:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="load")
         self._acknowledged: list[tuple[float, float]] = []
-        """(sent, acknowledged), in seconds of the wall clock."""
+        """(sent, acknowledged) in seconds of the wall clock."""
         self.failures: list[object] = []
 
     def __enter__(self) -> SteadyLoad:
@@ -39,7 +39,7 @@ class SteadyLoad:
         self._thread.join()
 
     def first_after(self, sent_after_s: float, *, timeout_s: float) -> float:
-        """When the first record of partition 0 that was sent after that moment, a moment ago, was acknowledged."""
+        """Acknowledgement time of the first record of partition 0 that was sent after a recent moment."""
         looked_at = max(0, len(self._acknowledged) - RECORDS_PER_S)
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:

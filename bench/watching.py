@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What benchmarks see of running services from outside: their metrics, their log lines, their memory and CPU time."""
+"""Observing running services from outside: metrics, log lines, memory and CPU time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCRAPE_TIMEOUT_S = 10.0
 
 
 def scrape(address: str, *names: str) -> dict[tuple[str, tuple[str, ...]], float]:
-    """(sample name, label values) -> value of these samples alone; nothing when nobody answers."""
+    """(sample name, label values) -> value of these samples only; empty if the service does not answer."""
     query = "&".join(f"name[]={name}" for name in names)
     try:
         with urllib.request.urlopen(f"http://{address}/metrics?{query}", timeout=_SCRAPE_TIMEOUT_S) as answer:
@@ -35,7 +35,7 @@ def scrape(address: str, *names: str) -> dict[tuple[str, tuple[str, ...]], float
 
 
 class LogLines:
-    """The lines of a service's log from a moment on."""
+    """The lines of a service's log since a moment."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -45,11 +45,11 @@ class LogLines:
         with self._path.open("rb") as log:
             log.seek(self._start)
             for line in log:
-                with contextlib.suppress(ValueError):  # of a line that is being written
+                with contextlib.suppress(ValueError):  # the last line may be incomplete
                     yield json.loads(line)
 
     def times_s(self, message: str, **fields: object) -> list[float]:
-        """Wall-clock times of the lines with this message and these fields; to the millisecond."""
+        """Wall-clock times of the lines with this message and these fields, to the millisecond."""
         return [
             datetime.fromisoformat(line["time"]).timestamp()
             for line in self
@@ -58,21 +58,21 @@ class LogLines:
 
 
 class Usage(NamedTuple):
-    """What a process has used."""
+    """CPU time and memory of a process."""
 
     cpu_s: float
     rss_mb: float
 
 
 def usage(pid: int) -> Usage:
-    """Of a process that lives, from /proc."""
+    """Read the usage of a running process from /proc."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return Usage(cpu_s, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 1e6)
 
 
 def wait_until(what: str, is_so: Callable[[], bool], *, timeout_s: float, interval_s: float = 0.02) -> float:
-    """The wall-clock time at which it was seen to be so; RuntimeError after `timeout_s`."""
+    """The wall-clock time at which the condition became true; RuntimeError after `timeout_s`."""
     deadline_s = time.monotonic() + timeout_s
     while not is_so():
         if time.monotonic() > deadline_s:

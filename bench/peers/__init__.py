@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peer beside us: Apache Kafka, started by `kafka.sh` of this directory, which also gets it.
+"""The peer: Apache Kafka, which `kafka.sh` of this directory downloads and starts.
 
-TIDEMARK_PEER_KAFKA names another script with the same commands (what they are is at the head of ours), "none" for no
-peer; TIDEMARK_PEER_KAFKA_DIR the directory that it works in (default: a temporary one); TIDEMARK_PEER_KAFKA_BOOTSTRAP
-where that other script's brokers listen. TIDEMARK_PEER_KAFKA_LIBS is a directory with Kafka's jars, for a machine that
-gets none.
+TIDEMARK_PEER_KAFKA names another script with the same commands (see the head of kafka.sh), or "none" for no peer.
+TIDEMARK_PEER_KAFKA_DIR is its working directory (default: a temporary one). TIDEMARK_PEER_KAFKA_BOOTSTRAP is the
+address of the other script's brokers. TIDEMARK_PEER_KAFKA_LIBS is a directory with Kafka's jars, for a machine that
+cannot download them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class KafkaPeer:
         self._directory = directory
 
     def call(self, *arguments: str, **environment: str) -> str:
-        """What the script prints."""
+        """Run a command of the script; returns its output."""
         done = subprocess.run(
             [self._script, self._directory, *arguments],
             capture_output=True,
@@ -48,30 +48,30 @@ class KafkaPeer:
         return done.stdout
 
     def pid(self, broker: int) -> int:
-        """Of the process of broker 1, 2 or 3."""
+        """Process id of broker 1, 2 or 3."""
         return int(Path(self._directory, f"b{broker}.pid").read_text())
 
     def produce_per_s(self, topic: str, *, records: int, size_bytes: int, batch_bytes: int = 65_536) -> float:
         """One run of Kafka's own perf producer, acks=all."""
-        told = self.call("produce", topic, "all", str(records), str(size_bytes), BATCH=str(batch_bytes))
-        line = told.strip().splitlines()[-1]
+        printed = self.call("produce", topic, "all", str(records), str(size_bytes), BATCH=str(batch_bytes))
+        line = printed.strip().splitlines()[-1]
         found = re.search(r"([\d.]+) records/sec", line)
         if found is None:
             raise RuntimeError(f"the peer's answer has no rate: {line}")
         return float(found.group(1))
 
     def consume_per_s(self, topic: str, *, records: int) -> float:
-        """One run of Kafka's own perf consumer; the time that it takes to join its group is not counted."""
+        """One run of Kafka's own perf consumer, without the time to join its group."""
         line = self.call("consume", topic, str(records)).strip().splitlines()[-1]
         return float(line.rpartition(",")[2])
 
 
 @contextlib.contextmanager
 def kafka_peer(*, fetch: bool = False) -> Iterator[KafkaPeer | None]:
-    """The peer, up; None, with a line that says why, where there is none.
+    """The running peer; without a peer prints the reason and returns None.
 
     Args:
-        fetch: get it where it is not here yet; else only what was got before is used.
+        fetch: download a missing peer; otherwise only an earlier download is used.
     """
     script = os.environ.get("TIDEMARK_PEER_KAFKA") or str(OURS)
     if script == "none":
@@ -80,7 +80,7 @@ def kafka_peer(*, fetch: bool = False) -> Iterator[KafkaPeer | None]:
         return
     ours = script == str(OURS)
     if ours and not fetch and not _JARS.is_dir() and "TIDEMARK_PEER_KAFKA_LIBS" not in os.environ:
-        print(f"no peer: `{OURS} DIR fetch` gets Kafka; peer and ratio are null", file=sys.stderr)
+        print(f"no peer: `{OURS} DIR fetch` downloads Kafka; peer and ratio are null", file=sys.stderr)
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="tidemark-peer-") as temporary:
@@ -90,7 +90,7 @@ def kafka_peer(*, fetch: bool = False) -> Iterator[KafkaPeer | None]:
             try:
                 peer.call("fetch")
             except RuntimeError as error:
-                sys.exit(str(error))  # it says what to install or to name
+                sys.exit(str(error))  # the script prints the missing program or variable
             os.environ["TIDEMARK_PEER_KAFKA_BOOTSTRAP"] = peer.call("bootstrap").strip()
         os.environ["TIDEMARK_PEER_KAFKA_DIR"] = directory
         try:

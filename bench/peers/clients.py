@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's clients for Python, record by record: confluent-kafka, and aiokafka where it is installed."""
+"""Kafka's clients for Python, record by record: confluent-kafka, and aiokafka if installed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, Final
 
 _CONSUME_MAX = 10_000
 BATCH_BYTES: Final = 65_536
-"""Of each producer that sends record by record."""
+"""Batch size of each producer that sends record by record."""
 _LINGER_MS = 5
 _FIRST_S = 30.0
 
 
 def confluent_is_there() -> bool:
-    """Whether record by record can be compared; says what is missing if not."""
+    """Whether the record by record clients are available; prints the missing one if not."""
     if os.environ.get("TIDEMARK_PEER_KAFKA_BOOTSTRAP") and importlib.util.find_spec("confluent_kafka") is not None:
         return True
     print("no peer by record: confluent-kafka or TIDEMARK_PEER_KAFKA_BOOTSTRAP is missing", file=sys.stderr)
@@ -27,7 +27,7 @@ def confluent_is_there() -> bool:
 
 
 def aiokafka_is_there() -> bool:
-    """The same of aiokafka."""
+    """The same for aiokafka."""
     return bool(os.environ.get("TIDEMARK_PEER_KAFKA_BOOTSTRAP")) and importlib.util.find_spec("aiokafka") is not None
 
 
@@ -57,9 +57,9 @@ def confluent_per_s(topic: str, *, records: int, size_bytes: int) -> float:
 
 
 def confluent_consume_per_s(topic: str, *, partitions: int, records: int, limit_s: float) -> float:
-    """Values, one by one, from the topic's start; so many records, or as many as `limit_s` has room for.
+    """Read values one by one from the start of the topic: this number of records, or fewer after `limit_s`.
 
-    The clock starts with the first records, which do not count: what reaching the cluster takes is not measured.
+    The clock starts after the first records, which do not count, so that the time to connect is not measured.
     """
     confluent = importlib.import_module("confluent_kafka")
     consumer = confluent.Consumer(

@@ -1,18 +1,19 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Apache Kafka 3.9.1 beside us: three brokers and their ZooKeeper on loopback, out of Maven Central's jars.
+# Apache Kafka 3.9.1 as a peer: three brokers and their ZooKeeper on loopback, from Maven Central's jars.
 #
-#   kafka.sh DIR fetch                              the jars, unless they are there; prints where
+#   kafka.sh DIR fetch                              download missing jars; prints their directory
 #   kafka.sh DIR up | down | start ID | kill ID     data, logs and bN.pid in DIR; brokers 1, 2 and 3
-#   kafka.sh DIR bootstrap                          where it listens
-#   kafka.sh DIR topic NAME PARTITIONS RF [--config KEY=VALUE ...]    make a topic
+#   kafka.sh DIR bootstrap                          print the bootstrap addresses
+#   kafka.sh DIR topic NAME PARTITIONS RF [--config KEY=VALUE ...]    create a topic
 #   kafka.sh DIR delete NAMES                       delete topics; a regular expression
 #   kafka.sh DIR produce NAME ACKS RECORDS SIZE     Kafka's ProducerPerformance; "..., N records/sec ..."
 #   kafka.sh DIR consume NAME RECORDS               Kafka's ConsumerPerformance; CSV, the last field is records/s
 #
-# Jars: the directory TIDEMARK_PEER_KAFKA_LIBS (libs/ of Kafka's own distribution will do), else what `mvn` gets from
-# wherever its settings say. TIDEMARK_PEER_KAFKA_PORT (19090): brokers listen 1, 2 and 3 above, ZooKeeper 91 above. BATCH (65536): bytes of a
-# producer's batch. HEAP (1g): of each broker. IDX: log.index.size.max.bytes; 65536 makes room for 10,000 partitions.
+# Jars: the directory TIDEMARK_PEER_KAFKA_LIBS (such as libs/ of Kafka's distribution), otherwise downloaded by `mvn` with
+# its own settings. TIDEMARK_PEER_KAFKA_PORT (19090): brokers listen 1, 2 and 3 above it, ZooKeeper 91 above it.
+# BATCH (65536): bytes of a producer's batch. HEAP (1g): heap of each broker. IDX: log.index.size.max.bytes; 65536 permits
+# 10,000 partitions.
 set -eu
 
 version=3.9.1
@@ -34,11 +35,11 @@ fetch() {
     exit 1
   fi
   if ! command -v mvn >/dev/null; then
-    echo "Kafka $version is not here: install Maven, which gets it from where its settings say (apt install maven), or" \
+    echo "Kafka $version is missing: install Maven, which downloads it with its own settings (apt install maven), or" \
       "set TIDEMARK_PEER_KAFKA_LIBS to libs/ of a Kafka $version that you have; TIDEMARK_PEER_KAFKA=none goes without" >&2
     exit 1
   fi
-  echo "getting Kafka $version, 56 MB" >&2
+  echo "downloading Kafka $version, 56 MB" >&2
   mkdir -p "$libs"
   mvn -q -B -f "$here/kafka-pom.xml" "-Dkafka.version=$version" "-DbuildDirectory=$libs.part" \
     dependency:copy-dependencies "-DoutputDirectory=$libs.part/jars" >&2
@@ -76,18 +77,18 @@ up() {
     org.apache.zookeeper.server.ZooKeeperServerMain "$dir/zoo.cfg" </dev/null >"$dir/zk.log" 2>&1 &
   echo $! >"$dir/zk.pid"
   for one in 1 2 3; do broker $one; done
-  # However whoever called us ends, they end with it.
+  # The brokers end with the calling process, even if it is killed.
   (
     while kill -0 "$PPID" 2>/dev/null; do sleep 1; done
     if [ -f "$dir/zk.pid" ]; then exec "$0" "$dir" down; fi
   ) </dev/null >/dev/null 2>&1 &
-  # A broker waits for ZooKeeper by itself; a topic of three replicas needs all three.
+  # A broker waits for ZooKeeper by itself; a topic with three replicas needs all three brokers.
   for _ in $(seq 60); do
     found=$(run kafka.admin.BrokerApiVersionsCommand --bootstrap-server "$servers" 2>/dev/null | grep -c '(id: ' || true)
     if [ "${found:-0}" -eq 3 ]; then return; fi
     sleep 1
   done
-  echo "Kafka is not up after 60 tries; its logs, $dir/b*.log, end with:" >&2
+  echo "Kafka did not start after 60 checks; its logs, $dir/b*.log, end with:" >&2
   tail -n 5 "$dir"/b*.log >&2
   exit 1
 }
@@ -113,7 +114,7 @@ topic)
   ;;
 delete) run org.apache.kafka.tools.TopicCommand --bootstrap-server "$servers" --delete --topic "$1" ;;
 produce)
-  # A payload of its own would be made up byte by byte for each record, which takes longer than to send it.
+  # Without a payload file, the tool generates each record byte by byte, which takes longer than sending it.
   printf "%0$4d\n" 0 >"$dir/payload"
   run -Xmx512m org.apache.kafka.tools.ProducerPerformance --topic "$1" --num-records "$3" --payload-file "$dir/payload" \
     --throughput -1 --producer-props "bootstrap.servers=$servers" "acks=$2" "batch.size=${BATCH:-65536}" linger.ms=5 \
