@@ -48,8 +48,8 @@ stubs: $(READY) ## Generate the gRPC stubs from proto/; happens by itself after 
 	@$(BIN)/pip install --quiet --no-deps --editable . -c constraints.txt
 
 docs: $(VENV)/.docs ## Build the documentation site with search into build/site
-	@$(BIN)/python -m mkdocs build --strict --quiet
-	@echo "build/site/index.html is the first page"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "The first page is build/site/index.html"
 
 clean: ## Remove everything that make has built, .venv included
 	rm -rf $(VENV) .peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tidemark-dev

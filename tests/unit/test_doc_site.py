@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation site: links out of docs/ lead to pages with the file's text."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.doc_site import indented, outside, page_of, rewritten, site_path
+
+TEST = "../tests/unit/test_doc_site.py"
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "expected"),
+    [
+        ("guarantees.md", f"[a]({TEST})", "[a](source/tests/unit/test_doc_site.py.md)"),
+        ("adr/0002-pure-core.md", f"[a](../{TEST})", "[a](../source/tests/unit/test_doc_site.py.md)"),
+        ("index.md", "[c](../CONTRIBUTING.md#words)", "[c](source/CONTRIBUTING.md#words)"),
+        ("source/CONTRIBUTING.md", "[g](docs/guarantees.md#the-promises)", "[g](../guarantees.md#the-promises)"),
+        ("source/CONTRIBUTING.md", "[l](LICENSE)", "[l](LICENSE.md)"),
+        ("index.md", "[protos](../proto/tidemark/v1/)", "protos"),
+        ("index.md", "[p](protocol.md#who-is-in-sync)", "[p](protocol.md#who-is-in-sync)"),
+        ("index.md", "[h](https://example.org/x)", "[h](https://example.org/x)"),
+        ("index.md", "[m](nothing.md)", "[m](nothing.md)"),
+    ],
+)
+def test_a_link_leads_to_a_page_of_the_site(page: str, link: str, expected: str) -> None:
+    assert rewritten(link, page) == expected
+
+
+def test_only_files_outside_docs_get_pages() -> None:
+    page = f"[a]({TEST}) [b](protocol.md) [c](../proto/tidemark/v1/) [d](nothing.md)"
+    assert outside(page, "guarantees.md") == {"tests/unit/test_doc_site.py"}
+
+
+def test_a_source_file_is_a_page_that_search_leaves_out() -> None:
+    page = page_of("tests/unit/test_doc_site.py")
+    assert "exclude: true" in page
+    assert "~~~~~~python\n# SPDX" in page
+    assert site_path("tests/unit/test_doc_site.py") == "source/tests/unit/test_doc_site.py.md"
+    assert site_path("tests/unit") is None
+
+
+def test_items_that_github_takes_with_three_spaces_are_items_on_the_site() -> None:
+    text = "1. a\n   - b\n\n```\n   code\n```\n    more\n"
+    assert indented(text) == "1. a\n    - b\n\n```\n   code\n```\n    more\n"
