@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.cluster [SCENARIO...]`: scenarios on a real Kubernetes cluster, one after the other, on one release.
+"""`python -m tests.cluster [SCENARIO...]`: scenarios on a real Kubernetes cluster, one by one, with one release.
 
-With KUBECONFIG set it uses that cluster, to which the images docker.io/tidemark/*:dev must be known. Without, it starts
-one with the scripts in the directory $KUBE, and builds and loads the images.
+With KUBECONFIG it uses that cluster, which must have the images docker.io/tidemark/*:dev. Without KUBECONFIG it starts
+a cluster with the scripts in the directory $KUBE, and builds and loads the images.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ SCENARIOS: tuple[Scenario, ...] = (
     day_two.uninstall_leaves_the_volumes,
     day_two.another_clusters_volume_is_refused,
 )
-"""In this order: later ones find what earlier ones have left. The first makes the release."""
+"""The order matters: later scenarios use the state of earlier ones. The first scenario installs the release."""
 
 ON_OUR_OWN: frozenset[Scenario] = frozenset({day_two.node_is_cut_off})
-"""Those that need a cluster whose nodes can be cut off."""
+"""Scenarios that need a cluster whose nodes can be disconnected."""
 
 
 def main(arguments: list[str]) -> int:
-    """Exit status 0: all passed."""
+    """Run the scenarios; exit status 0 if all passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     names = [scenario.__name__ for scenario in SCENARIOS]
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"which (all): {', '.join(names)}")
-    parser.add_argument("--namespace", default="tidemark-test", help="made, and deleted at the end (%(default)s)")
+    parser.add_argument("--namespace", default="tidemark-test", help="created, and deleted at the end (%(default)s)")
     parser.add_argument("--no-images", action="store_true", help="the images are loaded already")
-    parser.add_argument("--keep", action="store_true", help="leave namespace and cluster as they are")
-    parser.add_argument("--go-on", action="store_true", help="with the release that an earlier run with --keep left")
+    parser.add_argument("--keep", action="store_true", help="keep namespace and cluster")
+    parser.add_argument("--go-on", action="store_true", help="use the release of an earlier run with --keep")
     given = parser.parse_args(arguments)
     unknown = set(given.scenarios) - set(names)
     if unknown:
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
 
 
 def prepare(world: World, *, images: bool) -> None:
-    """The cluster, the images on its nodes, an empty namespace, the client pod."""
+    """Prepare the cluster, the images on its nodes, an empty namespace, and the client pod."""
     begun_s = time.monotonic()
     world.cluster.up()
     print(f"the cluster runs [{time.monotonic() - begun_s:.0f} s]", flush=True)
@@ -91,7 +91,7 @@ def prepare(world: World, *, images: bool) -> None:
 
 
 def run(world: World, scenarios: list[Scenario]) -> tuple[int, int]:
-    """Run them in order; gives how many passed and failed. Without a release the rest has failed, too."""
+    """Run the scenarios in order; returns the numbers of passed and failed. Without a release the rest fails too."""
     passed = failed = 0
     for index, scenario in enumerate(scenarios):
         sentence = (scenario.__doc__ or scenario.__name__).splitlines()[0].rstrip(".")
@@ -111,7 +111,7 @@ def run(world: World, scenarios: list[Scenario]) -> tuple[int, int]:
 
 
 def evidence(world: World) -> str:
-    """What a person would look at first."""
+    """State of the cluster, to diagnose a failure."""
     try:
         pods = world.cluster.kubectl("get", "pods", "-o", "wide")
         events = world.cluster.kubectl("get", "events", "--sort-by=.lastTimestamp")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A release as it is when it is new: its image, its install, and records that go through."""
+"""Scenarios of a new release: its image, its install, and records."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _RECORDS: Final = 1000
 
 
 def image_is_small(world: World) -> str:
-    """The image of services and CLI is small, runs as nobody and writes nowhere but into its volumes."""
+    """The image of services and CLI is small, runs as user 10001, and writes to its volumes only."""
     tried = world.cluster.kubectl("exec", "client", "--", "sh", "-c", "id -u; touch /opt/x 2>&1 || true")
     assert tried.splitlines()[0] != "0", tried
     assert "Read-only file system" in tried, tried
     if not world.cluster.own:
-        return "its size is not known here"
+        return "its size is unknown in this cluster"
     size = unpacked_megabytes(archive_of(world.cluster, "tidemark"))
     world.numbers["image tidemark, unpacked"] = f"{size:.0f} MB"
     assert size <= _IMAGE_MB_MAX, f"{size:.0f} MB"
@@ -41,14 +41,14 @@ def install_is_ready(world: World) -> str:
 
 
 def helm_test_passes(world: World) -> str:
-    """`helm test` makes a topic, writes, reads and deletes it."""
+    """`helm test` creates a topic, writes, reads, and deletes the topic."""
     said = world.cluster.helm("test", RELEASE, "--timeout", "120s", timeout_s=150)
     assert "Succeeded" in said, said
     return "succeeded"
 
 
 def records_go_through(world: World) -> str:
-    """From a client pod: a topic is made, records are written and come back, each once and in order."""
+    """A client pod creates a topic, writes records, and reads each of them once and in order."""
     world.cli("topic", "create", "kept", "--partitions", "6", "--replication-factor", "3")
     sent = [f"{number:05}" for number in range(_RECORDS)]
     world.cli("produce", "kept", stdin="".join(f"{value}\n" for value in sent))
@@ -58,7 +58,7 @@ def records_go_through(world: World) -> str:
 
 
 def mistakes_are_refused(world: World) -> str:
-    """What cannot be is refused at `helm upgrade`, by a sentence, and the release stays as it is."""
+    """`helm upgrade` refuses invalid values with a sentence, and the release is unchanged."""
     before = world.cluster.helm("history", RELEASE, "-o", "json")
     try:
         world.cluster.helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set", "broker.replicas=2")
@@ -72,7 +72,7 @@ def mistakes_are_refused(world: World) -> str:
 
 
 def apply_tells_differences(world: World) -> str:
-    """`tidemark apply --check` from CI: 2 where the cluster differs from the file, 0 once it was applied."""
+    """`tidemark apply --check` in CI: status 2 if the cluster differs from the file, 0 after it was applied."""
     wanted = "topics:\n  by-ci:\n    partitions: 3\n    replication_factor: 3\n"
     statuses = []
     for command in ("--check", "", "--check"):

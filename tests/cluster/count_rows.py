@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def with_host(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows' values, with the name of the pod that has them."""
+    """The values of the rows, with the name of the pod that read them."""
     import pyarrow as pa
 
     for batch in batches:
@@ -29,7 +29,7 @@ def with_host(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def main(topic: str) -> None:
-    """Read, count, print."""
+    """Read and count the rows, print the result."""
     spark = SparkSession.builder.appName("count-rows").getOrCreate()
     options = {"tidemark.bootstrap": os.environ["TIDEMARK_BOOTSTRAP"], "subscribe": topic, "valueFormat": "string"}
     rows = spark.read.format("tidemark").options(**options).load()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to a release that is in use: upgrades, pods and nodes that go, brokers more and less, other volumes."""
+"""Scenarios of a release in use: upgrades, lost pods and nodes, more and fewer brokers, other volumes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _TWO: Final = ("--config", "min.insync.replicas=2")
 _PAUSE_S_MAX: Final = 2.0
 _BACK_S: Final = 180.0
 _CUT_S: Final = 30.0
-"""Longer than a broker's session with ZooKeeper, shorter than a node's pods are tolerated on a lost node."""
+"""Longer than a broker's ZooKeeper session, shorter than Kubernetes waits before it evicts pods of a lost node."""
 
 
 def rolling_restart_loses_nothing(world: World) -> str:
-    """A rolling restart of three brokers with 300 partitions under load loses nothing and stops nobody for 2 s."""
+    """A rolling restart of three brokers with 300 partitions loses no record and pauses no producer for 2 s."""
     if "load" not in world.cli("topic", "list").split():
         world.cli("topic", "create", "load", "--partitions", str(_PARTITIONS), "--replication-factor", "3", *_TWO)
     world.wait_until_in_sync(60)
@@ -41,7 +41,7 @@ def rolling_restart_loses_nothing(world: World) -> str:
 
 
 def deleted_pod_comes_back_with_its_volume(world: World) -> str:
-    """A broker's pod that is killed comes back with its volume and into its ISRs; nothing is lost meanwhile."""
+    """A killed broker pod returns with its volume and rejoins its ISRs; no record is lost."""
     name = f"{_BROKER}-1"
     claims = _claims(world, name)
     before = _uids(world)[name]
@@ -66,7 +66,7 @@ def brokers_are_added(world: World) -> str:
 
 
 def brokers_are_removed(world: World) -> str:
-    """Five become three: `tidemark cluster remove-brokers` empties them, then `helm upgrade` stops their pods."""
+    """Five brokers become three: `tidemark cluster remove-brokers` drains two, then `helm upgrade` stops their pods."""
     with world.load("load") as load:
         world.cli("cluster", "remove-brokers", "3", "4", "--yes", timeout_s=300)
         share = _replicas(world)
@@ -78,12 +78,12 @@ def brokers_are_removed(world: World) -> str:
 
 
 def node_is_cut_off(world: World) -> str:
-    """A node that is cut off takes a broker and a ZooKeeper with it; the rest goes on, and it catches up later."""
+    """A node with a broker and a ZooKeeper server is disconnected; the others continue, and the broker catches up."""
     with world.load("load") as load:
         world.cluster.cut_off(3)
         try:
             wait_for("its broker out of the ISRs", _BACK_S, lambda: _under_replicated(world) > 0)
-            time.sleep(_CUT_S)  # not for a state: it shall be away so long
+            time.sleep(_CUT_S)  # a fixed time, not a wait for a state
         finally:
             world.cluster.reconnect(3)
         back_s = world.wait_until_in_sync(_BACK_S)
@@ -93,7 +93,7 @@ def node_is_cut_off(world: World) -> str:
 
 
 def uninstall_leaves_the_volumes(world: World) -> str:
-    """`helm uninstall` leaves the claims, and an install on top of them finds the cluster and its records."""
+    """`helm uninstall` keeps the claims, and a new install with them has the cluster and its records."""
     if "kept" not in world.cli("topic", "list").split():
         records_go_through(world)
     claims = _claims(world)
@@ -110,7 +110,7 @@ def uninstall_leaves_the_volumes(world: World) -> str:
 
 
 def another_clusters_volume_is_refused(world: World) -> str:
-    """A broker whose volume belongs to another cluster refuses to start, and its pod's termination message says why."""
+    """A broker with a volume of another cluster refuses to start, and the termination message has the reason."""
     world.cluster.helm("uninstall", RELEASE, "--wait", "--timeout", "180s", timeout_s=200)
     ensemble = [claim for claim in _claims(world) if "zookeeper" in claim]
     world.cluster.kubectl("delete", "pvc", *ensemble)
@@ -131,7 +131,7 @@ def _uids(world: World) -> dict[str, str]:
 
 
 def _is_another(world: World, name: str, before: str) -> bool:
-    """Whether a pod of that name is ready, and not the one with the uid `before`."""
+    """Whether a pod of this name is ready, with another uid than `before`."""
     pod = world.broker_pods().get(name)
     return pod is not None and pod["metadata"]["uid"] != before and is_ready(pod)
 
@@ -147,7 +147,7 @@ def _under_replicated(world: World) -> int:
 
 
 def _replicas(world: World) -> dict[int, int]:
-    """How many replicas of the topic `load` each broker has."""
+    """Number of replicas of the topic `load` on each broker."""
     share: dict[int, int] = {}
     for partition in world.cli_json("topic", "describe", "load")[0]["partitions"]:
         for broker in partition["replicas"]:
@@ -156,7 +156,7 @@ def _replicas(world: World) -> dict[int, int]:
 
 
 def _last_words(pod: dict[str, Any]) -> str:
-    """The termination message of a pod's container, of this or the last life; empty: none."""
+    """The termination message of a pod's container, of its present or previous run; empty: none."""
     for status in pod["status"].get("containerStatuses", []):
         for state in (status.get("state", {}), status.get("lastState", {})):
             if message := state.get("terminated", {}).get("message"):

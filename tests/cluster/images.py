@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The images for a cluster that has no registry: built with an engine of its own, measured, loaded on every node."""
+"""Images for a cluster without a registry: built with a separate Docker engine, measured, loaded on every node."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _BUILD_TIMEOUT_S: Final = 900.0
 
 
 def reference(target: str) -> str:
-    """An image's name as a pod names it."""
+    """The name of an image in a pod."""
     return f"docker.io/tidemark/{target}:{TAG}"
 
 
 def build_and_load(cluster: Cluster, target: str) -> None:
     """Build one target of the Dockerfile on the scripts' base image, and load it on every node."""
     if shutil.which("dockerd") is None:
-        raise CommandError("building the images takes a Docker engine: apt-get install docker.io, or --no-images")
+        raise CommandError("building the images needs a Docker engine: apt-get install docker.io, or --no-images")
     base = cluster.programs / "python.tar"
     if not base.exists():
         cluster.script("python-image.sh", _BASE, str(base), timeout_s=_BUILD_TIMEOUT_S)
@@ -44,12 +44,12 @@ def build_and_load(cluster: Cluster, target: str) -> None:
 
 
 def archive_of(cluster: Cluster, target: str) -> Path:
-    """Where an image's archive is kept."""
+    """The path of an image's archive."""
     return cluster.programs.parent / f"{target}.tar"
 
 
 def unpacked_megabytes(archive: Path) -> float:
-    """The size of an image's files, in MB of 1,000,000 bytes: all layers, unpacked."""
+    """The size of an image's files in MB of 1,000,000 bytes: all layers, unpacked."""
     total = 0
     with tarfile.open(archive) as image:
         for member in image:
@@ -66,7 +66,7 @@ def unpacked_megabytes(archive: Path) -> float:
 
 
 def _authorities() -> None:
-    """Give the build the authorities that pip is told of here, as it would fetch nothing through a proxy otherwise."""
+    """Give the build the certificate authorities of the local pip; behind a proxy, downloads fail without them."""
     certificates = os.environ.get("PIP_CERT")
     place = ROOT / "build" / "ca.crt"
     if certificates and not place.exists():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on a Kubernetes cluster: a given one (KUBECONFIG), or one of its own that the scripts in $KUBE start."""
+"""Commands on a Kubernetes cluster: a given one (KUBECONFIG), or one that the scripts in $KUBE start."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 _NODES: Final = "3"
 _VOLUMES_PER_NODE: Final = "20"
 _UP_TIMEOUT_S: Final = 1500.0
-"""Building the cluster's programs included; a minute once they are there."""
+"""Includes building the programs of the cluster; a minute once they exist."""
 _COMMAND_TIMEOUT_S: Final = 120.0
 _NOT_BEGUN: Final = "Unable to connect to the server"
-"""What kubectl and helm say when an API server that is short of processor did not take the connection in 10 s."""
+"""Error of kubectl and helm if a busy API server did not accept the connection in 10 s."""
 _CONNECT_ATTEMPTS: Final = 5
 
 
 class CommandError(Exception):
-    """A command ended with another status than 0, or not in time."""
+    """A command failed or timed out."""
 
 
 class Cluster:
     """A cluster and one namespace in it.
 
     Args:
-        namespace: where `kubectl` and `helm` act.
+        namespace: the namespace of `kubectl` and `helm`.
     """
 
     def __init__(self, namespace: str) -> None:
@@ -50,21 +50,21 @@ class Cluster:
 
     @property
     def own(self) -> bool:
-        """Whether it is one that the scripts start: nodes can be stopped, images loaded."""
+        """Whether the scripts start the cluster, so that they can stop nodes and load images."""
         return not self._given
 
     @property
     def is_up(self) -> bool:
-        """Whether there is one to talk to: a given one, or its own that runs."""
+        """Whether a cluster is available: a given one, or one that the scripts run."""
         return self._given or (Path(self._environment["KT_STATE"]) / "init.pid").exists()
 
     @property
     def programs(self) -> Path:
-        """Where the scripts keep programs and base images."""
+        """Directory of the scripts for programs and base images."""
         return Path(self._environment["KT_BIN"])
 
     def up(self) -> None:
-        """Start a cluster of its own, unless one is given or runs already."""
+        """Start a cluster, unless one is given or runs already."""
         if self.is_up:
             return
         if not (self._scripts / "cluster.sh").exists():
@@ -80,7 +80,7 @@ class Cluster:
         self._started = True
 
     def down(self) -> None:
-        """Stop what `up` has started."""
+        """Stop the cluster that `up` started."""
         if self._started:
             self.script("cluster.sh", "down")
 
@@ -89,20 +89,20 @@ class Cluster:
         return _run([str(self._scripts / name), *arguments], timeout_s, env={**self._environment, **more})
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = _COMMAND_TIMEOUT_S) -> str:
-        """Run kubectl in the namespace; gives its output."""
+        """Run kubectl in the namespace; returns its output."""
         return self._command(["kubectl", "-n", self.namespace, *arguments], stdin, timeout_s)
 
     def helm(self, *arguments: str, timeout_s: float = _COMMAND_TIMEOUT_S) -> str:
-        """Run helm in the namespace; gives its output."""
+        """Run helm in the namespace; returns its output."""
         return self._command(["helm", "-n", self.namespace, *arguments], None, timeout_s)
 
     def objects(self, *arguments: str) -> dict[str, Any]:
-        """What `kubectl get ARGUMENTS -o json` says."""
+        """The result of `kubectl get ARGUMENTS -o json`."""
         found: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
         return found
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
-        """Begin a kubectl whose output is read later."""
+        """Start a kubectl whose output is read later."""
         return subprocess.Popen(
             [*self._prefix(), "kubectl", "-n", self.namespace, *arguments],
             env=self._environment,
@@ -113,7 +113,7 @@ class Cluster:
         )
 
     def cut_off(self, node: int) -> None:
-        """Nothing reaches a node (of our own cluster, not the first) or comes from it any more, until `reconnect`."""
+        """Disconnect a node (of a started cluster, not the first) from all others, until `reconnect`."""
         self._link(node, "down")
 
     def reconnect(self, node: int) -> None:
@@ -152,10 +152,10 @@ def _run(command: Sequence[str], timeout_s: float, *, env: dict[str, str], stdin
 
 
 def wait_for(what: str, timeout_s: float, look: Callable[[], object], pause_s: float = 0.5) -> float:
-    """Look until `look` gives something true, a failing command being nothing; gives the seconds that it took.
+    """Repeat `look` until it returns a true value; a failing command counts as false. Returns the seconds.
 
     Raises:
-        AssertionError: it did not become true in time; says what was seen last.
+        AssertionError: `look` did not become true in time; the message has its last value.
     """
     begun_s = time.monotonic()
     seen: object = None

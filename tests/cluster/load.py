@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside a pod: producers that note every acknowledgement, until a file appears; then a consumer looks for each.
+"""Runs inside a pod: producers record every acknowledgement until a file appears; then a consumer checks each record.
 
     python load.py TOPIC STOP_FILE [PRODUCERS]
 
-Each producer sends one record after the other, waiting for each, to the topic's partitions in turn: its longest wait is
-its longest pause. Prints "loading" once every producer has had an answer, and at the end one line of JSON.
+Each producer sends single records to the topic's partitions in turn and waits for each: its longest wait is its longest
+pause. Prints "loading" once every producer has had an answer, and at the end one line of JSON.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tidemark.client import AdminClient, Consumer, Producer, TidemarkError
 _INTERVAL_S = 0.02
 _DELIVERY_MS = 60_000
 _QUIET_S = 20.0
-"""A consumer that hears nothing for so long gives up."""
+"""A consumer without a record for this time fails."""
 
 
 @dataclass
 class Account:
-    """What a producer was told, and how long it waited."""
+    """Acknowledgements and waits of a producer."""
 
     acknowledged: dict[tuple[int, int], bytes] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     waits: list[tuple[float, str, int]] = field(default_factory=list)
-    """The longest ones: seconds, when it began, partition."""
+    """The longest waits: seconds, start time, partition."""
 
     def waited(self, seconds: float, partition: int) -> None:
         """Keep the ten longest waits."""
@@ -43,7 +43,7 @@ class Account:
 
 
 def produce(topic: str, partitions: list[int], name: str, account: Account, stop: threading.Event) -> None:
-    """Send and wait, until told to stop."""
+    """Send and wait, until the stop is requested."""
     with Producer(delivery_timeout_ms=_DELIVERY_MS) as producer:
         number = 0
         while not stop.wait(_INTERVAL_S):
@@ -51,7 +51,7 @@ def produce(topic: str, partitions: list[int], name: str, account: Account, stop
             value = f"{name}-{number}".encode()
             number += 1
             begun_s = time.monotonic()
-            first = number == 1  # its wait is that for a connection
+            first = number == 1  # this wait includes the connection
             try:
                 where = producer.send(topic, value, partition=partition).result()
             except TidemarkError as error:
@@ -63,7 +63,7 @@ def produce(topic: str, partitions: list[int], name: str, account: Account, stop
 
 
 def lost(topic: str, acknowledged: dict[tuple[int, int], bytes]) -> tuple[int, list[str]]:
-    """How many records there are in all, and the acknowledged ones that are not where they were said to be."""
+    """Number of all records, and the acknowledged records that are missing at their offset."""
     missing = dict(acknowledged)
     read = 0
     with Consumer() as consumer:
@@ -87,13 +87,13 @@ def lost(topic: str, acknowledged: dict[tuple[int, int], bytes]) -> tuple[int, l
 
 
 def say(line: str) -> None:
-    """To whoever reads this process's output, at once."""
+    """Print a line and flush it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def main(topic: str, stop_file: Path, producers: int) -> None:
-    """Load, stop, look, report. What the client has to say about it stands beside the stop file, in load.log."""
+    """Run the load, stop, check, report. The client's log is load.log beside the stop file."""
     log = stop_file.with_name("load.log")
     logging.basicConfig(filename=log, level=logging.DEBUG, format="%(asctime)s %(threadName)s %(name)s %(message)s")
     with AdminClient() as admin:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spark job on Kubernetes: the driver is a pod, makes its executors itself, and they read a topic."""
+"""A Spark job on Kubernetes: the driver is a pod and creates its executors, which read a topic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SMALL: Final = ("--conf=spark.kubernetes.executor.request.cores=100m", "--drive
 
 
 def spark_reads_a_topic(world: World) -> str:
-    """A Spark job of deploy/spark, driver and executors as pods of their own, reads every record of a topic once."""
+    """A Spark job of deploy/spark with driver and executor pods reads every record of a topic once."""
     if "kept" not in world.cli("topic", "list").split():
         records_go_through(world)
     world.cluster.kubectl("apply", "-k", str(_MANIFESTS))
@@ -38,17 +38,17 @@ def spark_reads_a_topic(world: World) -> str:
         assert not status.get("failed"), world.cluster.kubectl("logs", f"job/{_JOB}", "--tail=40")
         return bool(status.get("succeeded"))
 
-    took_s = wait_for("the job's end", _JOB_TIMEOUT_S, ended, pause_s=1.0)
+    took_s = wait_for("the end of the job", _JOB_TIMEOUT_S, ended, pause_s=1.0)
     log = world.cluster.kubectl("logs", f"job/{_JOB}")
     found = json.loads(next(line for line in log.splitlines() if line.startswith('{"rows"')))
     assert found["rows"] == found["distinct"] == 1000, found
-    assert executors, "no executor was seen"
+    assert executors, "no executor was found"
     assert set(found["hosts"]) <= executors, (found, executors)
     return f"{found['rows']:,} rows, read by {len(found['hosts'])} of {len(executors)} executor pods; {took_s:.0f} s"
 
 
 def _job() -> dict[str, Any]:
-    """The Job of deploy/spark/driver.yaml with our image and program, and small enough for the test's nodes."""
+    """The Job of deploy/spark/driver.yaml with the test's image and program, small enough for the test's nodes."""
     text = (_MANIFESTS / "driver.yaml").read_text(encoding="utf-8")
     for image in ("docker.io/tidemark/tidemark-spark:latest", "tidemark/tidemark-spark:latest"):
         text = text.replace(image, reference("tidemark-spark"))

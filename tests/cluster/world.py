@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The release under test: installed, upgraded, spoken to from a client pod, loaded by producers in another."""
+"""The release under test: install and upgrade, calls from a client pod, and load."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _CLIENT_POD: Final[dict[str, Any]] = {
 
 
 class World:
-    """One release in a namespace of its own that admits nothing but Pod Security's restricted pods.
+    """One release in its own namespace, which admits Pod Security's restricted pods only.
 
     Attributes:
-        numbers: what was measured, by name.
+        numbers: the measured figures, by name.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -65,7 +65,7 @@ class World:
         self._sets: dict[str, str] = {}
 
     def begin(self) -> None:
-        """Make the namespace; one that an earlier run has left goes first."""
+        """Create the namespace; deletes the namespace of an earlier run first."""
         self.end()
         self.cluster.kubectl("create", "namespace", self.cluster.namespace)
         self.cluster.kubectl(
@@ -73,10 +73,10 @@ class World:
         )
 
     def end(self) -> None:
-        """Delete the namespace and all that is in it, claims included; without the patience that brokers ask for."""
+        """Delete the namespace with all objects and claims, without the grace period of brokers."""
         if not self.cluster.is_up:
             return
-        with contextlib.suppress(CommandError):  # there may be neither release nor namespace
+        with contextlib.suppress(CommandError):  # release and namespace may be missing
             self.cluster.helm("uninstall", RELEASE)
             self.cluster.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
         self.cluster.kubectl("delete", "namespace", self.cluster.namespace, "--ignore-not-found", timeout_s=180)
@@ -86,34 +86,34 @@ class World:
         self._helm("install", "--wait")
 
     def install_only(self) -> None:
-        """`helm install`, of what is not going to be ready."""
+        """`helm install` without waiting, of a release that will not be ready."""
         self._helm("install")
 
     def upgrade(self, **sets: str) -> None:
-        """`helm upgrade --wait` with further values, which stay; a double underscore is a dot."""
+        """`helm upgrade --wait` with additional values, which persist; a double underscore is a dot."""
         before = self._sets
         self._sets = before | {name.replace("__", "."): value for name, value in sets.items()}
         try:
             self._helm("upgrade", "--wait")
         except CommandError:
-            self._sets = before  # what comes later is about the release as it was
+            self._sets = before  # later scenarios use the unchanged release
             raise
 
     def client(self) -> None:
-        """Start the client pod; on the first node of a cluster of our own, as the others may be cut off."""
+        """Start the client pod; in a started cluster on the first node, since the others may be disconnected."""
         node = {"kubernetes.io/hostname": "node-1"} if self.cluster.own else {}
         pod = _CLIENT_POD | {"spec": _CLIENT_POD["spec"] | {"nodeSelector": node}}
         self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
         self.cluster.kubectl("wait", "--for=condition=Ready", f"pod/{CLIENT}", "--timeout=60s")
 
     def cli(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120.0) -> str:
-        """Run `tidemark ARGUMENTS` in the client pod; gives its output."""
+        """Run `tidemark ARGUMENTS` in the client pod; returns its output."""
         return self.cluster.kubectl(
             "exec", "-i", CLIENT, "--", "tidemark", *arguments, stdin=stdin, timeout_s=timeout_s
         )
 
     def cli_json(self, *arguments: str) -> Any:
-        """What `tidemark ARGUMENTS --output json` says."""
+        """The result of `tidemark ARGUMENTS --output json`."""
         return json.loads(self.cli(*arguments, "--output", "json"))
 
     def broker_pods(self) -> dict[str, dict[str, Any]]:
@@ -122,7 +122,7 @@ class World:
         return {pod["metadata"]["name"]: pod for pod in self.cluster.objects("pods", "-l", selector)["items"]}
 
     def wait_until_ready(self, brokers: int, timeout_s: float) -> float:
-        """Until so many brokers' pods are ready; gives the seconds that it took."""
+        """Wait until this number of broker pods is ready; returns the seconds."""
         return wait_for(
             f"{brokers} brokers ready",
             timeout_s,
@@ -130,7 +130,7 @@ class World:
         )
 
     def wait_until_in_sync(self, timeout_s: float) -> float:
-        """Until no partition lacks a replica; gives the seconds that it took."""
+        """Wait until no partition is under-replicated; returns the seconds."""
         return wait_for(
             "every replica in its ISR",
             timeout_s,
@@ -138,7 +138,7 @@ class World:
         )
 
     def load(self, topic: str) -> Load:
-        """Begin producing to a topic."""
+        """Start to produce to a topic."""
         self.cluster.kubectl("exec", CLIENT, "--", "rm", "-f", _STOP_FILE)
         return Load(self.cluster, topic)
 
@@ -150,7 +150,7 @@ class World:
 
 
 class Load:
-    """Producers in the client pod that note every acknowledgement (load.py)."""
+    """Producers in the client pod that record every acknowledgement (load.py)."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._cluster = cluster
@@ -162,19 +162,19 @@ class Load:
         line = self._process.stdout.readline()
         if line.strip() != "loading":
             _, said = self._process.communicate(timeout=30)
-            raise CommandError(f"the load did not begin: {line}{said[-2000:]}")
+            raise CommandError(f"the load did not start: {line}{said[-2000:]}")
 
     def __enter__(self) -> Load:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:  # something has failed in between
+        if self._process.poll() is None:  # an earlier step failed
             self._cluster.kubectl("exec", CLIENT, "--", "touch", _STOP_FILE)
             self._process.kill()
             self._process.wait()
 
     def end(self) -> dict[str, Any]:
-        """Stop, read everything back; gives the report of load.py."""
+        """Stop the load and check all records; returns the report of load.py."""
         self._cluster.kubectl("exec", CLIENT, "--", "touch", _STOP_FILE)
         try:
             output, said = self._process.communicate(timeout=_LOAD_TIMEOUT_S)
@@ -188,16 +188,16 @@ class Load:
 
 
 def is_ready(pod: dict[str, Any]) -> bool:
-    """Whether a pod is ready and not about to go."""
+    """Whether a pod is ready and not terminating."""
     conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", [])}
     return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
 
 
 def no_record_lost(report: dict[str, Any]) -> str:
-    """Assert it of a load's report; gives a phrase for people.
+    """Assert that a load lost no record; returns a phrase for the output.
 
     Raises:
-        AssertionError: a record that was acknowledged is not where it was said to be, or one failed.
+        AssertionError: an acknowledged record is missing at its offset, or a record failed.
     """
     assert report["acknowledged"] > 0, report
     assert report["distinct"] == report["acknowledged"], f"two records at one offset: {report}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Incidents, caused for real: each makes its alert fire in a real Prometheus, and the alert ends with the incident."""
+"""Real incidents: each makes its alert fire in a real Prometheus, and the alert ends after the incident."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ SETTINGS: Final = {
 }
 
 OF_THE_MACHINE: Final = {"TidemarkDiskSpaceLow", "TidemarkEventLoopStalls", "TidemarkZooKeeperSlow"}
-"""Alerts that a small or overloaded machine may give, whatever the cluster does."""
+"""Alerts that can fire on a small or overloaded machine in any case."""
 
 
 class World(NamedTuple):
-    """A cluster, a Prometheus that watches it, and the file that breaks broker 0's second disk."""
+    """A cluster, a Prometheus that scrapes it, and the file that breaks broker 0's second disk."""
 
     cluster: LocalCluster
     prometheus: Prometheus
@@ -86,7 +86,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def filled(world: World, title: str) -> bool:
-    """Whether a panel that is empty in health has its data now."""
+    """Whether a panel that is empty without an incident has data now."""
     panel = next(panel for _, panel in PANELS if panel.title == title)
     assert panel.empty_until is not None
     return all(has_data(world.prometheus, asked_now(query.selected)) for query in panel.queries)
@@ -96,7 +96,7 @@ def test_in_health_no_alert_fires(world: World) -> None:
     world.produce(TOPIC, 100)
     prometheus = world.prometheus
     wait_for(lambda: len(prometheus.query("up == 1")) == BROKERS + CONTROLLERS + 1, "all are scraped")
-    wait_for(lambda: bool(prometheus.query("sum(tidemark_replica_count) == 18")), "all replicas are told of")
+    wait_for(lambda: bool(prometheus.query("sum(tidemark_replica_count) == 18")), "all replicas are scraped")
     wait_for(lambda: set(prometheus.alerts()) <= OF_THE_MACHINE, "nothing is wrong")
 
 
@@ -129,7 +129,7 @@ def test_a_disk_that_is_full(world: World) -> None:
 
 
 def test_followers_that_hang(world: World) -> None:
-    """Nothing is committed meanwhile, though the leader takes records that need no other's acknowledgement."""
+    """No record is committed in this time, although the leader accepts acks=1 records."""
     with AdminClient(world.cluster.admin_address) as admin:
         partition, view = next(iter(admin.describe_topics([TOPIC])[0].partitions.items()))
     leader = view.leader
@@ -205,9 +205,9 @@ def test_no_controller(world: World) -> None:
 def test_zookeeper_is_away(world: World) -> None:
     world.cluster.zookeeper.stop()
     world.prometheus.wait_for_alerts("TidemarkZooKeeperSessionLost")
-    everyone = 'count(max by (instance) (tidemark_zookeeper_session_state{state="connected"}) == 0)'
+    disconnected = 'count(max by (instance) (tidemark_zookeeper_session_state{state="connected"}) == 0)'
     wait_for(
-        lambda: bool(world.prometheus.query(f"{everyone} == {BROKERS + CONTROLLERS + 1}")), "all services tell of it"
+        lambda: bool(world.prometheus.query(f"{disconnected} == {BROKERS + CONTROLLERS + 1}")), "all services report it"
     )
     world.cluster.zookeeper.start()
     world.prometheus.wait_for_peace("TidemarkZooKeeperSessionLost", "TidemarkNoActiveController")
