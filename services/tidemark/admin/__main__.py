@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tidemark.admin`: the admin service, wired from top to bottom."""
+"""`python -m tidemark.admin`: assembles and runs the admin service."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _log = logging.getLogger("tidemark.admin")
 
 
 async def serve(settings: AdminSettings) -> int:
-    """Run the service until SIGTERM; gives the exit code of the process."""
+    """Run the service until SIGTERM; returns the exit code of the process."""
     clock = SystemClock()
     store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)
     tell_what_runs("admin")
@@ -81,7 +81,7 @@ async def serve(settings: AdminSettings) -> int:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the admin service."""
     settings = load_settings(AdminSettings)
     configure_logging(settings.log_level, settings.log_format, AdminSettings.owner)
     sys.exit(asyncio.run(serve(settings)))

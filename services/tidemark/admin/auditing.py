@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every call of the admin service goes through: a bound on its time, metrics, and the audit line of a change."""
+"""Metrics of each call of the admin service, and the audit log line of each change."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ _audit = logging.getLogger("tidemark.audit")
 _REQUESTS = METRICS.counter("admin_requests", "Calls by method and result: OK or an error code", ("method", "code"))
 _SECONDS = METRICS.histogram("admin_request_seconds", "Duration of a call", ("method",))
 
-_OUR_OWN_TROUBLE: Final = "INTERNAL"
+_INTERNAL: Final = "INTERNAL"
 
 
 @asynccontextmanager
 async def observed(
     method: str, context: ServicerContext[Any, Any], change: dict[str, object] | None = None
 ) -> AsyncIterator[None]:
-    """Counts the call and its time; a change gets one line in the audit log, whatever became of it.
+    """Count and time a call; write one audit log line for a change, with its outcome.
 
     Args:
-        method: the RPC's name.
-        context: the call's; names the peer.
-        change: what is changed, by name; the caller may add to it while it works. None: nothing is.
+        method: name of the RPC.
+        context: of the call; names the peer.
+        change: fields of the audit log line, which the caller may add to during the call; None: the call changes
+            nothing.
     """
     started_s = time.monotonic()
-    # Asked now: when a stream's caller has left, gRPC has freed the call, and asking ends the process.
+    # Read before the call ends: gRPC frees a stream that its caller cancelled, and a later peer() crashes the process.
     peer = context.peer()
-    outcome = _OUR_OWN_TROUBLE
+    outcome = _INTERNAL
     try:
         yield
         outcome = "OK"
     except TidemarkError as error:
         outcome = str(error.code)
         raise
-    except (asyncio.CancelledError, GeneratorExit):  # the latter: of a stream that its caller has left
+    except (asyncio.CancelledError, GeneratorExit):  # GeneratorExit: the caller cancelled a stream
         outcome = "CANCELLED"
         raise
     finally:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers added to the cluster, drained and removed from it, and whether one can be restarted.
+"""Adds brokers to the cluster, drains and removes them, and decides whether one can be restarted.
 
-Draining is level-triggered: each round looks at what still is on the brokers, asks for the moves that are missing, and
-goes on until nothing is. So a call that was cut off is taken up by the same call, or by another admin service.
+Draining is level-triggered: each round reads the replicas left on the brokers, requests the missing reassignments, and
+ends when no replica is left. A repeated call therefore resumes an interrupted one, also at another admin service.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tidemark.ports import MetadataStore
 
 @dataclass(frozen=True, slots=True)
 class PlanQuery:
-    """Brokers to add, or to remove, or topics to spread over brokers; nothing of it: the cluster is evened out."""
+    """Brokers to add, or to remove, or topics to place again; empty: balance the cluster."""
 
     add: tuple[BrokerId, ...] = ()
     remove: tuple[BrokerId, ...] = ()
@@ -45,14 +45,14 @@ class PlanQuery:
 
 
 class CostedPlan(NamedTuple):
-    """A plan, and how many of its partitions are of unknown size: their bytes are not in it."""
+    """A plan, and the number of its partitions with unknown size, whose bytes it omits."""
 
     plan: Plan
     unknown_sizes: int
 
 
 class RemovalNews(NamedTuple):
-    """How far a removal is; `removed` at the end: these hold nothing and are deregistered."""
+    """Progress of a removal; `removed`, in the last update: brokers that hold nothing and are deregistered."""
 
     moves: Sequence[MoveProgress] = ()
     partitions_left: int = 0
@@ -60,21 +60,21 @@ class RemovalNews(NamedTuple):
     removed: tuple[BrokerId, ...] = ()
 
 
-class _Scene(NamedTuple):
+class _Snapshot(NamedTuple):
     topics: Mapping[str, TopicDescription]
     live: Mapping[BrokerId, BrokerRegistration]
     draining: frozenset[BrokerId]
     busy: frozenset[TopicPartition]
     wanted: Mapping[TopicPartition, tuple[BrokerId, ...]]
-    """What each partition has, or will have when its move is done."""
+    """Replicas of each partition; of one that is being reassigned, its target."""
 
     def racks(self, without: Collection[BrokerId] = (), but: Collection[BrokerId] = ()) -> dict[BrokerId, str]:
-        """Of the live brokers on which something may be placed."""
+        """Return the racks of the live brokers that may get replicas."""
         closed = {*(self.draining - set(but)), *without}
         return {broker: found.rack for broker, found in self.live.items() if broker not in closed}
 
     def left_on(self, brokers: Collection[BrokerId]) -> list[TopicPartition]:
-        """Partitions that have, had or will have a replica on one of these."""
+        """List partitions with an assigned, original or target replica on one of these brokers."""
         gone = set(brokers)
         return [
             partition
@@ -89,12 +89,12 @@ class _Scene(NamedTuple):
 
 
 class BrokerAdministration:
-    """The calls of the admin service that are about brokers.
+    """Brokers that are added, removed or restarted.
 
     Args:
         store: started.
-        reassignments: moves what is planned.
-        sizes: asks brokers what they hold.
+        reassignments: starts the planned reassignments.
+        sizes: reports the replicas of brokers.
     """
 
     def __init__(self, store: MetadataStore, reassignments: ReassignmentAdministration, sizes: ReplicaSizes) -> None:
@@ -103,28 +103,28 @@ class BrokerAdministration:
         self._sizes = sizes
 
     async def plan(self, query: PlanQuery) -> CostedPlan:
-        """What would move, and what that costs; nothing is changed.
+        """Plan reassignments and compute their cost; change nothing.
 
         Raises:
             TidemarkError: INVALID_REQUEST, UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE or INVALID_REPLICATION_FACTOR.
         """
         if bool(query.add) + bool(query.remove) + bool(query.topics or query.spread) > 1:
             raise TidemarkError(
-                ErrorCode.INVALID_REQUEST, "plan one thing: brokers to add, or to remove, or topics to spread"
+                ErrorCode.INVALID_REQUEST, "plan one thing: brokers to add, brokers to remove, or topics to spread"
             )
-        return await self._plan(query, await self._look())
+        return await self._plan(query, await self._read())
 
     async def add(
         self, brokers: Sequence[BrokerId], *, throttle_bytes_per_s: int, validate_only: bool, request_id: str
     ) -> tuple[CostedPlan, int]:
-        """Give live brokers their share; the plan, and how many of its moves are begun.
+        """Reassign to live brokers their share; returns the plan and the number of reassignments started.
 
         Raises:
             TidemarkError: INVALID_REQUEST, BROKER_NOT_AVAILABLE, THROTTLE_TOO_LOW, REASSIGNMENT_IN_PROGRESS.
         """
         _check_ids(brokers)
-        scene = await self._look()
-        costed = await self._plan(PlanQuery(add=tuple(brokers)), scene)
+        snapshot = await self._read()
+        costed = await self._plan(PlanQuery(add=tuple(brokers)), snapshot)
         if not validate_only:
             await self._store.end_draining(brokers)
         moves = list(costed.plan.moves)
@@ -150,32 +150,32 @@ class BrokerAdministration:
         request_id: str,
         interval_s: float,
     ) -> AsyncIterator[RemovalNews]:
-        """Drain brokers and deregister them, with news; the plan first, and only that with `validate_only`.
+        """Drain brokers and deregister them; yields the plan, then updates; with `validate_only` only the plan.
 
         Raises:
-            TidemarkError: INVALID_REQUEST, BROKER_NOT_AVAILABLE for one that never was, INVALID_REPLICATION_FACTOR
-                where too few would be left, THROTTLE_TOO_LOW, NO_REASSIGNMENT_IN_PROGRESS when somebody adds one of
-                them again meanwhile.
+            TidemarkError: INVALID_REQUEST; BROKER_NOT_AVAILABLE for a broker that never registered;
+                INVALID_REPLICATION_FACTOR if too few brokers would be left; THROTTLE_TOO_LOW;
+                NO_REASSIGNMENT_IN_PROGRESS if another request adds one of the brokers again.
         """
         _check_ids(brokers)
-        scene = await self._look()
-        await self._check_known(brokers, scene)
-        costed = await self._plan(PlanQuery(remove=tuple(brokers)), scene)
-        yield RemovalNews(partitions_left=len(scene.left_on(brokers)), plan=costed)
+        snapshot = await self._read()
+        await self._check_known(brokers, snapshot)
+        costed = await self._plan(PlanQuery(remove=tuple(brokers)), snapshot)
+        yield RemovalNews(partitions_left=len(snapshot.left_on(brokers)), plan=costed)
         if validate_only:
             return
         await self._store.begin_draining(brokers)
         name = request_id or uuid.uuid4().hex
         empty_looks = 0
-        # Two looks: what was placed by somebody who had not seen the mark yet is there by the second.
+        # Read twice: a placement by a process that had not read the draining mark is visible in the second read.
         while empty_looks < 2:
-            scene = await self._look()
-            left = scene.left_on(brokers)
+            snapshot = await self._read()
+            left = snapshot.left_on(brokers)
             empty_looks = 0 if left or await self._is_asked_for_on(brokers) else empty_looks + 1
-            if not scene.draining.issuperset(brokers):
+            if not snapshot.draining.issuperset(brokers):
                 raise _added_again(brokers)
-            if left and not scene.busy.issuperset(left):
-                await self._ask_for_missing(brokers, scene, throttle_bytes_per_s, name)
+            if left and not snapshot.busy.issuperset(left):
+                await self._ask_for_missing(brokers, snapshot, throttle_bytes_per_s, name)
             moves = (await self._reassignments.list_moves(left))[0] if left else ()
             yield RemovalNews(moves, len(left))
             if empty_looks < 2:
@@ -185,24 +185,24 @@ class BrokerAdministration:
         yield RemovalNews(removed=tuple(brokers))
 
     async def obstacles_to_restart(self, broker: BrokerId) -> list[RestartObstacle]:
-        """Why it must not be restarted now; none: it is safe. Raises BROKER_NOT_AVAILABLE for one that never was."""
-        scene = await self._look()
-        await self._check_known([broker], scene)
-        states = await self._store.states(partitions_of(scene.topics.values()), sync=True)
-        epochs = {live: registration.broker_epoch for live, registration in scene.live.items()}
-        return obstacles_to_restart(broker, epochs, scene.topics.values(), states, scene.busy)
+        """List why the broker must not be restarted now; raises BROKER_NOT_AVAILABLE if it never registered."""
+        snapshot = await self._read()
+        await self._check_known([broker], snapshot)
+        states = await self._store.states(partitions_of(snapshot.topics.values()), sync=True)
+        epochs = {live: registration.broker_epoch for live, registration in snapshot.live.items()}
+        return obstacles_to_restart(broker, epochs, snapshot.topics.values(), states, snapshot.busy)
 
     async def _is_asked_for_on(self, brokers: Sequence[BrokerId]) -> bool:
-        """Whether a partition is to be added that will have a replica on one of these."""
+        """Whether a requested partition will have a replica on one of these brokers."""
         added = (await self._store.partition_requests()).added
         return any(broker in replicas for replicas in added.values() for broker in brokers)
 
     async def _ask_for_missing(
-        self, brokers: Sequence[BrokerId], scene: _Scene, throttle_bytes_per_s: int, request_id: str
+        self, brokers: Sequence[BrokerId], snapshot: _Snapshot, throttle_bytes_per_s: int, request_id: str
     ) -> None:
-        """What no move takes off these brokers yet; what is moved just now is looked at when that has ended."""
-        costed = await self._plan(PlanQuery(remove=tuple(brokers)), scene)
-        missing = [move for move in costed.plan.moves if move.partition not in scene.busy]
+        """Request reassignments of the replicas left on these brokers, except of partitions being reassigned."""
+        costed = await self._plan(PlanQuery(remove=tuple(brokers)), snapshot)
+        missing = [move for move in costed.plan.moves if move.partition not in snapshot.busy]
         if not missing:
             return
         query = MovesQuery(
@@ -210,12 +210,12 @@ class BrokerAdministration:
         )
         _, refused = await self._begin(query, validate_only=False)
         for error in refused:
-            # A broker may die, or somebody move the same, in between: the next round plans anew.
+            # Other refusals come from concurrent changes of the cluster: the next round plans again.
             if error.code is ErrorCode.THROTTLE_TOO_LOW:
                 raise error
 
     async def _begin(self, query: MovesQuery, *, validate_only: bool) -> tuple[int, list[TidemarkError]]:
-        """Begin them, or as many as fit; how many are, and what was refused."""
+        """Start all reassignments, or as many as fit into the znode; returns their number, and the refusals."""
         try:
             answer = await self._reassignments.alter(query, validate_only=validate_only)
         except TidemarkError as error:
@@ -231,25 +231,25 @@ class BrokerAdministration:
         refused = [outcome.error for outcome in answer.outcomes if outcome.error is not None]
         return (0 if validate_only else len(answer.outcomes) - len(refused)), refused
 
-    async def _plan(self, query: PlanQuery, scene: _Scene) -> CostedPlan:
-        sizes, unknown = await self._sizes_bytes(scene)
+    async def _plan(self, query: PlanQuery, snapshot: _Snapshot) -> CostedPlan:
+        sizes, unknown = await self._sizes_bytes(snapshot)
         if query.remove:
-            racks = scene.racks(without=query.remove)
+            racks = snapshot.racks(without=query.remove)
             if not racks:
                 raise TidemarkError(
-                    ErrorCode.INVALID_REQUEST, "no live broker would be left that may hold anything: keep one at least"
+                    ErrorCode.INVALID_REQUEST, "no live broker that may get replicas would be left: keep at least one"
                 )
-            plan = remove_brokers(scene.wanted, sizes, racks, query.remove)
+            plan = remove_brokers(snapshot.wanted, sizes, racks, query.remove)
         elif query.topics or query.spread:
-            plan = _spread(query, scene, sizes)
+            plan = _spread(query, snapshot, sizes)
         else:
-            plan = add_brokers(scene.wanted, sizes, scene.racks(but=query.add), query.add)
+            plan = add_brokers(snapshot.wanted, sizes, snapshot.racks(but=query.add), query.add)
         return CostedPlan(plan, sum(move.partition in unknown for move in plan.moves))
 
-    async def _sizes_bytes(self, scene: _Scene) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-        """Of one replica, as its leader says, else as any says; and the partitions of which nobody told."""
-        partitions = partitions_of(scene.topics.values())
-        states, found = await asyncio.gather(self._store.states(partitions), self._sizes.of(partitions, scene.live))
+    async def _sizes_bytes(self, snapshot: _Snapshot) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
+        """Size of each partition by its leader, or else by any replica; and the partitions without a report."""
+        partitions = partitions_of(snapshot.topics.values())
+        states, found = await asyncio.gather(self._store.states(partitions), self._sizes.of(partitions, snapshot.live))
         sizes: dict[TopicPartition, int] = {}
         for partition in partitions:
             told = sizes_of(partition, found)
@@ -258,7 +258,7 @@ class BrokerAdministration:
                 sizes[partition] = told.get(leader, max(told.values()))
         return sizes, set(partitions) - set(sizes)
 
-    async def _look(self) -> _Scene:
+    async def _read(self) -> _Snapshot:
         topics, live, draining, requests = await asyncio.gather(
             self._store.topics(),
             self._store.live_brokers(),
@@ -277,16 +277,16 @@ class BrokerAdministration:
             if move.partition in wanted:
                 busy.add(move.partition)
                 wanted[move.partition] = _destination(move, topics[move.partition.topic])
-        return _Scene(topics, live, draining, frozenset(busy), wanted)
+        return _Snapshot(topics, live, draining, frozenset(busy), wanted)
 
-    async def _check_known(self, brokers: Sequence[BrokerId], scene: _Scene) -> None:
+    async def _check_known(self, brokers: Sequence[BrokerId], snapshot: _Snapshot) -> None:
         epochs = await self._store.broker_epochs()
         for broker in brokers:
-            if broker not in scene.live and broker not in epochs:
-                known = ", ".join(str(one) for one in sorted({*scene.live, *epochs})) or "none"
+            if broker not in snapshot.live and broker not in epochs:
+                known = ", ".join(str(one) for one in sorted({*snapshot.live, *epochs})) or "none"
                 raise TidemarkError(
                     ErrorCode.BROKER_NOT_AVAILABLE,
-                    f"no broker {broker} has ever been in this cluster; there are {known}",
+                    f"broker {broker} never registered in this cluster; there are {known}",
                     {"broker": str(broker)},
                 )
 
@@ -295,8 +295,8 @@ def _added_again(brokers: Sequence[BrokerId]) -> TidemarkError:
     listed = ", ".join(str(broker) for broker in brokers)
     return TidemarkError(
         ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-        f"the removal of broker {listed} has ended before its end: somebody has added it again; if that was a mistake, "
-        "run it again",
+        f"the removal of broker {listed} was cancelled, because a request added the broker again; to remove it after "
+        "all, run the removal again",
         {"brokers": listed},
     )
 
@@ -306,23 +306,23 @@ def _destination(move: Move, topic: TopicDescription) -> tuple[BrokerId, ...]:
     return topic.original.get(index, topic.partitions[index]) if move.cancel else move.replicas
 
 
-def _spread(query: PlanQuery, scene: _Scene, sizes: Mapping[TopicPartition, int]) -> Plan:
+def _spread(query: PlanQuery, snapshot: _Snapshot, sizes: Mapping[TopicPartition, int]) -> Plan:
     for name in query.topics:
-        if name not in scene.topics:
+        if name not in snapshot.topics:
             raise unknown_topic(name)
-    chosen = set(query.topics or scene.topics)
-    racks = scene.racks(but=query.spread)
+    chosen = set(query.topics or snapshot.topics)
+    racks = snapshot.racks(but=query.spread)
     return generate(
-        {partition: replicas for partition, replicas in scene.wanted.items() if partition.topic in chosen},
+        {partition: replicas for partition, replicas in snapshot.wanted.items() if partition.topic in chosen},
         query.spread or tuple(racks),
         racks,
-        others=[replicas for partition, replicas in scene.wanted.items() if partition.topic not in chosen],
+        others=[replicas for partition, replicas in snapshot.wanted.items() if partition.topic not in chosen],
         sizes_bytes=sizes,
     )
 
 
 def _check_ids(brokers: Sequence[BrokerId]) -> None:
     if not brokers:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "name one broker at least")
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "name at least one broker")
     if len(set(brokers)) < len(brokers):
         raise TidemarkError(ErrorCode.INVALID_REQUEST, "name each broker once")

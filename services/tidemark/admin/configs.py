@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of topics and brokers: what may be changed, written at the version that was judged, and described.
+"""Plans, writes and describes settings of topics and brokers; a write applies to the version that was checked.
 
 Topic settings reach brokers through the controller, broker settings through a watch (docs/configuring.md).
 """
@@ -46,7 +46,7 @@ EVERY_BROKER: Final = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """What is to be changed: values by key, and keys to be without one."""
+    """Values to set, by key, and keys whose override is removed."""
 
     resource: ConfigResource
     set_: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True)
 class ConfigPlan:
-    """What the settings of a resource would become, and the version of what they are now."""
+    """The future settings of a resource, their changes, and the version of the current settings."""
 
     resource: ConfigResource
     configs: Mapping[str, str]
@@ -64,7 +64,7 @@ class ConfigPlan:
 
 
 class ConfigAdministration:
-    """The calls of the admin service that are about settings.
+    """Settings of topics and brokers.
 
     Args:
         store: started.
@@ -74,11 +74,11 @@ class ConfigAdministration:
         self._store = store
 
     async def plan(self, alteration: Alteration) -> ConfigPlan:
-        """What would change; nothing is written.
+        """Check an alteration and compute the changes; write nothing.
 
         Raises:
-            TidemarkError: UNKNOWN_CONFIG, INVALID_CONFIG, INVALID_TOPIC_NAME, UNKNOWN_TOPIC, or INVALID_REQUEST for
-                what cannot be a broker's id.
+            TidemarkError: UNKNOWN_CONFIG, INVALID_CONFIG, INVALID_TOPIC_NAME, UNKNOWN_TOPIC; INVALID_REQUEST for a
+                name that cannot be a broker id.
         """
         resource = alteration.resource
         check_resource(resource)
@@ -96,7 +96,7 @@ class ConfigAdministration:
         return ConfigPlan(resource, wanted, found.version, changes_between(found.configs, wanted))
 
     async def carry_out(self, plan: ConfigPlan, receipt: AdminRequest | None) -> bool:
-        """Write it, with the answer given for it; False: somebody else was faster, and it has to be planned anew."""
+        """Write the settings and the receipt; False: another request changed the settings, so plan again."""
         if plan.changes:
             return await self._store.write_configs(plan.resource, plan.configs, version=plan.version, receipt=receipt)
         if receipt is not None:
@@ -104,7 +104,7 @@ class ConfigAdministration:
         return True
 
     async def describe(self, resource: ConfigResource, keys: Sequence[str]) -> list[ConfigEntry]:
-        """All its settings, or `keys` of them; raises UNKNOWN_CONFIG and what `plan` raises of a resource."""
+        """Describe settings (empty `keys`: all); raises UNKNOWN_CONFIG and the errors of `plan` for a resource."""
         check_resource(resource)
         if resource.kind is ConfigKind.TOPIC:
             return topic_entries((await self._topic(resource.name)).configs, keys)
@@ -123,7 +123,7 @@ class ConfigAdministration:
         return topic
 
     async def _check_lag(self, resource: ConfigResource, lag_max_ms: int) -> None:
-        """Against what the brokers concerned were started with, as far as they answer."""
+        """Compare the lag limit with the heartbeat intervals of the affected brokers that answer."""
         live = await self._store.live_brokers()
         concerned = [one for broker, one in live.items() if resource == EVERY_BROKER or str(broker) == resource.name]
         for entries in await asyncio.gather(*(_told_by(one) for one in concerned)):
@@ -132,13 +132,13 @@ class ConfigAdministration:
                     check_lag(lag_max_ms, int(entry.value))
 
     async def _ask(self, broker: BrokerId, own: VersionedConfigs) -> Sequence[ConfigEntry]:
-        """What the broker itself says; nothing where it does not answer. Raises where nobody knows of such a broker."""
+        """Return the settings that the broker reports; empty if it does not answer; raises if it is unknown."""
         registration = (await self._store.live_brokers()).get(broker)
         if registration is None:
             if own.version < 0 and broker not in await self._store.broker_epochs():
                 raise TidemarkError(
                     ErrorCode.BROKER_NOT_AVAILABLE,
-                    f"no broker {broker} has ever registered, and nothing is set for it",
+                    f"broker {broker} never registered, and has no settings",
                     {"broker": str(broker)},
                 )
             return ()
@@ -146,7 +146,7 @@ class ConfigAdministration:
 
 
 async def _told_by(registration: BrokerRegistration) -> Sequence[ConfigEntry]:
-    """What a broker says of its settings; nothing where it does not answer."""
+    """Return the settings that a broker reports; empty if it does not answer."""
     try:
         async with open_channel(f"{registration.host}:{registration.port}") as channel:
             stub: Any = BrokerServiceStub(channel)
@@ -154,13 +154,13 @@ async def _told_by(registration: BrokerRegistration) -> Sequence[ConfigEntry]:
     except grpc.RpcError as error:
         refused = errors.from_rpc_error(error, address=f"broker {registration.broker_id}")
         if refused.retriable or refused.code is ErrorCode.INVALID_REQUEST:
-            return ()  # gone, or of a version that does not know the question
+            return ()  # down, or of an older version without this RPC
         raise refused from None
     return [entry_from_proto(entry) for entry in response.entries]
 
 
 def check_resource(resource: ConfigResource) -> None:
-    """Refuse what cannot be the name of one: INVALID_TOPIC_NAME or INVALID_REQUEST."""
+    """Refuse a name that no topic or broker can have: INVALID_TOPIC_NAME or INVALID_REQUEST."""
     name = resource.name
     if resource.kind is ConfigKind.TOPIC:
         check_topic_name(name)
@@ -169,13 +169,13 @@ def check_resource(resource: ConfigResource) -> None:
     ):
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
-            f"{name[:40]!r} cannot be a broker: say its id, or {CLUSTER_DEFAULT!r} for every broker",
+            f"{name[:40]!r} is not a broker: give a broker id, or {CLUSTER_DEFAULT!r} for every broker",
         )
 
 
 def _check_topic(topic: TopicDescription, set_: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """What is set must be possible on this topic, also when moves under way are done. What was there before does not
-    stand in the way of another key."""
+    """Check new values against the topic, also as it will be after running reassignments. Existing values are not
+    checked, so that they cannot prevent a change of another key."""
     staying = (
         [replica for replica in replicas if replica not in topic.removing.get(index, ())]
         for index, replicas in topic.partitions.items()
@@ -186,11 +186,11 @@ def _check_topic(topic: TopicDescription, set_: Mapping[str, str], wanted: Mappi
 
 
 def _check_stays_compacted(before: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """A log that was ever compacted has holes, and replicas take holes only where the policy says so (rule L1)."""
+    """Refuse to end compaction: a compacted log has holes, which replicas accept only with that policy (rule L1)."""
     if "compact" in before.get(POLICY_KEY, "") and "compact" not in wanted.get(POLICY_KEY, ""):
         raise TidemarkError(
             ErrorCode.INVALID_CONFIG,
-            f"{POLICY_KEY} is {before[POLICY_KEY]}: a compacted topic stays one. Set it to compact,delete to have "
-            "retention too, and min.compaction.lag.ms to a long time to have no more compacted",
+            f"{POLICY_KEY} is {before[POLICY_KEY]}: a compacted topic stays compacted. For retention as well, set "
+            "compact,delete; to compact no further, set min.compaction.lag.ms to a long time",
             {"config": POLICY_KEY, "value": wanted.get(POLICY_KEY, "delete")},
         )

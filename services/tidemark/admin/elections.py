@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elections that people ask for: checked here, carried out by the controller, watched to their end (rule T4).
+"""Validates and requests leader elections, and waits for their outcomes; the controller holds them (rule T4).
 
-Every partition succeeds or is refused by itself; what is refused here was not asked of the controller.
+Each partition succeeds or is refused separately. The controller gets only the partitions that pass validation.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from tidemark.model import (
 from tidemark.ports import MetadataStore
 
 _PARTITIONS_AT_ONCE: Final = 1_000
-"""Of one node: far below what ZooKeeper takes, even with the longest names."""
+"""Partitions in one znode: far below its size limit, even with the longest names."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionQuery:
-    """What is asked for; no partitions and no topics: every topic, for preferred elections only."""
+    """Elections to hold; without partitions and topics: of all topics, for preferred elections only."""
 
     kind: ElectionKind
     partitions: Sequence[TopicPartition] = ()
@@ -48,8 +48,8 @@ class ElectionQuery:
 
 
 @dataclass(slots=True)
-class _Sight:
-    """What ZooKeeper has of the partitions asked for, and what is settled of them by that alone."""
+class _Snapshot:
+    """The partitions of a query as ZooKeeper has them, and the outcomes that need no election."""
 
     brokers: BrokerFacts
     facts: dict[TopicPartition, PartitionFacts] = field(default_factory=dict)
@@ -58,11 +58,11 @@ class _Sight:
 
 
 class ElectionAdministration:
-    """The calls of the admin service that are about elections.
+    """Requested leader elections.
 
     Args:
         store: started.
-        survey: asks replicas what they hold.
+        survey: asks replicas for their logs' ends.
     """
 
     def __init__(self, store: MetadataStore, survey: Survey) -> None:
@@ -70,34 +70,34 @@ class ElectionAdministration:
         self._survey = survey
 
     async def elect(self, query: ElectionQuery, *, validate_only: bool, timeout_s: float) -> list[ElectionOutcome]:
-        """What became of each partition, by name; with `validate_only` what would, as far as it is known.
+        """Hold elections and return the outcomes by partition; with `validate_only` the expected ones.
 
-        A retry with the same request id finds what the first try did.
+        A retry with the same request id returns the outcomes of the first attempt.
 
         Raises:
-            TidemarkError: INVALID_REQUEST, or COORDINATION_UNAVAILABLE; all else is said of each partition.
+            TidemarkError: INVALID_REQUEST, COORDINATION_UNAVAILABLE; other errors are in the outcomes.
         """
         _check(query)
-        sight = await self._look(query)
-        wanted = [partition for partition in sight.facts if partition not in sight.settled]
+        snapshot = await self._read(query)
+        wanted = [partition for partition in snapshot.facts if partition not in snapshot.settled]
         if query.kind is ElectionKind.LAST_KNOWN and query.request_id:
             done = await self._done_before(wanted, query.request_id)
-            sight.settled |= done
+            snapshot.settled |= done
             wanted = [partition for partition in wanted if partition not in done]
         judge = _judge_preferred if query.kind is ElectionKind.PREFERRED else _judge_last_known
         for partition in wanted:
-            outcome = judge(partition, sight.facts[partition], sight.brokers)
+            outcome = judge(partition, snapshot.facts[partition], snapshot.brokers)
             if outcome is not None:
-                sight.settled[partition] = outcome
-        wanted = [partition for partition in wanted if partition not in sight.settled]
+                snapshot.settled[partition] = outcome
+        wanted = [partition for partition in wanted if partition not in snapshot.settled]
         if validate_only:
-            sight.settled |= await self._foresee(query.kind, wanted, sight)
+            snapshot.settled |= await self._foresee(query.kind, wanted, snapshot)
         else:
-            sight.settled |= await self._carry_out(query, wanted, sight, timeout_s)
-        return [sight.settled[partition] for partition in sorted(sight.settled)]
+            snapshot.settled |= await self._carry_out(query, wanted, snapshot, timeout_s)
+        return [snapshot.settled[partition] for partition in sorted(snapshot.settled)]
 
     async def unclean_elections(self, topics: Sequence[str]) -> list[UncleanElection]:
-        """The loss reports kept, by partition, the oldest first; raises UNKNOWN_TOPIC."""
+        """List the stored loss reports, by partition, the oldest first; raises UNKNOWN_TOPIC."""
         partitions = None
         if topics:
             for name in topics:
@@ -110,7 +110,7 @@ class ElectionAdministration:
         kept = await self._store.unclean_elections(partitions)
         return [report for partition in sorted(kept) for report in kept[partition]]
 
-    async def _look(self, query: ElectionQuery) -> _Sight:
+    async def _read(self, query: ElectionQuery) -> _Snapshot:
         everything = not query.partitions and not query.topics
         asked = sorted({*query.topics, *(partition.topic for partition in query.partitions)})
         misnamed = {name: error for name in asked if (error := _misnamed(name)) is not None}
@@ -122,7 +122,7 @@ class ElectionAdministration:
             self._store.broker_epochs(),
         )
         there = {name: topic for name, topic in topics.items() if name not in deletions}
-        sight = _Sight(
+        snapshot = _Snapshot(
             BrokerFacts(
                 live={broker: registration.broker_epoch for broker, registration in live.items()},
                 unclean_at={broker: record.unclean_at for broker, record in epochs.items()},
@@ -138,15 +138,15 @@ class ElectionAdministration:
             topic = there.get(partition.topic)
             if topic is None or partition not in known:
                 error = misnamed.get(partition.topic) or _unknown(partition, topic)
-                sight.settled[partition] = ElectionOutcome(partition, error=error)
+                snapshot.settled[partition] = ElectionOutcome(partition, error=error)
                 continue
             versioned = states.get(partition)
             assigned = topic.partitions[partition.partition]
             state = None if versioned is None else versioned.state
-            sight.facts[partition] = PartitionFacts(assigned, 1 if state is None else state.min_isr, state)
+            snapshot.facts[partition] = PartitionFacts(assigned, 1 if state is None else state.min_isr, state)
             incarnation = topic.incarnations.get(partition.partition, "")
-            sight.identities[partition] = ReplicaIdentity(topic.topic_id, incarnation)
-        return sight
+            snapshot.identities[partition] = ReplicaIdentity(topic.topic_id, incarnation)
+        return snapshot
 
     async def _done_before(
         self, partitions: Sequence[TopicPartition], request_id: str
@@ -161,34 +161,34 @@ class ElectionAdministration:
         return {partition: _elected_uncleanly(report) for partition, report in mine.items()}
 
     async def _foresee(
-        self, kind: ElectionKind, wanted: Sequence[TopicPartition], sight: _Sight
+        self, kind: ElectionKind, wanted: Sequence[TopicPartition], snapshot: _Snapshot
     ) -> dict[TopicPartition, ElectionOutcome]:
         if kind is ElectionKind.PREFERRED:
             return {
                 partition: replace(
-                    _before(partition, sight),
-                    leader=sight.facts[partition].assigned[0],
+                    _before(partition, snapshot),
+                    leader=snapshot.facts[partition].assigned[0],
                     leader_epoch=NO_EPOCH,
                     changed=True,
                 )
                 for partition in wanted
             }
-        asked = {partition: (sight.identities[partition], sight.facts[partition]) for partition in wanted}
+        asked = {partition: (snapshot.identities[partition], snapshot.facts[partition]) for partition in wanted}
         return {
             partition: _elected_uncleanly(report)
-            for partition, report in (await self._survey.foresee(asked, sight.brokers)).items()
+            for partition, report in (await self._survey.foresee(asked, snapshot.brokers)).items()
         }
 
     async def _carry_out(
-        self, query: ElectionQuery, wanted: Sequence[TopicPartition], sight: _Sight, timeout_s: float
+        self, query: ElectionQuery, wanted: Sequence[TopicPartition], snapshot: _Snapshot, timeout_s: float
     ) -> dict[TopicPartition, ElectionOutcome]:
         request_id = query.request_id or uuid.uuid4().hex
         until_s = asyncio.get_running_loop().time() + timeout_s
         outcomes: dict[TopicPartition, ElectionOutcome] = {}
         for start in range(0, len(wanted), _PARTITIONS_AT_ONCE):
             part = wanted[start : start + _PARTITIONS_AT_ONCE]
-            late = await self._have_done(query.kind, part, request_id, sight, until_s)
-            outcomes |= await self._results(query.kind, part, request_id, sight, late)
+            late = await self._have_done(query.kind, part, request_id, snapshot, until_s)
+            outcomes |= await self._results(query.kind, part, request_id, snapshot, late)
         return outcomes
 
     async def _have_done(
@@ -196,10 +196,10 @@ class ElectionAdministration:
         kind: ElectionKind,
         partitions: Sequence[TopicPartition],
         request_id: str,
-        sight: _Sight,
+        snapshot: _Snapshot,
         until_s: float,
     ) -> TidemarkError | None:
-        """Ask the controller and wait until it has settled the request; gives what was not done in time."""
+        """Request elections and wait until the controller has settled the request; returns the error of a timeout."""
 
         def left_s() -> float:
             return max(0.0, until_s - asyncio.get_running_loop().time())
@@ -209,8 +209,8 @@ class ElectionAdministration:
         async def asked() -> bool | None:
             nonlocal tries
             tries += 1
-            if tries > 1:  # the answer to the try before may be all that was lost
-                found = await self._results(kind, partitions, request_id, sight, None)
+            if tries > 1:  # the previous attempt may have succeeded and lost only its response
+                found = await self._results(kind, partitions, request_id, snapshot, None)
                 if all(outcome.error is None for outcome in found.values()):
                     return True
             return await self._store.request_elections(kind, partitions, request_id) or None
@@ -220,12 +220,12 @@ class ElectionAdministration:
             return True if request is None or request.request_id != request_id else None
 
         if await poll(asked, left_s()) is None:
-            why = "another request for elections is still under way; run it again"
+            why = "another request for elections is still running; retry"
             return TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"nothing was changed: {why}")
         if await poll(settled, left_s()) is None:
             controller = await self._store.controller()
-            who = "no controller is active" if controller is None else "the controller has not settled it yet"
-            return TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"the election is asked for, but {who}; look again later")
+            why = "no controller is active" if controller is None else "the controller has not settled it yet"
+            return TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"the election is requested, but {why}; check later")
         return None
 
     async def _results(
@@ -233,16 +233,16 @@ class ElectionAdministration:
         kind: ElectionKind,
         partitions: Sequence[TopicPartition],
         request_id: str,
-        sight: _Sight,
+        snapshot: _Snapshot,
         late: TidemarkError | None,
     ) -> dict[TopicPartition, ElectionOutcome]:
         states = await self._store.states(partitions, sync=True)
         done = await self._done_before(partitions, request_id)
         outcomes = {}
         for partition in partitions:
-            before = _before(partition, sight)
+            before = _before(partition, snapshot)
             state = states[partition].state if partition in states else None
-            first = sight.facts[partition].assigned[0]
+            first = snapshot.facts[partition].assigned[0]
             if partition in done:
                 outcomes[partition] = done[partition]
             elif state is None:
@@ -253,7 +253,7 @@ class ElectionAdministration:
                 )
             else:
                 outcomes[partition] = replace(
-                    before, leader=state.leader, error=late or _refused(kind, partition, sight.facts[partition])
+                    before, leader=state.leader, error=late or _refused(kind, partition, snapshot.facts[partition])
                 )
         return outcomes
 
@@ -265,7 +265,8 @@ def _check(query: ElectionQuery) -> None:
         )
     if query.kind is ElectionKind.LAST_KNOWN and (query.topics or not query.partitions):
         raise TidemarkError(
-            ErrorCode.INVALID_REQUEST, "name each partition whose last known log shall lead: records may be lost by it"
+            ErrorCode.INVALID_REQUEST,
+            "name each partition whose last known leader is to be elected: this election may lose records",
         )
 
 
@@ -277,8 +278,8 @@ def _is_known(partition: TopicPartition, topics: Mapping[str, TopicDescription])
     return partition.topic in topics and partition.partition in topics[partition.topic].partitions
 
 
-def _before(partition: TopicPartition, sight: _Sight) -> ElectionOutcome:
-    state = sight.facts[partition].state
+def _before(partition: TopicPartition, snapshot: _Snapshot) -> ElectionOutcome:
+    state = snapshot.facts[partition].state
     assert state is not None, "those without a state are refused"
     return ElectionOutcome(partition, state.leader, state.leader, state.leader_epoch)
 
@@ -291,13 +292,13 @@ def _judge_preferred(partition: TopicPartition, facts: PartitionFacts, brokers: 
             partition,
             facts,
             ErrorCode.LEADER_NOT_AVAILABLE,
-            f"{partition} has no leader, so none can be preferred to it",
+            f"{partition} has no leader, so a preferred election is not possible",
         )
     if state.leader == first:
         return ElectionOutcome(partition, first, first, state.leader_epoch)
     why = None
     if first not in brokers.live:
-        why = "is not alive: start it"
+        why = "is not live: start it"
     elif first not in state.isr_ids:
         why = f"is not in sync yet (the ISR is {_listed(state.isr_ids)}): wait until it has caught up"
     if why is None:
@@ -306,7 +307,7 @@ def _judge_preferred(partition: TopicPartition, facts: PartitionFacts, brokers: 
         partition,
         facts,
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-        f"broker {state.leader} leads {partition} on: its preferred replica, broker {first}, {why}",
+        f"broker {state.leader} still leads {partition}: its preferred replica, broker {first}, {why}",
     )
 
 
@@ -315,21 +316,21 @@ def _judge_last_known(partition: TopicPartition, facts: PartitionFacts, brokers:
     state = facts.state
     if state is None:
         return _refusal(
-            partition, facts, ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} is so new that it has had no leader yet"
+            partition, facts, ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} is new and has had no leader yet"
         )
     if state.leader != NO_LEADER:
         return _refusal(
             partition,
             facts,
             ErrorCode.ELECTION_NOT_NEEDED,
-            f"broker {state.leader} leads {partition}: this election is for partitions that nobody leads",
+            f"broker {state.leader} leads {partition}: this election is for partitions without a leader",
         )
     if not live_replicas(facts, brokers):
         return _refusal(
             partition,
             facts,
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-            f"no replica of {partition} is alive: start one of the brokers {_listed(facts.assigned)}",
+            f"no replica of {partition} is live: start one of the brokers {_listed(facts.assigned)}",
         )
     return None
 
@@ -343,18 +344,18 @@ def _refusal(partition: TopicPartition, facts: PartitionFacts, code: ErrorCode, 
 
 
 def _refused(kind: ElectionKind, partition: TopicPartition, facts: PartitionFacts) -> TidemarkError:
-    """The controller has settled the request, and did not elect."""
+    """Make the error of a partition for which the controller settled the request without an election."""
     where = {"topic": partition.topic, "partition": str(partition.partition)}
     if kind is ElectionKind.PREFERRED:
         return TidemarkError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            f"the preferred replica of {partition}, broker {facts.assigned[0]}, was not elected: it has left the ISR, "
-            "or does not answer the controller, whose log says which",
+            f"the preferred replica of {partition}, broker {facts.assigned[0]}, was not elected: it left the ISR, or "
+            "does not answer the controller; the controller's log has the reason",
             where,
         )
     return TidemarkError(
         ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-        f"nobody leads {partition} yet: no replica has told the controller what it holds; its log says more",
+        f"{partition} has no leader yet: no replica has reported its log to the controller; see the controller's log",
         where,
     )
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log directories of all brokers, replicas moved between those of one, and whether those that moves name are there.
+"""Describes log directories of brokers, moves replicas between them, and checks those that reassignments name.
 
-Each broker answers for itself (rule M3): all are asked at once, and one that does not answer hides no other.
+Each broker decides about its own directories (rule M3). Requests go to all brokers at once; a broker that does not
+answer does not delay the others.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _DESCRIBE_DEADLINE_S: Final = 10.0
 _ALTER_DEADLINE_S: Final = 10.0
 _CHECKED_A_CALL: Final = 2_000
 _MOVED_A_CALL: Final = 100
-"""A broker answers when it has made the directory and the first files of each copy."""
+"""A broker answers after it has created the directory and the first files of each copy."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,24 +48,24 @@ Brokers = Mapping[BrokerId, BrokerRegistration]
 
 
 class Disks(Protocol):
-    """Asks one broker; raises TidemarkError where it does not answer."""
+    """Calls one broker; raises TidemarkError if the broker does not answer."""
 
     async def describe(
         self, broker: BrokerRegistration, topics: Collection[str], partitions: Collection[TopicPartition]
     ) -> tuple[LogDirectoryContent, ...]:
-        """Its directories, with the replicas of these topics and partitions; neither: with all."""
+        """Describe its directories with the replicas of these topics and partitions; neither: all replicas."""
 
     async def alter(self, broker: BrokerRegistration, wanted: AlterLogDirs) -> Sequence[Alteration]:
-        """Have replicas moved into directories; one answer for each."""
+        """Move replicas into directories; returns a result for each."""
 
 
 class DisksOfBrokers:
-    """Asks the brokers themselves."""
+    """Calls brokers over gRPC."""
 
     async def describe(
         self, broker: BrokerRegistration, topics: Collection[str], partitions: Collection[TopicPartition]
     ) -> tuple[LogDirectoryContent, ...]:
-        """One call, answered by a stream."""
+        """Describe the broker's log directories."""
         address = f"{broker.host}:{broker.port}"
         try:
             return await describe_log_dirs(
@@ -77,7 +78,7 @@ class DisksOfBrokers:
             ) from None
 
     async def alter(self, broker: BrokerRegistration, wanted: AlterLogDirs) -> Sequence[Alteration]:
-        """One call."""
+        """Move replicas between the broker's log directories."""
         try:
             async with open_channel(f"{broker.host}:{broker.port}") as channel:
                 stub: Any = BrokerServiceStub(channel)
@@ -88,11 +89,11 @@ class DisksOfBrokers:
 
 
 class LogDirAdministration:
-    """The calls of the admin service that are about log directories.
+    """Log directories.
 
     Args:
         store: started.
-        disks: asks brokers.
+        disks: calls brokers.
     """
 
     def __init__(self, store: MetadataStore, disks: Disks) -> None:
@@ -105,7 +106,7 @@ class LogDirAdministration:
         topics: Collection[str] = (),
         partitions: Collection[TopicPartition] = (),
     ) -> list[BrokerLogDirs]:
-        """The log directories of these brokers (none: of all that live), by broker; one that says nothing says why.
+        """Describe the log directories of brokers (empty: all live ones); `error` is set for one that does not answer.
 
         Raises:
             TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC, COORDINATION_UNAVAILABLE.
@@ -133,10 +134,10 @@ class LogDirAdministration:
     async def alter(
         self, places: Sequence[ReplicaPlace], *, throttle_bytes_per_s: int, validate_only: bool
     ) -> list[PlacedReplica]:
-        """Have replicas moved into other directories of their brokers, in the order asked for; each for itself.
+        """Move replicas between log directories of their brokers; returns a result for each, in the same order.
 
         Raises:
-            TidemarkError: INVALID_REQUEST, COORDINATION_UNAVAILABLE; all else is said of each replica.
+            TidemarkError: INVALID_REQUEST, COORDINATION_UNAVAILABLE; other errors are in the results.
         """
         _check(places, throttle_bytes_per_s)
         names = sorted({place.partition.topic for place in places})
@@ -149,7 +150,7 @@ class LogDirAdministration:
         return [PlacedReplica(place.broker_id, place.partition, found[place[:2]]) for place in places]
 
     async def check_moves(self, moves: Sequence[Move], live: Brokers) -> dict[TopicPartition, TidemarkError]:
-        """Why brokers cannot hold replicas where these moves say, as they say themselves; of each the first."""
+        """Ask brokers whether the directories that these moves name can take replicas; returns one refusal of each."""
         places = [
             ReplicaPlace(broker, move.partition, directory)
             for move in moves
@@ -165,7 +166,7 @@ class LogDirAdministration:
         return refused
 
     async def stay(self, moves: Sequence[Move], live: Brokers) -> None:
-        """Have brokers give up what they copy into directories that these moves name; as far as they answer."""
+        """Cancel the copies into the directories that these moves name, at brokers that answer."""
         named = {(broker, move.partition) for move in moves for broker in named_directories(move) if broker in live}
         partitions = sorted({partition for _, partition in named})
         found = await asyncio.gather(
@@ -181,7 +182,7 @@ class LogDirAdministration:
         refused = {key: error for key, error in (await self._ask(here, live, 0, validate_only=False)).items() if error}
         silent = [broker.error for broker in found if broker.error is not None]
         for error in (*silent, *refused.values()):
-            _log.warning("what is copied between log directories goes on", extra={"why": str(error)})
+            _log.warning("a copy between log directories could not be cancelled", extra={"why": str(error)})
 
     async def _ask(
         self, places: Sequence[ReplicaPlace], live: Brokers, throttle_bytes_per_s: int, *, validate_only: bool
@@ -199,7 +200,7 @@ class LogDirAdministration:
     async def _ask_one(
         self, broker: BrokerId, live: Brokers, wanted: AlterLogDirs
     ) -> dict[tuple[BrokerId, TopicPartition], TidemarkError | None]:
-        told: dict[tuple[BrokerId, TopicPartition], TidemarkError | None] = {}
+        results: dict[tuple[BrokerId, TopicPartition], TidemarkError | None] = {}
         step = _CHECKED_A_CALL if wanted.validate_only else _MOVED_A_CALL
         for start in range(0, len(wanted.replicas), step):
             some = wanted.replicas[start : start + step]
@@ -208,24 +209,24 @@ class LogDirAdministration:
                 if broker not in live:
                     raise not_live(broker)
                 answers = await self._disks.alter(live[broker], part)
-                told |= {(broker, partition): _of(broker, partition, error) for partition, error in answers}
+                results |= {(broker, partition): _of(broker, partition, error) for partition, error in answers}
             except TidemarkError as error:
-                told |= {(broker, partition): _of(broker, partition, error) for partition, _ in some}
-        return told
+                results |= {(broker, partition): _of(broker, partition, error) for partition, _ in some}
+        return results
 
 
 def _check(places: Sequence[ReplicaPlace], throttle_bytes_per_s: int) -> None:
     if not places:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "name replicas to move, each with its broker and a directory")
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "name replicas to move, each with its broker and directory")
     if throttle_bytes_per_s < 0:
-        sentence = f"a throttle of {throttle_bytes_per_s} bytes/s is less than 0, which means what brokers are set to"
+        sentence = f"a throttle of {throttle_bytes_per_s} bytes/s is less than 0 (the brokers' setting)"
         raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
     if len({place[:2] for place in places}) < len(places):
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "a replica is named more than once; name one directory for it")
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "a replica is named more than once; name one directory for each")
 
 
 def _obstacle(place: ReplicaPlace, topics: Mapping[str, TopicDescription]) -> TidemarkError | None:
-    """What is wrong with what is asked for, before its broker is asked."""
+    """Return the error of a request that its broker need not be asked about; None without one."""
     partition, broker = place.partition, place.broker_id
     where = {"topic": partition.topic, "partition": str(partition.partition)}
     topic = topics.get(partition.topic)
@@ -240,7 +241,7 @@ def _obstacle(place: ReplicaPlace, topics: Mapping[str, TopicDescription]) -> Ti
         return TidemarkError(
             ErrorCode.NOT_A_REPLICA,
             f"broker {broker} holds no replica of {partition}, whose replicas are on {listed}: name one of these, or "
-            "move one there with tidemark reassign, which takes log_dirs",
+            "reassign the partition to this broker with tidemark reassign, which takes log_dirs",
             {**where, "broker": str(broker)},
         )
     if not place.log_dir:
@@ -250,7 +251,7 @@ def _obstacle(place: ReplicaPlace, topics: Mapping[str, TopicDescription]) -> Ti
 
 
 def not_live(broker: BrokerId) -> TidemarkError:
-    """It is not registered now."""
+    """Make the error for a broker that is not registered now."""
     return TidemarkError(
         ErrorCode.BROKER_NOT_AVAILABLE,
         f"broker {broker} is not live: start it, or name another",
@@ -259,7 +260,7 @@ def not_live(broker: BrokerId) -> TidemarkError:
 
 
 def _of(broker: BrokerId, partition: TopicPartition, error: TidemarkError | None) -> TidemarkError | None:
-    """With the replica it is about."""
+    """Add the replica to the error."""
     if error is None:
         return None
     facts = {"topic": partition.topic, "partition": str(partition.partition), "broker": str(broker)}

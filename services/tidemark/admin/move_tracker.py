@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rates of moves, and how long nothing came, from one look at their progress to the next."""
+"""Copy rates of reassignments, and the time since the last progress, from successive samples."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tidemark.core.reassignment.progress import MovePhase, MoveProgress, with_ra
 from tidemark.model import BrokerId, TopicPartition
 
 LOOKS_APART_S: Final = 0.5
-"""Looks that are closer tell no rate."""
+"""Shortest time between two samples that give a rate."""
 _FORGOTTEN_S: Final = 60.0
-"""A look so long ago says nothing of now."""
+"""Age at which a sample is discarded."""
 _NEW_WEIGHT: Final = 0.5
 
 
@@ -29,7 +29,7 @@ class _Sample:
 
 
 class MoveTracker:
-    """Remembers the last look at each move.
+    """Keeps the last sample of each reassignment.
 
     Args:
         now_s: a monotonic clock.
@@ -40,7 +40,7 @@ class MoveTracker:
         self._samples: dict[TopicPartition, _Sample] = {}
 
     def look(self, moves: Sequence[MoveProgress], leaders: Mapping[TopicPartition, BrokerId]) -> list[MoveProgress]:
-        """All moves there are, with their rates; what is not among them is forgotten."""
+        """Sample all reassignments and return them with their rates; samples of others are discarded."""
         now_s = self._now_s()
         there = {moved.partition for moved in moves}
         self._samples = {partition: one for partition, one in self._samples.items() if partition in there}

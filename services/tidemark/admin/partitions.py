@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds partitions to topics and removes them: planned and checked here, carried out by the controller (rules C4, C7).
+"""Plans and requests added and removed partitions; the controller carries them out (rules C4, C7).
 
-A request is a node for each partition; the controller answers by what it makes of the topic, or by a refusal.
+A request is a znode for each partition. The controller changes the topic, or writes a refusal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class PartitionsToRemove:
-    """Which of a topic's partitions shall go; one of the three says it."""
+    """The partitions to remove, by exactly one of: how many to remove, how many to keep, their indexes."""
 
     count: int | None = None
     total_count: int | None = None
@@ -32,18 +32,18 @@ class PartitionsToRemove:
 
 
 class Removed(NamedTuple):
-    """The topic without them, and which they were."""
+    """The topic without the removed partitions, and their indexes."""
 
     topic: TopicView
     partitions: tuple[int, ...]
 
 
 class PartitionAdministration:
-    """The calls of the admin service that are about the number of a topic's partitions.
+    """Partition counts of topics.
 
     Args:
         store: started.
-        writing: held while something is placed: two plans beside each other would start at the same broker.
+        writing: held during replica placement: concurrent plans would start at the same broker.
     """
 
     def __init__(self, store: MetadataStore, writing: asyncio.Lock) -> None:
@@ -59,13 +59,13 @@ class PartitionAdministration:
         validate_only: bool,
         timeout_s: float,
     ) -> TopicView:
-        """The topic with `total_count` partitions, each with a leader; with `validate_only` as it would be.
+        """Add partitions and return the topic when each has a leader; with `validate_only` return the plan.
 
-        A topic that has that many already is as it should be: a retry is harmless.
+        A topic that has `total_count` partitions already stays as it is, so a retry is safe.
 
         Raises:
-            TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC, what `plan_partitions` refuses, what the controller
-                refuses, or REQUEST_TIMED_OUT: the controller goes on then.
+            TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC; errors of `plan_partitions`; refusals of the controller;
+                REQUEST_TIMED_OUT, while the controller continues.
         """
         async with self._writing:
             planned, added = await self._planned(name, total_count, assignments)
@@ -81,7 +81,7 @@ class PartitionAdministration:
             if topic.topic_id != planned.topic_id:
                 raise TidemarkError(
                     ErrorCode.UNKNOWN_TOPIC,
-                    f"{name} was deleted and made anew meanwhile: look at the new one, and ask again if it wants more",
+                    f"{name} was recreated during this request: describe the new topic, and retry if it needs more",
                     {"topic": name},
                 )
             if len(topic.partitions) < total_count:
@@ -92,11 +92,11 @@ class PartitionAdministration:
 
         view = await poll(all_lead, timeout_s)
         if view is None:
-            raise await self._late(name, f"{len(added)} partitions are asked for, but not all are there", timeout_s)
+            raise await self._late(name, f"{len(added)} partitions are requested, but not all exist", timeout_s)
         return view
 
     async def count_to_keep(self, name: str, which: PartitionsToRemove) -> int:
-        """How many partitions the topic keeps when those that are meant are gone.
+        """Return the number of partitions that the topic keeps.
 
         Raises:
             TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC, INVALID_REQUEST, INVALID_PARTITIONS or
@@ -107,11 +107,11 @@ class PartitionAdministration:
     async def delete_partitions(
         self, name: str, total_count: int, *, force: bool, validate_only: bool, timeout_s: float
     ) -> Removed:
-        """The topic with its first `total_count` partitions, and what is gone, or would be with `validate_only`.
+        """Remove all partitions but the first `total_count`; with `validate_only` only say which.
 
         Raises:
-            TidemarkError: UNKNOWN_TOPIC, PARTITION_NOT_EMPTY unless forced, REASSIGNMENT_IN_PROGRESS, or
-                REQUEST_TIMED_OUT: the controller goes on then.
+            TidemarkError: UNKNOWN_TOPIC; PARTITION_NOT_EMPTY unless forced; REASSIGNMENT_IN_PROGRESS;
+                REQUEST_TIMED_OUT, while the controller continues.
         """
         topic = await self._topic(name)
         indexes = [index for index in sorted(topic.partitions) if index >= total_count]
@@ -121,7 +121,7 @@ class PartitionAdministration:
         if moving:
             raise TidemarkError(
                 ErrorCode.REASSIGNMENT_IN_PROGRESS,
-                f"partitions {_listed(moving)} of {name} are being moved: wait, or run tidemark reassign cancel",
+                f"partitions {_listed(moving)} of {name} are being reassigned: wait, or run tidemark reassign cancel",
                 {"topic": name},
             )
         if not validate_only and indexes:
@@ -136,7 +136,9 @@ class PartitionAdministration:
                 return None if left else True
 
             if await poll(are_gone, timeout_s) is None:
-                raise await self._late(name, f"the removal of {len(indexes)} partitions is asked for", timeout_s)
+                raise await self._late(
+                    name, f"the removal of {len(indexes)} partitions is requested, but not all are gone", timeout_s
+                )
         now = await self._topic(name)
         view = topic_view(now, await self._store.states(partitions_of([now])))
         return Removed(view, tuple(indexes))
@@ -169,31 +171,31 @@ class PartitionAdministration:
     async def _raise_refusal(
         self, kind: str, asked: Collection[TopicPartition], known: Collection[tuple[object, ...]]
     ) -> None:
-        """What the controller has refused of it since, the first."""
+        """Raise the first new refusal of the controller."""
         for refusal in await self._store.refusals():
             if refusal.kind == kind and refusal.partition in asked and _identity(refusal) not in known:
                 raise refusal.error
 
-    async def _late(self, name: str, what: str, timeout_s: float) -> TidemarkError:
+    async def _late(self, name: str, state: str, timeout_s: float) -> TidemarkError:
         try:
             controller = await self._store.controller()
-            who = "no controller is active" if controller is None else "the controller goes on with it"
+            cause = "no controller is active" if controller is None else "the controller continues"
         except TidemarkError:
-            who = "ZooKeeper does not answer"
+            cause = "ZooKeeper does not answer"
         return TidemarkError(
-            ErrorCode.REQUEST_TIMED_OUT, f"topic {name}: {what} after {timeout_s:.1f} s; {who}", {"topic": name}
+            ErrorCode.REQUEST_TIMED_OUT, f"topic {name}: {state} after {timeout_s:.1f} s; {cause}", {"topic": name}
         )
 
 
 def count_to_keep(topic: TopicDescription, which: PartitionsToRemove) -> int:
-    """How many partitions the topic keeps when those that are meant are gone: always its first ones (rule C7).
+    """Return the number of partitions that the topic keeps, which are its first ones (rule C7).
 
     Raises:
         TidemarkError: INVALID_REQUEST, INVALID_PARTITIONS or NOT_HIGHEST_PARTITION.
     """
     there = len(topic.partitions)
     if (which.count is not None) + (which.total_count is not None) + bool(which.partitions) != 1:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "say one of count, total_count and partitions")
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "give exactly one of count, total_count and partitions")
     if which.partitions:
         wanted = sorted(set(which.partitions))
         highest = list(range(there - len(wanted), there))
@@ -218,7 +220,7 @@ def count_to_keep(topic: TopicDescription, which: PartitionsToRemove) -> int:
     if keep < 1:
         raise TidemarkError(
             ErrorCode.INVALID_PARTITIONS,
-            f"{topic.topic} would have {keep} partitions: a topic keeps 1 at least; delete the topic instead",
+            f"{topic.topic} would have {keep} partitions: a topic keeps at least 1; delete the topic instead",
             {"topic": topic.topic, "partition_count": str(there)},
         )
     return keep

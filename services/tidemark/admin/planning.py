@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a topic to create must be, and what it becomes: every check before anything is written (rules C4, C7, R4).
+"""Validation and replica placement of new topics and partitions, before any write (rules C4, C7, R4).
 
-Plain functions over what was read from ZooKeeper.
+Functions of data read from ZooKeeper.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tidemark.zookeeper.codecs import encode_topic
 from tidemark.zookeeper.topics import NODE_BYTES_MAX
 
 _SAMPLE_PARTITIONS: Final = 20_000
-"""So many partitions never fit into a node; more need not be computed to know how many would."""
+"""More partitions than fit into a znode; placing these suffices to compute the number that fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRequest:
-    """What is asked for; `replication_factor` 0 is the default, `topic_id` "" is a new one."""
+    """A topic to create; replication factor 0: the cluster's default; topic id "": a new one."""
 
     topic: str
     partitions: int
@@ -34,7 +34,7 @@ class TopicRequest:
 
 
 def check_configs(configs: Mapping[str, str], *, replication_factor: int) -> None:
-    """Refuse topic settings that are unknown, out of range or beyond the replicas: UNKNOWN_CONFIG, INVALID_CONFIG."""
+    """Refuse topic settings that are unknown, out of range or above the replicas: UNKNOWN_CONFIG, INVALID_CONFIG."""
     settings = topic_settings(configs)
     if "min.insync.replicas" in configs and settings.min_insync_replicas > replication_factor:
         raise TidemarkError(
@@ -46,12 +46,12 @@ def check_configs(configs: Mapping[str, str], *, replication_factor: int) -> Non
 
 
 def new_topic_id() -> str:
-    """Uuid in hex: never that of another topic, so that nobody takes a topic for one of the same name before it."""
+    """Make a topic id, a uuid in hex, which distinguishes a topic from earlier topics of the same name."""
     return uuid.uuid4().hex
 
 
 def already_exists(topic: str) -> TidemarkError:
-    """The refusal to create what is there."""
+    """Make the error TOPIC_ALREADY_EXISTS."""
     return TidemarkError(ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {topic} already", {"topic": topic})
 
 
@@ -65,26 +65,26 @@ def plan_topic(
     draining: Collection[BrokerId] = (),
     new_uuid: Callable[[], str] = lambda: uuid.uuid4().hex,
 ) -> TopicDescription:
-    """The topic node to write for a request whose name was checked.
+    """Plan the znode of a topic whose name is valid.
 
     Args:
-        request: what is asked for.
-        brokers: the live ones.
-        existing: every topic there is; their preferred leaders decide where this one starts (rule C4).
+        request: the topic to create.
+        brokers: live brokers.
+        existing: all topics; their preferred leaders decide where the placement starts (rule C4).
         topic_id: of the request, or a new one.
-        default_replication_factor: taken for 0.
-        draining: brokers that are removed: nothing new is placed on them.
-        new_uuid: gives the incarnations (rule C7).
+        default_replication_factor: replaces a replication factor of 0.
+        draining: brokers that get no new replicas.
+        new_uuid: makes the incarnations (rule C7).
 
     Raises:
         TidemarkError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, UNKNOWN_CONFIG or INVALID_CONFIG; INVALID_REQUEST
             for `__consumer_offsets`.
     """
-    _check_is_not_the_clusters_own(
+    _check_not_internal(
         request.topic,
         ErrorCode.INVALID_REQUEST,
-        "is the cluster's own: brokers make it for the first consumer group, compacted and with "
-        "offsets.topic.num.partitions partitions, and it would stay as it is made",
+        "is an internal topic: brokers create it for the first consumer group, compacted and with "
+        "offsets.topic.num.partitions partitions",
     )
     factor = request.replication_factor or default_replication_factor
     open_brokers = _open_brokers(brokers, draining)
@@ -116,15 +116,16 @@ def plan_partitions(
     *,
     draining: Collection[BrokerId] = (),
 ) -> TopicDescription:
-    """The topic as it would be with `total_count` partitions; the new ones continue rule C4 or are given.
+    """Plan the topic with `total_count` partitions.
 
     Args:
-        topic: as it is.
-        total_count: partitions it shall have.
-        assignments: replicas of each new one; none: they are placed, with as many replicas as partition 0 has.
-        brokers: the live ones.
-        existing: every topic there is, this one included.
-        draining: brokers that are removed: nothing new is placed on them.
+        topic: the topic now.
+        total_count: number of partitions to reach.
+        assignments: replicas of each new partition; empty: placed by rule C4, with the replication factor of
+            partition 0.
+        brokers: live brokers.
+        existing: all topics, including this one.
+        draining: brokers that get no new replicas.
 
     Raises:
         TidemarkError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, EMPTY_REPLICAS, DUPLICATE_REPLICA or
@@ -143,8 +144,8 @@ def plan_partitions(
     if assignments and len(assignments) != missing:
         raise TidemarkError(
             ErrorCode.INVALID_PARTITIONS,
-            f"{missing} partitions are to be added to the {there} of {topic.topic}, and replicas of "
-            f"{len(assignments)} are given: give those of each, or none",
+            f"{topic.topic} has {there} partitions and gets {missing} more, but replicas of {len(assignments)} are "
+            "given: give the replicas of each new partition, or of none",
             where,
         )
     if not missing:
@@ -171,32 +172,32 @@ def plan_partitions(
 
 
 def check_count_may_change(topic: str) -> None:
-    """Refuse it for `__consumer_offsets` (INVALID_PARTITIONS): no group would be found any more where it is."""
-    _check_is_not_the_clusters_own(
+    """Refuse `__consumer_offsets` (INVALID_PARTITIONS): groups are mapped to its partitions by their number."""
+    _check_not_internal(
         topic,
         ErrorCode.INVALID_PARTITIONS,
-        "keeps the number of partitions that it was made with: each consumer group belongs to one of them "
-        "by that number; offsets.topic.num.partitions says how many a new cluster gets",
+        "keeps the number of partitions that it was created with: consumer groups are mapped to partitions "
+        "by that number; offsets.topic.num.partitions sets the number for a new cluster",
     )
 
 
 def check_may_go(topic: str) -> None:
-    """Refuse it for `__consumer_offsets` (INVALID_REQUEST): all groups would forget how far they have read."""
-    _check_is_not_the_clusters_own(
+    """Refuse `__consumer_offsets` (INVALID_REQUEST): its deletion would delete all committed offsets."""
+    _check_not_internal(
         topic,
         ErrorCode.INVALID_REQUEST,
-        "is the cluster's own: it remembers how far every consumer group has read, and is not deleted; "
-        "to forget a group: `tidemark group delete`",
+        "is an internal topic with the committed offsets of every consumer group, and cannot be deleted; "
+        "to delete one group: `tidemark group delete`",
     )
 
 
-def _check_is_not_the_clusters_own(topic: str, code: ErrorCode, why: str) -> None:
+def _check_not_internal(topic: str, code: ErrorCode, why: str) -> None:
     if topic == OFFSETS_TOPIC:
         raise TidemarkError(code, f"{topic} {why}", {"topic": topic})
 
 
 def _replication_factor(topic: TopicDescription) -> int:
-    """Of the first partition; while it is moved, what it had before."""
+    """Replicas of the first partition, before its reassignment if one is running."""
     first = min(topic.partitions)
     return len(topic.original.get(first, topic.partitions[first]))
 
@@ -232,7 +233,7 @@ def _check_replicas(
 def _open_brokers(
     brokers: Mapping[BrokerId, BrokerRegistration], draining: Collection[BrokerId]
 ) -> dict[BrokerId, str]:
-    """Those on which something may be placed, with their racks."""
+    """Racks of the brokers that may get new replicas."""
     return {broker_id: broker.rack for broker_id, broker in brokers.items() if broker_id not in draining}
 
 
@@ -242,6 +243,6 @@ def _check_fits(planned: TopicDescription, partitions: int, factor: int) -> None
         fitting = len(planned.partitions) * NODE_BYTES_MAX // node_bytes
         raise TidemarkError(
             ErrorCode.INVALID_PARTITIONS,
-            f"{partitions} partitions with {factor} replicas do not fit into one ZooKeeper node; about {fitting} do",
+            f"{partitions} partitions with {factor} replicas do not fit into one znode; about {fitting} do",
             {"partitions_max": str(fitting)},
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching what others make of a request: asking again with growing pauses until a deadline."""
+"""Polling until a condition holds or a timeout ends, with growing pauses."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Found = TypeVar("Found")
 
 
 async def poll(look: Callable[[], Awaitable[Found | None]], timeout_s: float) -> Found | None:
-    """What `look` finds, asked again with growing pauses; None when there was nothing in time.
+    """Return the first result of `look` that is not None; None after the timeout.
 
-    ZooKeeper may be away for a while: what is under way goes on without us.
+    A lost ZooKeeper connection counts as no result: the controller continues the work meanwhile.
     """
     pause_s = _FIRST_PAUSE_S
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves of replicas that people ask for: checked here, carried out by the controller, watched to their end (rule M1).
+"""Validates, starts, cancels and watches reassignments; the controller carries them out (rule M1).
 
-What is wanted is in /admin/reassign_partitions, what is under way in the topics' nodes; nothing is kept here but the
-last look at each, for its rate.
+Requested reassignments are in /admin/reassign_partitions, running ones in the topics' znodes. The admin service keeps
+only the last sample of each, for its copy rate.
 """
 
 from __future__ import annotations
@@ -42,9 +42,15 @@ _INTERVAL_S_MIN: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class MovesQuery:
-    """What is asked for: moves to begin, all under one throttle (0: none), and partitions whose move is given up.
+    """Reassignments to start and to cancel.
 
-    `adding`: brokers that are, or are about to be, drained no more.
+    Attributes:
+        moves: reassignments to start.
+        cancel: partitions whose reassignment is cancelled.
+        throttle_bytes_per_s: of all `moves`; 0: no limit.
+        request_id: of the request; "": a new one.
+        allow_partial: start those that are not refused; otherwise one refusal prevents all.
+        adding: brokers that may get replicas although they are still marked as draining.
     """
 
     moves: Sequence[Move] = ()
@@ -56,21 +62,21 @@ class MovesQuery:
 
 
 class Answer(NamedTuple):
-    """What became of each, by name, and what comes in to the moved partitions of the leader that gets most."""
+    """The outcome for each partition, and the highest rate that a leader must send to added replicas to keep up."""
 
     outcomes: list[MoveOutcome]
     inbound_bytes_per_s: float | None
 
 
 class News(NamedTuple):
-    """Moves still wanted or under way, and those that have ended since the news before."""
+    """Requested and running reassignments, and those that ended since the previous update."""
 
     moves: list[MoveProgress]
     ended: list[EndedMove]
 
 
-class _Scene(NamedTuple):
-    """What ZooKeeper and the brokers said, at about one time."""
+class _Snapshot(NamedTuple):
+    """Data read from ZooKeeper and from brokers at about one time."""
 
     requests: MoveRequests
     topics: Mapping[str, TopicDescription]
@@ -80,41 +86,41 @@ class _Scene(NamedTuple):
     draining: Collection[BrokerId] = ()
 
     def assigned(self, partition: TopicPartition) -> tuple[BrokerId, ...]:
-        """Its replicas; none where it does not exist."""
+        """Return the replicas; empty if the partition does not exist."""
         topic = self.topics.get(partition.topic)
         return () if topic is None else topic.partitions.get(partition.partition, ())
 
     def leader(self, partition: TopicPartition) -> BrokerId:
-        """Who leads it."""
+        """Return the leader; NO_LEADER without one."""
         return self.states[partition].state.leader if partition in self.states else NO_LEADER
 
 
 class LogDirs(Protocol):
-    """Knows the log directories of brokers."""
+    """Checks and cancels moves into log directories."""
 
     async def check_moves(
         self, moves: Sequence[Move], live: Mapping[BrokerId, BrokerRegistration]
     ) -> Mapping[TopicPartition, TidemarkError]:
-        """Why brokers cannot hold replicas where these moves say."""
+        """Return the refusals of brokers to hold replicas in the directories that these moves name."""
 
     async def stay(self, moves: Sequence[Move], live: Mapping[BrokerId, BrokerRegistration]) -> None:
-        """Have brokers give up what they copy into directories that these moves name."""
+        """Cancel the copies into the directories that these moves name."""
 
 
 def interval_of(interval_ms: int) -> float:
-    """Seconds between news, of what a request says; 0 is the default."""
+    """Return the seconds between updates for a request's `interval_ms`; 0 is the default."""
     return max(_INTERVAL_S_MIN, interval_ms / 1000) if interval_ms else _INTERVAL_S
 
 
 class ReassignmentAdministration:
-    """The calls of the admin service that are about moves of replicas.
+    """Reassignments.
 
     Args:
         store: started.
-        sizes: asks brokers what they hold.
-        tracker: remembers the last look.
-        pause: for so many seconds.
-        log_dirs: asks brokers for theirs; None: moves that name directories are not checked for them.
+        sizes: reports the replicas of brokers.
+        tracker: keeps the last sample of each reassignment.
+        pause: sleeps for a number of seconds.
+        log_dirs: checks named log directories; None: they are not checked.
     """
 
     def __init__(
@@ -132,10 +138,10 @@ class ReassignmentAdministration:
         self._log_dirs = log_dirs
 
     async def alter(self, query: MovesQuery, *, validate_only: bool) -> Answer:
-        """Check all, then write what is wanted; nothing where any is refused, unless partial is allowed.
+        """Check all reassignments, then write them; a refusal prevents all, unless `allow_partial`.
 
         Raises:
-            TidemarkError: INVALID_REQUEST, COORDINATION_UNAVAILABLE; all else is said of each partition.
+            TidemarkError: INVALID_REQUEST, COORDINATION_UNAVAILABLE; other errors are in the outcomes.
         """
         _check(query)
         request_id = query.request_id or uuid.uuid4().hex
@@ -143,21 +149,21 @@ class ReassignmentAdministration:
             replace(move, throttle_bytes_per_s=query.throttle_bytes_per_s, request_id=request_id)
             for move in query.moves
         ]
-        scene = await self._look([move.partition for move in moves] + list(query.cancel))
-        refused = self._refuse(moves, query, scene)
+        snapshot = await self._read([move.partition for move in moves] + list(query.cancel))
+        refused = self._refuse(moves, query, snapshot)
         if self._log_dirs is not None:
             placed = [move for move in moves if move.partition not in refused and named_directories(move)]
-            refused |= await self._log_dirs.check_moves(placed, scene.live)
-        inbound = _inbound(moves, scene)
-        refused |= _refuse_throttle(moves, query.throttle_bytes_per_s, inbound, scene)
+            refused |= await self._log_dirs.check_moves(placed, snapshot.live)
+        inbound = _inbound(moves, snapshot)
+        refused |= _refuse_throttle(moves, query.throttle_bytes_per_s, inbound, snapshot)
         if not validate_only and (query.allow_partial or not refused):
-            await self._submit(moves, query.cancel, refused, scene)
+            await self._submit(moves, query.cancel, refused, snapshot)
         outcomes = [
             *(
-                MoveOutcome(one.partition, scene.assigned(one.partition), False, refused.get(one.partition))
+                MoveOutcome(one.partition, snapshot.assigned(one.partition), False, refused.get(one.partition))
                 for one in moves
             ),
-            *(MoveOutcome(one, scene.assigned(one), True, refused.get(one)) for one in query.cancel),
+            *(MoveOutcome(one, snapshot.assigned(one), True, refused.get(one)) for one in query.cancel),
         ]
         rates = [rate for rate in inbound.values() if rate is not None]
         return Answer(sorted(outcomes, key=lambda one: one.partition), max(rates) if rates else None)
@@ -165,17 +171,17 @@ class ReassignmentAdministration:
     async def list_moves(
         self, partitions: Collection[TopicPartition] = ()
     ) -> tuple[list[MoveProgress], Sequence[Refusal]]:
-        """Moves that are wanted or under way (of these partitions, if any is named), and the latest refusals."""
+        """List requested and running reassignments (of these partitions; empty: all), and the latest refusals."""
         moves, refusals = await asyncio.gather(self._moves(), self._store.refusals())
         if any(_lacks_a_rate(moved) for moved in moves):
-            await self._pause(LOOKS_APART_S)  # a rate takes two looks
+            await self._pause(LOOKS_APART_S)  # a rate needs two samples
             moves = await self._moves()
         return [moved for moved in moves if not partitions or moved.partition in partitions], refusals
 
     async def watch(
         self, partitions: Collection[TopicPartition], *, interval_s: float, request_id: str = ""
     ) -> AsyncIterator[News]:
-        """News until none of these (none: of all there are now) is wanted or under way; the first at once."""
+        """Yield updates, the first at once, until all reassignments of these partitions (empty: all now) have ended."""
         seen_before = {
             _name(one) for one in await self._store.refusals() if not request_id or one.request_id != request_id
         }
@@ -211,76 +217,82 @@ class ReassignmentAdministration:
                 error = _unknown(partition, topic)
             elif error is None and last is not None and replicas != last.target:
                 listed = ",".join(str(broker) for broker in replicas)
-                what = "had ended before it could be" if last.phase is MovePhase.CANCELLING else "was"
+                how = "ended before it could be" if last.phase is MovePhase.CANCELLING else "was"
                 error = TidemarkError(
                     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-                    f"the move of {partition} {what} given up; its replicas are {listed}",
+                    f"the reassignment of {partition} {how} cancelled; its replicas are {listed}",
                     _where(partition),
                 )
             ended.append(EndedMove(partition, replicas, error))
         return ended
 
     async def _moves(self) -> list[MoveProgress]:
-        """Every move that is wanted or under way, by name, with rates."""
-        scene, controller = await asyncio.gather(self._look([]), self._store.controller())
-        wanted = {move.partition: move for move in scene.requests.moves}
-        for move in _under_way(scene):
+        """List requested and running reassignments, by partition, with rates."""
+        snapshot, controller = await asyncio.gather(self._read([]), self._store.controller())
+        wanted = {move.partition: move for move in snapshot.requests.moves}
+        for move in _under_way(snapshot):
             wanted.setdefault(move.partition, move)
         begun = [
-            one for one in wanted if scene.topics.get(one.topic) and one.partition in scene.topics[one.topic].original
+            one
+            for one in wanted
+            if snapshot.topics.get(one.topic) and one.partition in snapshot.topics[one.topic].original
         ]
-        sight = Sight(frozenset(scene.live), controller is not None, bool(begun))
+        sight = Sight(frozenset(snapshot.live), controller is not None, bool(begun))
         found = [
             progress_of(
                 wanted[partition],
-                scene.topics.get(partition.topic),
-                scene.states[partition].state if partition in scene.states else None,
-                sizes_of(partition, scene.sizes),
+                snapshot.topics.get(partition.topic),
+                snapshot.states[partition].state if partition in snapshot.states else None,
+                sizes_of(partition, snapshot.sizes),
                 sight,
             )
             for partition in sorted(wanted)
         ]
-        return self._tracker.look(found, {moved.partition: scene.leader(moved.partition) for moved in found})
+        return self._tracker.look(found, {moved.partition: snapshot.leader(moved.partition) for moved in found})
 
-    async def _look(self, asked: Sequence[TopicPartition]) -> _Scene:
-        """At what is wanted, under way, or asked about."""
+    async def _read(self, asked: Sequence[TopicPartition]) -> _Snapshot:
+        """Read requested and running reassignments, and the partitions of this request."""
         requests, topics, live, draining = await asyncio.gather(
             self._store.move_requests(),
             self._store.topics(),
             self._store.live_brokers(),
             self._store.draining_brokers(),
         )
-        scene = _Scene(requests, topics, live, {}, {}, draining)
+        snapshot = _Snapshot(requests, topics, live, {}, {}, draining)
         concerned = {
             *asked,
             *(move.partition for move in requests.moves),
-            *(one.partition for one in _under_way(scene)),
+            *(one.partition for one in _under_way(snapshot)),
         }
-        there = sorted(one for one in concerned if scene.assigned(one))
+        there = sorted(one for one in concerned if snapshot.assigned(one))
         states, sizes = await asyncio.gather(self._store.states(there), self._sizes.of(there, live))
-        return scene._replace(states=states, sizes=sizes)
+        return snapshot._replace(states=states, sizes=sizes)
 
-    def _refuse(self, moves: Sequence[Move], query: MovesQuery, scene: _Scene) -> dict[TopicPartition, TidemarkError]:
-        # What an earlier try of the same request has written already is no obstacle to itself.
-        there = set(scene.requests.moves)
+    def _refuse(
+        self, moves: Sequence[Move], query: MovesQuery, snapshot: _Snapshot
+    ) -> dict[TopicPartition, TidemarkError]:
+        # Entries of an earlier attempt of the same request do not conflict with it.
+        there = set(snapshot.requests.moves)
         new = [move for move in moves if move not in there]
-        under_way = {move.partition for move in (*scene.requests.moves, *_under_way(scene))}
-        refused = check_moves(new, scene.topics, scene.live, under_way)
+        under_way = {move.partition for move in (*snapshot.requests.moves, *_under_way(snapshot))}
+        refused = check_moves(new, snapshot.topics, snapshot.live, under_way)
         refused |= {
             move.partition: _drained(move, broker)
             for move in new
             for broker in move.replicas
-            if broker in scene.draining and broker not in query.adding and broker not in scene.assigned(move.partition)
+            if broker in snapshot.draining
+            and broker not in query.adding
+            and broker not in snapshot.assigned(move.partition)
         }
         asked = {move.partition for move in moves}
         for partition in query.cancel:
             if partition in asked:
-                sentence = f"{partition} cannot be moved and its move be given up by one request; send two"
+                sentence = f"one request cannot both start and cancel a reassignment of {partition}; send two"
                 refused[partition] = TidemarkError(ErrorCode.DUPLICATE_PARTITION, sentence, _where(partition))
-            elif not scene.assigned(partition):
-                refused[partition] = _unknown(partition, scene.topics.get(partition.topic))
+            elif not snapshot.assigned(partition):
+                refused[partition] = _unknown(partition, snapshot.topics.get(partition.topic))
             elif partition not in under_way:
-                sentence = f"no move of {partition} is wanted or under way: there is nothing to give up"
+                sentence = f"{partition} has no reassignment to cancel"
                 refused[partition] = TidemarkError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, sentence, _where(partition))
         return refused
 
@@ -289,24 +301,24 @@ class ReassignmentAdministration:
         moves: Sequence[Move],
         cancel: Sequence[TopicPartition],
         refused: Collection[TopicPartition],
-        scene: _Scene,
+        snapshot: _Snapshot,
     ) -> None:
         given_up = {partition for partition in cancel if partition not in refused}
-        entries = {move.partition for move in scene.requests.moves}
+        entries = {move.partition for move in snapshot.requests.moves}
         if given_up & entries:
             await self._store.cancel_moves(sorted(given_up & entries))
-            placed = [one for one in scene.requests.moves if one.partition in given_up and named_directories(one)]
+            placed = [one for one in snapshot.requests.moves if one.partition in given_up and named_directories(one)]
             if self._log_dirs is not None and placed:
-                await self._log_dirs.stay(placed, scene.live)
-        # Somebody has removed the entry of a move that goes on: it is given up by a new one.
-        orphans = [replace(move, cancel=True) for move in _under_way(scene) if move.partition in given_up - entries]
+                await self._log_dirs.stay(placed, snapshot.live)
+        # The entry of a running reassignment was deleted by hand: a new entry cancels it.
+        orphans = [replace(move, cancel=True) for move in _under_way(snapshot) if move.partition in given_up - entries]
         if orphans:
             await self._store.submit_moves(orphans)
         begun = [
             move
             for move in moves
             if move.partition not in refused
-            and (scene.assigned(move.partition) != move.replicas or named_directories(move))
+            and (snapshot.assigned(move.partition) != move.replicas or named_directories(move))
         ]
         if begun:
             await self._store.submit_moves(begun)
@@ -317,9 +329,9 @@ def _check(query: MovesQuery) -> None:
     if len(query.request_id) > REQUEST_ID_CHARACTERS_MAX:
         why = f"a request_id has {REQUEST_ID_CHARACTERS_MAX} characters at most"
     elif not query.moves and not query.cancel:
-        why = "name partitions to move, or whose move is given up"
+        why = "name partitions to reassign, or whose reassignment to cancel"
     elif query.throttle_bytes_per_s < 0:
-        why = f"a throttle of {query.throttle_bytes_per_s} bytes/s is less than 0, which means none"
+        why = f"a throttle of {query.throttle_bytes_per_s} bytes/s is less than 0 (no limit)"
     if why is not None:
         raise TidemarkError(ErrorCode.INVALID_REQUEST, why)
 
@@ -328,10 +340,10 @@ def _lacks_a_rate(moved: MoveProgress) -> bool:
     return moved.phase is MovePhase.COPYING and moved.rate_bytes_per_s is None and bool(moved.bytes_total)
 
 
-def _under_way(scene: _Scene) -> list[Move]:
-    """Moves that the topics' nodes tell of, whether or not they are still in the node that asked for them."""
+def _under_way(snapshot: _Snapshot) -> list[Move]:
+    """List the running reassignments by the topics' znodes, including those without an entry."""
     found = []
-    for topic in scene.topics.values():
+    for topic in snapshot.topics.values():
         for index in topic.original:
             moved = status(topic, index, None)
             if moved is not None:
@@ -339,33 +351,33 @@ def _under_way(scene: _Scene) -> list[Move]:
     return found
 
 
-def _inbound(moves: Sequence[Move], scene: _Scene) -> dict[BrokerId, float | None]:
-    """By leader: what it must send in a second, only to keep up, to replicas that these moves add to what it leads."""
+def _inbound(moves: Sequence[Move], snapshot: _Snapshot) -> dict[BrokerId, float | None]:
+    """Return for each leader the rate that it must send to replicas added by these moves, to keep up with producers."""
     rates: defaultdict[BrokerId, float | None] = defaultdict(lambda: None)
     for move in moves:
-        leader = scene.leader(move.partition)
-        added = sum(broker not in scene.assigned(move.partition) for broker in move.replicas)
-        rate = inbound_bytes_per_s(move.partition, leader, scene.sizes)
+        leader = snapshot.leader(move.partition)
+        added = sum(broker not in snapshot.assigned(move.partition) for broker in move.replicas)
+        rate = inbound_bytes_per_s(move.partition, leader, snapshot.sizes)
         if rate is not None and added:
             rates[leader] = (rates[leader] or 0.0) + rate * added
     return dict(rates)
 
 
 def _refuse_throttle(
-    moves: Sequence[Move], throttle: int, inbound: Mapping[BrokerId, float | None], scene: _Scene
+    moves: Sequence[Move], throttle: int, inbound: Mapping[BrokerId, float | None], snapshot: _Snapshot
 ) -> dict[TopicPartition, TidemarkError]:
-    """A throttle that what comes in uses up would let no move end (rule M2)."""
+    """Refuse a throttle below the inbound rate, with which no reassignment would end (rule M2)."""
     refused: dict[TopicPartition, TidemarkError] = {}
     for move in moves:
-        leader = scene.leader(move.partition)
+        leader = snapshot.leader(move.partition)
         rate = inbound.get(leader) or 0.0
-        added = any(broker not in scene.assigned(move.partition) for broker in move.replicas)
+        added = any(broker not in snapshot.assigned(move.partition) for broker in move.replicas)
         if throttle and added and throttle <= rate:
             refused[move.partition] = TidemarkError(
                 ErrorCode.THROTTLE_TOO_LOW,
                 f"a throttle of {throttle} bytes/s is no more than the {rate:.0f} bytes/s that broker {leader} must "
-                f"send for what is being produced: the move of {move.partition} would never end; raise it, or move "
-                "fewer at once",
+                f"send to keep up with its producers: the reassignment of {move.partition} would never end; raise the "
+                "throttle, or reassign fewer partitions at once",
                 {**_where(move.partition), "inbound_bytes_per_s": f"{rate:.0f}", "broker": str(leader)},
             )
     return refused
@@ -374,8 +386,8 @@ def _refuse_throttle(
 def _drained(move: Move, broker: BrokerId) -> TidemarkError:
     return TidemarkError(
         ErrorCode.BROKER_NOT_AVAILABLE,
-        f"{move.partition} cannot go to broker {broker}, which is being removed: name another, or add it again with "
-        f"tidemark cluster add-brokers {broker}",
+        f"{move.partition} cannot be reassigned to broker {broker}, which is being removed: name another, or add it "
+        f"again with tidemark cluster add-brokers {broker}",
         {**_where(move.partition), "broker": str(broker)},
     )
 
@@ -385,7 +397,7 @@ def _where(partition: TopicPartition) -> dict[str, str]:
 
 
 def _name(refusal: Refusal) -> tuple[object, ...]:
-    """Tells one refusal from another."""
+    """Key that distinguishes refusals."""
     return refusal.kind, refusal.partition, refusal.request_id, refusal.at_ms, refusal.error.code
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What replicas hold and what comes in, as their brokers say: for plans, throttles and progress."""
+"""Sizes and inbound rates of replicas, as their brokers report them: for plans, throttles and progress."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from tidemark.rpc.log_dirs import ReplicaOnDisk, describe_log_dirs
 
 _DEADLINE_S: Final = 3.0
 _NAMED_MAX: Final = 5_000
-"""Beyond that, asking for everything is the smaller request."""
+"""With more partitions, a request for all of them is smaller than one that names each."""
 
 OnBrokers = Mapping[BrokerId, Mapping[TopicPartition, ReplicaOnDisk]]
 
 
 class ReplicaSizes(Protocol):
-    """Knows what lies on brokers; those that do not answer in time are left out."""
+    """Reports the replicas of brokers, without brokers that do not answer in time."""
 
     async def of(
         self, partitions: Collection[TopicPartition], brokers: Mapping[BrokerId, BrokerRegistration]
     ) -> OnBrokers:
-        """The replicas of these partitions on these brokers."""
+        """Return the replicas of these partitions on these brokers."""
 
 
 class FromBrokers:
-    """Asks the brokers."""
+    """Sends DescribeLogDirs to the brokers."""
 
     async def of(
         self, partitions: Collection[TopicPartition], brokers: Mapping[BrokerId, BrokerRegistration]
     ) -> OnBrokers:
-        """The replicas of these partitions on these brokers; one whose log failed is left out."""
+        """Return the replicas of these partitions on these brokers, without offline replicas."""
         if not partitions:
             return {}
         wanted = frozenset(partitions)
@@ -58,11 +58,11 @@ class FromBrokers:
 
 
 def inbound_bytes_per_s(partition: TopicPartition, leader: BrokerId, found: OnBrokers) -> float | None:
-    """What producers append to the partition, as its leader says; None: it did not."""
+    """Return the rate of appends to the partition that its leader reported; None without a report."""
     replica = found.get(leader, {}).get(partition)
     return None if replica is None else replica.bytes_in_per_s
 
 
 def sizes_of(partition: TopicPartition, found: OnBrokers) -> dict[BrokerId, int]:
-    """Bytes of each replica of the partition that a broker told of."""
+    """Return the bytes of each reported replica of the partition, by broker."""
     return {broker: on[partition].size_bytes for broker, on in found.items() if partition in on}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that change something are answered once: a retry with the same request id gets the first try's answer.
+"""Idempotent requests: a retry with the same request id gets the response of the first attempt.
 
-What is kept is a node for each id, with the method, a digest of the content and the answer, for 24 hours. A try that
-died before it was answered has left a node without one: the next try does the work again, which finds what is done.
-A refusal is not kept: nothing was changed, so there is nothing to repeat.
+A znode for each request id stores the method, a digest of the request and the response, for 24 hours. An attempt that
+failed before its response left a znode without one: the next attempt repeats the work, and finds completed parts done.
+A refusal is not stored: it changed nothing, so the request may be repeated.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Response = TypeVar("Response")
 
 
 class AnsweredOnce:
-    """Wraps calls that change something. `Any` stands for protobuf messages with a `request_id`.
+    """Runs a request that changes something at most once. `Any` stands for protobuf messages with a `request_id`.
 
     Args:
         store: started.
-        clock: what is kept expires by it.
+        clock: decides when stored responses expire.
     """
 
     def __init__(self, store: MetadataStore, clock: Clock) -> None:
@@ -48,18 +48,18 @@ class AnsweredOnce:
         look: Callable[[], Awaitable[Facts]] | None = None,
         is_final: Callable[[Response], bool] = lambda _: True,
     ) -> Response:
-        """The answer to `request`, which has an id or not: that which is kept, else what `work` gives.
+        """Return the stored response to `request`; without one, do the work and store its response.
 
         Args:
-            method: the call's name.
-            request: digested without its id; one with `validate_only` changes nothing and is not kept.
-            response_type: of the answer.
-            work: does it, given what the first try saw; done again it must find what is done.
-            look: what the work goes by, read before it begins, so that a later try goes by the same; may refuse.
-            is_final: whether the answer is to be kept; one that says of a part that it is not done yet is not.
+            method: name of the RPC.
+            request: digested without its id; the response of one with `validate_only` or without id is not stored.
+            response_type: of the response.
+            work: does the work, given the facts of the first attempt; a repetition must find completed parts done.
+            look: reads the facts that the work depends on, so that a later attempt uses the same; may refuse.
+            is_final: whether to store the response; a response that says of some part "not yet" is not stored.
 
         Raises:
-            TidemarkError: REQUEST_ID_REUSED; INVALID_REQUEST for an id that is too long; what `look` and `work` raise.
+            TidemarkError: REQUEST_ID_REUSED; INVALID_REQUEST for an id that is too long; errors of `look` and `work`.
         """
         if not request.request_id or getattr(request, "validate_only", False):
             return await work({} if look is None else await look())
@@ -82,7 +82,7 @@ class AnsweredOnce:
         return await self._keep(replace(kept, answer=_bytes_of(answer)), response_type, answer)
 
     async def answer_to(self, method: str, request: Any, response_type: type[Response]) -> Response | None:
-        """The answer kept of this very request; raises as `once`."""
+        """Return the stored response to this request; None without one. Raises as `once`."""
         kept = await self._kept(method, request) if request.request_id else None
         return None if kept is None or kept.answer is None else _parsed(response_type, kept.answer)
 
@@ -102,7 +102,7 @@ class AnsweredOnce:
         return kept
 
     def receipt(self, method: str, request: Any, answer: Any) -> AdminRequest | None:
-        """What a multi may keep together with the change that it makes; None: the request has no id."""
+        """Build the record that a multi stores together with its change; None: the request has no id."""
         if not request.request_id:
             return None
         return replace(self._record(method, request), answer=_bytes_of(answer))
@@ -113,22 +113,22 @@ class AnsweredOnce:
     def _check(self, kept: AdminRequest, method: str, request: Any) -> None:
         if (kept.method, kept.digest) == (method, _digest(request)):
             return
-        what = "with another content" if kept.method == method else f"for {kept.method}"
+        use = "with another content" if kept.method == method else f"for {kept.method}"
         raise TidemarkError(
             ErrorCode.REQUEST_ID_REUSED,
-            f"the request id {request.request_id!r} was used {what} in the last 24 hours: give every request its own, "
+            f"the request id {request.request_id!r} was used {use} in the last 24 hours: give every request its own, "
             "and repeat a request as it was",
             {"request_id": request.request_id, "method": kept.method},
         )
 
     async def _keep(self, finished: AdminRequest, response_type: type[Response], answer: Response) -> Response:
-        """Where two tries were under way, both give the answer of the one that was faster."""
+        """Store the response; of two concurrent attempts, both return the response stored first."""
         try:
             kept = await self._store.finish_request(finished)
         except TidemarkError as error:
             _log.warning(
-                "an answer is not kept", extra={"request_id": finished.request_id, "why": error.message}
-            )  # a retry does the work again, and finds it done
+                "a response could not be stored", extra={"request_id": finished.request_id, "why": error.message}
+            )  # a retry repeats the work, and finds it done
             return answer
         return answer if kept.answer is None else _parsed(response_type, kept.answer)
 
@@ -136,7 +136,10 @@ class AnsweredOnce:
         try:
             await self._store.forget_request(begun)
         except TidemarkError as error:
-            _log.warning("a refused request is kept", extra={"request_id": begun.request_id, "why": error.message})
+            _log.warning(
+                "the record of a refused request could not be deleted",
+                extra={"request_id": begun.request_id, "why": error.message},
+            )
 
     async def _maybe_expire(self) -> None:
         now_ms = self._clock.now_ms()
@@ -145,7 +148,7 @@ class AnsweredOnce:
         self._expired_ms = now_ms
         removed = await self._store.expire_requests(self._now_ms() - KEPT_MS)
         if removed:
-            _log.info("kept requests have expired", extra={"count": removed})
+            _log.info("stored responses expired", extra={"count": removed})
 
     def _now_ms(self) -> int:
         return self._clock.wall_us() // 1000

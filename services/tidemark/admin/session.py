@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the admin service in touch with ZooKeeper: connects, however long that takes, and replaces expired sessions.
+"""The ZooKeeper session of the admin service: connects without a time limit and replaces expired sessions.
 
-The session holds nothing ephemeral, so nothing is lost with it.
+The session owns no ephemeral nodes, so its expiry loses nothing.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _RETRY_S = 0.5
 
 
 class SessionKeeper:
-    """Starts the store, and opens a new session whenever it has expired.
+    """Starts the store, and opens a new session after each expiry.
 
     Args:
-        connect: `zookeeper.connect`, for what is said while it does not answer.
+        connect: `zookeeper.connect`, for log lines while ZooKeeper does not answer.
     """
 
     def __init__(self, store: MetadataStore, connect: str = "") -> None:
@@ -33,12 +33,12 @@ class SessionKeeper:
         store.listen(self._on_event)
 
     async def start(self) -> None:
-        """Start the store, trying until ZooKeeper answers, and watch over it."""
+        """Start the store, retrying until ZooKeeper answers, and watch for expiry."""
         await start_when_reachable(self._store, self._connect)
         self._task = asyncio.create_task(self._renew_when_expired(), name="ZooKeeper session")
 
     async def stop(self) -> None:
-        """Stop watching, then the store."""
+        """Stop watching for expiry, then stop the store."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an unclean election would lose, before anybody decides on it: replicas are asked, nothing is changed (rule T4).
+"""Estimates the records that an unclean election would lose, from reports of the replicas (rule T4).
 
-The active controller passes the questions on: brokers listen to nobody else.
+The active controller forwards the questions, because brokers answer only the controller.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ Asked = Mapping[TopicPartition, tuple[ReplicaIdentity, PartitionFacts]]
 
 
 class Answer(NamedTuple):
-    """What one broker said: replicas described, and those that are to be asked again as their logs are being opened."""
+    """One broker's answer: described replicas, and replicas to ask about again, whose logs are still being opened."""
 
     described: Mapping[TopicPartition, ReplicaDescription]
     again: frozenset[TopicPartition]
 
 
 class Asking(Protocol):
-    """Puts questions to a broker; raises TidemarkError where it does not answer."""
+    """Sends questions to a broker; raises TidemarkError if the broker does not answer."""
 
     async def ask(self, broker: BrokerId, epoch: BrokerEpoch, questions: Sequence[ReplicaQuestion]) -> Answer:
-        """One round."""
+        """Send one request."""
 
 
 class ThroughController:
-    """Asks through the active controller.
+    """Sends questions through the active controller.
 
     Args:
-        store: knows where that is.
+        store: has the controller's address.
     """
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     async def ask(self, broker: BrokerId, epoch: BrokerEpoch, questions: Sequence[ReplicaQuestion]) -> Answer:
-        """One round; raises what the broker or the controller refuses."""
+        """Send one request; raises refusals of the broker or the controller."""
         controller = await self._store.controller()
         if controller is None:
             raise TidemarkError(ErrorCode.CONTROLLER_NOT_ACTIVE, "no controller is active")
@@ -83,11 +83,11 @@ class ThroughController:
 
 
 class Survey:
-    """Foresees unclean elections.
+    """Estimates the losses of unclean elections.
 
     Args:
-        asking: puts the questions.
-        deadline_s: of a whole survey; who has not answered by then is named.
+        asking: sends the questions.
+        deadline_s: of a whole survey; the loss reports name brokers that have not answered by then.
     """
 
     def __init__(self, asking: Asking, *, deadline_s: float = _DEADLINE_S) -> None:
@@ -95,11 +95,11 @@ class Survey:
         self._deadline_s = deadline_s
 
     async def foresee(self, asked: Asked, brokers: BrokerFacts) -> dict[TopicPartition, UncleanElection]:
-        """The loss report that each election would have now; no leader where no replica answers.
+        """Return the loss report that each election would have now; without leader if no replica answers.
 
         Args:
             asked: partitions with a state and without a leader.
-            brokers: the live ones.
+            brokers: live brokers.
         """
         questions: defaultdict[BrokerId, dict[TopicPartition, ReplicaQuestion]] = defaultdict(dict)
         for partition, (identity, facts) in asked.items():
@@ -130,7 +130,7 @@ class Survey:
         questions: Mapping[TopicPartition, ReplicaQuestion],
         said: dict[TopicPartition, ReplicaDescription],
     ) -> None:
-        """Fill in what it says in time; a broker that fails is not waited for."""
+        """Fill in the broker's answers until the deadline; stop at its first failure."""
         open_questions = dict(questions)
         try:
             async with asyncio.timeout(self._deadline_s):

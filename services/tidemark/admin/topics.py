@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creates, deletes and describes topics through the metadata store, and watches what the controller makes of it.
+"""Creates, deletes and describes topics through the metadata store.
 
-Admin writes the topic node; the controller initialises leaders and carries out deletions (rule C4).
+The admin service writes the topic's znode. The controller elects leaders and carries out deletions (rule C4); the
+admin service waits for both.
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ _SHOWN_PARTITIONS_MAX = 10
 
 
 class TopicAdministration:
-    """Every call of the admin service, over one metadata store.
+    """Topics, and the description of the cluster.
 
     Args:
         store: started.
-        default_replication_factor: of a topic that names none.
+        default_replication_factor: of topics created with replication factor 0.
         admin_address: host:port at which clients reach this service.
-        writing: held while something is placed: two topics planned beside each other would start at the same broker
-            (rule C4).
+        writing: held during replica placement: topics planned concurrently would start at the same broker (rule C4).
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class TopicAdministration:
         self._writing = writing or asyncio.Lock()
 
     async def create_topic(self, request: TopicRequest, *, validate_only: bool, timeout_s: float) -> TopicView:
-        """The topic made, every partition with a leader; with `validate_only` what would be made, nothing written.
+        """Create a topic and return it when every partition has a leader; with `validate_only` return the plan.
 
-        A retry with the topic id of the first try finds that try's topic and waits for it.
+        A retry with the topic id of the first attempt finds the topic of that attempt and waits for its leaders.
 
         Raises:
-            TidemarkError: what `plan_topic` refuses, TOPIC_ALREADY_EXISTS, or REQUEST_TIMED_OUT, which says what is
-                missing: the topic exists then and the controller goes on.
+            TidemarkError: errors of `plan_topic`; TOPIC_ALREADY_EXISTS; REQUEST_TIMED_OUT with the number of partitions
+                without leader: the topic exists, and the controller continues.
         """
         check_topic_name(request.topic)
         topic_id = request.topic_id or new_topic_id()
@@ -64,7 +64,7 @@ class TopicAdministration:
         return await self._wait_for_leaders(topic, timeout_s)
 
     async def _planned(self, request: TopicRequest, topic_id: str) -> TopicDescription:
-        """The topic to write; where an earlier try has written it (the same id), the one that is there."""
+        """Plan the topic; return the existing one if an earlier attempt, with the same topic id, has written it."""
         topics, brokers, draining = await asyncio.gather(
             self._store.topics(), self._store.live_brokers(), self._store.draining_brokers()
         )
@@ -86,7 +86,7 @@ class TopicAdministration:
         except TidemarkError as error:
             if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
                 raise
-            # The answer was lost: what was written, if it was, has our id.
+            # The response was lost. A topic with this id shows that the write succeeded.
             found = (await self._store.topics([topic.topic])).get(topic.topic)
             if found is None:
                 raise
@@ -103,7 +103,7 @@ class TopicAdministration:
             if found is None or found.topic_id != topic.topic_id:
                 raise TidemarkError(
                     ErrorCode.UNKNOWN_TOPIC,
-                    f"the topic {topic.topic} was created, but somebody has deleted it meanwhile",
+                    f"the topic {topic.topic} was created, but was deleted before its partitions had leaders",
                     {"topic": topic.topic},
                 )
             states = await self._store.states(partitions_of([found]))
@@ -126,11 +126,14 @@ class TopicAdministration:
             controller = await self._store.controller()
         except TidemarkError:
             return "ZooKeeper does not answer"
-        return "no controller is active" if controller is None else "the controller goes on with it"
+        return "no controller is active" if controller is None else "the controller continues"
 
     async def topic_id(self, name: str) -> str:
-        """Of the topic that has this name now, to delete it; raises INVALID_TOPIC_NAME, UNKNOWN_TOPIC, or
-        INVALID_REQUEST for `__consumer_offsets`."""
+        """Return the id of a topic that may be deleted.
+
+        Raises:
+            TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC; INVALID_REQUEST for `__consumer_offsets`.
+        """
         check_topic_name(name)
         check_may_go(name)
         topic = (await self._store.topics([name])).get(name)
@@ -139,10 +142,10 @@ class TopicAdministration:
         return topic.topic_id
 
     async def delete_topic(self, name: str, topic_id: str, *, timeout_s: float) -> None:
-        """Ask the controller to delete the topic of this id and return when its nodes are gone, or were already.
+        """Request the deletion of the topic with this id and return when its znodes are gone.
 
         Raises:
-            TidemarkError: REQUEST_TIMED_OUT: the controller goes on then.
+            TidemarkError: REQUEST_TIMED_OUT; the controller continues.
         """
         topic = (await self._store.topics([name])).get(name)
         if topic is None or topic.topic_id != topic_id:
@@ -167,15 +170,15 @@ class TopicAdministration:
             )
 
     async def draining_brokers(self) -> list[BrokerId]:
-        """Brokers on which nothing new is placed, sorted."""
+        """List the brokers that get no new replicas, sorted."""
         return sorted(await self._store.draining_brokers())
 
     async def list_topics(self) -> list[str]:
-        """All names, sorted."""
+        """List the names of all topics, sorted."""
         return sorted(await self._store.topics())
 
     async def describe_topics(self, names: Sequence[str]) -> list[TopicView]:
-        """Topics in the order asked for, or all, sorted; one that cannot be described carries an error."""
+        """Describe topics in the order of `names` (empty: all); one that cannot be described has `error` set."""
         refused: dict[str, TidemarkError] = {}
         for name in names:
             try:
@@ -194,7 +197,7 @@ class TopicAdministration:
         return views
 
     async def describe_cluster(self) -> tuple[ClusterView, Counts]:
-        """Live brokers, controller and cluster id, and the counts of topics and partitions."""
+        """Describe the live brokers and the controller, and count topics and partitions."""
         cluster_id, brokers, controller, topics = await asyncio.gather(
             self._store.cluster_id(), self._store.live_brokers(), self._store.controller(), self._store.topics()
         )

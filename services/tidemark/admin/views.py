@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics and states from ZooKeeper as clients see them, and the counts of a cluster. Plain functions."""
+"""Functions that make clients' views of topics from ZooKeeper's data, and count unhealthy partitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ States = Mapping[TopicPartition, VersionedState]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of topics and partitions, in all and in trouble."""
+    """Counts of topics, of partitions, and of unhealthy partitions."""
 
     topics: int = 0
     partitions: int = 0
@@ -31,12 +31,12 @@ class Counts:
 
 
 def partitions_of(topics: Iterable[TopicDescription]) -> list[TopicPartition]:
-    """Every partition of these topics, by topic and index."""
+    """List every partition of these topics, by topic and index."""
     return [TopicPartition(topic.topic, index) for topic in topics for index in sorted(topic.partitions)]
 
 
 def partitions_without_leader(topic: TopicDescription, states: States) -> list[int]:
-    """Indexes of the partitions that nobody leads, sorted."""
+    """List the indexes of partitions without a leader, sorted."""
     return [
         partition.partition
         for partition in partitions_of([topic])
@@ -45,7 +45,7 @@ def partitions_without_leader(topic: TopicDescription, states: States) -> list[i
 
 
 def topic_view(topic: TopicDescription, states: States) -> TopicView:
-    """A topic with its partitions; one whose state is not there yet has no leader and an empty ISR."""
+    """Build the view of a topic; a partition without a state yet has no leader and an empty ISR."""
     return TopicView(
         topic=topic.topic,
         topic_id=topic.topic_id,
@@ -83,7 +83,7 @@ def _partition_view(topic: TopicDescription, index: int, states: States) -> Part
 
 
 def count(topics: Iterable[TopicDescription], states: States) -> Counts:
-    """Partitions in trouble; one whose state is not there yet has no leader and nobody in sync."""
+    """Count unhealthy partitions; one without a state yet has no leader and an empty ISR."""
     found = list(topics)
     partitions = under_replicated = under_min_isr = offline = 0
     for topic in found:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fake ZooKeeper with brokers and topics, and a controller's part played by hand, for tests of the admin service."""
+"""A fake ZooKeeper with brokers and topics; tests of the admin service write what a controller would write."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ids(*brokers: int) -> tuple[BrokerId, ...]:
 
 
 class Sizes:
-    """What brokers say they hold; nothing of those that are away."""
+    """The sizes that live brokers report."""
 
     def __init__(self) -> None:
         self.of_replicas: dict[tuple[int, TopicPartition], tuple[int, float]] = {}
@@ -61,7 +61,7 @@ def _replica(partition: TopicPartition, size_bytes: int, bytes_in_per_s: float) 
 
 
 class Cluster:
-    """Brokers 0 to n - 1 with a session each, and one store for the service under test."""
+    """Brokers 0 to n - 1 with a session each, and a store for the service under test."""
 
     def __init__(self) -> None:
         self.ensemble = FakeZooKeeper()
@@ -89,7 +89,7 @@ class Cluster:
         await self.brokers.pop(broker).stop()
 
     async def topic(self, name: str, *assigned: tuple[int, ...]) -> TopicDescription:
-        """Created, all replicas in sync, the first leading."""
+        """Create a topic with all replicas in sync and the first as leader."""
         partitions = {index: ids(*replicas) for index, replicas in enumerate(assigned)}
         topic = await self.store.create_topic(
             TopicDescription(name, f"{name}-id", partitions, {index: f"{name}{index}" for index in partitions})
@@ -99,7 +99,7 @@ class Cluster:
         return topic
 
     async def lead(self, topic: TopicDescription, index: int, leader: int, *isr: int, min_isr: int = 1) -> None:
-        """Write a leaderAndISR node as the controller does."""
+        """Write a leaderAndISR znode as the controller does."""
         assert self.term is not None
         partition = TopicPartition(topic.topic, index)
         found = (await self.store.states([partition])).get(partition)
@@ -110,7 +110,7 @@ class Cluster:
         await self.store.write_states(self.term, [StateWrite(partition, identity, state, version)])
 
     async def rewrite(self, topic: TopicDescription) -> TopicDescription:
-        """Write a topic's node as the controller does."""
+        """Write a topic's znode as the controller does."""
         assert self.term is not None
         current = (await self.store.topics([topic.topic]))[topic.topic]
         written = await self.store.write_topic(self.term, replace(topic, version=current.version))

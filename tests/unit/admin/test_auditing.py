@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit line of a change says what became of it, also where it is a stream that its caller leaves."""
+"""The audit log line of a change has its outcome, also for a stream that its caller cancels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.model import ErrorCode, TidemarkError
 
 
 class Context:
-    """As gRPC's, which must not be asked once the call is over."""
+    """A gRPC context, whose peer must not be read after the call."""
 
     over = False
 
@@ -39,12 +39,12 @@ async def outcome_of(caplog: pytest.LogCaptureFixture, news: AsyncIterator[int],
     return str(caplog.records[-1].__dict__["outcome"])
 
 
-async def test_a_stream_that_ends_is_ok_and_one_that_is_left_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+async def test_completed_stream_is_logged_ok_and_abandoned_stream_cancelled(caplog: pytest.LogCaptureFixture) -> None:
     assert await outcome_of(caplog, stream(), leave=False) == "OK"
     assert await outcome_of(caplog, stream(), leave=True) == "CANCELLED"
 
 
-async def test_a_stream_that_is_refused_says_with_which_code(caplog: pytest.LogCaptureFixture) -> None:
+async def test_refused_stream_is_logged_with_its_error_code(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(TidemarkError):
         await outcome_of(caplog, stream(TidemarkError(ErrorCode.THROTTLE_TOO_LOW, "raise it")), leave=False)
     assert caplog.records[-1].__dict__["outcome"] == "THROTTLE_TOO_LOW"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers added, drained and removed by the admin service; the controller's part is played by hand."""
+"""Brokers added, drained and removed by the admin service; the tests write what a controller would write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.admin.moving import Cluster, Sizes, ids
 
 @pytest.fixture
 async def cluster() -> Cluster:
-    """Three brokers that hold two topics, and a fourth that is empty."""
+    """Three brokers with two topics, and an empty fourth broker."""
     cluster = Cluster()
     await cluster.start(brokers=4)
     await cluster.topic("t", (0, 1), (1, 2), (2, 0))
@@ -44,7 +44,7 @@ async def refusal(work: object) -> ErrorCode:
 
 
 async def carry_out(cluster: Cluster) -> None:
-    """Every move that is wanted, done."""
+    """Complete every requested reassignment."""
     assert cluster.term is not None
     wanted = (await cluster.store.move_requests()).moves
     for move in wanted:
@@ -81,7 +81,7 @@ async def remove(
     ]
 
 
-async def test_a_plan_says_what_it_costs_and_of_how_many_the_size_is_not_known(
+async def test_plan_reports_its_cost_and_the_number_of_unknown_sizes(
     cluster: Cluster, brokers: BrokerAdministration, sizes: Sizes
 ) -> None:
     for broker in (1, 2):
@@ -94,7 +94,7 @@ async def test_a_plan_says_what_it_costs_and_of_how_many_the_size_is_not_known(
     assert await cluster.store.draining_brokers() == frozenset()
 
 
-async def test_a_new_broker_gets_its_share(cluster: Cluster, brokers: BrokerAdministration) -> None:
+async def test_new_broker_gets_its_share_of_replicas(cluster: Cluster, brokers: BrokerAdministration) -> None:
     costed, begun = await brokers.add(ids(3), throttle_bytes_per_s=500, validate_only=False, request_id="r")
     assert begun == len(costed.plan.moves) > 0
     wanted = (await cluster.store.move_requests()).moves
@@ -105,7 +105,7 @@ async def test_a_new_broker_gets_its_share(cluster: Cluster, brokers: BrokerAdmi
     assert len(await held_by(cluster, 3)) == 2
 
 
-async def test_validating_an_addition_changes_nothing(cluster: Cluster, brokers: BrokerAdministration) -> None:
+async def test_validate_only_addition_changes_nothing(cluster: Cluster, brokers: BrokerAdministration) -> None:
     await cluster.store.begin_draining(ids(3))
     costed, begun = await brokers.add(ids(3), throttle_bytes_per_s=0, validate_only=True, request_id="")
     assert costed.plan.moves
@@ -114,7 +114,7 @@ async def test_validating_an_addition_changes_nothing(cluster: Cluster, brokers:
     assert (await cluster.store.move_requests()).version == -1
 
 
-async def test_a_broker_that_is_not_live_or_not_named_cannot_be_added(brokers: BrokerAdministration) -> None:
+async def test_adding_an_offline_broker_or_none_is_refused(brokers: BrokerAdministration) -> None:
     def add(*added: int) -> object:
         return brokers.add(ids(*added), throttle_bytes_per_s=0, validate_only=False, request_id="")
 
@@ -123,7 +123,7 @@ async def test_a_broker_that_is_not_live_or_not_named_cannot_be_added(brokers: B
     assert await refusal(add(3, 3)) is ErrorCode.INVALID_REQUEST
 
 
-async def test_a_broker_is_drained_then_deregistered_and_stays_closed_until_it_is_added_again(
+async def test_removed_broker_is_drained_deregistered_and_gets_no_replicas_until_added_again(
     cluster: Cluster, brokers: BrokerAdministration
 ) -> None:
     seen: list[RemovalNews] = []
@@ -133,7 +133,7 @@ async def test_a_broker_is_drained_then_deregistered_and_stays_closed_until_it_i
         seen.append(news)
         if len(seen) == 2:
             assert await cluster.store.draining_brokers() == {BrokerId(1)}
-            # Somebody was faster than the mark: what appears meanwhile is moved too.
+            # A partition placed before the draining mark was visible is reassigned too.
             await cluster.topic("late", (1, 0))
         if len(seen) > 1:
             await carry_out(cluster)
@@ -153,9 +153,7 @@ async def test_a_broker_is_drained_then_deregistered_and_stays_closed_until_it_i
     assert await cluster.store.draining_brokers() == frozenset()
 
 
-async def test_a_removal_that_was_cut_off_is_taken_up_by_the_same_call(
-    cluster: Cluster, brokers: BrokerAdministration
-) -> None:
+async def test_repeated_call_resumes_an_interrupted_removal(cluster: Cluster, brokers: BrokerAdministration) -> None:
     first = brokers.remove(ids(1), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0)
     await anext(first)
     await anext(first)
@@ -166,7 +164,7 @@ async def test_a_removal_that_was_cut_off_is_taken_up_by_the_same_call(
     assert (await remove(brokers, 1))[-1].removed == ids(1), "and once more"
 
 
-async def test_partitions_that_somebody_asked_for_before_the_mark_are_waited_for(
+async def test_removal_waits_for_partitions_requested_before_the_draining_mark(
     cluster: Cluster, brokers: BrokerAdministration
 ) -> None:
     added = TopicPartition("u", 1)
@@ -193,17 +191,17 @@ async def test_partitions_that_somebody_asked_for_before_the_mark_are_waited_for
     assert "u-1" in await held_by(cluster, 0)
 
 
-async def test_a_removal_ends_when_the_broker_is_added_again(cluster: Cluster, brokers: BrokerAdministration) -> None:
+async def test_removal_fails_when_the_broker_is_added_again(cluster: Cluster, brokers: BrokerAdministration) -> None:
     removal = brokers.remove(ids(1), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0)
     await anext(removal)
     await anext(removal)
     await cluster.store.end_draining(ids(1))
-    with pytest.raises(TidemarkError, match="somebody has added it again") as ended:
+    with pytest.raises(TidemarkError, match="a request added the broker again") as ended:
         await anext(removal)
     assert ended.value.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-async def test_a_dead_broker_can_be_removed(cluster: Cluster, brokers: BrokerAdministration) -> None:
+async def test_offline_broker_can_be_removed(cluster: Cluster, brokers: BrokerAdministration) -> None:
     await cluster.kill_broker(1)
     news = await remove(brokers, 1, validate_only=True)
     assert [one.partitions_left for one in news] == [2]
@@ -221,7 +219,7 @@ async def test_a_dead_broker_can_be_removed(cluster: Cluster, brokers: BrokerAdm
         ((0, 1, 2, 3), ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_a_removal_that_cannot_be_marks_and_moves_nothing(
+async def test_refused_removal_writes_no_draining_mark_and_no_reassignment(
     cluster: Cluster, brokers: BrokerAdministration, removed: tuple[int, ...], code: ErrorCode
 ) -> None:
     assert await refusal(remove(brokers, *removed)) is code
@@ -229,25 +227,25 @@ async def test_a_removal_that_cannot_be_marks_and_moves_nothing(
     assert (await cluster.store.move_requests()).version == -1
 
 
-async def test_a_throttle_that_is_too_low_is_told(
+async def test_removal_with_too_low_throttle_is_refused(
     cluster: Cluster, brokers: BrokerAdministration, sizes: Sizes
 ) -> None:
     sizes.say(0, TopicPartition("t", 0), 10, bytes_in_per_s=300)
     assert await refusal(remove(brokers, 1, throttle=200)) is ErrorCode.THROTTLE_TOO_LOW
 
 
-async def test_topics_are_spread_over_the_brokers_that_are_named(brokers: BrokerAdministration) -> None:
+async def test_topics_are_placed_again_on_the_named_brokers(brokers: BrokerAdministration) -> None:
     costed = await brokers.plan(PlanQuery(topics=("u",), spread=ids(3, 1)))
     assert [sorted(move.replicas) for move in costed.plan.moves] == [[1, 3]]
     assert await refusal(brokers.plan(PlanQuery(topics=("nowhere",)))) is ErrorCode.UNKNOWN_TOPIC
     assert await refusal(brokers.plan(PlanQuery(add=ids(3), remove=ids(1)))) is ErrorCode.INVALID_REQUEST
 
 
-async def test_a_broker_that_never_was_cannot_be_restarted(brokers: BrokerAdministration) -> None:
+async def test_restart_of_a_never_registered_broker_is_refused(brokers: BrokerAdministration) -> None:
     assert await refusal(brokers.obstacles_to_restart(BrokerId(9))) is ErrorCode.BROKER_NOT_AVAILABLE
 
 
-async def test_what_keeps_a_broker_from_a_restart_is_read_off_zookeeper(
+async def test_obstacles_to_a_restart_follow_from_zookeeper_state(
     cluster: Cluster, brokers: BrokerAdministration
 ) -> None:
     assert await brokers.obstacles_to_restart(BrokerId(1)) == []
@@ -259,7 +257,7 @@ async def test_what_keeps_a_broker_from_a_restart_is_read_off_zookeeper(
     assert (await brokers.obstacles_to_restart(BrokerId(1)))[0].reason is Obstacle.BROKER_NOT_LIVE
 
 
-async def test_more_moves_than_fit_are_fed_in_as_earlier_ones_end(
+async def test_reassignments_beyond_the_znode_limit_start_as_earlier_ones_end(
     cluster: Cluster, brokers: BrokerAdministration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cluster.topic("many", *[(1, 2)] * 6)

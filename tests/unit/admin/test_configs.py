@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of settings as the admin service makes them, while others change the same; the store is the suite's fake."""
+"""Changes of settings by the admin service, also concurrent ones; the store is the suite's fake."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def store() -> FakeMetadataStore:
     return store
 
 
-async def test_a_change_keeps_what_it_does_not_name_and_says_what_it_did(store: FakeMetadataStore) -> None:
+async def test_change_keeps_other_keys_and_returns_its_changes(store: FakeMetadataStore) -> None:
     assert await Calls(store).alter(FLIGHTS, retention_ms="7") == [ConfigChange("retention.ms", None, "7")]
     assert (await store.configs([FLIGHTS]))[FLIGHTS].configs == {
         "segment.ms": "5",
@@ -66,18 +66,18 @@ async def test_a_change_keeps_what_it_does_not_name_and_says_what_it_did(store: 
     }
 
 
-async def test_a_key_that_this_version_does_not_know_can_be_deleted(store: FakeMetadataStore) -> None:
+async def test_unknown_key_with_an_override_can_be_deleted(store: FakeMetadataStore) -> None:
     plan = await ConfigAdministration(store).plan(Alteration(FLIGHTS, deleted=frozenset({"from.the.future"})))
     assert plan.changes == [ConfigChange("from.the.future", "1", None)]
 
 
-async def test_a_key_that_nobody_knows_and_nobody_has_set_cannot_be_deleted(store: FakeMetadataStore) -> None:
+async def test_deleting_an_unknown_key_without_override_is_refused(store: FakeMetadataStore) -> None:
     with pytest.raises(TidemarkError, match=r"did you mean retention.ms") as refused:
         await ConfigAdministration(store).plan(Alteration(FLIGHTS, deleted=frozenset({"retention.msec"})))
     assert refused.value.code is ErrorCode.UNKNOWN_CONFIG
 
 
-async def test_of_two_changes_at_once_none_is_lost(store: FakeMetadataStore) -> None:
+async def test_concurrent_changes_are_both_applied(store: FakeMetadataStore) -> None:
     calls = Calls(store)
 
     async def somebody_is_faster() -> None:
@@ -89,7 +89,7 @@ async def test_of_two_changes_at_once_none_is_lost(store: FakeMetadataStore) -> 
     assert (configs["segment.ms"], configs["retention.ms"]) == ("6", "7")
 
 
-async def test_two_tries_of_one_request_at_once_change_once(store: FakeMetadataStore) -> None:
+async def test_concurrent_attempts_of_one_request_change_once(store: FakeMetadataStore) -> None:
     calls = Calls(store)
 
     async def the_other_try() -> None:
@@ -101,7 +101,7 @@ async def test_two_tries_of_one_request_at_once_change_once(store: FakeMetadataS
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_retry_after_a_lost_answer_changes_once(store: FakeMetadataStore, applied: bool) -> None:
+async def test_retry_after_a_lost_response_changes_once(store: FakeMetadataStore, applied: bool) -> None:
     calls = Calls(store)
     store.session.lose_answers(1, applied=applied)
     with pytest.raises(TidemarkError) as lost:
@@ -111,7 +111,7 @@ async def test_a_retry_after_a_lost_answer_changes_once(store: FakeMetadataStore
     assert (await store.configs([BROKER_0]))[BROKER_0].version == 0
 
 
-async def test_a_request_that_found_nothing_to_do_does_nothing_later_either(store: FakeMetadataStore) -> None:
+async def test_request_without_changes_stays_without_changes_on_retry(store: FakeMetadataStore) -> None:
     calls = Calls(store)
     assert await calls.alter(FLIGHTS, "r1", segment_ms="5") == []
     await calls.alter(FLIGHTS, segment_ms="6")
@@ -119,7 +119,7 @@ async def test_a_request_that_found_nothing_to_do_does_nothing_later_either(stor
     assert (await store.configs([FLIGHTS]))[FLIGHTS].configs["segment.ms"] == "6"
 
 
-async def test_more_in_sync_replicas_than_there_are_replicas_is_refused(store: FakeMetadataStore) -> None:
+async def test_min_insync_replicas_above_replication_factor_is_refused(store: FakeMetadataStore) -> None:
     with pytest.raises(TidemarkError) as refused:
         await Calls(store).alter(FLIGHTS, min_insync_replicas="3")
     assert refused.value.code is ErrorCode.INVALID_CONFIG
@@ -129,7 +129,7 @@ async def test_more_in_sync_replicas_than_there_are_replicas_is_refused(store: F
 @pytest.mark.parametrize(
     "alteration", [{"set_": {"cleanup.policy": "delete"}}, {"deleted": frozenset({"cleanup.policy"})}]
 )
-async def test_a_topic_that_was_ever_compacted_stays_compacted(store: FakeMetadataStore, alteration: Any) -> None:
+async def test_ending_compaction_of_a_topic_is_refused(store: FakeMetadataStore, alteration: Any) -> None:
     calls = Calls(store)
     await calls.alter(FLIGHTS, cleanup_policy="compact")
     with pytest.raises(TidemarkError) as refused:
@@ -140,7 +140,7 @@ async def test_a_topic_that_was_ever_compacted_stays_compacted(store: FakeMetada
     assert changes == [ConfigChange("cleanup.policy", "compact", "compact,delete")]
 
 
-async def test_replicas_that_are_being_moved_away_do_not_count(store: FakeMetadataStore) -> None:
+async def test_replicas_being_removed_do_not_count_for_min_insync_replicas(store: FakeMetadataStore) -> None:
     three = (BrokerId(0), BrokerId(1), BrokerId(2))
     leaving = {0: (BrokerId(2),)}
     await store.create_topic(
@@ -154,13 +154,13 @@ async def test_replicas_that_are_being_moved_away_do_not_count(store: FakeMetada
 
 
 @pytest.mark.parametrize("name", ["", "-1", "01", "2147483648", "x", "٣", "defaults"])
-async def test_what_is_no_broker_is_refused(store: FakeMetadataStore, name: str) -> None:
+async def test_name_that_is_no_broker_id_is_refused(store: FakeMetadataStore, name: str) -> None:
     with pytest.raises(TidemarkError) as refused:
         await Calls(store).alter(ConfigResource(ConfigKind.BROKER, name), log_level="info")
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
-async def test_of_a_broker_that_is_away_what_is_set_is_known_and_the_rest_is_not(store: FakeMetadataStore) -> None:
+async def test_offline_broker_is_described_by_its_overrides_only(store: FakeMetadataStore) -> None:
     calls = Calls(store)
     await calls.alter(BROKER_0, log_level="debug")
     await calls.alter(EVERY_BROKER, log_level="error", replica_fetch_max_bytes="2048")
@@ -173,7 +173,7 @@ async def test_of_a_broker_that_is_away_what_is_set_is_known_and_the_rest_is_not
 
 
 class Caller:
-    """The context of a call, as far as it is asked for."""
+    """A gRPC context with the methods that the servicer uses."""
 
     def peer(self) -> str:
         return "ipv4:10.0.0.7:51234"
@@ -182,7 +182,7 @@ class Caller:
         return None
 
 
-async def test_who_changed_what_is_one_line_whatever_became_of_it(
+async def test_each_change_writes_one_audit_line_with_peer_and_outcome(
     store: FakeMetadataStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "tidemark.audit")
@@ -204,3 +204,15 @@ async def test_who_changed_what_is_one_line_whatever_became_of_it(
         {"segment.ms": "soon"},
         "r2",
     )
+
+
+@pytest.mark.parametrize("kind", [3, 77, -5])
+async def test_unknown_kind_of_resource_is_refused_and_audited(kind: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tidemark.audit")
+    request = pb.AlterConfigsRequest(resource=pb.ConfigResource(name="flights"), set={"segment.ms": "6"})
+    request.resource.type = cast(Any, kind)
+    with pytest.raises(TidemarkError) as refused:
+        await Calls(FakeZooKeeper().store()).AlterConfigs(request, cast("ServicerContext[Any, Any]", Caller()))
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    (line,) = [vars(record) for record in caplog.records if record.name == "tidemark.audit"]
+    assert (line["resource"], line["outcome"]) == (f"{kind} flights", "INVALID_REQUEST")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elections that people ask for, as the admin service sees them; store and controller are played by the fakes."""
+"""Requested elections at the admin service; store and controller are fakes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
 
 
 class Replicas:
-    """What brokers say; one that is not named does not answer."""
+    """The reports of brokers; a broker without an entry does not answer."""
 
     def __init__(self) -> None:
         self.held: dict[int, ReplicaDescription] = {}
@@ -95,7 +95,7 @@ class Cluster:
         await self.store.write_states(self.term, [StateWrite(partition, identity, state, version, report=report)])
 
     async def carries_out(self, kind: ElectionKind, *, leader: int | None) -> tuple[TopicPartition, ...]:
-        """The controller takes the next request, makes `leader` lead (None: refuses) and removes it."""
+        """Act as controller: elect `leader` (None: refuse), then delete the request."""
         news = asyncio.Event()
         self.store.listen(lambda _: news.set())
         while (request := await self.store.requested_elections(kind, watch=True)) is None:
@@ -151,7 +151,7 @@ async def nothing_is_asked(cluster: Cluster) -> bool:
     return all([await cluster.store.requested_elections(kind) is None for kind in ElectionKind])
 
 
-async def test_only_what_needs_it_is_asked_of_the_controller_and_each_partition_has_its_answer(
+async def test_controller_gets_only_partitions_that_need_an_election(
     cluster: Cluster,
 ) -> None:
     await cluster.led(T0, 1, 0, 1)
@@ -168,12 +168,12 @@ async def test_only_what_needs_it_is_asked_of_the_controller_and_each_partition_
         (1, 1, False),
     ]
     assert sentences(outcomes) == [
-        "broker 1 leads t-2 on: its preferred replica, broker 0, is not in sync yet (the ISR is 1): "
+        "broker 1 still leads t-2: its preferred replica, broker 0, is not in sync yet (the ISR is 1): "
         "wait until it has caught up"
     ]
 
 
-async def test_without_names_every_topic_is_meant(cluster: Cluster) -> None:
+async def test_preferred_election_without_names_covers_all_topics(cluster: Cluster) -> None:
     for partition in (T0, T1, T2):
         await cluster.led(partition, 1, 0, 1)
     done, outcomes = await asyncio.gather(cluster.carries_out(PREFERRED, leader=0), cluster.elect(PREFERRED))
@@ -182,7 +182,7 @@ async def test_without_names_every_topic_is_meant(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("kind", list(ElectionKind))
-async def test_unknown_topics_and_partitions_have_a_code_and_a_sentence_each(
+async def test_unknown_topics_and_partitions_are_refused_with_code_and_message(
     cluster: Cluster, kind: ElectionKind
 ) -> None:
     outcomes = await cluster.elect(kind, TopicPartition("nowhere", 0), TopicPartition("t", 3), TopicPartition("t", -1))
@@ -200,7 +200,7 @@ async def test_unknown_topics_and_partitions_have_a_code_and_a_sentence_each(
 
 
 @pytest.mark.parametrize("name", ["", "..", "t/0", "t/../t", "t\0", "é", "t" * 250])
-async def test_what_cannot_name_a_topic_is_refused_and_never_looked_for(cluster: Cluster, name: str) -> None:
+async def test_invalid_topic_name_is_refused_without_a_lookup(cluster: Cluster, name: str) -> None:
     await cluster.led(T0, 1, 0, 1)
     for kind in ElectionKind:
         assert codes(await cluster.elect(kind, TopicPartition(name, 0))) == [ErrorCode.INVALID_TOPIC_NAME]
@@ -211,13 +211,13 @@ async def test_what_cannot_name_a_topic_is_refused_and_never_looked_for(cluster:
     assert await nothing_is_asked(cluster)
 
 
-async def test_a_request_id_that_is_too_long_is_refused_since_reports_keep_it(cluster: Cluster) -> None:
+async def test_too_long_request_id_is_refused(cluster: Cluster) -> None:
     with pytest.raises(TidemarkError) as refusal:
         await cluster.elect(LAST_KNOWN, T0, request_id="r" * 129)
     assert refusal.value.code is ErrorCode.INVALID_REQUEST
 
 
-async def test_a_topic_that_is_being_deleted_is_unknown(cluster: Cluster) -> None:
+async def test_topic_being_deleted_is_unknown(cluster: Cluster) -> None:
     await cluster.led(T0, 1, 0, 1)
     await cluster.store.request_topic_deletion("t")
     assert codes(await cluster.elect(PREFERRED, T0)) == [ErrorCode.UNKNOWN_TOPIC]
@@ -225,7 +225,7 @@ async def test_a_topic_that_is_being_deleted_is_unknown(cluster: Cluster) -> Non
     assert await nothing_is_asked(cluster)
 
 
-async def test_a_preferred_replica_that_does_not_live_is_named(cluster: Cluster) -> None:
+async def test_offline_preferred_replica_is_named_in_the_refusal(cluster: Cluster) -> None:
     two_first = replace(cluster.topic, topic="u", topic_id="u", partitions={0: (BrokerId(2), BrokerId(0))})
     await cluster.store.create_topic(two_first)
     cluster.topic = two_first
@@ -233,17 +233,17 @@ async def test_a_preferred_replica_that_does_not_live_is_named(cluster: Cluster)
     await cluster.led(u0, 0, 0, 2)
     outcomes = await cluster.elect(PREFERRED, u0)
     assert codes(outcomes) == [ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE]
-    assert sentences(outcomes) == ["broker 0 leads u-0 on: its preferred replica, broker 2, is not alive: start it"]
+    assert sentences(outcomes) == ["broker 0 still leads u-0: its preferred replica, broker 2, is not live: start it"]
     assert await nothing_is_asked(cluster)
 
 
-async def test_a_preferred_election_needs_a_leader(cluster: Cluster) -> None:
+async def test_preferred_election_without_a_leader_is_refused(cluster: Cluster) -> None:
     await cluster.led(T0, NO_LEADER)
     assert codes(await cluster.elect(PREFERRED, T0, T1)) == [ErrorCode.LEADER_NOT_AVAILABLE] * 2
     assert await nothing_is_asked(cluster)
 
 
-async def test_what_the_controller_refuses_is_told(cluster: Cluster) -> None:
+async def test_refusal_of_the_controller_is_the_outcome(cluster: Cluster) -> None:
     await cluster.led(T0, 1, 0, 1)
     _, outcomes = await asyncio.gather(cluster.carries_out(PREFERRED, leader=None), cluster.elect(PREFERRED, T0))
     assert codes(outcomes) == [ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE]
@@ -252,7 +252,7 @@ async def test_what_the_controller_refuses_is_told(cluster: Cluster) -> None:
     assert codes(outcomes) == [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]
 
 
-async def test_a_last_known_election_comes_with_its_loss_report(cluster: Cluster) -> None:
+async def test_last_known_election_returns_its_loss_report(cluster: Cluster) -> None:
     await cluster.led(T0, NO_LEADER)
     _, (outcome,) = await asyncio.gather(cluster.carries_out(LAST_KNOWN, leader=1), cluster.elect(LAST_KNOWN, T0))
     assert (outcome.leader_before, outcome.leader, outcome.changed, outcome.error) == (NO_LEADER, 1, True, None)
@@ -260,7 +260,7 @@ async def test_a_last_known_election_comes_with_its_loss_report(cluster: Cluster
     assert (outcome.unclean.lineage, outcome.unclean.leader_epoch) == (1, outcome.leader_epoch)
 
 
-async def test_a_retry_with_the_same_request_id_finds_the_report_and_elects_nobody(cluster: Cluster) -> None:
+async def test_retry_with_the_same_request_id_returns_the_stored_report(cluster: Cluster) -> None:
     await cluster.led(T0, NO_LEADER)
     _, first = await asyncio.gather(
         cluster.carries_out(LAST_KNOWN, leader=1), cluster.elect(LAST_KNOWN, T0, request_id="r1")
@@ -270,7 +270,7 @@ async def test_a_retry_with_the_same_request_id_finds_the_report_and_elects_nobo
     assert await nothing_is_asked(cluster)
 
 
-async def test_a_partition_with_a_leader_or_without_live_replicas_is_refused(cluster: Cluster) -> None:
+async def test_last_known_election_with_a_leader_or_without_live_replicas_is_refused(cluster: Cluster) -> None:
     lonely = replace(cluster.topic, topic="u", topic_id="u", partitions={0: (BrokerId(2),)})
     await cluster.store.create_topic(lonely)
     await cluster.led(T0, 1, 1)
@@ -279,20 +279,20 @@ async def test_a_partition_with_a_leader_or_without_live_replicas_is_refused(clu
     outcomes = await cluster.elect(LAST_KNOWN, T0, TopicPartition("u", 0))
     assert codes(outcomes) == [ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]
     assert sentences(outcomes) == [
-        "broker 1 leads t-0: this election is for partitions that nobody leads",
-        "no replica of u-0 is alive: start one of the brokers 2",
+        "broker 1 leads t-0: this election is for partitions without a leader",
+        "no replica of u-0 is live: start one of the brokers 2",
     ]
     assert await nothing_is_asked(cluster)
 
 
 @pytest.mark.parametrize("topics", [(), ("t",)])
-async def test_a_last_known_election_is_of_named_partitions_only(cluster: Cluster, topics: tuple[str, ...]) -> None:
+async def test_last_known_election_requires_named_partitions(cluster: Cluster, topics: tuple[str, ...]) -> None:
     with pytest.raises(TidemarkError) as refusal:
         await cluster.elect(LAST_KNOWN, topics=topics)
     assert refusal.value.code is ErrorCode.INVALID_REQUEST
 
 
-async def test_what_may_be_lost_is_foreseen_and_nothing_is_changed(cluster: Cluster) -> None:
+async def test_validate_only_estimates_the_loss_and_changes_nothing(cluster: Cluster) -> None:
     await cluster.led(T0, NO_LEADER)
     cluster.replicas.held = {
         0: ReplicaDescription(LeaderEpoch(3), Offset(40), Offset(55), damaged=True),
@@ -309,7 +309,7 @@ async def test_what_may_be_lost_is_foreseen_and_nothing_is_changed(cluster: Clus
     assert (await cluster.store.states([T0]))[T0].state.leader == NO_LEADER
 
 
-async def test_where_nobody_answers_nothing_is_foreseen(cluster: Cluster) -> None:
+async def test_without_replies_the_estimate_has_no_leader(cluster: Cluster) -> None:
     await cluster.led(T0, NO_LEADER)
     (outcome,) = await cluster.elect(LAST_KNOWN, T0, validate_only=True)
     assert (outcome.leader, outcome.changed, outcome.error) == (NO_LEADER, False, None)
@@ -317,23 +317,23 @@ async def test_where_nobody_answers_nothing_is_foreseen(cluster: Cluster) -> Non
     assert (outcome.unclean.records_maybe_lost, outcome.unclean.unheard) == (None, (0, 1, 2))
 
 
-async def test_a_preferred_election_can_be_tried_without_changing_anything(cluster: Cluster) -> None:
+async def test_validate_only_preferred_election_changes_nothing(cluster: Cluster) -> None:
     await cluster.led(T0, 1, 0, 1)
     (outcome,) = await cluster.elect(PREFERRED, T0, validate_only=True)
     assert (outcome.leader_before, outcome.leader, outcome.changed) == (1, 0, True)
     assert await nothing_is_asked(cluster)
 
 
-async def test_without_a_controller_the_request_stays_and_the_answer_says_so(cluster: Cluster) -> None:
+async def test_timeout_without_a_controller_keeps_the_request(cluster: Cluster) -> None:
     await cluster.led(T0, 1, 0, 1)
     await cluster.store.resign(cluster.term)
     outcomes = await cluster.elect(PREFERRED, T0, timeout_s=0.05)
     assert codes(outcomes) == [ErrorCode.REQUEST_TIMED_OUT]
-    assert sentences(outcomes) == ["the election is asked for, but no controller is active; look again later"]
+    assert sentences(outcomes) == ["the election is requested, but no controller is active; check later"]
     assert not await nothing_is_asked(cluster)
 
 
-async def test_behind_another_request_it_waits_and_changes_nothing_when_that_takes_too_long(cluster: Cluster) -> None:
+async def test_timeout_behind_another_request_changes_nothing(cluster: Cluster) -> None:
     await cluster.led(T0, 1, 0, 1)
     await cluster.store.request_elections(PREFERRED, [T1], "another")
     outcomes = await cluster.elect(PREFERRED, T0, timeout_s=0.05)
@@ -343,7 +343,7 @@ async def test_behind_another_request_it_waits_and_changes_nothing_when_that_tak
     assert found.request_id == "another"
 
 
-async def test_a_request_whose_answer_was_lost_is_found_again(cluster: Cluster) -> None:
+async def test_election_request_whose_response_was_lost_is_found(cluster: Cluster) -> None:
     await cluster.led(T0, 1, 0, 1)
     cluster.store.session.lose_answers(1, applied=True)
     _, outcomes = await asyncio.gather(cluster.carries_out(PREFERRED, leader=0), cluster.elect(PREFERRED, T0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log directories before the admin service: many brokers at once, what is refused, moves that name them (M3)."""
+"""Log directories at the admin service: many brokers, refusals, and reassignments that name directories (M3)."""
 
 from __future__ import annotations
 
@@ -93,9 +93,7 @@ def place(broker: int, partition: TopicPartition, log_dir: str) -> ReplicaPlace:
     return ReplicaPlace(BrokerId(broker), partition, log_dir)
 
 
-async def test_every_live_broker_is_described_and_a_bad_one_hides_no_other(
-    admin: LogDirAdministration, disks: Disks
-) -> None:
+async def test_failing_broker_does_not_hide_other_brokers(admin: LogDirAdministration, disks: Disks) -> None:
     disks.silent = {1}
     found = await admin.describe(())
     assert [(one.broker_id, len(one.log_dirs), one.error and one.error.code) for one in found] == [
@@ -105,7 +103,7 @@ async def test_every_live_broker_is_described_and_a_bad_one_hides_no_other(
     ]
 
 
-async def test_a_broker_that_is_away_says_so(admin: LogDirAdministration) -> None:
+async def test_offline_broker_is_described_with_an_error(admin: LogDirAdministration) -> None:
     found = await admin.describe([BrokerId(2), BrokerId(7)], ["test"])
     assert [(one.broker_id, one.error and one.error.code) for one in found] == [
         (2, None),
@@ -113,16 +111,14 @@ async def test_a_broker_that_is_away_says_so(admin: LogDirAdministration) -> Non
     ]
 
 
-async def test_a_topic_that_is_not_there_is_refused(admin: LogDirAdministration) -> None:
+async def test_unknown_topic_is_refused(admin: LogDirAdministration) -> None:
     for topics, partitions in ((["none"], []), ([], [TopicPartition("none", 0)])):
         with pytest.raises(TidemarkError, match=r"no topic .none.;") as refusal:
             await admin.describe((), topics, partitions)
         assert refusal.value.code is ErrorCode.UNKNOWN_TOPIC
 
 
-async def test_replicas_of_several_brokers_are_placed_at_once_each_for_itself(
-    admin: LogDirAdministration, disks: Disks
-) -> None:
+async def test_replicas_of_several_brokers_are_moved_independently(admin: LogDirAdministration, disks: Disks) -> None:
     disks.silent, disks.offline = {2}, {0}
     placed = await admin.alter(
         [
@@ -161,7 +157,7 @@ async def test_replicas_of_several_brokers_are_placed_at_once_each_for_itself(
         ([place(0, P0, "/data/0/1"), place(0, P0, "/data/0/0")], 0),
     ],
 )
-async def test_what_cannot_be_meant_is_refused_as_a_whole(
+async def test_invalid_log_dir_request_is_refused_as_a_whole(
     admin: LogDirAdministration, disks: Disks, places: list[ReplicaPlace], throttle: int
 ) -> None:
     with pytest.raises(TidemarkError) as refusal:
@@ -170,7 +166,7 @@ async def test_what_cannot_be_meant_is_refused_as_a_whole(
     assert not disks.asked
 
 
-async def test_a_move_is_refused_whose_broker_has_no_such_directory_and_only_asked_about(
+async def test_reassignment_to_an_unknown_directory_is_refused_after_a_check_only(
     cluster: Cluster, admin: LogDirAdministration, disks: Disks
 ) -> None:
     moves = ReassignmentAdministration(cluster.store, Sizes(), log_dirs=admin)
@@ -186,7 +182,7 @@ async def test_a_move_is_refused_whose_broker_has_no_such_directory_and_only_ask
     assert not (await cluster.store.move_requests()).moves
 
 
-async def test_a_move_that_only_names_directories_is_written_down(
+async def test_reassignment_that_only_names_directories_is_stored(
     cluster: Cluster, admin: LogDirAdministration
 ) -> None:
     moves = ReassignmentAdministration(cluster.store, Sizes(), log_dirs=admin)
@@ -196,7 +192,7 @@ async def test_a_move_that_only_names_directories_is_written_down(
     assert (await cluster.store.move_requests()).moves == (wanted,)
 
 
-async def test_a_move_that_is_given_up_leaves_replicas_in_the_directories_they_lie_in(
+async def test_cancelled_reassignment_leaves_replicas_in_their_directories(
     cluster: Cluster, admin: LogDirAdministration, disks: Disks
 ) -> None:
     moves = ReassignmentAdministration(cluster.store, Sizes(), log_dirs=admin)
@@ -211,7 +207,7 @@ async def test_a_move_that_is_given_up_leaves_replicas_in_the_directories_they_l
     assert disks.asked == [(1, AlterLogDirs(((P0, "u10"),)))]
 
 
-def test_what_is_sent_of_many_replicas_is_what_arrives() -> None:
+def test_descriptions_of_many_replicas_survive_encoding() -> None:
     zero = Offset(0)
     replicas = tuple(
         ReplicaOnDisk(
@@ -250,7 +246,7 @@ def _told(brokers: Sequence[BrokerLogDirs]) -> list[object]:
     ]
 
 
-async def test_many_replicas_are_asked_for_in_portions(
+async def test_many_replicas_are_requested_in_several_calls(
     cluster: Cluster, admin: LogDirAdministration, disks: Disks
 ) -> None:
     await cluster.topic("many", *[(0,)] * 250)

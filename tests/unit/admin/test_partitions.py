@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions added and removed as the admin service plans, asks and waits; the controller's part is played by hand."""
+"""Partitions added and removed by the admin service; the tests write what a controller would write."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ async def refusal(work: object) -> ErrorCode:
     return refused.value.code
 
 
-async def test_new_partitions_begin_at_the_broker_that_is_preferred_least(partitions: PartitionAdministration) -> None:
+async def test_placement_of_new_partitions_starts_at_the_least_preferred_broker(
+    partitions: PartitionAdministration,
+) -> None:
     assert await create(partitions, 5) == [ids(0, 1), ids(1, 2), ids(2, 0), ids(0, 2), ids(1, 0)]
 
 
-async def test_nothing_is_placed_on_a_broker_that_is_drained(
-    cluster: Cluster, partitions: PartitionAdministration
-) -> None:
+async def test_draining_broker_gets_no_new_partitions(cluster: Cluster, partitions: PartitionAdministration) -> None:
     await cluster.store.begin_draining(ids(2))
     placed = await create(partitions, 6)
     assert all(BrokerId(2) not in replicas for replicas in placed[2:])
     assert await refusal(create(partitions, 3, (ids(2, 1),))) is ErrorCode.BROKER_NOT_AVAILABLE
 
 
-async def test_replicas_may_be_given(partitions: PartitionAdministration) -> None:
+async def test_new_partitions_can_have_given_replicas(partitions: PartitionAdministration) -> None:
     assert (await create(partitions, 3, (ids(2, 1, 0),)))[2] == ids(2, 1, 0)
 
 
@@ -74,7 +74,7 @@ async def test_replicas_may_be_given(partitions: PartitionAdministration) -> Non
         (100_000, (), ErrorCode.INVALID_PARTITIONS),
     ],
 )
-async def test_what_cannot_be_is_refused_and_nothing_asked_for(
+async def test_invalid_partition_request_is_refused_without_a_write(
     cluster: Cluster,
     partitions: PartitionAdministration,
     total: int,
@@ -85,14 +85,14 @@ async def test_what_cannot_be_is_refused_and_nothing_asked_for(
     assert (await cluster.store.partition_requests()).added == {}
 
 
-async def test_a_topic_that_is_not_there_is_refused(partitions: PartitionAdministration) -> None:
+async def test_unknown_topic_is_refused(partitions: PartitionAdministration) -> None:
     for name, code in (("nowhere", ErrorCode.UNKNOWN_TOPIC), ("a/b", ErrorCode.INVALID_TOPIC_NAME)):
         work = partitions.create_partitions(name, 3, validate_only=False, timeout_s=0.0)
         assert await refusal(work) is code
         assert await refusal(partitions.count_to_keep(name, PartitionsToRemove(count=1))) is code
 
 
-async def test_a_topic_that_has_so_many_already_is_as_it_should_be(
+async def test_topic_with_enough_partitions_stays_unchanged(
     cluster: Cluster, partitions: PartitionAdministration
 ) -> None:
     assert len(await create(partitions, 2, validate_only=False, timeout_s=5)) == 2
@@ -110,7 +110,7 @@ async def add(cluster: Cluster, index: int, *replicas: int) -> TopicDescription:
     )
 
 
-async def test_it_waits_until_every_new_partition_has_a_leader(
+async def test_create_partitions_waits_until_every_new_partition_has_a_leader(
     cluster: Cluster, partitions: PartitionAdministration
 ) -> None:
     assert await refusal(create(partitions, 3, validate_only=False)) is ErrorCode.REQUEST_TIMED_OUT
@@ -121,7 +121,7 @@ async def test_it_waits_until_every_new_partition_has_a_leader(
 
 
 async def requests_of(cluster: Cluster) -> asyncio.Event:
-    """Set when somebody asks for the removal of partitions."""
+    """Set when a removal of partitions is requested."""
     asked = asyncio.Event()
     watcher = cluster.ensemble.store()
     await watcher.start()
@@ -130,7 +130,7 @@ async def requests_of(cluster: Cluster) -> asyncio.Event:
     return asked
 
 
-async def test_what_the_controller_refuses_is_raised(cluster: Cluster, partitions: PartitionAdministration) -> None:
+async def test_refusal_of_the_controller_is_raised(cluster: Cluster, partitions: PartitionAdministration) -> None:
     assert cluster.term is not None
     added, removed = TopicPartition("t", 2), TopicPartition("t", 1)
     asked = await requests_of(cluster)
@@ -143,7 +143,9 @@ async def test_what_the_controller_refuses_is_raised(cluster: Cluster, partition
     assert await refusal(waiting) is ErrorCode.PARTITION_NOT_EMPTY
 
 
-async def test_it_waits_until_what_is_removed_is_gone(cluster: Cluster, partitions: PartitionAdministration) -> None:
+async def test_delete_partitions_waits_until_they_are_gone(
+    cluster: Cluster, partitions: PartitionAdministration
+) -> None:
     asked = await requests_of(cluster)
     waiting = asyncio.create_task(partitions.delete_partitions("t", 1, force=True, validate_only=False, timeout_s=10))
     await asked.wait()
@@ -153,14 +155,14 @@ async def test_it_waits_until_what_is_removed_is_gone(cluster: Cluster, partitio
     assert (removed.partitions, list(removed.topic.partitions)) == ((1,), [0])
 
 
-async def test_a_partition_that_is_moved_is_not_removed(cluster: Cluster, partitions: PartitionAdministration) -> None:
+async def test_partition_being_reassigned_is_not_removed(cluster: Cluster, partitions: PartitionAdministration) -> None:
     topic = (await cluster.store.topics(["t"]))["t"]
     await cluster.rewrite(replace(topic, original={1: ids(1, 2)}))
     work = partitions.delete_partitions("t", 1, force=True, validate_only=False, timeout_s=0.0)
     assert await refusal(work) is ErrorCode.REASSIGNMENT_IN_PROGRESS
 
 
-async def test_the_topic_of_consumer_groups_keeps_its_number_of_partitions(
+async def test_partition_count_of_the_offsets_topic_cannot_change(
     cluster: Cluster, partitions: PartitionAdministration
 ) -> None:
     name = "__consumer_offsets"
@@ -180,7 +182,7 @@ TOPIC = TopicDescription("t", "id", dict.fromkeys(range(6), ids(0)), {})
     "which",
     [PartitionsToRemove(count=2), PartitionsToRemove(total_count=4), PartitionsToRemove(partitions=(5, 4))],
 )
-def test_the_highest_numbered_partitions_can_be_meant_in_three_ways(which: PartitionsToRemove) -> None:
+def test_partitions_to_remove_can_be_given_in_three_ways(which: PartitionsToRemove) -> None:
     assert count_to_keep(TOPIC, which) == 4
 
 
@@ -200,7 +202,24 @@ def test_the_highest_numbered_partitions_can_be_meant_in_three_ways(which: Parti
         (PartitionsToRemove(partitions=tuple(range(6))), ErrorCode.INVALID_PARTITIONS),
     ],
 )
-def test_what_cannot_be_meant_is_refused(which: PartitionsToRemove, code: ErrorCode) -> None:
+def test_invalid_choice_of_partitions_is_refused(which: PartitionsToRemove, code: ErrorCode) -> None:
     with pytest.raises(TidemarkError) as refused:
         count_to_keep(TOPIC, which)
     assert refused.value.code is code
+
+
+async def test_request_for_a_recreated_topic_fails_at_once(
+    cluster: Cluster,
+    partitions: PartitionAdministration,
+) -> None:
+    assert cluster.term is not None
+    asked = await requests_of(cluster)
+    waiting = asyncio.create_task(create(partitions, 5, validate_only=False, timeout_s=60))
+    await asked.wait()
+    topic = (await cluster.store.topics(["t"]))["t"]
+    await cluster.store.delete_topic(cluster.term, topic)
+    await cluster.store.create_topic(replace(topic, topic_id="another"))
+    added = [TopicPartition("t", index) for index in (2, 3, 4)]
+    await cluster.store.finish_partition_requests(cluster.term, added=added)
+    async with asyncio.timeout(10):
+        assert await refusal(waiting) is ErrorCode.UNKNOWN_TOPIC

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a topic must be before anything of it is written."""
+"""Validation and placement of new topics."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def code_of(request: TopicRequest) -> ErrorCode:
 
 
 @pytest.mark.parametrize("name", ["a", "flights", "A.b_c-9", "...", "x" * 249, "__consumer_offsets"])
-def test_letters_digits_dots_underscores_and_dashes_make_a_name(name: str) -> None:
+def test_topic_name_may_have_letters_digits_dots_underscores_and_dashes(name: str) -> None:
     check_topic_name(name)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250, "a b", "café", "a\n", "../x", "a\x00"])
-def test_what_cannot_be_a_name_is_refused(name: str) -> None:
+def test_invalid_topic_name_is_refused(name: str) -> None:
     with pytest.raises(TidemarkError) as refused:
         check_topic_name(name)
     assert refused.value.code is ErrorCode.INVALID_TOPIC_NAME
     assert len(refused.value.message) < 200
 
 
-def test_replicas_are_rotated_and_every_partition_has_an_incarnation_of_its_own() -> None:
+def test_replicas_are_rotated_and_each_partition_has_its_own_incarnation() -> None:
     topic = plan(TopicRequest("flights", 6, 3, {"min.insync.replicas": "2"}))
     assert topic.partitions == {
         0: (0, 1, 2),
@@ -50,8 +50,8 @@ def test_replicas_are_rotated_and_every_partition_has_an_incarnation_of_its_own(
     assert topic.configs == {"min.insync.replicas": "2"}
 
 
-def test_the_topic_of_the_groups_is_not_made_by_hand() -> None:
-    with pytest.raises(TidemarkError, match="brokers make it for the first consumer group") as refused:
+def test_creating_the_offsets_topic_is_refused() -> None:
+    with pytest.raises(TidemarkError, match="brokers create it for the first consumer group") as refused:
         plan(TopicRequest("__consumer_offsets", 1))
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
@@ -60,7 +60,7 @@ def test_replication_factor_zero_is_the_default() -> None:
     assert [len(replicas) for replicas in plan(TopicRequest("t", 2)).partitions.values()] == [3, 3]
 
 
-def test_existing_topics_decide_where_the_next_one_starts() -> None:
+def test_placement_continues_after_existing_topics() -> None:
     first = plan(TopicRequest("first", 1, 1))
     assert plan(TopicRequest("second", 1, 1), (first,)).partitions == {0: (1,)}
 
@@ -78,16 +78,16 @@ def test_existing_topics_decide_where_the_next_one_starts() -> None:
         (TopicRequest("t", 1, 2, {"min.insync.replicas": "3"}), ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_what_cannot_be_made_is_refused(request_: TopicRequest, code: ErrorCode) -> None:
+def test_invalid_topic_is_refused(request_: TopicRequest, code: ErrorCode) -> None:
     assert code_of(request_) is code
 
 
-def test_the_default_of_min_insync_replicas_does_not_stand_against_one_replica() -> None:
+def test_default_min_insync_replicas_allows_replication_factor_one() -> None:
     assert plan(TopicRequest("t", 1, 1)).configs == {}
 
 
 @pytest.mark.parametrize("partitions", [15_000, 2**31 - 1])
-def test_more_partitions_than_a_node_holds_are_refused_with_the_number_that_fits(partitions: int) -> None:
+def test_partitions_beyond_the_znode_limit_are_refused_with_the_number_that_fits(partitions: int) -> None:
     with pytest.raises(TidemarkError) as refused:
         plan(TopicRequest("big", partitions, 3))
     assert refused.value.code is ErrorCode.INVALID_PARTITIONS

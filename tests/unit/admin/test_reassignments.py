@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves of replicas as the admin service checks, submits, lists and watches them; the store is a fake."""
+"""Reassignments checked, submitted, listed and watched by the admin service; the store is a fake."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def codes(
     return {one.partition: None if one.error is None else one.error.code for one in answer.outcomes}
 
 
-async def test_a_move_is_written_with_its_throttle_and_request(
+async def test_reassignment_is_stored_with_throttle_and_request_id(
     cluster: Cluster, moves: ReassignmentAdministration
 ) -> None:
     answer = await moves.alter(MovesQuery([move(T2, 2, 1)], (), 500, "r"), validate_only=False)
@@ -56,7 +56,7 @@ async def test_a_move_is_written_with_its_throttle_and_request(
     )
 
 
-async def test_nothing_is_begun_where_one_is_refused_unless_that_is_allowed(
+async def test_one_refusal_prevents_all_reassignments_unless_partial_is_allowed(
     cluster: Cluster, moves: ReassignmentAdministration
 ) -> None:
     query = MovesQuery([move(T0, 1, 0), move(T1, 2, 2)])
@@ -66,12 +66,12 @@ async def test_nothing_is_begun_where_one_is_refused_unless_that_is_allowed(
     assert [one.partition for one in (await cluster.store.move_requests()).moves] == [T0]
 
 
-async def test_checking_only_changes_nothing(cluster: Cluster, moves: ReassignmentAdministration) -> None:
+async def test_validate_only_reassignment_changes_nothing(cluster: Cluster, moves: ReassignmentAdministration) -> None:
     assert await codes(moves, MovesQuery([move(T2, 2, 1)]), validate_only=True) == {T2: None}
     assert (await cluster.store.move_requests()).version == -1
 
 
-async def test_a_retry_of_the_same_request_is_harmless_and_another_one_is_refused(
+async def test_retry_is_accepted_and_a_second_reassignment_is_refused(
     moves: ReassignmentAdministration,
 ) -> None:
     query = MovesQuery([move(T2, 2, 1)], request_id="r")
@@ -80,14 +80,14 @@ async def test_a_retry_of_the_same_request_is_harmless_and_another_one_is_refuse
     assert await codes(moves, replace(query, request_id="s")) == {T2: ErrorCode.REASSIGNMENT_IN_PROGRESS}
 
 
-async def test_a_partition_that_is_there_already_is_not_moved(
+async def test_partition_with_its_target_replicas_is_not_reassigned(
     cluster: Cluster, moves: ReassignmentAdministration
 ) -> None:
     assert await codes(moves, MovesQuery([move(T2, 1, 2)])) == {T2: None}
     assert (await cluster.store.move_requests()).moves == ()
 
 
-async def test_what_cannot_be_is_refused_each_with_its_code(
+async def test_each_invalid_reassignment_is_refused_with_its_code(
     cluster: Cluster, moves: ReassignmentAdministration
 ) -> None:
     await cluster.store.begin_draining(ids(3))
@@ -114,7 +114,7 @@ async def test_what_cannot_be_is_refused_each_with_its_code(
         MovesQuery([move(T2, 2, 1)], request_id="x" * 129),
     ],
 )
-async def test_a_request_that_makes_no_sense_is_refused_as_a_whole(
+async def test_invalid_reassignment_request_is_refused_as_a_whole(
     moves: ReassignmentAdministration, query: MovesQuery
 ) -> None:
     with pytest.raises(TidemarkError) as refused:
@@ -122,7 +122,9 @@ async def test_a_request_that_makes_no_sense_is_refused_as_a_whole(
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
-async def test_only_what_is_moved_can_be_given_up(cluster: Cluster, moves: ReassignmentAdministration) -> None:
+async def test_only_a_running_reassignment_can_be_cancelled(
+    cluster: Cluster, moves: ReassignmentAdministration
+) -> None:
     assert await codes(moves, MovesQuery(cancel=[T2])) == {T2: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
     await moves.alter(MovesQuery([move(T2, 2, 1)]), validate_only=False)
     assert await codes(moves, MovesQuery(cancel=[T2])) == {T2: None}
@@ -131,7 +133,7 @@ async def test_only_what_is_moved_can_be_given_up(cluster: Cluster, moves: Reass
     assert listed.target == ids(1, 2)
 
 
-async def test_a_throttle_must_exceed_what_comes_in_on_the_leader_that_gets_most(
+async def test_throttle_below_the_highest_inbound_rate_is_refused(
     moves: ReassignmentAdministration, sizes: Sizes
 ) -> None:
     sizes.say(0, T0, 10, bytes_in_per_s=300)
@@ -148,7 +150,7 @@ async def test_a_throttle_must_exceed_what_comes_in_on_the_leader_that_gets_most
 
 
 async def under_way(cluster: Cluster, moves: ReassignmentAdministration) -> None:
-    """Partition 2 goes from 1,2 to 3,1, and has begun."""
+    """Start the reassignment of partition 2 from 1,2 to 3,1."""
     await moves.alter(MovesQuery([move(T2, 3, 1)], request_id="r"), validate_only=False)
     topic = (await cluster.store.topics(["test"]))["test"]
     await cluster.rewrite(
@@ -171,7 +173,7 @@ async def end_it(cluster: Cluster, *replicas: int) -> None:
     await cluster.store.finish_moves(cluster.term, (await cluster.store.move_requests()).moves, [])
 
 
-async def test_progress_is_told_with_its_rate_from_one_look_to_the_next(cluster: Cluster, sizes: Sizes) -> None:
+async def test_progress_has_a_rate_from_the_second_sample(cluster: Cluster, sizes: Sizes) -> None:
     now_s = 0.0
 
     async def pause(seconds: float) -> None:
@@ -195,7 +197,7 @@ async def test_progress_is_told_with_its_rate_from_one_look_to_the_next(cluster:
     assert await moves.list_moves([T0]) == ([], ())
 
 
-async def test_a_move_whose_entry_somebody_removed_by_hand_is_still_listed(
+async def test_running_reassignment_without_an_entry_is_listed(
     cluster: Cluster, moves: ReassignmentAdministration
 ) -> None:
     await under_way(cluster, moves)
@@ -212,7 +214,7 @@ async def watched(moves: ReassignmentAdministration, *partitions: TopicPartition
     return [news async for news in moves.watch(partitions, interval_s=0.0, request_id=request_id)]
 
 
-async def test_watching_tells_of_the_end_and_then_ends(cluster: Cluster, moves: ReassignmentAdministration) -> None:
+async def test_watch_reports_the_end_and_stops(cluster: Cluster, moves: ReassignmentAdministration) -> None:
     await under_way(cluster, moves)
     seen: list[News] = []
     async for news in moves.watch([], interval_s=0.0):
@@ -225,14 +227,14 @@ async def test_watching_tells_of_the_end_and_then_ends(cluster: Cluster, moves: 
     assert (ended.partition, ended.replicas, ended.error) == (T2, ids(3, 1), None)
 
 
-async def test_watching_what_is_done_already_says_so_at_once(moves: ReassignmentAdministration) -> None:
+async def test_watch_of_a_completed_reassignment_stops_at_once(moves: ReassignmentAdministration) -> None:
     (news,) = await watched(moves, T2)
     assert [(one.partition, one.replicas, one.error) for one in news.ended] == [(T2, ids(1, 2), None)]
     (nothing,) = await watched(moves)
     assert (nothing.moves, nothing.ended) == ([], [])
 
 
-async def test_a_move_that_somebody_else_gives_up_ends_with_an_error(
+async def test_reassignment_cancelled_by_another_client_ends_with_an_error(
     cluster: Cluster, moves: ReassignmentAdministration
 ) -> None:
     await under_way(cluster, moves)
@@ -247,7 +249,7 @@ async def test_a_move_that_somebody_else_gives_up_ends_with_an_error(
     assert ended.error.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-async def test_a_move_that_we_have_given_up_ends_well_where_it_began(
+async def test_reassignment_cancelled_by_this_client_ends_without_error(
     cluster: Cluster, moves: ReassignmentAdministration
 ) -> None:
     await under_way(cluster, moves)
@@ -261,7 +263,7 @@ async def test_a_move_that_we_have_given_up_ends_well_where_it_began(
     assert [(one.replicas, one.error) for one in seen[-1].ended] == [(ids(1, 2), None)]
 
 
-async def test_a_move_that_the_controller_refused_ends_with_that_refusal(
+async def test_reassignment_refused_by_the_controller_ends_with_that_error(
     cluster: Cluster, moves: ReassignmentAdministration
 ) -> None:
     assert cluster.term is not None
@@ -275,7 +277,7 @@ async def test_a_move_that_the_controller_refused_ends_with_that_refusal(
     assert [(one.kind, one.partition) for one in refusals] == [("reassign", T2)]
 
 
-async def test_a_partition_that_goes_away_ends_its_move(cluster: Cluster, moves: ReassignmentAdministration) -> None:
+async def test_removed_partition_ends_its_reassignment(cluster: Cluster, moves: ReassignmentAdministration) -> None:
     (news,) = await watched(moves, TopicPartition("nowhere", 0))
     (ended,) = news.ended
     assert ended.error is not None

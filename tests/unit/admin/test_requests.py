@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that are answered once: retries, other contents, tries that died half-way; the store is the suite's fake."""
+"""Idempotent requests: retries, reused ids, and attempts that crashed; the store is the suite's fake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START_US = 1_700_000_000_000_000
 
 
 class SetClock:
-    """Stands where it is set."""
+    """A clock that stands where it is set."""
 
     def __init__(self) -> None:
         self.at_ms = 0
@@ -31,7 +31,7 @@ class SetClock:
 
 
 class Work:
-    """Counts how often it is done; refuses, or dies, when told to."""
+    """Counts its runs; refuses or crashes when set to."""
 
     def __init__(self) -> None:
         self.seen: list[Facts] = []
@@ -51,7 +51,7 @@ class Work:
 
 
 class Admin:
-    """One admin process after another on the same ZooKeeper."""
+    """Successive admin processes on the same ZooKeeper."""
 
     def __init__(self, store: FakeMetadataStore) -> None:
         self.store = store
@@ -76,12 +76,12 @@ async def admin() -> Admin:
     return Admin(store)
 
 
-async def test_the_same_request_gets_the_same_answer_and_is_done_once(admin: Admin) -> None:
+async def test_repeated_request_gets_the_stored_response(admin: Admin) -> None:
     assert [await admin.call() for _ in range(3)] == ["done 1"] * 3
     assert (admin.work.seen, admin.looks) == ([{"topic_id": "id-1"}], 1)
 
 
-async def test_requests_without_an_id_and_those_that_change_nothing_are_not_kept(admin: Admin) -> None:
+async def test_responses_without_request_id_or_change_are_not_stored(admin: Admin) -> None:
     for request in (
         pb.DeleteTopicRequest(topic="flights"),
         pb.DeleteTopicRequest(topic="flights", validate_only=True, request_id="r1"),
@@ -91,7 +91,7 @@ async def test_requests_without_an_id_and_those_that_change_nothing_are_not_kept
     assert await admin.store.kept_request("r1") is None
 
 
-async def test_an_id_used_for_something_else_is_refused(admin: Admin) -> None:
+async def test_request_id_with_another_request_is_refused(admin: Admin) -> None:
     await admin.call()
     for request, method in (
         (pb.DeleteTopicRequest(topic="orders", request_id="r1"), "DeleteTopic"),
@@ -103,14 +103,14 @@ async def test_an_id_used_for_something_else_is_refused(admin: Admin) -> None:
     assert len(admin.work.seen) == 1
 
 
-async def test_an_id_that_is_too_long_is_refused(admin: Admin) -> None:
+async def test_too_long_request_id_of_a_stored_request_is_refused(admin: Admin) -> None:
     with pytest.raises(TidemarkError) as refused:
         await admin.call(pb.DeleteTopicRequest(topic="flights", request_id="r" * 129))
     assert refused.value.code is ErrorCode.INVALID_REQUEST
     assert admin.work.seen == []
 
 
-async def test_after_a_process_that_died_half_way_the_next_goes_by_what_the_first_saw(admin: Admin) -> None:
+async def test_attempt_after_a_crash_uses_the_facts_of_the_first_attempt(admin: Admin) -> None:
     admin.work.fails = [asyncio.CancelledError()]
     with pytest.raises(asyncio.CancelledError):
         await admin.call()
@@ -123,14 +123,14 @@ async def test_after_a_process_that_died_half_way_the_next_goes_by_what_the_firs
     assert refused.value.code is ErrorCode.REQUEST_ID_REUSED
 
 
-async def test_a_refusal_is_not_kept_as_nothing_was_changed(admin: Admin) -> None:
+async def test_refusal_is_not_stored(admin: Admin) -> None:
     admin.work.fails = [TidemarkError(ErrorCode.UNKNOWN_TOPIC, "there is no topic flights")]
     with pytest.raises(TidemarkError):
         await admin.call()
     assert await admin.call(pb.DeleteTopicRequest(topic="orders", request_id="r1")) == "done 2"
 
 
-async def test_what_may_yet_be_done_is_taken_up_by_the_same_request_only(admin: Admin) -> None:
+async def test_unfinished_request_is_resumed_by_the_same_request_only(admin: Admin) -> None:
     admin.work.fails = [TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "not yet")]
     with pytest.raises(TidemarkError):
         await admin.call()
@@ -138,7 +138,7 @@ async def test_what_may_yet_be_done_is_taken_up_by_the_same_request_only(admin: 
     assert admin.looks == 1
 
 
-async def test_of_two_tries_at_once_both_get_the_answer_of_the_faster(admin: Admin) -> None:
+async def test_concurrent_attempts_get_the_response_stored_first(admin: Admin) -> None:
     other = Admin(admin.store)
     admin.work.meanwhile = other.call
     other.work.seen.append({})
@@ -146,7 +146,7 @@ async def test_of_two_tries_at_once_both_get_the_answer_of_the_faster(admin: Adm
     assert await admin.call() == "done 2"
 
 
-async def test_an_answer_that_cannot_be_kept_is_given_all_the_same(admin: Admin) -> None:
+async def test_response_that_cannot_be_stored_is_returned(admin: Admin) -> None:
     async def lose_the_next() -> None:
         admin.store.session.lose_answers(1, applied=False)
 
@@ -155,7 +155,7 @@ async def test_an_answer_that_cannot_be_kept_is_given_all_the_same(admin: Admin)
     assert await admin.call() == "done 2", "the work converges"
 
 
-async def test_a_day_later_the_id_may_be_used_anew_and_others_have_been_removed(admin: Admin) -> None:
+async def test_request_ids_expire_after_a_day(admin: Admin) -> None:
     await admin.call()
     await admin.call(pb.DeleteTopicRequest(topic="flights", request_id="r2"))
     admin.clock.at_ms += KEPT_MS
@@ -167,7 +167,7 @@ async def test_a_day_later_the_id_may_be_used_anew_and_others_have_been_removed(
     assert await admin.store.kept_request("r2") is None
 
 
-async def test_an_answer_that_is_not_final_is_not_kept(admin: Admin) -> None:
+async def test_response_that_is_not_final_is_not_stored(admin: Admin) -> None:
     finals = iter([False, True])
     for expected in ("done 1", "done 2", "done 2"):
         response = await admin.requests.once(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admin service when ZooKeeper loses answers and sessions; the store is the fake of the contract suite."""
+"""Topics at the admin service, also when ZooKeeper loses responses and sessions; the store is the suite's fake."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def administration(store: FakeMetadataStore) -> TopicAdministration:
     return TopicAdministration(store, default_replication_factor=1, admin_address="localhost:9194")
 
 
-async def test_a_creation_whose_answer_was_lost_finds_its_topic() -> None:
+async def test_creation_whose_response_was_lost_finds_its_topic() -> None:
     store = await store_with_a_broker()
     store.session.lose_answers(1, applied=True)
-    with pytest.raises(TidemarkError) as refused:  # nobody elects leaders here
+    with pytest.raises(TidemarkError) as refused:  # no controller elects leaders
         await administration(store).create_topic(TopicRequest("t", 1), validate_only=False, timeout_s=0.0)
     assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert list(await store.topics()) == ["t"]
 
 
-async def test_a_creation_that_never_reached_zookeeper_says_so() -> None:
+async def test_creation_that_did_not_reach_zookeeper_fails() -> None:
     store = await store_with_a_broker()
     store.session.lose_answers(1, applied=False)
     with pytest.raises(TidemarkError) as refused:
@@ -58,7 +58,7 @@ async def test_a_creation_that_never_reached_zookeeper_says_so() -> None:
     assert await store.topics() == {}
 
 
-async def test_a_topic_created_by_somebody_else_in_between_is_refused() -> None:
+async def test_topic_created_concurrently_is_refused() -> None:
     store = await store_with_a_broker()
 
     async def be_faster() -> None:
@@ -79,8 +79,7 @@ async def test_without_brokers_no_topic_can_be_created() -> None:
     assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-async def test_the_topic_of_consumer_groups_is_not_deleted() -> None:
-    """All groups would forget how far they have read."""
+async def test_deleting_the_offsets_topic_is_refused() -> None:
     store = await store_with_a_broker()
     name = "__consumer_offsets"
     await store.create_topic(TopicDescription(name, "id", {0: (BrokerId(0),)}, {0: "i"}))
@@ -109,7 +108,7 @@ async def test_an_expired_session_is_replaced(monkeypatch: pytest.MonkeyPatch) -
     await keeper.stop()
 
 
-def test_partitions_in_trouble_are_counted_by_their_trouble() -> None:
+def test_unhealthy_partitions_are_counted_by_kind() -> None:
     replicas = (BrokerId(0), BrokerId(1), BrokerId(2))
     topic = TopicDescription("t", "id", dict.fromkeys(range(4), replicas), {}, configs={"min.insync.replicas": "2"})
 
@@ -125,9 +124,9 @@ def test_partitions_in_trouble_are_counted_by_their_trouble() -> None:
     assert count([topic], states) == Counts(topics=1, partitions=4, under_replicated=3, under_min_isr=2, offline=2)
 
 
-async def test_a_retry_with_the_id_of_the_first_try_finds_its_topic_and_any_other_finds_a_stranger() -> None:
+async def test_retry_finds_its_topic_by_id_and_refuses_another_topic() -> None:
     store = await store_with_a_broker()
-    with pytest.raises(TidemarkError) as late:  # nobody elects leaders here
+    with pytest.raises(TidemarkError) as late:  # no controller elects leaders
         await administration(store).create_topic(TopicRequest("t", 1), validate_only=False, timeout_s=0.0)
     assert late.value.code is ErrorCode.REQUEST_TIMED_OUT
     topic_id = (await store.topics())["t"].topic_id
