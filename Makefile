@@ -20,7 +20,7 @@ FIND_PYTHON = found=; older=; for python in $(CANDIDATES); do \
 	  if version=$$("$$python" --version 2>/dev/null); then older="$$older $$version ($$python)"; fi; \
 	done
 PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(1)]' -c constraints.txt || { \
-	  echo "pip could not install Tidemark's dependencies (its errors are above): behind a proxy, run make again with HTTPS_PROXY=http://host:port, and PIP_CERT=/path/to/ca.crt if the proxy has its own certificate authority" >&2; exit 1; }
+	  echo "pip could not install Tidemark's dependencies (its errors are above): behind a proxy, run make again with HTTPS_PROXY=http://host:port (now $${HTTPS_PROXY:-$${https_proxy:-not set}}), and with PIP_CERT=/path/to/ca.crt if the proxy has its own certificate authority" >&2; exit 1; }
 
 .PHONY: help demo test check test-alerts test-cluster $(PARTS) soak explore bench docs release version stubs clean prerequisites
 
@@ -103,7 +103,7 @@ release: $(VENV)/.release ## [DRY_RUN=1] | Check, then build wheel, sdist, chart
 # Runs again when a file that determines the environment has changed.
 $(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard proto/tidemark/v1/*.proto) | prerequisites
 	@set -e; $(FIND_PYTHON); \
-	if [ ! -x $(BIN)/pip ]; then \
+	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 	  echo "setting up $(VENV) with $$($$found --version)"; \
 	  "$$found" -m venv --clear $(VENV); \
 	fi; \
@@ -128,7 +128,7 @@ prerequisites:
 	  echo "Tidemark sets up $(VENV) in $(CURDIR), which is read-only for this user: clone Tidemark into a directory that this user can write to" >&2; exit 1; \
 	fi; \
 	if [ -n "$$JAVA_HOME" ] && [ -x "$$JAVA_HOME/bin/java" ]; then java="$$JAVA_HOME/bin/java"; else java=java; fi; \
-	major=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+	major=$$("$$java" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -n 1); \
 	if [ "$${major:-0}" -lt 17 ]; then \
 	  echo "Tidemark needs Java 17 or newer for Spark and the local ZooKeeper, and found $${major:-none}: install one (apt install openjdk-17-jre-headless, brew install openjdk@17) or set JAVA_HOME" >&2; exit 1; \
 	fi

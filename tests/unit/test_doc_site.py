@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tools.doc_site import indented, outside, page_of, rewritten, site_path
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 TEST = "../tests/unit/test_doc_site.py"
 
 
@@ -44,3 +48,16 @@ def test_a_source_file_is_a_page_that_search_leaves_out() -> None:
 def test_items_that_github_takes_with_three_spaces_are_items_on_the_site() -> None:
     text = "1. a\n   - b\n\n```\n   code\n```\n    more\n"
     assert indented(text) == "1. a\n    - b\n\n```\n   code\n```\n    more\n"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
+def test_links_to_headings_lead_to_a_heading(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text()):
+        assert anchor in anchors(page.parent / target if target else page), f"{target}#{anchor}"

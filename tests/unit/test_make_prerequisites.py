@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make` on a machine that lacks something says in one sentence what to do."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = ("sh", "make", "sed", "head")
+JAVA_17 = "echo 'openjdk version \"17.0.9\" 2023-10-17' >&2"
+JAVA_8 = "echo 'java version \"1.8.0_402\"' >&2"
+PYTHON_310 = 'case "$1" in --version) echo Python 3.10.13;; *) exit 1;; esac'
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A directory for PATH with nothing but what the Makefile itself needs."""
+    for tool in TOOLS:
+        found = shutil.which(tool)
+        assert found is not None
+        (tmp_path / tool).symlink_to(found)
+    return tmp_path
+
+
+def program(path: Path, name: str, script: str) -> None:
+    (path / name).write_text(f"#!/bin/sh\n{script}\n")
+    (path / name).chmod(0o755)
+
+
+def this_python(path: Path) -> None:
+    program(path, "python3", f'exec {sys.executable} "$@"')
+
+
+def make(path: Path, *words: str) -> tuple[int, list[str]]:
+    """Exit status, and the lines of the errors but for make's own."""
+    done = subprocess.run(
+        ["make", "--no-print-directory", "prerequisites", *words],
+        cwd=ROOT,
+        env={"PATH": str(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, [line for line in done.stderr.splitlines() if not line.startswith("make: ")]
+
+
+def test_with_everything_there_nothing_is_said(path: Path) -> None:
+    this_python(path)
+    program(path, "java", JAVA_17)
+    assert make(path) == (0, [])
+
+
+def test_without_python_it_says_how_to_get_one(path: Path) -> None:
+    status, lines = make(path)
+    assert status
+    assert len(lines) == 1
+    assert lines[0].startswith("Tidemark needs Python 3.11 or newer, and found none: install one")
+
+
+@pytest.mark.parametrize("words", [(), ("PYTHON=python3.10",)])
+def test_an_older_python_is_named(path: Path, words: tuple[str, ...]) -> None:
+    name = words[0].removeprefix("PYTHON=") if words else "python3"
+    program(path, name, PYTHON_310)
+    status, lines = make(path, *words)
+    assert status
+    assert len(lines) == 1
+    assert f"needs Python 3.11 or newer, and found Python 3.10.13 ({name}): install one" in lines[0]
+
+
+@pytest.mark.parametrize(("script", "found"), [(None, "none"), (JAVA_8, "8")])
+def test_without_a_java_that_is_new_enough_it_says_how_to_get_one(path: Path, script: str | None, found: str) -> None:
+    this_python(path)
+    if script is not None:
+        program(path, "java", script)
+    status, lines = make(path)
+    assert status
+    assert len(lines) == 1
+    assert f"needs Java 17 or newer for Spark and the local ZooKeeper, and found {found}: install one" in lines[0]
+    assert lines[0].endswith("or set JAVA_HOME")
