@@ -9,7 +9,9 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,9 @@ from tidemark.model import ErrorCode, TidemarkError
 HOST: Final = "127.0.0.1"
 JUTE_MAXBUFFER_BYTES: Final = 8 << 20
 """Largest request and answer, as on every ZooKeeper of ours (docs/formats.md)."""
+
+CLASS_ARCHIVE: Final = Path(sys.prefix) / "zookeeper-classes.jsa"
+"""Written by `tidemark.local.class_archive`; where the file is missing, ZooKeeper starts all the same, more slowly."""
 
 _MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _JARS: Final = ("zookeeper-*", "slf4j-api-*", "log4j-*", "netty-*", "commons-*", "metrics-core-*", "snappy-java-*")
@@ -66,12 +71,14 @@ class ZooKeeperProcess:
     Args:
         directory: for data, configuration and logs; made where missing.
         port: where it listens; None: a free one, kept as long as this object lives.
+        java_options: more options of Java.
 
     It dies with this process, however that ends.
     """
 
-    def __init__(self, directory: Path, port: int | None = None) -> None:
+    def __init__(self, directory: Path, port: int | None = None, *, java_options: Sequence[str] = ()) -> None:
         self._directory = directory.absolute()
+        self._java_options = java_options
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: Guard | None = None
@@ -105,7 +112,7 @@ class ZooKeeperProcess:
             TidemarkError: COORDINATION_UNAVAILABLE when Java or PySpark is missing, or it does not come up in time.
         """
         assert not self.running, "running already"
-        command = _java_command(self._directory)
+        command = java_command(self._directory, self._java_options)
         attempts = 1 if self._port is not None else _CHOICES_OF_PORT
         for attempt in range(1, attempts + 1):
             chosen = self._port is None
@@ -190,8 +197,16 @@ class ZooKeeperProcess:
         return any(log.exists() and what in log.read_text(errors="replace")[-20_000:] for log in logs)
 
 
-def _java_command(directory: Path) -> list[str]:
+def _shared_classes() -> list[str]:
+    if not CLASS_ARCHIVE.exists():
+        return []
+    return [f"-XX:SharedArchiveFile={CLASS_ARCHIVE}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+
+
+def java_command(directory: Path, more: Sequence[str] = ()) -> list[str]:
+    """Java with the options and the class path of ZooKeeper; the main class and its arguments follow."""
     options = [
+        *_shared_classes(),
         "-Xmx256m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
@@ -203,6 +218,7 @@ def _java_command(directory: Path) -> list[str]:
         "-Dzookeeper.preAllocSize=4096",
         f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
         "-Djava.awt.headless=true",
+        *more,
     ]
     return [_java(), *options, "-cp", _class_path()]
 

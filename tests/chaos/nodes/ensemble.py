@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import yaml
-from tidemark.local.zookeeper_process import _java_command
+from tidemark.local.zookeeper_process import java_command
 
 from tests.chaos.nodes.network import NodeNetwork, node_address
 
@@ -95,7 +95,7 @@ class Ensemble:
         lines += [f"server.{one}={node_address(one)}:2888:3888" for one in self._nodes]
         (home / "zoo.cfg").write_text("\n".join(lines) + "\n", encoding="utf-8")
         (home / "log4j2.properties").write_text(_LOG_CONFIG, encoding="utf-8")
-        command, main = _java_command(home), [_MAIN, str(home / "zoo.cfg")]
+        command, main = java_command(home), [_MAIN, str(home / "zoo.cfg")]
         with (home / "console.log").open("wb") as console:
             self._processes.append(
                 subprocess.Popen(
