@@ -18,6 +18,9 @@ from tidemark.local.cluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
 
+_DEFAULTS = "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
+"""Queries on a few rows end before Java's optimizing compiler pays: without it they take a fifth less CPU time."""
+
 
 @pytest.fixture(scope="session")
 def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -29,6 +32,8 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("spark-home")
     for name in ("bin", "jars"):
         (home / name).symlink_to(Path(pyspark.__file__).parent / name)
+    (home / "conf").mkdir()
+    (home / "conf" / "spark-defaults.conf").write_text(_DEFAULTS, encoding="utf-8")
     return home
 
 
