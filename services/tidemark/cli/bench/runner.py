@@ -24,7 +24,7 @@ from tidemark.cli.bench.histogram import Measured, share, together
 from tidemark.cli.bench.workers import Load, Reading, Strings, Tick, consume_worker, produce_worker
 from tidemark.cli.common.options import connect_admin
 from tidemark.cli.common.output import Output, counted, print_json, print_line, print_table
-from tidemark.cli.common.progress_line import Progress, bar
+from tidemark.cli.common.progress_line import ProgressLine, bar
 from tidemark.cli.common.units import shown_bytes
 from tidemark.client import Consumer, Producer
 from tidemark.model import ErrorCode, TidemarkError
@@ -116,21 +116,21 @@ def _topic(target: Target) -> Iterator[str]:
 
 
 def _fill(bootstrap: str, topic: str, workload: Workload) -> None:
-    """Write the backlog on the bulk path, with what progress there is to see."""
-    progress = Progress()
+    """Write the backlog on the bulk path."""
     rows = max(1, _FILL_BYTES // workload.message_bytes)
     chunk = pa.record_batch({"value": pa.array([os.urandom(workload.message_bytes) for _ in range(rows)], pa.binary())})
     written = 0
-    with Producer(bootstrap, **workload.settings) as producer:
+
+    def line() -> str:
+        return f"{bar(written / workload.backlog_bytes)}  backlog: {shown_bytes(written)}"
+
+    with ProgressLine(line), Producer(bootstrap, **workload.settings) as producer:
         while written < workload.backlog_bytes:
             rows = -(-(workload.backlog_bytes - written) // workload.message_bytes)
             part = chunk.slice(0, rows)
             producer.send_table(topic, part)
             written += part.num_rows * workload.message_bytes
-            line = f"{bar(written / workload.backlog_bytes)}  backlog: {shown_bytes(written)}"
-            progress.tell(line.__str__)
         producer.flush()
-    progress.clear()
 
 
 class _Run:
@@ -150,17 +150,17 @@ class _Run:
         self._told: dict[tuple[str, int], int] = {}
         """Records so far, by kind and worker."""
         self._error: TidemarkError | None = None
-        self._progress = Progress()
+        self._line = ProgressLine(self._text)
 
     def run(self) -> dict[str, Measured]:
         """By kind of worker."""
         try:
-            for process in self._workers():
-                self._processes.append(process)
-                process.start()
-            self._listen()
+            with self._line:
+                for process in self._workers():
+                    self._processes.append(process)
+                    process.start()
+                self._listen()
         finally:
-            self._progress.clear()
             for process in self._processes:
                 if process.is_alive():
                     process.terminate()
@@ -207,7 +207,6 @@ class _Run:
                 if dead or time.monotonic() > until_s:
                     why = f"ended with status {dead[0].exitcode}" if dead else "do not come to an end"
                     self._error = TidemarkError(ErrorCode.INTERNAL, f"workers of the benchmark {why}")
-                self._progress.tell(self._line)
                 continue
             if tick.error is not None:
                 self._error = tick.error
@@ -219,17 +218,16 @@ class _Run:
                     self._strings.producers_done.set()
             else:
                 self._told[tick.kind, tick.worker] = tick.records
-            self._progress.tell(self._line)
 
-    def _line(self) -> str:
+    def _text(self) -> str:
         whole_s = self._workload.warm_up_s + self._workload.duration_s
-        seconds = self._progress.elapsed_s
+        records_of = dict(self._told)  # a copy: the main thread adds to it
         done = {
-            kind: sum(records for (mine, _), records in self._told.items() if mine == kind)
+            kind: sum(records for (mine, _), records in records_of.items() if mine == kind)
             for kind in ("produce", "consume")
         }
         told = "  ".join(f"{kind}: {records:,} records" for kind, records in done.items() if records)
-        return f"{bar(seconds / whole_s)}  {told or 'starting'}"
+        return f"{bar(self._line.elapsed_s / whole_s)}  {told or 'starting'}"
 
 
 def _print(

@@ -1,59 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far something long has come, on one line of stderr that is written over and over; nothing without a terminal."""
+"""One line of progress on stderr, kept up to date by rich; nothing without a terminal."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
-_EVERY_S: Final = 0.2
-_CLEAR: Final = "\r\x1b[K"
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+_REFRESHES_PER_S: Final = 5
 
 
-class Progress:
-    """A line on a terminal.
+class ProgressLine:
+    """A context manager, as often as needed: the line is on the terminal inside, and erased at the end.
 
     Args:
-        show: None: if stderr is a terminal.
-        now_s: a clock.
+        line: the text of now; called by a thread of rich, and at both ends of the context.
+        show: False: never show the line.
     """
 
-    def __init__(self, show: bool | None = None, *, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._show = sys.stderr.isatty() if show is None else show
-        self._now_s = now_s
-        self.started_s = now_s()
-        self._told_s = float("-inf")
-        self._there = False
+    def __init__(self, line: Callable[[], str], *, show: bool = True) -> None:
+        self._started_s = time.monotonic()
+        self._line = line
+        self._shown = show and sys.stderr.isatty()
+        self._live: Live | None = None
 
     @property
     def elapsed_s(self) -> float:
-        """Since this was made."""
-        return max(self._now_s() - self.started_s, 1e-9)
+        """Seconds since the line was created; never 0, so a rate can be computed."""
+        return max(time.monotonic() - self._started_s, 1e-9)
 
-    def tell(self, line: Callable[[], str]) -> None:
-        """Show the line, unless the last one has hardly been seen; it is made only then."""
-        if not self._show:
-            return
-        now_s = self._now_s()
-        if now_s - self._told_s < _EVERY_S:
-            return
-        self._told_s = now_s
-        self._there = True
-        sys.stderr.write(_CLEAR + line())
-        sys.stderr.flush()
+    def __enter__(self) -> Self:
+        if self._shown:
+            self._live = Live(
+                get_renderable=lambda: Text(self._line(), no_wrap=True, overflow="ellipsis"),
+                console=Console(stderr=True),
+                refresh_per_second=_REFRESHES_PER_S,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        return self
 
-    def clear(self) -> None:
-        """Take the line away, so that something else can be printed."""
-        if self._there:
-            sys.stderr.write(_CLEAR)
-            sys.stderr.flush()
-            self._there = False
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
 
 
 def bar(part: float, *, width: int = 24) -> str:
-    """ "[######······]  50 %" of a share between 0 and 1."""
+    """ "[######......]  50%" for a share between 0 and 1."""
     part = min(max(part, 0.0), 1.0)
     full = round(part * width)
     return f"[{'#' * full}{'.' * (width - full)}] {part:4.0%}"

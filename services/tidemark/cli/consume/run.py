@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tidemark.cli.common.output import counted
-from tidemark.cli.common.progress_line import Progress
+from tidemark.cli.common.progress_line import ProgressLine
 from tidemark.cli.common.std_streams import give_up_output
 from tidemark.cli.common.units import shown_bytes
 from tidemark.cli.consume.outputs import Sink, open_sink
@@ -54,22 +54,23 @@ class Source(Protocol):
 class Reading:
     """What was copied so far."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
+    def __init__(self, *, show: bool = True) -> None:
+        self.line = ProgressLine(self._text, show=show)
         self.records = 0
         self.bytes = 0
+        self.lag = 0
 
     def read(self, batch: PartitionBatch, lag: int) -> None:
         """A batch was copied."""
         self.records += batch.rows.num_rows
         self.bytes += batch.rows.nbytes
-        self.progress.tell(lambda: self._line(lag))
+        self.lag = lag
 
-    def _line(self, lag: int) -> str:
-        seconds = self.progress.elapsed_s
+    def _text(self) -> str:
+        seconds = self.line.elapsed_s
         return (
             f"{counted(self.records, 'record')}  {self.records / seconds:,.0f}/s  "
-            f"{shown_bytes(self.bytes / seconds)}/s  {max(lag, 0)} left to read"
+            f"{shown_bytes(self.bytes / seconds)}/s  {max(self.lag, 0)} left to read"
         )
 
 
@@ -85,10 +86,10 @@ def run(
     Raises:
         TidemarkError: as `copy`; STORAGE_ERROR where the file cannot be written.
     """
-    reading = Reading(Progress(None if file is not None or not sys.stdout.isatty() else False))
+    reading = Reading(show=file is not None or not sys.stdout.isatty())
     try:
         with contextlib.ExitStack() as stack:
-            stack.callback(reading.progress.clear)
+            stack.enter_context(reading.line)
             stack.enter_context(sigterm_as_interrupt())
             source = stack.enter_context(open_source())
             target = sys.stdout.buffer if file is None else stack.enter_context(file.open("wb"))

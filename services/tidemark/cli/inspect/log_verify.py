@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tidemark.cli.common.output import Output, counted, print_json, print_line, print_table
-from tidemark.cli.common.progress_line import Progress, bar
+from tidemark.cli.common.progress_line import ProgressLine, bar
 from tidemark.cli.common.units import shown_bytes, shown_duration
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.storage.inspect.directory_verification import DirectoryReport, DirectoryVerifier, Options
@@ -28,27 +28,25 @@ _ROWS_MAX: Final = 100
 
 def run(directories: Sequence[Path], options: Options, shape: Output) -> None:
     """Look, print; raises TidemarkError where there are errors, after all of them are told."""
-    seen = _Watch()
-    reports = []
+    seen = _Seen()
     try:
-        verifiers = [
-            DirectoryVerifier(path, options, on_replica=seen.on_replica, on_bytes=seen.on_bytes) for path in directories
-        ]
-        seen.total_bytes = sum(one.size_bytes for one in verifiers)
-        for verifier in verifiers:
-            reports.append(verifier.run())
+        with seen.line:
+            verifiers = [
+                DirectoryVerifier(path, options, on_replica=seen.on_replica, on_bytes=seen.on_bytes)
+                for path in directories
+            ]
+            seen.total_bytes = sum(one.size_bytes for one in verifiers)
+            reports = [verifier.run() for verifier in verifiers]
     except OSError as error:
         sentence = f"{error.filename} cannot be read: {error.strerror}"
         raise TidemarkError(ErrorCode.STORAGE_ERROR, sentence) from error
-    finally:
-        seen.progress.clear()
     if shape is Output.JSON:
         print_json(
             {
                 "directories": [_directory_json(report) for report in reports],
                 "error_count": sum(report.error_count for report in reports),
                 "read_bytes": seen.read_bytes,
-                "seconds": round(seen.progress.elapsed_s, 3),
+                "seconds": round(seen.line.elapsed_s, 3),
             }
         )
     else:
@@ -59,31 +57,27 @@ def run(directories: Sequence[Path], options: Options, shape: Output) -> None:
         raise TidemarkError(ErrorCode.STORAGE_ERROR, f"{counted(wrong, 'error')} found; each is told above")
 
 
-class _Watch:
-    """What has been read, for people who wait."""
-
+class _Seen:
     def __init__(self) -> None:
-        self.progress = Progress()
+        self.line = ProgressLine(self._text)
         self.read_bytes = 0
         self.total_bytes = 0
         self._replica = ""
 
     def on_replica(self, target: ReplicaPath, size_bytes: int) -> None:
         self._replica = target.path.name
-        self.progress.tell(self._line)
 
     def on_bytes(self, count: int) -> None:
         self.read_bytes += count
-        self.progress.tell(self._line)
 
-    def _line(self) -> str:
-        rate = self.read_bytes / self.progress.elapsed_s
+    def _text(self) -> str:
+        rate = self.read_bytes / self.line.elapsed_s
         part = self.read_bytes / self.total_bytes if self.total_bytes else 0.0
         left = shown_duration((self.total_bytes - self.read_bytes) / rate) if rate else "unknown"
         return f"{bar(part)}  {shown_bytes(self.read_bytes)}  {shown_bytes(rate)}/s  {left} left  {self._replica}"
 
 
-def _show(reports: Sequence[DirectoryReport], seen: _Watch) -> None:
+def _show(reports: Sequence[DirectoryReport], seen: _Seen) -> None:
     for report in reports:
         findings = [*report.findings, *(one for replica in report.replicas for one in replica.findings)]
         for finding in sorted(findings, key=lambda one: one.severity is Severity.ERROR):
@@ -102,8 +96,8 @@ def _show(reports: Sequence[DirectoryReport], seen: _Watch) -> None:
         wrong = counted(report.error_count, "error") if report.error_count else "all good"
         empty = f", {report.empty_replicas} that never held anything" if report.empty_replicas else ""
         print_line(f"{report.path}: {counted(len(report.replicas), 'replica')}{empty}; {_HELD[report.held]}; {wrong}")
-    rate = seen.read_bytes / seen.progress.elapsed_s
-    print_line(f"{shown_bytes(seen.read_bytes)} read in {seen.progress.elapsed_s:.1f} s, {shown_bytes(rate)}/s")
+    rate = seen.read_bytes / seen.line.elapsed_s
+    print_line(f"{shown_bytes(seen.read_bytes)} read in {seen.line.elapsed_s:.1f} s, {shown_bytes(rate)}/s")
 
 
 def finding_lines(finding: Finding) -> list[str]:

@@ -10,7 +10,6 @@ import typer
 from tidemark.cli.common.options import BootstrapOption, JsonOption, OutputOption, fits_int32, need_bootstrap
 from tidemark.cli.common.output import Output
 from tidemark.cli.common.units import parse_rate
-from tidemark.cli.inspect.read_progress import Pace
 
 replicas_app = typer.Typer(help="Hold the replicas of partitions against one another.", no_args_is_help=True)
 
@@ -60,7 +59,7 @@ def verify(
     rate = parse_rate(throttle) if throttle else 0
     # Only here: the client's libraries take longer to import than bad usage and help need.
     from tidemark.cli.inspect import replicas_verify
+    from tidemark.cli.inspect.read_progress import ReadProgress
 
-    pace = Pace(rate)
     shape = Output.JSON if as_json else output
-    replicas_verify.run(addresses, topics or [], partitions or [], pace, shape, whole=whole)
+    replicas_verify.run(addresses, topics or [], partitions or [], ReadProgress(rate), shape, whole=whole)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tidemark.cli.common.output import Output, counted, print_json, print_line
 from tidemark.cli.common.units import shown_bytes
-from tidemark.cli.inspect.read_progress import Pace
+from tidemark.cli.inspect.read_progress import ReadProgress
 from tidemark.client.replicas.reader import ReplicaReader, addresses
 from tidemark.client.replicas.verifier import Difference, PartitionVerifier, Verified, partitions_of
 from tidemark.core.cluster_view import ClusterView
@@ -25,22 +25,28 @@ _VIEW_S = 10.0
 
 
 def run(
-    bootstrap: str, topics: Sequence[str], partitions: Sequence[int], pace: Pace, shape: Output, *, whole: bool
+    bootstrap: str,
+    topics: Sequence[str],
+    partitions: Sequence[int],
+    progress: ReadProgress,
+    shape: Output,
+    *,
+    whole: bool,
 ) -> None:
     """Compare and print; raises LOG_DIVERGED where replicas differ, after all of them were compared."""
     results = []
     with ReplicaReader(bootstrap) as reader:
         view = reader.view(topics)
         wanted = list(_wanted(view, topics, partitions))
-        pace.count = len(wanted)
+        progress.count = len(wanted)
         seen_s = time.monotonic()
         for one in wanted:
-            pace.begin(str(one))
+            progress.partition = str(one)
             if time.monotonic() - seen_s > _VIEW_S:
                 view, seen_s = reader.view(), time.monotonic()
-            verified = _verify(reader, view, one, pace, whole=whole)
-            pace.end()
-            pace.progress.clear()
+            with progress.line:
+                verified = _verify(reader, view, one, progress, whole=whole)
+            progress.done += 1
             results.append(verified)
             if shape is Output.JSON:
                 print_json(verified_json(verified))
@@ -48,7 +54,7 @@ def run(
                 for line in verified_lines(verified):
                     print_line(line)
     if shape is Output.TEXT:
-        _sum_up(results, pace)
+        _sum_up(results, progress)
     wrong = [one for one in results if one.differences]
     if wrong:
         sys.stdout.flush()
@@ -58,7 +64,7 @@ def run(
 
 
 def _verify(
-    reader: ReplicaReader, view: ClusterView, partition: TopicPartition, pace: Pace, *, whole: bool
+    reader: ReplicaReader, view: ClusterView, partition: TopicPartition, progress: ReadProgress, *, whole: bool
 ) -> Verified:
     """One partition, as the cluster knows it now; one that is gone by now has nothing to be compared."""
     topic = view.topics.get(partition.topic)
@@ -73,7 +79,7 @@ def _verify(
         addresses(view),
         compacted="compact" in topic.configs.get("cleanup.policy", ""),
         whole_bytes=whole,
-        on_read=pace.on_read,
+        on_read=progress.on_read,
     ).run()
 
 
@@ -111,7 +117,7 @@ def _who(one: Difference) -> str:
     return f"broker {one.broker}" if one.measure < 0 else f"brokers {one.measure} and {one.broker}"
 
 
-def _sum_up(results: Sequence[Verified], pace: Pace) -> None:
+def _sum_up(results: Sequence[Verified], progress: ReadProgress) -> None:
     wrong = sum(bool(one.differences) for one in results)
     alone = sum(len(one.compared) < 2 and not one.differences for one in results)
     partial = sum(bool(one.away) and len(one.compared) > 1 for one in results)
@@ -125,8 +131,8 @@ def _sum_up(results: Sequence[Verified], pace: Pace) -> None:
         line += f", {wrong} with differences"
     print_line(line)
     print_line(
-        f"{sum(one.batches for one in results)} batches, {shown_bytes(pace.read_bytes)} read from all replicas "
-        f"in {pace.progress.elapsed_s:.1f} s, {shown_bytes(pace.rate)}/s"
+        f"{sum(one.batches for one in results)} batches, {shown_bytes(progress.read_bytes)} read from all replicas "
+        f"in {progress.line.elapsed_s:.1f} s, {shown_bytes(progress.rate_bytes_per_s)}/s"
     )
 
 

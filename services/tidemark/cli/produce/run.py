@@ -16,7 +16,7 @@ import pyarrow as pa
 import typer
 
 from tidemark.cli.common.output import Output, counted, print_json, print_line
-from tidemark.cli.common.progress_line import Progress, bar
+from tidemark.cli.common.progress_line import ProgressLine, bar
 from tidemark.cli.common.units import shown_bytes
 from tidemark.cli.produce.inputs import Columns, csv_chunks, json_chunks, parquet_chunks, text_chunks
 from tidemark.client import Producer
@@ -94,15 +94,16 @@ def run(bootstrap: str, job: Job, output: Output, *, acks: str, codec: str, time
     tally = Tally()
     interrupted = False
     refused: TidemarkError | None = None
-    watch = _Watch(job, tally)
+    seen = _Seen(job, tally)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(seen.line)
         source = stack.enter_context(job.file.open("rb")) if job.file is not None else sys.stdin.buffer
         timeout_ms = max(1, int(timeout_s * 1000))
         with Producer(bootstrap, acks=acks, codec=codec, delivery_timeout_ms=timeout_ms) as producer:
             try:
                 for rows in limited(chunks(job, source), job.count):
                     send(producer, job.topic, rows, tally)
-                    watch.read(rows, source)
+                    seen.read(rows, source)
                     if tally.first_error is not None:
                         break
                 producer.flush()
@@ -113,7 +114,6 @@ def run(bootstrap: str, job: Job, output: Output, *, acks: str, codec: str, time
                 refused = error
                 producer.flush()
         tally.reap(everything=True)
-        watch.progress.clear()
     _report(job, output, tally, refused)
     if interrupted:
         raise typer.Exit(_INTERRUPTED)
@@ -155,11 +155,11 @@ def send(producer: Any, topic: str, rows: pa.RecordBatch, tally: Tally) -> None:
     tally.reap()
 
 
-class _Watch:
-    """How far it is, on a terminal that nobody types into."""
+class _Seen:
+    """What was read; shown unless the records are typed at the terminal."""
 
     def __init__(self, job: Job, tally: Tally) -> None:
-        self.progress = Progress(None if job.file is not None or not sys.stdin.isatty() else False)
+        self.line = ProgressLine(self._text, show=job.file is not None or not sys.stdin.isatty())
         self._tally = tally
         self._file_bytes = job.file.stat().st_size if job.file is not None else 0
         self._bytes = 0
@@ -169,10 +169,9 @@ class _Watch:
         self._bytes += rows.nbytes
         if self._file_bytes and not source.closed:
             self._position = source.tell()
-        self.progress.tell(self._line)
 
-    def _line(self) -> str:
-        seconds = self.progress.elapsed_s
+    def _text(self) -> str:
+        seconds = self.line.elapsed_s
         part = f"{bar(self._position / self._file_bytes)}  " if self._file_bytes else ""
         waiting = self._tally.sent - self._tally.acknowledged - self._tally.failed
         return (

@@ -1,47 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line of progress: on a terminal only, not too often, and gone when something else is printed."""
+"""The progress line: shown on a terminal only, and erased at the end."""
 
 from __future__ import annotations
 
+import io
+
 import pytest
-from tidemark.cli.common.progress_line import Progress, bar
+from tidemark.cli.common.progress_line import ProgressLine, bar
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.time_s = 100.0
-
-    def now_s(self) -> float:
-        return self.time_s
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
-def test_a_line_is_written_over_and_over_and_not_made_more_often_than_people_read(
-    capsys: pytest.CaptureFixture[str],
+def test_the_line_is_shown_on_a_terminal_and_erased_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "20")
+    line = ProgressLine(lambda: "3 of 4 partitions compared")
+    for _ in range(2):
+        with line:
+            pass
+        shown = terminal.getvalue()
+        assert "3 of 4 partitions c…" in shown
+        assert shown.endswith("\x1b[2K")
+        terminal.seek(terminal.truncate(0))
+    assert line.elapsed_s > 0
+
+
+@pytest.mark.parametrize("show", [True, False])
+def test_nothing_is_shown_without_a_terminal_or_when_switched_off(
+    show: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock()
-    progress = Progress(show=True, now_s=clock.now_s)
-    made: list[str] = []
-
-    def line() -> str:
-        made.append(f"at {clock.time_s:g}")
-        return made[-1]
-
-    for _ in range(8):
-        progress.tell(line)
-        clock.time_s += 0.125
-    assert made == ["at 100", "at 100.25", "at 100.5", "at 100.75"]
-    progress.clear()
-    progress.clear()
-    shown = capsys.readouterr().err
-    assert shown.split("\r\x1b[K") == ["", *made, ""]
-    assert progress.elapsed_s == pytest.approx(1.0)
-
-
-def test_nothing_is_shown_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(show=False)
-    progress.tell(lambda: pytest.fail("nobody looks"))
-    progress.clear()
-    assert capsys.readouterr().err == ""
+    if not show:
+        monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with ProgressLine(lambda: pytest.fail("the line is not shown"), show=show):
+        pass
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from tidemark.cli.common.progress_line import Progress
 from tidemark.cli.consume.outputs import open_sink
 from tidemark.cli.consume.run import Ends, Reading, copy
 from tidemark.client.records import PartitionBatch
@@ -82,7 +81,7 @@ class Screen:
 
 
 def run(topic: Topic, screen: Screen, ends: Ends) -> int:
-    return copy(topic, screen, ends, reading=Reading(Progress(show=False)), now_s=topic.now_s)
+    return copy(topic, screen, ends, reading=Reading(show=False), now_s=topic.now_s)
 
 
 def test_it_ends_after_the_number_asked_for_even_within_a_batch() -> None:
