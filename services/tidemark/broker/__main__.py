@@ -14,8 +14,10 @@ from tidemark.runtime.logging import configure_logging
 from tidemark.runtime.service import end_process, run_until_stopped
 
 _SWITCH_INTERVAL_S: Final = 0.0005
-"""How long the event loop may keep an append thread that has written waiting for the interpreter: a tenth of the
-usual, as that wait is part of every acknowledgement."""
+"""Longest time that the event loop keeps the interpreter while an append thread that has written waits for it.
+
+A tenth of Python's default, since this wait is part of every acknowledgement.
+"""
 
 
 async def _main() -> int:

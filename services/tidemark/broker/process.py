@@ -43,10 +43,10 @@ _SERVICES: Final = tuple(
 
 
 class BrokerProcess:
-    """A broker: `start` reads from top to bottom; `stop` runs what `start` has put on the stack, last first.
+    """A broker. `start` lists the steps in order; `stop` runs the callbacks that `start` put on the stack, last first.
 
     Attributes:
-        failed: completes when the broker cannot go on; the process then ends.
+        failed: completes when the broker cannot continue; the process then ends.
     """
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -58,7 +58,10 @@ class BrokerProcess:
         self.failed = self._node.driver.failed
 
     async def start(self) -> None:
-        """Alive at once; session, logs, services NOT_SERVING, registration; then SERVING, and ready when in sync."""
+        """Start: session and logs, services NOT_SERVING, registration, services SERVING. Ready follows when in sync.
+
+        The liveness check succeeds from the first step on.
+        """
         on_stop = self._stack.push_async_callback
         logs = await self._open()
         storage = Storage(self._node, logs)
@@ -87,8 +90,8 @@ class BrokerProcess:
         self._readiness.start()
 
     async def stop(self) -> None:
-        """Not ready; wait until no partition needs this broker; NOT_SERVING; lead nothing, answer waiting requests;
-        leave ZooKeeper, so that other replicas lead at once; flush and mark the directories."""
+        """Stop: not ready; controlled shutdown; NOT_SERVING; end all leaderships; answer the waiting requests; close
+        the session, so that other replicas are elected at once; flush, and write the clean shutdown files."""
         self._node.state.state = "stopping"
         await self._stack.aclose()
 
@@ -105,7 +108,7 @@ class BrokerProcess:
         return logs
 
     async def _check_and_prepare(self, opened: AsyncExitStack) -> LogManager:
-        """Session and logs, while a health check proves that the advertised address leads here."""
+        """Open session and logs while a health check proves that the advertised address leads to this process."""
         name = f"process/{uuid.uuid4().hex}"
         await self._server.answer_to(name)
         check = check_advertised(self._advertised(), name, self._settings.advertised_check_timeout_ms)
@@ -131,7 +134,7 @@ class BrokerProcess:
         return HostPort(advertised.host, advertised.port or self._server.port)
 
     def _parts(self, storage: Storage) -> None:
-        """Make every part over the opened logs, and bind effects and RPCs to them; nothing runs yet."""
+        """Make all parts over the opened logs, and bind effects and RPCs to them. This starts nothing."""
         node, settings = self._node, self._settings
         self._storage = storage
         self._configs = DynamicConfig(settings, node.store, self._use_settings, node.driver.fail)
@@ -192,10 +195,10 @@ class BrokerProcess:
         self._node.epoch.value = broker_epoch
         self._readiness.on_epoch(broker_epoch)
         if broker_epoch != UNREGISTERED:
-            self._configs.read_anew()
+            self._configs.read_again()
 
     def _use_settings(self, settings: BrokerSettings) -> None:
-        """Put the settings of scope broker-dynamic to use."""
+        """Apply the settings of scope broker-dynamic."""
         logging.getLogger().setLevel(settings.log_level.upper())
         self._node.driver.submit(SettingsChanged(replication_config(settings)))
         self._replica_metrics.partitions = settings.metrics_partitions
@@ -208,13 +211,13 @@ class BrokerProcess:
             await self._shutdown.run(announce=self._replication.control.want_shutdown, given_up=self.failed)
 
     async def _leave_cluster(self) -> None:
-        """Register no more, and lead nothing from here on."""
+        """End the registration and all leaderships."""
         await self._registration.stop()
         self._on_epoch(UNREGISTERED)
         self._node.driver.submit(SessionExpired())
 
     def _answer_waiting(self) -> None:
-        """Refuse what comes from now on, and answer every request that waits."""
+        """Refuse all new requests, and answer every waiting request."""
         self._groups.stop_coordinating()
         self._clients.stop()
         self._node.metadata.close()

@@ -78,7 +78,7 @@ async def test_an_address_where_something_else_listens_is_refused() -> None:
 
     async with await asyncio.start_server(hang_up, HOST, 0) as stranger:
         port = stranger.sockets[0].getsockname()[1]
-        assert "gives no answer of a broker" in await refusal(HostPort(HOST, port))
+        assert "does not answer as a broker" in await refusal(HostPort(HOST, port))
 
 
 async def test_an_address_that_swallows_what_it_is_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ def test_an_advertised_address_that_nobody_reaches_is_refused(newcomer: Newcomer
     newcomer.flags["advertised.listeners"] = f"{HOST}:{newcomer.ports['nobody']}"
     message = newcomer.refused()
     assert "ADVERTISED_ADDRESS_UNREACHABLE" in message
-    assert "nobody listens there" in message
+    assert "no process listens there" in message
 
 
 def test_an_advertised_name_that_dns_does_not_know_is_refused(newcomer: Newcomer) -> None:

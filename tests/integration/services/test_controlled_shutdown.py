@@ -106,8 +106,8 @@ async def test_a_broker_that_is_told_to_stop_says_so_at_once_and_serves_until_it
         assert await ends(process) < 8.0, process.tail(200)  # by itself it would end 10 s after the last ping
     assert (brokers.log_directory(0) / "clean-shutdown.json").exists()
     log = process.log.read_text()
-    assert "waiting until nobody needs this broker" in log
-    assert "the controller says that nobody needs this broker any more" in log
+    assert "waiting until no partition needs this broker" in log
+    assert "the controller permits it: no partition needs this broker any more" in log
 
 
 async def test_a_second_signal_ends_the_wait_at_once(leads: tuple[Brokers, HandController, TopicPartition]) -> None:

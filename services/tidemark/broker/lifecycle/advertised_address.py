@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Before a broker registers: does its advertised address lead to it? (checked through the address itself)
+"""Check, before a broker registers, that its advertised address leads to this process.
 
-What others are told to call must end at this very process, or they reach nobody, or another broker. A name may be known
-to DNS some seconds later than the pod that bears it, so the check is repeated for a while.
+The check calls the address itself: other components that call it must reach this process, not another broker. DNS may
+know the name of a pod only some seconds after its start, so the check is repeated for a while.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _log = logging.getLogger(__name__)
 
 
 class _UnreachedError(Exception):
-    """Why an attempt did not end here."""
+    """Why an attempt did not reach this process."""
 
 
 async def check_advertised(address: HostPort, name: str, timeout_ms: int) -> None:
-    """Return when `address` was seen to lead here.
+    """Return when a call to `address` reached this process.
 
     Args:
-        address: as others are told it, with its port.
-        name: what only this process answers to (`GrpcServer.answer_to`).
-        timeout_ms: how long it is tried; 0: not at all.
+        address: the advertised address, with its port.
+        name: a health service name that only this process knows (`GrpcServer.answer_to`).
+        timeout_ms: how long the check is repeated; 0 skips the check.
 
     Raises:
-        TidemarkError: ADVERTISED_ADDRESS_UNREACHABLE, with the cause that the last attempt had.
+        TidemarkError: ADVERTISED_ADDRESS_UNREACHABLE, with the cause of the last attempt.
     """
     if timeout_ms == 0:
         return
@@ -65,7 +65,7 @@ async def check_advertised(address: HostPort, name: str, timeout_ms: int) -> Non
 
 
 async def _why_unreached(address: HostPort, name: str, timeout_s: float) -> str | None:
-    """None when it leads here: whichever of its addresses answers is this process."""
+    """None when every resolved address that answers is this process, and at least one answers."""
     try:
         hosts = await _resolve(address.host, timeout_s)
     except _UnreachedError as unreached:
@@ -91,7 +91,7 @@ async def _resolve(host: str, timeout_s: float) -> list[str]:
 
 
 async def _why_not_here(host: str, port: int, name: str, timeout_s: float) -> tuple[str | None, bool]:
-    """The cause, None when this process answers, and whether anybody does."""
+    """The cause, or None when this process answers; and whether any process answers."""
     where = HostPort(host, port)
     try:
         async with asyncio.timeout(timeout_s):
@@ -109,11 +109,11 @@ async def _why_not_here(host: str, port: int, name: str, timeout_s: float) -> tu
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 return f"another process answers at {where}", True
-            return f"{where} took the connection, but gives no answer of a broker ({error.code().name})", False
+            return f"{where} accepted the connection, but does not answer as a broker ({error.code().name})", False
     return None, True
 
 
 def _reason(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
-        return "the connection was refused, so nobody listens there"
+        return "the connection was refused, so no process listens there"
     return error.strerror or str(error)

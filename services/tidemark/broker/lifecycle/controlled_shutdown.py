@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker that is told to stop goes on serving until nobody needs it, as far as that can be had (controlled shutdown).
+"""Controlled shutdown: a stopping broker serves until the controller has moved its leaderships to other brokers.
 
-It says so at once on its heartbeat streams; the controller gives its leaderships to others in sync and lets it go.
+The broker requests the shutdown on its heartbeat streams. The controller elects in-sync replicas, then sends its
+permission (`may_shut_down`).
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 _UNHEARD_S: Final = 2.0
-"""A broker that leads nothing waits no longer for a controller that does not ping it any more."""
+"""A broker without leaderships stops waiting when no controller has pinged it for this long."""
 _NO_CONTROLLER_S: Final = 10.0
-"""Twice what it takes until another controller is elected: there is none, and nobody takes leaderships over."""
+"""Twice the time of a controller election. Without a controller, no leadership is moved."""
 _LOOK_S: Final = 0.1
 _SAY_S: Final = 5.0
 
@@ -22,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class ControlledShutdown:
-    """The wish to stop, and when it may be given in to.
+    """The request to stop, and the reasons to end the wait for its permission.
 
     Args:
         max_wait_ms: `controlled.shutdown.max.wait.ms`; 0 waits for nothing.
@@ -44,24 +45,24 @@ class ControlledShutdown:
         self._released = asyncio.Event()
 
     def on_ping(self, may_shut_down: bool) -> None:
-        """A ping of the controller came; it may say that nobody needs this broker any more."""
+        """A ping of the controller arrived; `may_shut_down`: no partition needs this broker any more."""
         self._pinged_s = self._now_s()
         if may_shut_down and self._began_s is not None:
             self._released.set()
 
     def why_now(self) -> str | None:
-        """Why it may stop now, None while it has to wait."""
+        """Why this broker may stop now; None while it has to wait."""
         now_s = self._now_s()
         began_s = self._began_s if self._began_s is not None else now_s
         if self._released.is_set():
-            return "the controller says that nobody needs this broker any more"
+            return "the controller permits it: no partition needs this broker any more"
         if now_s - began_s >= self._max_wait_s:
-            return "controlled.shutdown.max.wait.ms is over"
+            return "controlled.shutdown.max.wait.ms has passed"
         unheard_s = now_s - max(self._pinged_s, began_s)
         if unheard_s >= _UNHEARD_S and self._leader_count() == 0:
-            return "this broker leads nothing and no controller asks for it any more"
+            return "this broker leads no partition, and no controller pings it any more"
         if unheard_s >= _NO_CONTROLLER_S:
-            return f"no controller has been heard for {_NO_CONTROLLER_S:.0f} s: nobody takes leaderships over"
+            return f"no controller has pinged for {_NO_CONTROLLER_S:.0f} s, so no leadership will be moved"
         return None
 
     async def run(self, *, announce: Callable[[], Awaitable[None]], given_up: asyncio.Future[object]) -> None:
@@ -69,11 +70,11 @@ class ControlledShutdown:
 
         Args:
             announce: sends the request on every heartbeat stream.
-            given_up: ends the wait at once; the broker has failed and has nothing to hand over.
+            given_up: ends the wait at once; the broker has failed and has no leadership to hand over.
         """
         self._began_s = said_s = self._now_s()
         leading = {"leader_count": self._leader_count(), "max_wait_ms": round(self._max_wait_s * 1000)}
-        _log.info("controlled shutdown: waiting until nobody needs this broker", extra=leading)
+        _log.info("controlled shutdown: waiting until no partition needs this broker", extra=leading)
         await announce()
         while not given_up.done() and (why := self.why_now()) is None:
             try:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """When a restarted broker is ready: registered, and its replicas back in their ISRs in this broker epoch (rule R8).
 
-What counts is what lies on the disks, and what the controller says is to lie there: a disk may have been replaced. A
-rolling restart waits for it between brokers, so it must come as soon as it is true, and may not wait for what nobody is
-going to bring about: a whole cluster that starts at once would wait for itself. What does not count is therefore
-  - a replica that is no longer this broker's, or that a move is only adding (KIP-352);
-  - a replica whose log has failed: it lies in a directory that is offline;
-  - a partition that nobody leads, once the controller had `LEADERLESS_GRACE_S` to find it a leader.
-A leader that is away is no exception: the controller finds another one, or none. A broker that is ready stays so,
-whatever its followers do, until its session expires.
+The replicas that count are those on its disks and those that the controller assigns to it: a disk may have been
+replaced. A rolling restart waits for readiness between brokers. Readiness therefore ignores replicas that cannot rejoin
+without an operator; else a cluster whose brokers all start at once would wait for itself. Ignored are:
+  - a replica that is no longer assigned to this broker, or that a reassignment is only adding (KIP-352);
+  - a replica whose log has failed, since its log directory is offline;
+  - a partition without a leader, once the controller had `LEADERLESS_GRACE_S` to elect one.
+A leader that is down is no exception: the controller elects another one, or reports none. A ready broker stays ready,
+even when its replicas leave their ISRs, until its session expires.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ _log = logging.getLogger(__name__)
 
 
 class Standing(Enum):
-    """What a replica that lay here at the registration has come to."""
+    """State of a replica that readiness waits for."""
 
-    GONE = "not this broker's any more, or not to be waited for"
+    GONE = "not assigned to this broker any more, or ignored"
     BEHIND = "not in the ISR"
-    LEADERLESS = "nobody leads it"
-    TOLD_IN_SYNC = "in the ISR, as the controller tells"
+    LEADERLESS = "without a leader"
+    REPORTED_IN_SYNC = "in the ISR, according to the controller's metadata"
 
 
 class Readiness:
-    """Says whether this broker is ready.
+    """Reports whether this broker is ready.
 
     Args:
-        replicas: what lies on the disks.
-        replica: how the core sees one.
-        show: tells whoever watches the health.
-        fail: ends the broker; called for our own mistakes alone.
+        replicas: the replicas on the disks.
+        replica: the core's view of a replica.
+        show: reports readiness to the health watchers.
+        fail: ends the broker; called for programming errors only.
         now_s: a monotonic clock.
-        pause: lets a little time pass before everything is looked at again.
+        pause: waits between two checks.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class Readiness:
         self._keeper: asyncio.Task[None] | None = None
 
     def on_epoch(self, epoch: BrokerEpoch) -> None:
-        """Registered in this epoch; -1: the session has expired."""
+        """Registered in this epoch; UNREGISTERED: the session has expired."""
         self._epoch = epoch
         self._news.set()
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start checking."""
         self._keeper = asyncio.create_task(self._keep(), name="readiness")
         self._keeper.add_done_callback(self._on_end)
 
     async def stop(self) -> None:
-        """Not ready; again is fine."""
+        """Report not ready, and stop checking."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait({self._keeper})
@@ -121,25 +121,25 @@ class Readiness:
                 await self._show(True)
 
     async def _wait_until_back(self, epoch: BrokerEpoch) -> bool:
-        """Whether they are; not when the session has expired meanwhile."""
+        """Wait until all replicas that count are in sync; False when the session expired meanwhile."""
         began_s = said_s = self._now_s()
         waiting = dict(self._replicas())
-        told = False
+        reported = False
         self._leaderless_since_s.clear()
-        while waiting or not told:
-            heard = self._is_heard(epoch)
-            if heard and not told:
-                waiting, told = self._assigned() | waiting, True
-            if heard:
+        while waiting or not reported:
+            is_known = self._is_in_metadata(epoch)
+            if is_known and not reported:
+                waiting, reported = self._assigned() | waiting, True
+            if is_known:
                 waiting = await self._still_behind(waiting, epoch)
             elif not waiting and self._now_s() - began_s >= LEADERLESS_GRACE_S:
-                told = True  # there may be no controller, and nothing to tell
+                reported = True  # there may be no controller, and no assignment to wait for
             if self._epoch != epoch:
                 return False
-            if waiting or not told:
+            if waiting or not reported:
                 if self._now_s() - said_s >= _SAY_S:
                     said_s = self._now_s()
-                    _log.info("not ready yet", extra=_why(waiting, heard=heard))
+                    _log.info("not ready yet", extra=_why(waiting, known=is_known))
                 await self._pause()
                 if self._epoch != epoch:
                     return False
@@ -148,16 +148,16 @@ class Readiness:
         return True
 
     def _assigned(self) -> dict[TopicPartition, ReplicaIdentity]:
-        """What this broker is to hold: on a disk that was replaced nothing of it lies."""
+        """Replicas assigned to this broker: a replaced disk does not list them."""
         return {
-            TopicPartition(name, number): ReplicaIdentity(topic.topic_id, told.incarnation)
+            TopicPartition(name, number): ReplicaIdentity(topic.topic_id, reported.incarnation)
             for name, topic in self._metadata.view.topics.items()
-            for number, told in topic.partitions.items()
-            if self._broker_id in told.assigned_replicas
+            for number, reported in topic.partitions.items()
+            if self._broker_id in reported.assigned_replicas
         }
 
-    def _is_heard(self, epoch: BrokerEpoch) -> bool:
-        """Whether a controller has told everything since this registration: it knows of it."""
+    def _is_in_metadata(self, epoch: BrokerEpoch) -> bool:
+        """Whether a controller has sent complete metadata that has this registration."""
         view = self._metadata.view
         me = view.brokers.get(self._broker_id)
         return view.complete and me is not None and me.broker_epoch == epoch
@@ -168,35 +168,35 @@ class Readiness:
         found: dict[Standing, list[TopicPartition]] = {standing: [] for standing in Standing}
         for partition, identity in waiting.items():
             found[self._standing(partition, identity)].append(partition)
-        told = found[Standing.TOLD_IN_SYNC]
+        reported = found[Standing.REPORTED_IN_SYNC]
         behind = {*found[Standing.BEHIND], *self._lately_leaderless(found[Standing.LEADERLESS])}
-        behind |= set(told) - await self._confirmed(told, epoch)
+        behind |= set(reported) - await self._confirmed(reported, epoch)
         return {partition: identity for partition, identity in waiting.items() if partition in behind}
 
     def _lately_leaderless(self, leaderless: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those for which the controller may yet find a leader."""
+        """Partitions for which the controller may still elect a leader."""
         before, now_s = self._leaderless_since_s, self._now_s()
         self._leaderless_since_s = since_s = {partition: before.get(partition, now_s) for partition in leaderless}
         return [partition for partition, began_s in since_s.items() if now_s - began_s < LEADERLESS_GRACE_S]
 
     def _standing(self, partition: TopicPartition, identity: ReplicaIdentity) -> Standing:
         topic = self._metadata.view.topics.get(partition.topic)
-        told = None if topic is None else topic.partitions.get(partition.partition)
-        if topic is None or told is None or self._broker_id not in told.assigned_replicas:
+        reported = None if topic is None else topic.partitions.get(partition.partition)
+        if topic is None or reported is None or self._broker_id not in reported.assigned_replicas:
             return Standing.GONE
-        if identity != ReplicaIdentity(topic.topic_id, told.incarnation):
+        if identity != ReplicaIdentity(topic.topic_id, reported.incarnation):
             return Standing.GONE
         replica = self._replica(partition)
         if replica is not None and (replica.adding or replica.role == "offline"):
             return Standing.GONE
-        if told.leader == NO_LEADER:
+        if reported.leader == NO_LEADER:
             return Standing.LEADERLESS
         if replica is None or replica.role not in ("leader", "follower"):
-            return Standing.BEHIND  # its log is being recovered, or it has not been told its role
-        return Standing.TOLD_IN_SYNC if self._broker_id in told.in_sync_replicas else Standing.BEHIND
+            return Standing.BEHIND  # its log is being recovered, or LeaderAndIsr has not arrived
+        return Standing.REPORTED_IN_SYNC if self._broker_id in reported.in_sync_replicas else Standing.BEHIND
 
     async def _confirmed(self, partitions: list[TopicPartition], epoch: BrokerEpoch) -> set[TopicPartition]:
-        """Those whose nodes name this registration: what is told may be of the one before the restart."""
+        """Partitions whose ISR in ZooKeeper has this broker epoch: the metadata may be older than the restart."""
         if not partitions:
             return set()
         try:
@@ -208,9 +208,9 @@ class Readiness:
         return {partition for partition, versioned in states.items() if me in versioned.state.isr}
 
 
-def _why(waiting: Iterable[TopicPartition], *, heard: bool) -> dict[str, object]:
-    if not heard:
-        return {"why": "no controller has spoken to this broker yet"}
+def _why(waiting: Iterable[TopicPartition], *, known: bool) -> dict[str, object]:
+    if not known:
+        return {"why": "no controller has connected to this broker yet"}
     partitions = sorted(waiting)
     named = ", ".join(str(partition) for partition in partitions[:_NAMED_MAX])
     more = ", ..." if len(partitions) > _NAMED_MAX else ""

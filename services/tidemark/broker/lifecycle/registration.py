@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This broker in ZooKeeper: registered at the start, and anew when its session has expired or somebody has deleted its
+"""The broker's registration in ZooKeeper: at the start, and again after the session expired or an operator deleted the
 node (rules T1, Z3, E5, F2)."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 def boot_id() -> str:
-    """The kernel's; "" where it has none, which proves nothing."""
+    """The kernel's boot id; "" without one, which proves nothing."""
     try:
         return _BOOT_ID_FILE.read_text(encoding="ascii").strip()
     except OSError:
@@ -48,9 +48,9 @@ class Registration:
     """Keeps this broker registered.
 
     Args:
-        on_epoch: told of every new broker epoch before the core is, and of -1 as soon as a session has expired.
+        on_epoch: called with every new broker epoch before the core gets it, and with -1 when a session has expired.
         trust_boot_id: `log.dirs.trust.boot.id`.
-        look_s: how often it is looked whether the node is still there.
+        look_s: interval of the check that the node still exists.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Registration:
         look_s: float = _LOOK_S,
     ) -> None:
         self.broker_epoch = UNREGISTERED
-        """Of the last confirmed registration, also after its session has expired."""
+        """Broker epoch of the last confirmed registration; kept after its session has expired."""
         self._identity = identity
         self._store = store
         self._logs = logs
@@ -80,15 +80,15 @@ class Registration:
         store.listen(self._on_store_event)
 
     async def start(self) -> None:
-        """Register, waiting for ZooKeeper as long as it takes; raises BROKER_ID_TAKEN or STORAGE_ERROR."""
+        """Register, retrying until ZooKeeper answers; raises BROKER_ID_TAKEN or STORAGE_ERROR."""
         await self._register()
-        for name, work in (("registration", self._keep()), ("look at the registration", self._look())):
+        for name, work in (("registration", self._keep()), ("registration check", self._look())):
             task = asyncio.create_task(work, name=name)
             task.add_done_callback(self._on_end)
             self._tasks.append(task)
 
     async def stop(self) -> None:
-        """Register no more."""
+        """Stop registering."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -100,7 +100,7 @@ class Registration:
             self._lead_nothing()
 
     def _lead_nothing(self) -> None:
-        """At once: whatever was led is led no more before anything else happens (rule F2)."""
+        """End all leaderships before anything else happens (rule F2)."""
         self._lost.set()
         self._on_epoch(UNREGISTERED)
         self._driver.submit(SessionExpired())
@@ -111,8 +111,7 @@ class Registration:
             await self._register()
 
     async def _look(self) -> None:
-        """A node that was deleted by hand ends no session: to everybody else this broker has failed, and it would never
-        take part again."""
+        """Register again when the node is gone: its deletion ends no session, but this broker counts as failed."""
         while True:
             await asyncio.sleep(self._look_s)
             if self._lost.is_set():
@@ -121,11 +120,11 @@ class Registration:
             try:
                 live = await self._store.live_brokers()
             except TidemarkError as error:
-                _log.debug("not looked for the registration", extra={"why": error.message})
+                _log.debug("cannot check the registration", extra={"why": error.message})
                 continue
             known = live.get(self._identity.broker_id)
             if known is None and not self._lost.is_set() and self.broker_epoch == broker_epoch:
-                _log.error("the registration is gone from ZooKeeper while the session lives: registering anew")
+                _log.error("the registration is gone from ZooKeeper while the session lives: registering again")
                 self._lead_nothing()
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
@@ -136,7 +135,7 @@ class Registration:
     async def _register(self) -> None:
         while True:
             try:
-                # A session may have expired before anybody listened: while the logs were opened.
+                # A session may have expired while the logs were opened, before this listener was added.
                 if self._expired.is_set() or not self._store.lease_valid_until_ms():
                     await self._store.new_session()
                     self._expired.clear()
@@ -152,13 +151,13 @@ class Registration:
                 return
 
     async def _attempt(self) -> None:
-        """One registration, from what lies on the disks to the event that the core waits for."""
+        """One registration: from the state of the disks to the event for the core."""
         boot = boot_id()
         synced = await asyncio.to_thread(self._sync)
         broker_id = self._identity.broker_id
         previous = (await self._store.broker_epochs()).get(broker_id)
         known = await self._known_leader_epochs()
-        directory_ids = self._logs.directory_ids  # read once: what fails from here on was there when it was judged
+        directory_ids = self._logs.directory_ids  # read once: a directory that fails later was judged as present
         verdict = self._judge(previous, boot, synced, frozenset(directory_ids))
         registration = BrokerRegistration(
             broker_id,
@@ -178,7 +177,7 @@ class Registration:
         await asyncio.to_thread(self._logs.confirm_registration, broker_epoch, boot)
         self.broker_epoch = broker_epoch
         if self._expired.is_set():
-            return  # that session is gone already; the next round makes another
+            return  # that session has expired already; the next round makes another
         _log.info("registered", extra={"broker_epoch": broker_epoch, "clean": verdict.clean, "why": verdict.reason})
         self._on_epoch(broker_epoch)
         self._driver.submit(BrokerRegistered(broker_epoch, known))
@@ -188,15 +187,15 @@ class Registration:
     ) -> RegistrationVerdict:
         """Rule T1.
 
-        This process has held the locks of its directories since its first verdict, so whatever has registered since
-        with just these directories was this process (an answer may have been lost): it has trusted itself all along,
-        and goes on as long as its disks take what it wrote.
+        This process has held the locks of its directories since its first verdict. A later registration with exactly
+        these directories was therefore its own, even if the answer was lost. It stays clean as long as the disks accept
+        every flush.
         """
         directories = frozenset(previous.directory_ids) if previous is not None else frozenset()
         if self._judged is not None and directories == self._judged[1] == ours and synced:
             verdict = self._judged[0]
             if self.broker_epoch != UNREGISTERED and not verdict.clean:
-                verdict = RegistrationVerdict(clean=True, reason="the process went on after its unclean registration")
+                verdict = RegistrationVerdict(clean=True, reason="the process continued after its unclean registration")
             return verdict
         evidence = [
             DirectoryEvidence(
@@ -219,12 +218,12 @@ class Registration:
         try:
             self._logs.sync()
         except TidemarkError as error:
-            _log.error("a log directory could not be synced", extra={"why": error.message})
+            _log.error("cannot sync a log directory", extra={"why": error.message})
             return False
         return True
 
     async def _known_leader_epochs(self) -> Mapping[TopicPartition, tuple[ReplicaIdentity, LeaderEpoch]]:
-        """What the nodes say of the replicas on disk; those that are open the core knows better itself (rule E5)."""
+        """Leader epochs in ZooKeeper for the replicas on disk, except open ones: the core knows those (rule E5)."""
         open_here = set(self._driver.core.partitions())
         on_disk = {name: identity for name, identity in self._logs.replicas().items() if name not in open_here}
         states = await self._store.states(list(on_disk), sync=True)
@@ -238,5 +237,5 @@ class Registration:
 
 
 def identity_of(broker_id: int, host: str, port: int, rack: str) -> BrokerRegistration:
-    """What does not change from one registration to the next."""
+    """The part of a registration that is the same every time."""
     return BrokerRegistration(BrokerId(broker_id), host, port, rack=rack, features={"protocol": 1})

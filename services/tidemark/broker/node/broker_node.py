@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ground that every part of the broker stands on: settings, clock, ZooKeeper session, core, driver, lease."""
+"""The parts that all other parts of the broker use: settings, clock, ZooKeeper session, core, driver, lease."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
 @dataclass(frozen=True)
 class BrokerNode:
-    """Made once for each process, on its event loop.
+    """One for each process, made on its event loop.
 
     Attributes:
         epoch: this broker's epoch.
-        readers: the threads on which logs are read for clients and followers.
+        readers: threads that read logs for clients and followers.
     """
 
     settings: BrokerSettings
@@ -48,7 +48,7 @@ class BrokerNode:
 
 
 def make_node(settings: BrokerSettings) -> BrokerNode:
-    """A node that has started nothing yet; its metrics are shown from here on."""
+    """Make the node and register its metrics. This starts nothing."""
     clock = SystemClock()
     broker_id = BrokerId(settings.broker_id)
     store = ZooKeeperMetadataStore(settings.zookeeper_connect, settings.zookeeper_session_timeout_ms, clock)

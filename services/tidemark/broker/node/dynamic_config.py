@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker's settings that change while it runs: read from /config/brokers, watched, and put to use.
+"""Dynamic settings of a broker: read from /config/brokers, watched, and applied.
 
-What is set for this broker comes before what is set for every broker, and both before what its process was started
-with. A value that cannot be understood was written past the admin service: it is told and left out.
+A setting of this broker overrides the cluster default, and both override the setting of the process start. A value that
+does not parse was not written by the admin service; the broker logs and ignores it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _EVERY_BROKER: Final = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
 
 
 class DynamicConfig:
-    """The settings that hold now.
+    """The settings in effect.
 
     Args:
-        settings: what the process was started with.
-        store: started by somebody else; its sessions may be replaced, and then it is read anew.
-        apply: put these settings to use: called with the first ones, and whenever one has changed.
-        fail: called with what ended the watching.
+        settings: settings of the process start.
+        store: a started store. Its session may be replaced; the settings are then read again.
+        apply: applies settings; called with the first settings, and after every change.
+        fail: called with the error that ended the watch.
     """
 
     def __init__(
@@ -68,24 +68,24 @@ class DynamicConfig:
         store.listen(self._on_store_event)
 
     async def start(self) -> None:
-        """Put to use what is set now, if ZooKeeper answers, and go on watching."""
+        """Apply the current settings, if ZooKeeper answers, and watch them."""
         if not await self._is_read():
-            self._wanted.set()  # the session may be over; whoever renews it comes after us
+            self._wanted.set()  # the session may have expired; the registration, which renews it, starts later
         self._keeper = asyncio.create_task(self._keep(), name="dynamic configuration")
         self._keeper.add_done_callback(self._on_end)
 
     async def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait({self._keeper})
 
-    def read_anew(self) -> None:
-        """A new session has none of the old one's watches."""
+    def read_again(self) -> None:
+        """Read the settings and set the watches again; a new session has no watches."""
         self._wanted.set()
 
     def entries(self) -> list[ConfigEntry]:
-        """What holds now, and where it comes from."""
+        """The settings in effect, and the source of each."""
         return broker_entries(self._texts, self._cluster_configs, self._own_configs)
 
     def _on_store_event(self, event: StoreEvent) -> None:
@@ -100,26 +100,26 @@ class DynamicConfig:
                 await asyncio.sleep(_RETRY_S)
 
     async def _is_read(self) -> bool:
-        """Look once, and put to use what is found; False where ZooKeeper does not answer."""
+        """Read and apply the settings once; False when ZooKeeper does not answer."""
         self._wanted.clear()
         try:
             cluster = await self._read(_EVERY_BROKER, self._cluster_configs)
             own = await self._read(self._own, self._own_configs)
         except TidemarkError as error:
-            _log.warning("settings not read", extra={"why": error.message})
+            _log.warning("cannot read the settings", extra={"why": error.message})
             return False
         self._cluster_configs, self._own_configs = self._usable(cluster), self._usable(own)
         self._use({**self._cluster_configs, **self._own_configs})
         return True
 
     async def _read(self, resource: ConfigResource, before: Mapping[str, str]) -> Mapping[str, str]:
-        """What is set; `before` while that cannot be understood: whoever mends it fires the watch."""
+        """The stored settings; `before` while the node does not parse. A corrected node fires the watch."""
         try:
             return (await self._store.configs([resource], watch=True))[resource].configs
         except TidemarkError as error:
             if error.retriable:
                 raise
-            _log.error("settings not understood; those before them hold", extra={"why": error.message})
+            _log.error("settings do not parse; the previous ones stay in effect", extra={"why": error.message})
             return before
 
     def _use(self, configs: dict[str, str]) -> None:
@@ -136,7 +136,7 @@ class DynamicConfig:
             _log.info("setting changed", extra={"config": change.key, "before": before, "after": after})
 
     def _usable(self, configs: Mapping[str, str]) -> dict[str, str]:
-        """Those that this version can put to use, with the others that this process was started with."""
+        """The settings that this version can apply together with the settings of the process start."""
         known = _known(configs)
         if LAG_KEY in known:
             try:
@@ -153,12 +153,12 @@ class DynamicConfig:
 
 
 def _known(configs: Mapping[str, str]) -> dict[str, str]:
-    """Those that this version knows to be its own, and understands."""
+    """The dynamic settings of this version whose values parse."""
     table = keys_of("broker")
     known = {}
     for name, text in configs.items():
         if name not in table or table[name].scope is Scope.STATIC:
-            _log.warning("setting passed over: it is none that changes while a broker runs", extra={"config": name})
+            _log.warning("setting passed over: it is not a dynamic broker setting", extra={"config": name})
             continue
         try:
             table[name].parse(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster as this broker was told of it, and the clients that watch it (rule K2)."""
+"""The cluster metadata that the controller sent to this broker, and the clients that watch it (rule K2)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tidemark.model import (
 from tidemark.runtime.slices import Pace
 
 _BEHIND_MAX: Final = 64
-"""Changes that a slow watcher may be behind; then it is given the whole view instead."""
+"""Changes queued for a slow watcher; beyond that it gets the whole view instead."""
 
 
 class MetadataCache:
-    """Latest view; every watcher gets the whole view first, then what changed."""
+    """The latest view. Every watcher gets the whole view first, then the changes."""
 
     def __init__(self, admin_address: str) -> None:
         self._view = ClusterView(admin_address=admin_address)
@@ -35,24 +35,24 @@ class MetadataCache:
 
     @property
     def view(self) -> ClusterView:
-        """What is known now."""
+        """The latest view."""
         return self._view
 
     def set_cluster_id(self, cluster_id: str) -> None:
-        """Known before any controller spoke."""
+        """Set the cluster id, before the first controller connects."""
         self._view = replace(self._view, cluster_id=cluster_id)
 
     def update(self, update: ClusterView) -> None:
-        """Take in what the controller told; its epoch was checked.
+        """Apply metadata from the controller; the caller has checked its controller epoch.
 
         Raises:
-            TidemarkError: INVALID_REQUEST, where a part of it is missing.
+            TidemarkError: INVALID_REQUEST when a part of the update is missing.
         """
         view = self._told.take(self._view, update)
         if view is None:
             return
         self._view = view
-        # What is passed on is the merged state of what the update names: news that was no news changes nothing.
+        # Watchers get the merged state of the partitions that the update names; an outdated update changes nothing.
         changed = replace(
             update,
             cluster_id=self._view.cluster_id,
@@ -66,7 +66,7 @@ class MetadataCache:
             watcher.tell(changed)
 
     def _named_in(self, update: ClusterView) -> dict[str, TopicView]:
-        """Of each topic only the partitions that were told: thousands watch, and one in thousands has changed."""
+        """Only the partitions that the update names: there are thousands of watchers, and few partitions change."""
         found = {}
         for name, told in update.topics.items():
             merged = self._view.topics.get(name)
@@ -78,14 +78,14 @@ class MetadataCache:
         return found
 
     def describe(self, topics: Collection[str], *, all_topics: bool) -> ClusterView:
-        """The view of some topics, or of all; each that is not known carries why."""
+        """The view of the named topics, or of all; an unknown topic carries its error."""
         if all_topics:
             return self._view
         found = {name: self._named(name) for name in topics}
         return replace(self._view, topics=found, complete=False)
 
     async def describe_in_slices(self, topics: Collection[str]) -> ClusterView:
-        """As `describe`, of very many names; of one moment but for what is not known."""
+        """As `describe` for very many names. Known topics are of one view; unknown ones are looked up later."""
         view, found, pace = self._view, {}, Pace()
         for name in topics:
             if pace.is_due:
@@ -99,7 +99,7 @@ class MetadataCache:
     def in_sync_replicas(
         self, partition: TopicPartition, identity: ReplicaIdentity, leader_epoch: LeaderEpoch
     ) -> tuple[BrokerId, ...]:
-        """Of a partition in a leader epoch, as told last; none of another incarnation, or of another epoch."""
+        """The ISR of a partition in a leader epoch, as last received; empty for another incarnation or epoch."""
         topic = self._view.topics.get(partition.topic)
         known = None if topic is None else topic.partitions.get(partition.partition)
         if topic is None or known is None or known.leader_epoch != leader_epoch:
@@ -107,20 +107,20 @@ class MetadataCache:
         return known.in_sync_replicas if identity == ReplicaIdentity(topic.topic_id, known.incarnation) else ()
 
     def unknown(self, topic: str) -> TidemarkError:
-        """Why a topic cannot be described."""
+        """The error for a topic that cannot be described."""
         if not self._view.complete:
             return TidemarkError(
-                ErrorCode.LEADER_NOT_AVAILABLE, "this broker was told of no topic yet: no controller has spoken to it"
+                ErrorCode.LEADER_NOT_AVAILABLE, "this broker has no metadata yet: no controller has connected to it"
             )
         if topic in self._view.hidden_topics:
             return TidemarkError(
                 ErrorCode.LEADER_NOT_AVAILABLE,
-                f"nodes of {topic} in ZooKeeper cannot be understood: put back those that the controller's log names",
+                f"znodes of {topic} do not parse: restore those that the controller's log names",
             )
         return unknown_topic(topic)
 
     def explain(self, error: TidemarkError, partition: TopicPartition) -> TidemarkError:
-        """The refusal of a broker that holds no such replica, with what the cluster knows of the partition."""
+        """Extend the NOT_LEADER of a broker without the replica by the metadata of the partition."""
         if error.code is not ErrorCode.NOT_LEADER:
             return error
         topic = self._view.topics.get(partition.topic)

@@ -11,10 +11,10 @@ UNREGISTERED: Final = BrokerEpoch(-1)
 
 
 class OwnEpoch:
-    """The broker epoch of the present registration; UNREGISTERED while the broker has none.
+    """The broker epoch of the current registration; UNREGISTERED while the broker has none.
 
-    Invariant: `value` changes before the core receives the same change as an event, so that no part of the broker acts
-    in the name of an old registration meanwhile.
+    Invariant: `value` changes before the core receives the same change as an event. No part of the broker acts under
+    an old registration in between.
     """
 
     def __init__(self, value: BrokerEpoch = UNREGISTERED) -> None:

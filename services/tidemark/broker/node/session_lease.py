@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this broker may still promise, compared at the moment something is released to a client (rules F1, F2)."""
+"""The session lease, checked at the moment an answer is released to a client (rules F1, F2)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tidemark.ports import Clock
 
 
 class SessionLease(Protocol):
-    """What the lease needs of the session; `MetadataStore` has it."""
+    """The part of `MetadataStore` that the lease needs."""
 
     def lease_valid_until_ms(self) -> int:
         """End of the session lease on the port's clock (rule F1)."""
 
     def lease_length_ms(self) -> int:
-        """How long a lease is."""
+        """Length of a lease."""
 
 
 class Lease:
-    """While it is held nobody can have been elected: ZooKeeper cannot have ended our session yet.
+    """While the lease is valid, no other leader can be elected: ZooKeeper cannot have ended the session yet.
 
     Args:
-        holds_epoch_since: whether everybody who could have been elected cleanly in a partition was still in our leader
-            epoch after that time; then we go on there while ZooKeeper is away (rule F2).
-        leads_in_session: whether what is led is led in this session: the lease of a new one vouches for nothing that
-            was led in the one before, which is given up a moment later on a busy event loop.
+        holds_epoch_since: whether every replica that can be elected cleanly in a partition was in this leader epoch
+            after that time; the leader then serves the partition while ZooKeeper is unavailable (rule F2).
+        leads_in_session: whether the current leaderships belong to the current session. The lease of a new session does
+            not cover leaderships of the previous one; a busy event loop may end these a moment later.
     """
 
     def __init__(
@@ -43,20 +43,20 @@ class Lease:
         self._leads_in_session = leads_in_session
 
     def covers(self, partition: TopicPartition) -> bool:
-        """An acknowledgement or a read of this partition may be released now."""
+        """Whether an acknowledgement or a read of this partition may be released now."""
         now_ms = self._clock.now_ms()
         if now_ms < self._session.lease_valid_until_ms() and self._leads_in_session():
             return True
         return self._holds_epoch_since(partition, now_ms - self._session.lease_length_ms())
 
     def check(self, partition: TopicPartition) -> None:
-        """Raises NOT_LEADER where it does not cover the partition."""
+        """Raises NOT_LEADER when the lease does not cover the partition."""
         if not self.covers(partition):
             raise self.refusal(partition)
 
     def refusal(self, partition: TopicPartition) -> TidemarkError:
-        """What a client is told past the lease. Its records may be in the log all the same; a retry finds them."""
+        """The error after the lease has expired. The records may be in the log; a retry finds them."""
         return TidemarkError(
             ErrorCode.NOT_LEADER,
-            f"{partition}: this broker has lost touch with ZooKeeper, and another one may lead; ask again",
+            f"{partition}: the session lease of this broker has expired, and another broker may lead; retry",
         )

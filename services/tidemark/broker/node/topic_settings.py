@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker knows of its topics' settings, told by the controller with each LeaderAndIsr."""
+"""Topic settings as the controller sends them with each LeaderAndIsr."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _NO_CONFIGS: Final[Mapping[str, str]] = {}
 
 
 class TopicRules(NamedTuple):
-    """A topic's settings and what they let a producer send."""
+    """A topic's settings, and the produce limits that follow from them."""
 
     settings: TopicSettings
     limits: ProduceLimits
 
     @property
     def append_time(self) -> bool:
-        """Whether the leader's clock dates the records."""
+        """Whether the leader stamps the records (`LogAppendTime`)."""
         return self.limits.append_time
 
 
 class TopicTable:
-    """Settings by topic; a topic not told of has the defaults. Read by the append threads, written by the loop."""
+    """Settings by topic; an unknown topic has the defaults. The event loop writes, the append threads read."""
 
     def __init__(self) -> None:
         self._configs: dict[str, Mapping[str, str]] = {}
@@ -37,11 +37,11 @@ class TopicTable:
         self._listener: Callable[[frozenset[str]], None] | None = None
 
     def listen(self, listener: Callable[[frozenset[str]], None]) -> None:
-        """Be told of the topics whose settings have changed."""
+        """Set the listener that receives the topics whose settings changed."""
         self._listener = listener
 
     def update(self, configs: Mapping[str, Mapping[str, str]]) -> None:
-        """Take in settings; what a later version wrote and this one does not know is logged and left at its default."""
+        """Apply settings. Settings of a later version that do not parse are logged; the topic keeps the defaults."""
         changed = set()
         for topic, told in configs.items():
             if self._configs.get(topic) == told:
@@ -50,7 +50,7 @@ class TopicTable:
             try:
                 rules = _rules_of(known)
             except TidemarkError as error:
-                _log.error("topic settings not understood", extra={"topic": topic, "why": str(error)})
+                _log.error("topic settings do not parse", extra={"topic": topic, "why": str(error)})
                 known, rules = {}, self._default
             self._configs[topic] = known
             self._rules[topic] = rules

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a broker that is told to stop may stop."""
+"""When a stopping broker may stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidemark.broker.lifecycle.controlled_shutdown import ControlledShutdown
 
 
 class World:
-    """A broker that leads one partition; its time stands still unless a test moves it."""
+    """A broker that leads one partition; the test advances its time."""
 
     def __init__(self, max_wait_ms: int = 30_000) -> None:
         self.now_s = 1_000.0
@@ -29,7 +29,7 @@ class World:
         return asyncio.create_task(self.shutdown.run(announce=self._announce, given_up=self.given_up))
 
 
-async def test_it_says_so_and_waits_until_the_controller_lets_it_go() -> None:
+async def test_it_requests_the_shutdown_and_waits_for_the_permission() -> None:
     world = World()
     running = world.run()
     await world.announced.wait()
@@ -40,7 +40,7 @@ async def test_it_says_so_and_waits_until_the_controller_lets_it_go() -> None:
     assert "controller" in (world.shutdown.why_now() or "")
 
 
-async def test_a_permission_given_before_it_was_asked_for_is_not_one() -> None:
+async def test_a_permission_before_the_request_does_not_count() -> None:
     world = World()
     world.shutdown.on_ping(True)
     running = world.run()
@@ -50,7 +50,7 @@ async def test_a_permission_given_before_it_was_asked_for_is_not_one() -> None:
     await running
 
 
-async def test_it_waits_no_longer_than_it_was_told_whatever_it_leads() -> None:
+async def test_it_waits_no_longer_than_max_wait_ms_even_if_it_leads_partitions() -> None:
     world = World(max_wait_ms=5_000)
     running = world.run()
     await world.announced.wait()
@@ -61,41 +61,41 @@ async def test_it_waits_no_longer_than_it_was_told_whatever_it_leads() -> None:
     await running
 
 
-async def test_with_no_time_to_wait_it_says_so_and_stops_at_once() -> None:
+async def test_with_max_wait_ms_of_0_it_announces_the_shutdown_and_stops_at_once() -> None:
     world = World(max_wait_ms=0)
     await world.run()
     assert world.announced.is_set()
 
 
-async def test_without_a_controller_it_waits_only_while_it_leads_something() -> None:
+async def test_without_pings_it_waits_only_while_it_leads_partitions() -> None:
     world = World()
     running = world.run()
     await world.announced.wait()
     world.now_s += 3
-    assert world.shutdown.why_now() is None, "a new controller may come and move what it leads"
+    assert world.shutdown.why_now() is None, "a new controller may move its leaderships"
     world.leader_count = 0
     world.shutdown.on_ping(False)
-    assert world.shutdown.why_now() is None, "one that still asks may have to tell others first"
+    assert world.shutdown.why_now() is None, "a controller that still pings may command other brokers first"
     world.now_s += 2
     await running
 
 
-async def test_a_broker_that_has_failed_waits_for_nothing() -> None:
+async def test_a_failed_broker_does_not_wait() -> None:
     world = World()
     running = world.run()
     await world.announced.wait()
     world.given_up.set_exception(RuntimeError("a mistake of ours"))
     await running
     assert world.shutdown.why_now() is None
-    assert str(world.given_up.exception()) == "a mistake of ours", "asked for, or a later test's log has it"
+    assert str(world.given_up.exception()) == "a mistake of ours", "retrieved, or the log of a later test has it"
 
 
-async def test_where_there_is_no_controller_at_all_it_does_not_wait_in_vain_for_one() -> None:
+async def test_without_any_controller_it_stops_after_a_fixed_time() -> None:
     world = World()
     running = world.run()
     await world.announced.wait()
     world.now_s += 9.9
-    assert world.shutdown.why_now() is None, "another one may just be elected"
+    assert world.shutdown.why_now() is None, "a controller election may be running"
     world.shutdown.on_ping(False)
     world.now_s += 9.9
     assert world.shutdown.why_now() is None

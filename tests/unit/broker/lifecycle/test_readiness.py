@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readiness after a restart: what a broker waits for, and what it must never wait for."""
+"""Readiness after a restart: which replicas a broker waits for, and which it must ignore."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ IDENTITY = ReplicaIdentity("t" * 32, "i" * 32)
 
 
 class World:
-    """One broker with one replica on its disk, which is brought back step by step."""
+    """One broker with one replica on its disk; the test brings the replica back step by step."""
 
     def __init__(self) -> None:
         self.ready = False
@@ -78,20 +78,20 @@ class World:
         await self._go.acquire()
 
     async def register(self, epoch: BrokerEpoch = EPOCH) -> bool:
-        """Whether it is ready after the first look."""
+        """Whether the broker is ready after the first check."""
         self._settled.clear()
         self.readiness.on_epoch(epoch)
         await asyncio.wait_for(self._settled.wait(), 5)
         return self.ready
 
-    async def looks_again(self) -> bool:
-        """Whether it is ready then."""
+    async def checks_again(self) -> bool:
+        """Whether the broker is ready after one more check."""
         self._settled.clear()
         self._go.release()
         await asyncio.wait_for(self._settled.wait(), 5)
         return self.ready
 
-    def controller_tells(
+    def controller_sends(
         self,
         *,
         leader: BrokerId = LEADER,
@@ -135,157 +135,157 @@ async def world() -> AsyncIterator[World]:
     assert made.failures == []
 
 
-async def test_a_broker_without_replicas_is_ready_when_the_controller_gives_it_none(world: World) -> None:
+async def test_a_broker_without_replicas_is_ready_when_the_controller_assigns_none(world: World) -> None:
     world.on_disk = {}
     assert not await world.register()
-    world.controller_tells(assigned=(LEADER,))
-    assert await world.looks_again()
+    world.controller_sends(assigned=(LEADER,))
+    assert await world.checks_again()
 
 
-async def test_a_broker_without_replicas_waits_for_a_controller_for_a_while_and_no_longer(world: World) -> None:
+async def test_a_broker_without_replicas_waits_for_a_controller_only_a_limited_time(world: World) -> None:
     world.on_disk = {}
     assert not await world.register()
     world.now_s += LEADERLESS_GRACE_S
-    assert await world.looks_again()
+    assert await world.checks_again()
 
 
-async def test_a_broker_whose_disk_was_replaced_is_ready_when_it_has_everything_again(world: World) -> None:
+async def test_a_broker_with_a_replaced_disk_is_ready_when_its_replicas_are_in_sync_again(world: World) -> None:
     world.on_disk = {}
-    world.controller_tells()
-    assert not await world.register(), "it has not been told its role"
+    world.controller_sends()
+    assert not await world.register(), "LeaderAndIsr has not arrived"
     world.takes_role("follower")
-    assert not await world.looks_again()
+    assert not await world.checks_again()
     world.now_s += 10 * LEADERLESS_GRACE_S
-    assert not await world.looks_again()
-    world.controller_tells(isr=(LEADER, ME), partition_epoch=1)
+    assert not await world.checks_again()
+    world.controller_sends(isr=(LEADER, ME), partition_epoch=1)
     world.node_isr = (IsrEntry(ME, EPOCH),)
-    assert await world.looks_again()
+    assert await world.checks_again()
 
 
-async def test_a_restarted_broker_is_ready_when_its_replica_is_in_the_isr_of_its_node(world: World) -> None:
+async def test_a_restarted_broker_is_ready_when_zookeeper_has_its_replica_in_the_isr(world: World) -> None:
     world.takes_role("follower")
-    world.controller_tells()
+    world.controller_sends()
     assert not await world.register()
-    world.controller_tells(isr=(LEADER, ME), partition_epoch=1)
-    assert not await world.looks_again(), "the node does not say so yet"
+    world.controller_sends(isr=(LEADER, ME), partition_epoch=1)
+    assert not await world.checks_again(), "the node does not have it yet"
     world.node_isr = (IsrEntry(LEADER, BEFORE), IsrEntry(ME, EPOCH))
-    assert await world.looks_again()
+    assert await world.checks_again()
 
 
-async def test_an_isr_that_names_the_broker_as_it_was_before_its_restart_does_not_count(world: World) -> None:
+async def test_an_isr_entry_of_the_previous_broker_epoch_does_not_count(world: World) -> None:
     world.takes_role("follower")
-    world.controller_tells(isr=(LEADER, ME))
+    world.controller_sends(isr=(LEADER, ME))
     world.node_isr = (IsrEntry(LEADER, BEFORE), IsrEntry(ME, BEFORE))
     assert not await world.register()
 
 
-async def test_nothing_is_ready_before_a_controller_knows_of_this_registration(world: World) -> None:
+async def test_it_is_not_ready_before_a_controller_sends_this_registration(world: World) -> None:
     world.takes_role("follower")
     world.node_isr = (IsrEntry(ME, EPOCH),)
     assert not await world.register()
-    world.controller_tells(isr=(LEADER, ME), epoch=BEFORE)
-    assert not await world.looks_again()
-    world.controller_tells(isr=(LEADER, ME))
-    assert await world.looks_again()
+    world.controller_sends(isr=(LEADER, ME), epoch=BEFORE)
+    assert not await world.checks_again()
+    world.controller_sends(isr=(LEADER, ME))
+    assert await world.checks_again()
 
 
-async def test_a_partition_that_nobody_can_lead_is_waited_for_a_while_and_no_longer(world: World) -> None:
+async def test_a_leaderless_partition_is_waited_for_only_a_limited_time(world: World) -> None:
     world.takes_role("none")
-    world.controller_tells(leader=NO_LEADER, isr=())
+    world.controller_sends(leader=NO_LEADER, isr=())
     assert not await world.register()
     world.now_s += LEADERLESS_GRACE_S
-    assert await world.looks_again()
+    assert await world.checks_again()
 
 
-async def test_the_controller_gets_its_time_to_find_a_leader_from_when_it_has_spoken(world: World) -> None:
+async def test_the_grace_for_a_leader_begins_with_the_metadata_of_the_controller(world: World) -> None:
     world.takes_role("none")
     assert not await world.register()
     world.now_s += 10 * LEADERLESS_GRACE_S
-    world.controller_tells(leader=NO_LEADER, isr=())
-    assert not await world.looks_again()
+    world.controller_sends(leader=NO_LEADER, isr=())
+    assert not await world.checks_again()
 
 
-async def test_a_partition_that_loses_its_leader_late_is_given_its_time_too(world: World) -> None:
+async def test_a_partition_that_loses_its_leader_later_gets_its_own_grace(world: World) -> None:
     world.takes_role("follower")
-    world.controller_tells()
+    world.controller_sends()
     assert not await world.register()
     world.now_s += 10 * LEADERLESS_GRACE_S
-    assert not await world.looks_again()
-    world.controller_tells(leader=NO_LEADER, isr=(), partition_epoch=1)
-    assert not await world.looks_again()
+    assert not await world.checks_again()
+    world.controller_sends(leader=NO_LEADER, isr=(), partition_epoch=1)
+    assert not await world.checks_again()
     world.now_s += LEADERLESS_GRACE_S / 2
-    world.controller_tells(isr=(LEADER,), partition_epoch=2)
-    assert not await world.looks_again()
+    world.controller_sends(isr=(LEADER,), partition_epoch=2)
+    assert not await world.checks_again()
     world.now_s += LEADERLESS_GRACE_S
-    world.controller_tells(leader=NO_LEADER, isr=(), partition_epoch=3)
-    assert not await world.looks_again(), "its time begins anew"
+    world.controller_sends(leader=NO_LEADER, isr=(), partition_epoch=3)
+    assert not await world.checks_again(), "its grace begins again"
     world.now_s += LEADERLESS_GRACE_S
-    assert await world.looks_again()
+    assert await world.checks_again()
 
 
-async def test_a_log_that_is_being_recovered_is_waited_for_though_it_leads(world: World) -> None:
+async def test_a_leader_whose_log_is_being_recovered_is_waited_for(world: World) -> None:
     world.takes_role("opening")
-    world.controller_tells(leader=ME, isr=(ME,))
+    world.controller_sends(leader=ME, isr=(ME,))
     world.node_isr = (IsrEntry(ME, EPOCH),)
     assert not await world.register()
     world.takes_role("leader")
-    assert await world.looks_again()
+    assert await world.checks_again()
 
 
-async def test_a_replica_whose_log_has_failed_is_not_waited_for(world: World) -> None:
+async def test_a_replica_with_a_failed_log_is_ignored(world: World) -> None:
     world.takes_role("offline")
-    world.controller_tells()
+    world.controller_sends()
     assert await world.register()
 
 
-async def test_a_replica_that_a_move_is_only_adding_is_not_waited_for(world: World) -> None:
+async def test_a_replica_that_a_reassignment_is_only_adding_is_ignored(world: World) -> None:
     world.takes_role("follower")
     assert world.replica is not None
     world.replica = world.replica._replace(adding=True)
-    world.controller_tells()
+    world.controller_sends()
     assert await world.register()
 
 
-async def test_what_is_not_this_brokers_any_more_is_not_waited_for(world: World) -> None:
-    world.controller_tells(assigned=(LEADER,))
+async def test_a_replica_not_assigned_to_this_broker_any_more_is_ignored(world: World) -> None:
+    world.controller_sends(assigned=(LEADER,))
     assert await world.register()
 
 
-async def test_a_topic_that_was_made_anew_under_its_name_is_not_waited_for(world: World) -> None:
+async def test_a_replica_of_a_recreated_topic_is_ignored(world: World) -> None:
     world.on_disk = {WHERE: IDENTITY._replace(topic_id="u" * 32)}
-    world.controller_tells()
+    world.controller_sends()
     assert await world.register()
 
 
-async def test_a_ready_broker_stays_ready_when_it_falls_behind(world: World) -> None:
+async def test_a_ready_broker_stays_ready_when_its_replica_leaves_the_isr(world: World) -> None:
     world.takes_role("follower")
-    world.controller_tells(isr=(LEADER, ME))
+    world.controller_sends(isr=(LEADER, ME))
     world.node_isr = (IsrEntry(ME, EPOCH),)
     assert await world.register()
     world.node_isr = ()
-    world.controller_tells(isr=(LEADER,), partition_epoch=1)
+    world.controller_sends(isr=(LEADER,), partition_epoch=1)
     await asyncio.sleep(0)
     assert world.ready
 
 
-async def test_an_expired_session_makes_a_broker_unready_until_it_is_back_in_its_new_epoch(world: World) -> None:
+async def test_an_expired_session_makes_a_broker_unready_until_its_replicas_are_in_sync_again(world: World) -> None:
     world.takes_role("follower")
-    world.controller_tells(isr=(LEADER, ME))
+    world.controller_sends(isr=(LEADER, ME))
     world.node_isr = (IsrEntry(ME, EPOCH),)
     assert await world.register()
     again = BrokerEpoch(8)
     world.readiness.on_epoch(BrokerEpoch(-1))
     assert not await world.register(again)
-    world.controller_tells(isr=(LEADER, ME), epoch=again)
+    world.controller_sends(isr=(LEADER, ME), epoch=again)
     world.node_isr = (IsrEntry(ME, again),)
-    assert await world.looks_again()
+    assert await world.checks_again()
 
 
-async def test_a_silent_zookeeper_is_waited_for(world: World) -> None:
+async def test_unavailable_zookeeper_is_waited_for(world: World) -> None:
     world.takes_role("follower")
-    world.controller_tells(isr=(LEADER, ME))
+    world.controller_sends(isr=(LEADER, ME))
     world.node_isr = (IsrEntry(ME, EPOCH),)
     world.node_error = TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "no server answered")
     assert not await world.register()
     world.node_error = None
-    assert await world.looks_again()
+    assert await world.checks_again()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registration: what is trusted after a stop, a kill and an expired session (rules T1, Z3, E5)."""
+"""Registrations after a stop, a kill and an expired session: which are clean (rules T1, Z3, E5)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RecordingCore(BrokerCore):
 
 
 class Process:
-    """One start of a broker, as far as registration goes."""
+    """One start of a broker, reduced to its registration."""
 
     def __init__(
         self, store: FakeMetadataStore, directory: Path, *, trust_boot_id: bool = True, look_s: float = 5.0
@@ -61,7 +61,7 @@ class Process:
         )
 
     async def would_have_registered_again(self) -> None:
-        """Long enough for what it does first in a registration, many times over."""
+        """Wait many times longer than a registration takes to begin."""
         for _ in range(50):
             await asyncio.to_thread(self.logs.sync)
 
@@ -92,7 +92,7 @@ class Machine:
         return process
 
     def process(self, store: FakeMetadataStore, *, trust_boot_id: bool = True, look_s: float = 5.0) -> Process:
-        """One that has not registered yet."""
+        """A process that has not registered yet."""
         process = Process(store, self.directory, trust_boot_id=trust_boot_id, look_s=look_s)
         self._processes.append(process)
         return process
@@ -117,18 +117,18 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     await machine.end()
 
 
-async def test_a_session_that_expired_before_anybody_listened_is_replaced(machine: Machine) -> None:
+async def test_a_session_that_expired_before_the_listener_was_added_is_replaced(machine: Machine) -> None:
     store = machine.zookeeper.store()
     await store.start()
     store.session.expire()
-    await asyncio.sleep(0.05)  # its listeners are told on the next turn; there are none yet
+    await asyncio.sleep(0.05)  # its listeners are called on the next turn; there are none yet
     process = machine.process(store)
     async with asyncio.timeout(5):
         await process.registration.start()
     assert process.epochs == [0]
 
 
-async def test_the_core_hears_of_the_registration_and_of_what_lies_on_the_disk(machine: Machine) -> None:
+async def test_the_core_gets_the_registration_and_the_leader_epochs_of_replicas_on_disk(machine: Machine) -> None:
     first = await machine.start()
     first.logs.open(PARTITION, IDENTITY, {})
     assert first.core.seen == [BrokerRegistered(BrokerEpoch(0), {})]
@@ -140,25 +140,25 @@ async def test_the_core_hears_of_the_registration_and_of_what_lies_on_the_disk(m
 
 
 @pytest.mark.parametrize("trust_boot_id", [True, False])
-async def test_a_clean_stop_is_trusted_wherever_the_disk_is(machine: Machine, trust_boot_id: bool) -> None:
+async def test_a_clean_shutdown_makes_the_next_registration_clean(machine: Machine, trust_boot_id: bool) -> None:
     await (await machine.start(trust_boot_id=trust_boot_id)).stop()
     await machine.start(trust_boot_id=trust_boot_id)
     assert await machine.unclean_at() == -1
 
 
-async def test_a_kill_is_trusted_while_the_page_cache_lives(machine: Machine) -> None:
+async def test_a_kill_is_clean_while_the_boot_id_is_the_same(machine: Machine) -> None:
     await (await machine.start()).kill()
     await machine.start()
     assert await machine.unclean_at() == -1
 
 
-async def test_a_kill_is_not_trusted_where_the_boot_id_proves_nothing(machine: Machine) -> None:
+async def test_a_kill_is_unclean_where_the_boot_id_proves_nothing(machine: Machine) -> None:
     await (await machine.start(trust_boot_id=False)).kill()
     await machine.start(trust_boot_id=False)
     assert await machine.unclean_at() == 1
 
 
-async def test_an_old_mark_of_a_clean_stop_proves_nothing(machine: Machine, tmp_path: Path) -> None:
+async def test_a_clean_shutdown_file_of_an_earlier_epoch_proves_nothing(machine: Machine, tmp_path: Path) -> None:
     await (await machine.start(trust_boot_id=False)).stop()
     mark = (tmp_path / "clean-shutdown.json").read_bytes()
     await (await machine.start(trust_boot_id=False)).kill()
@@ -167,7 +167,7 @@ async def test_an_old_mark_of_a_clean_stop_proves_nothing(machine: Machine, tmp_
     assert await machine.unclean_at() == 2
 
 
-async def test_after_an_expired_session_every_leadership_ends_before_it_registers_anew_and_that_is_clean(
+async def test_after_an_expired_session_leaderships_end_before_a_clean_new_registration(
     machine: Machine,
 ) -> None:
     process = await machine.start(trust_boot_id=False)
@@ -180,7 +180,7 @@ async def test_after_an_expired_session_every_leadership_ends_before_it_register
     assert await machine.unclean_at() == -1
 
 
-async def test_a_session_that_expires_while_it_registers_at_the_start_is_followed_by_one_registration(
+async def test_a_session_that_expires_during_the_first_registration_leads_to_one_registration(
     machine: Machine,
 ) -> None:
     store = machine.zookeeper.store()
@@ -197,7 +197,7 @@ async def test_a_session_that_expires_while_it_registers_at_the_start_is_followe
     assert process.core.seen == [SessionExpired(), BrokerRegistered(BrokerEpoch(0), {})]
 
 
-async def test_a_registration_whose_answer_was_lost_is_tried_again_and_no_less_trusted(machine: Machine) -> None:
+async def test_a_registration_whose_answer_was_lost_is_retried_and_stays_clean(machine: Machine) -> None:
     await (await machine.start(trust_boot_id=False)).stop()
     store = machine.zookeeper.store()
     await store.start()
@@ -208,7 +208,7 @@ async def test_a_registration_whose_answer_was_lost_is_tried_again_and_no_less_t
     assert await machine.unclean_at() == -1
 
 
-async def test_an_id_that_another_machine_uses_ends_the_start_and_leaves_the_marks(
+async def test_a_broker_id_in_use_ends_the_start_and_leaves_the_clean_shutdown_files(
     machine: Machine, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     await machine.start()
@@ -222,10 +222,10 @@ async def test_an_id_that_another_machine_uses_ends_the_start_and_leaves_the_mar
     await other.kill()
 
 
-async def test_a_directory_that_fails_while_it_registers_was_there_when_it_was_judged(
+async def test_a_directory_that_fails_during_a_registration_counts_as_present(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would be clean without it, and nobody would miss it at the next start."""
+    """Else the registration would be clean without it, and the next start would not miss the directory."""
     await (await machine.start()).kill()
     store = machine.zookeeper.store()
     await store.start()
@@ -244,8 +244,10 @@ async def test_a_directory_that_fails_while_it_registers_was_there_when_it_was_j
     assert registered.unclean_at == process.registration.broker_epoch
 
 
-async def test_a_directory_that_failed_is_not_trusted_though_its_machine_was_not_rebooted(machine: Machine) -> None:
-    """The kernel has told its error to the process that is gone, and tells it to nobody else."""
+async def test_a_failed_directory_makes_the_registration_unclean_though_the_boot_id_is_the_same(
+    machine: Machine,
+) -> None:
+    """The kernel reports a writeback error once, and has reported it to the process that ended."""
     first = await machine.start()
     first.logs._directories[0].fail("syncfs: Input/output error")
     await first.kill()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker whose node in ZooKeeper somebody has deleted, or broken, while its session lives: it takes part again."""
+"""A broker whose node an operator deleted or corrupted while its session lives: the broker registers again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def registered_again(process: Process) -> None:
 
 
 @pytest.mark.parametrize("data", [None, b"", b"{}", b"\xff"])
-async def test_it_leads_nothing_and_registers_under_a_new_epoch(machine: Machine, data: bytes | None) -> None:
+async def test_it_ends_its_leaderships_and_registers_under_a_new_epoch(machine: Machine, data: bytes | None) -> None:
     process = await machine.start(look_s=0.0)
     process.core.registered.clear()
     if data is None:
@@ -46,7 +46,7 @@ async def test_it_leads_nothing_and_registers_under_a_new_epoch(machine: Machine
     assert (await process.store.live_brokers())[ID].broker_epoch == 1
 
 
-async def test_a_broken_node_of_a_session_that_ends_is_waited_for(machine: Machine) -> None:
+async def test_a_corrupted_node_is_waited_for_until_its_session_ends(machine: Machine) -> None:
     first = await machine.start()
     machine.zookeeper.corrupt(NODE, b"\xff")
     first.logs.close()
@@ -59,7 +59,7 @@ async def test_a_broken_node_of_a_session_that_ends_is_waited_for(machine: Machi
     assert second.core.seen[-1] == BrokerRegistered(BrokerEpoch(1), {})
 
 
-async def test_a_broker_that_is_registered_registers_no_more(machine: Machine) -> None:
+async def test_a_registered_broker_does_not_register_again(machine: Machine) -> None:
     process = await machine.start(look_s=0.0)
     await process.would_have_registered_again()
     assert process.epochs == [0]

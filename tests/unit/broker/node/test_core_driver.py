@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events in, effects out, in order."""
+"""The core driver: events in, effects out, in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTITION = TopicPartition("flights", 0)
 
 
 class ScriptedCore(BrokerCore):
-    """Answers each event with what the test says."""
+    """Answers each event as the test states."""
 
     def __init__(self, answer: Callable[[Event], list[Effect]]) -> None:
         super().__init__(BrokerId(0), ReplicationConfig())
@@ -37,7 +37,7 @@ def leader_gone(number: int) -> LeaderGone:
     return LeaderGone(BrokerId(number))
 
 
-async def test_effects_are_carried_out_in_order_and_what_they_submit_waits_its_turn() -> None:
+async def test_effects_are_carried_out_in_order_before_events_they_submit() -> None:
     core = ScriptedCore(
         lambda event: [Observed("first", None, {}), LeadershipChanged(PARTITION, True)] if event == Tick() else []
     )
@@ -54,19 +54,19 @@ async def test_effects_are_carried_out_in_order_and_what_they_submit_waits_its_t
     assert core.seen == [Tick(), leader_gone(2), leader_gone(1)]
 
 
-async def test_a_burst_gives_the_event_loop_back_and_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_burst_yields_to_the_event_loop_and_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_module, "_SLICE_S", 0.0)
     core = ScriptedCore(lambda event: [])
     driver = BrokerDriver(core, ManualClock())
     driver.submit_all([leader_gone(number) for number in range(5)])
     assert len(core.seen) == 1
-    driver.submit(FollowerGone(BrokerId(9), BrokerEpoch(0)))  # others come while the burst is under way
+    driver.submit(FollowerGone(BrokerId(9), BrokerEpoch(0)))  # another event arrives during the burst
     for _ in range(10):
         await asyncio.sleep(0)
     assert core.seen == [*(leader_gone(number) for number in range(5)), FollowerGone(BrokerId(9), BrokerEpoch(0))]
 
 
-async def test_a_mistake_of_the_core_ends_the_broker_and_nothing_is_taken_in_after_it() -> None:
+async def test_an_error_of_the_core_ends_the_broker_and_no_later_event_is_handled() -> None:
     def stumble(event: Event) -> list[Effect]:
         raise AssertionError("an invariant does not hold")
 
@@ -79,13 +79,13 @@ async def test_a_mistake_of_the_core_ends_the_broker_and_nothing_is_taken_in_aft
         await driver.failed
 
 
-async def test_a_failure_from_elsewhere_in_a_burst_is_the_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_of_another_part_ends_the_burst_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_module, "_SLICE_S", 0.0)
     core = ScriptedCore(lambda event: [])
     driver = BrokerDriver(core, ManualClock())
     driver.submit_all([leader_gone(1), leader_gone(2)])
     driver.fail(RuntimeError("a thread has died"))
     for _ in range(3):
-        await asyncio.sleep(0)  # the rest of the burst had its turn coming
+        await asyncio.sleep(0)  # the rest of the burst was scheduled
     driver.submit(leader_gone(3))
     assert core.seen == [leader_gone(1)]

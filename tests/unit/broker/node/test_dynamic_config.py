@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a running broker: read, watched, put to use; the store is the contract suite's fake."""
+"""Dynamic settings: read, watched, applied. The store is the fake of the contract suite."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ARGUMENTS = ["--broker.id=3", "--zookeeper.connect=z:1", "--log.dirs=/data/a,/da
 
 
 class Broker:
-    """What was put to use, one after another."""
+    """The settings that were applied, in order."""
 
     def __init__(self, ensemble: FakeZooKeeper) -> None:
         self.used: asyncio.Queue[BrokerSettings] = asyncio.Queue()
@@ -58,7 +58,7 @@ async def broker(ensemble: FakeZooKeeper) -> AsyncIterator[Broker]:
     assert broker.failures == []
 
 
-async def test_its_own_comes_before_everybodys_and_both_before_what_it_was_started_with(broker: Broker) -> None:
+async def test_own_settings_override_cluster_defaults_and_both_override_start_settings(broker: Broker) -> None:
     await broker.operator_sets(EVERY, {"replica.lag.time.max.ms": "20000", "log.level": "error"})
     await broker.uses(replica_lag_time_max_ms=20_000, log_level="error")
     await broker.operator_sets(OWN, {"replica.lag.time.max.ms": "30000"})
@@ -77,7 +77,7 @@ async def test_its_own_comes_before_everybodys_and_both_before_what_it_was_start
     )
 
 
-async def test_what_was_set_before_it_started_holds_when_it_has_started(ensemble: FakeZooKeeper) -> None:
+async def test_stored_settings_are_in_effect_after_the_start(ensemble: FakeZooKeeper) -> None:
     broker = Broker(ensemble)
     await broker.store.start()
     assert await broker.store.write_configs(EVERY, {"log.level": "error"}, version=-1)
@@ -86,25 +86,25 @@ async def test_what_was_set_before_it_started_holds_when_it_has_started(ensemble
     await broker.configs.stop()
 
 
-async def test_what_nobody_can_use_is_passed_over_and_the_rest_is_used(
+async def test_unusable_settings_are_ignored_and_the_others_are_applied(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = {"log.level": "loud", "num.read.threads": "9", "from.the.future": "1"}
     await broker.operator_sets(OWN, {**wrong, "replica.fetch.max.bytes": "4096"})
     await broker.uses(log_level="info", num_read_threads=2, replica_fetch_max_bytes=4096)
-    told = {getattr(record, "config", "") for record in caplog.records if "passed over" in record.message}
-    assert told == set(wrong)
+    ignored = {getattr(record, "config", "") for record in caplog.records if "passed over" in record.message}
+    assert ignored == set(wrong)
     assert {entry.key: entry.value for entry in broker.configs.entries()}["num.read.threads"] == "2"
 
 
-async def test_a_lag_that_idle_followers_could_not_keep_to_is_passed_over(broker: Broker) -> None:
+async def test_a_maximum_lag_below_the_heartbeat_interval_is_ignored(broker: Broker) -> None:
     await broker.operator_sets(EVERY, {"replica.lag.time.max.ms": "999", "log.level": "error"})
     await broker.uses(replica_lag_time_max_ms=7000, log_level="error")
     await broker.operator_sets(EVERY, {"replica.lag.time.max.ms": "1000"})
     await broker.uses(replica_lag_time_max_ms=1000)
 
 
-async def test_a_node_that_cannot_be_read_changes_nothing_and_the_other_one_holds(
+async def test_a_node_that_does_not_parse_changes_nothing_and_the_other_one_is_applied(
     broker: Broker, ensemble: FakeZooKeeper
 ) -> None:
     await broker.operator_sets(EVERY, {"log.level": "debug"})
@@ -113,28 +113,28 @@ async def test_a_node_that_cannot_be_read_changes_nothing_and_the_other_one_hold
     await broker.operator_sets(OWN, {"replica.fetch.max.bytes": "4096"})
     await broker.uses(log_level="debug", replica_fetch_max_bytes=4096)
     ensemble.corrupt("/config/brokers/default", b'{"version":1,"config":{"log.level":"error"}}')
-    broker.configs.read_anew()
+    broker.configs.read_again()
     await broker.uses(log_level="error", replica_fetch_max_bytes=4096)
 
 
-async def test_while_zookeeper_is_away_it_goes_on_with_what_it_has_and_then_reads_anew(broker: Broker) -> None:
+async def test_settings_stay_while_zookeeper_is_unavailable_and_are_read_again_afterwards(broker: Broker) -> None:
     await broker.operator_sets(OWN, {"log.level": "debug"})
     await broker.uses(log_level="debug")
     broker.store.session.suspend()
     await broker.operator_sets(OWN, {"log.level": "error"})
-    broker.configs.read_anew()
+    broker.configs.read_again()
     assert {entry.key: entry.value for entry in broker.configs.entries()}["log.level"] == "debug"
     broker.store.session.resume()
     await broker.uses(log_level="error")
 
 
-async def test_what_changed_while_its_session_was_gone_is_used_after_it(broker: Broker) -> None:
+async def test_changes_during_an_expired_session_are_applied_afterwards(broker: Broker) -> None:
     await broker.operator_sets(OWN, {"log.level": "debug"})
     await broker.uses(log_level="debug")
     broker.store.session.expire()
     await broker.operator_sets(OWN, {"log.level": "error"})
     await broker.store.new_session()
-    broker.configs.read_anew()
+    broker.configs.read_again()
     await broker.uses(log_level="error")
     await broker.operator_sets(OWN, {"log.level": "warning"})
     await broker.uses(log_level="warning")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker was told of the cluster, and who watches it."""
+"""The metadata cache of a broker, and its watchers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def topic(name: str, leader: int = 0, epoch: int = 0) -> TopicView:
     return TopicView(name, f"id of {name}", 1, 1, {0: view})
 
 
-def told(*topics: TopicView, complete: bool = False, deleted: tuple[str, ...] = ()) -> ClusterView:
+def update(*topics: TopicView, complete: bool = False, deleted: tuple[str, ...] = ()) -> ClusterView:
     return ClusterView(
         "", BrokerId(100), ControllerEpoch(1), "", BROKERS, {one.topic: one for one in topics}, deleted, complete
     )
@@ -39,11 +39,11 @@ def told(*topics: TopicView, complete: bool = False, deleted: tuple[str, ...] = 
 def cache(*topics: TopicView) -> MetadataCache:
     made = MetadataCache("admin:1")
     made.set_cluster_id("c")
-    made.update(told(*topics, complete=True))
+    made.update(update(*topics, complete=True))
     return made
 
 
-async def test_a_watcher_gets_everything_first_and_then_each_change() -> None:
+async def test_a_watcher_gets_the_whole_view_first_and_then_each_change() -> None:
     known = cache(topic("a"), topic("b"))
     watch = known.watch([])
     first = await anext(watch)
@@ -53,14 +53,14 @@ async def test_a_watcher_gets_everything_first_and_then_each_change() -> None:
         "c",
         "admin:1",
     )
-    known.update(told(topic("a", epoch=1)))
-    known.update(told(topic("c"), deleted=("b",)))
+    known.update(update(topic("a", epoch=1)))
+    known.update(update(topic("c"), deleted=("b",)))
     second, third = await anext(watch), await anext(watch)
     assert (second.complete, set(second.topics), second.topics["a"].partitions[0].leader_epoch) == (False, {"a"}, 1)
     assert (set(third.topics), third.deleted_topics) == ({"c"}, ("b",))
 
 
-async def test_a_watcher_of_some_topics_hears_of_those_only() -> None:
+async def test_a_watcher_of_some_topics_gets_only_their_changes() -> None:
     known = cache(topic("a"), topic("b"))
     watch = known.watch(["a", "later"])
     first = await anext(watch)
@@ -68,43 +68,43 @@ async def test_a_watcher_of_some_topics_hears_of_those_only() -> None:
         "a": None,
         "later": ErrorCode.UNKNOWN_TOPIC,
     }
-    known.update(told(topic("b", epoch=1), deleted=("a",)))
+    known.update(update(topic("b", epoch=1), deleted=("a",)))
     change = await anext(watch)
     assert (set(change.topics), change.deleted_topics, set(change.brokers)) == (set(), ("a",), set(BROKERS))
 
 
-async def test_a_watcher_hears_of_the_partitions_that_changed_and_of_no_others() -> None:
+async def test_a_watcher_gets_only_the_partitions_that_changed() -> None:
     wide = replace(topic("a"), partitions={index: replace(VIEW, partition=index) for index in range(3)})
     known = cache(wide)
     watch = known.watch(["a"])
     assert set((await anext(watch)).topics["a"].partitions) == {0, 1, 2}
     news = replace(VIEW, partition=1, leader_epoch=LeaderEpoch(4))
-    known.update(told(replace(wide, partitions={1: news})))
+    known.update(update(replace(wide, partitions={1: news})))
     change = (await anext(watch)).topics["a"]
     assert change.partitions == {1: news}
     assert merge_topic(wide, change).partitions == {**wide.partitions, 1: news}
 
 
-async def test_a_watcher_far_behind_is_given_the_whole_view_instead() -> None:
+async def test_a_slow_watcher_gets_the_whole_view_instead_of_changes() -> None:
     known = cache(topic("a"))
     watch = known.watch([])
     await anext(watch)
     for epoch in range(1, _BEHIND_MAX + 3):
-        known.update(told(topic("a", epoch=epoch)))
+        known.update(update(topic("a", epoch=epoch)))
     whole = await anext(watch)
     assert whole.complete
     assert whole.topics["a"].partitions[0].leader_epoch == _BEHIND_MAX + 2
 
 
-async def test_old_news_does_not_take_a_watcher_back() -> None:
+async def test_outdated_metadata_does_not_take_a_watcher_back() -> None:
     known = cache(topic("a", epoch=5))
     watch = known.watch([])
     await anext(watch)
-    known.update(told(topic("a", epoch=3)))
+    known.update(update(topic("a", epoch=3)))
     assert (await anext(watch)).topics["a"].partitions[0].leader_epoch == 5
 
 
-async def test_watches_end_when_the_broker_goes() -> None:
+async def test_watches_end_when_the_cache_closes() -> None:
     known = cache(topic("a"))
     watch = known.watch([])
     await anext(watch)
@@ -114,16 +114,16 @@ async def test_watches_end_when_the_broker_goes() -> None:
     assert await waiting is None
 
 
-def test_before_any_controller_spoke_a_topic_may_exist_and_afterwards_it_does_not() -> None:
+def test_a_missing_topic_may_exist_before_complete_metadata_and_not_afterwards() -> None:
     fresh = MetadataCache("")
     assert fresh.unknown("a").code is ErrorCode.LEADER_NOT_AVAILABLE
-    fresh.update(replace(told(topic("b"), complete=True), hidden_topics=("a",)))
-    assert fresh.unknown("a").code is ErrorCode.LEADER_NOT_AVAILABLE, "it is there, but nobody understands it"
+    fresh.update(replace(update(topic("b"), complete=True), hidden_topics=("a",)))
+    assert fresh.unknown("a").code is ErrorCode.LEADER_NOT_AVAILABLE, "it exists, but its node does not parse"
     assert fresh.unknown("c").code is ErrorCode.UNKNOWN_TOPIC
     assert cache().unknown("a").code is ErrorCode.UNKNOWN_TOPIC
 
 
-def test_a_refusal_says_what_the_cluster_knows_of_the_partition() -> None:
+def test_a_refusal_carries_the_metadata_of_the_partition() -> None:
     known = cache(topic("a", leader=2, epoch=7))
 
     def explain(partition: TopicPartition, epoch: int = -1) -> TidemarkError:
@@ -131,19 +131,19 @@ def test_a_refusal_says_what_the_cluster_knows_of_the_partition() -> None:
         return known.explain(refusal, partition)
 
     assert explain(TopicPartition("a", 0)).metadata == {"leader": "2", "leader_epoch": "7"}
-    assert explain(TopicPartition("a", 0), epoch=8).metadata["leader_epoch"] == "8", "this broker knows better"
+    assert explain(TopicPartition("a", 0), epoch=8).metadata["leader_epoch"] == "8", "this broker's epoch is later"
     assert explain(TopicPartition("a", 1)).code is ErrorCode.UNKNOWN_PARTITION
     assert explain(TopicPartition("b", 0)).code is ErrorCode.UNKNOWN_TOPIC
 
 
-async def test_what_is_told_in_parts_is_seen_when_the_last_one_has_come() -> None:
-    """A new controller tells everybody everything: no topic is unknown meanwhile, and none has some partitions only."""
+async def test_metadata_in_parts_becomes_visible_with_the_last_part() -> None:
+    """A new controller sends complete metadata in parts: meanwhile no topic is unknown or lacks partitions."""
     known = cache(topic("a"), topic("b"), topic("gone"))
     watch = known.watch([])
     await anext(watch)
-    known.update(replace(told(topic("a", epoch=1), complete=True), more_parts=True, sequence=1))
+    known.update(replace(update(topic("a", epoch=1), complete=True), more_parts=True, sequence=1))
     assert (set(known.view.topics), known.view.topics["a"].partitions[0].leader_epoch) == ({"a", "b", "gone"}, 0)
-    known.update(replace(told(topic("b", epoch=1)), part=1, sequence=2))
+    known.update(replace(update(topic("b", epoch=1)), part=1, sequence=2))
     assert (known.view.complete, set(known.view.topics)) == (True, {"a", "b"})
     news = await anext(watch)
     assert (news.complete, news.part, news.sequence, set(news.topics)) == (True, 0, 0, {"a", "b"})

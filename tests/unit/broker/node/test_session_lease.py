@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Until when a broker may promise anything (rules F1, F2)."""
+"""The session lease (rules F1, F2)."""
 
 from __future__ import annotations
 
@@ -33,9 +33,15 @@ class Session:
         (-1, False, False, False),
         (-1, False, True, True),
     ],
-    ids=["within", "over", "over, and nobody left", "of a new session", "of a new session, and nobody left"],
+    ids=[
+        "within",
+        "expired",
+        "expired, no other candidate",
+        "of a new session",
+        "of a new session, no other candidate",
+    ],
 )
-def test_a_lease_covers_what_is_led_in_its_session_and_what_nobody_else_can_lead(
+def test_a_lease_covers_leaderships_of_its_session_and_those_without_another_candidate(
     past_ms: int, same_session: bool, held_by_all: bool, covered: bool
 ) -> None:
     clock = ManualClock(now_ms=20_000 + past_ms)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker is told of its topics' settings."""
+"""Topic settings that the controller sends to a broker."""
 
 from __future__ import annotations
 
 from tidemark.broker.node.topic_settings import TopicTable
 
 
-def test_only_topics_whose_settings_have_changed_are_told_of() -> None:
+def test_the_listener_gets_only_topics_whose_settings_changed() -> None:
     told: list[frozenset[str]] = []
     table = TopicTable()
     table.listen(told.append)
@@ -17,7 +17,7 @@ def test_only_topics_whose_settings_have_changed_are_told_of() -> None:
     assert table.rules("flights").limits.max_message_bytes == 2048
 
 
-def test_settings_that_are_not_understood_leave_the_defaults() -> None:
+def test_settings_that_do_not_parse_leave_the_defaults() -> None:
     table = TopicTable()
     table.update({"flights": {"max.message.bytes": "2048"}})
     table.update({"flights": {"max.message.bytes": "2048", "from.the.future": "1"}})
