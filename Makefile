@@ -19,7 +19,7 @@ FIND_PYTHON = found=; older=; for python in $(CANDIDATES); do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$python"; break; fi; \
 	  if version=$$("$$python" --version 2>/dev/null); then older="$$older $$version ($$python)"; fi; \
 	done
-PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(1)]' -c constraints.txt || { \
+PIP_INSTALL = [ -w "$${HOME:-/}" ] || export PIP_NO_CACHE_DIR=1; $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(1)]' -c constraints.txt || { \
 	  echo "pip could not install Tidemark's dependencies (its errors are above): behind a proxy, run make again with HTTPS_PROXY=http://host:port (now $${HTTPS_PROXY:-$${https_proxy:-not set}}), and with PIP_CERT=/path/to/ca.crt if the proxy has its own certificate authority" >&2; exit 1; }
 
 .PHONY: help demo test check test-alerts test-cluster $(PARTS) soak explore bench docs release version stubs clean prerequisites
@@ -94,8 +94,12 @@ bench: $(READY) ## NAME=produce [ARGS="--partitions 1000"] | One benchmark: prod
 	@$(BIN)/python -m bench $(NAME) $(ARGS)
 
 ##@ Release it
+# Labels of the rendered charts hold the version.
 version: $(READY) ## [VERSION=0.2.0] | Show the version, or write it into pyproject.toml, the charts and CHANGELOG.md
 	@$(BIN)/python -m tools.release version $(VERSION)
+ifdef VERSION
+	@log=$$($(BIN)/python -m tests.charts.golden 2>&1) || { echo "$$log" >&2; exit 1; }
+endif
 
 release: $(VENV)/.release ## [DRY_RUN=1] | Check, then build wheel, sdist, charts and notes into dist/ and tag; DRY_RUN=1 does not tag
 	@$(BIN)/python -m tools.release build $(if $(DRY_RUN),--dry-run)
