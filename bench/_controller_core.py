@@ -21,8 +21,8 @@ from tidemark.core.controller.events import (
     ControlAnswered,
     ControllerEvent,
     Elected,
+    MoreToDo,
     StatesWritten,
-    WentOn,
 )
 from tidemark.core.controller.partition_state import TopicPolicy
 from tidemark.core.planning.placement import assign_replicas
@@ -93,7 +93,7 @@ class World:
         """Run all turns of the work at once."""
         effects = self.core.handle(event, self.now_ms)
         while self.core.has_more:
-            effects = [*effects, *self.core.handle(WentOn(), self.now_ms)]
+            effects = [*effects, *self.core.handle(MoreToDo(), self.now_ms)]
         return effects
 
     def fail(self, broker: BrokerId) -> float:

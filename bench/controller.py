@@ -249,7 +249,8 @@ class Arena:
     def phases(self, controller: str) -> Iterator[None]:
         """Print the time of the controller's event loop for each kind of event.
 
-        BrokerSuspected, BrokersChanged and ShutdownWanted detect and decide; StatesWritten and Tick notify brokers.
+        BrokerSuspected, BrokersChanged and ControlledShutdownRequested detect and decide. StatesWritten and Tick notify
+        brokers.
         """
         address = self.cluster.metrics_address(controller)
         before = scrape(address, DECIDED_S)

@@ -235,7 +235,7 @@ class World:
         if isinstance(effect, fx.ReportIsrChange):
             event = cev.IsrChangesReported((effect.partition,))
         elif isinstance(effect, fx.GiveUpLeadership):
-            event = cev.LeadershipGivenUp(process.broker_id, broker_epoch, effect.partition, effect.leader_epoch)
+            event = cev.LeadershipResigned(process.broker_id, broker_epoch, effect.partition, effect.leader_epoch)
         else:
             found = effect.partition, effect.leader_epoch, effect.damaged
             event = cev.ReplicaFailed(process.broker_id, broker_epoch, *found)

@@ -18,9 +18,9 @@ import grpc
 from tidemark.core.controller.events import (
     BrokerSuspected,
     BrokerTrusted,
+    ControlledShutdownRequested,
     ControllerEvent,
     DirectoriesFailed,
-    ShutdownWanted,
 )
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch
 from tidemark.rpc.channel import open_channel
@@ -130,7 +130,7 @@ class Heartbeats:
                     ending = _Ending.BROKE
                     self._submit(BrokerTrusted(broker.broker_id, broker.broker_epoch))
                     if response.wants_shutdown:
-                        self._submit(ShutdownWanted(broker.broker_id, broker.broker_epoch))
+                        self._submit(ControlledShutdownRequested(broker.broker_id, broker.broker_epoch))
                     if not offline.issuperset(response.offline_directories):
                         self._submit(DirectoriesFailed(broker.broker_id, broker.broker_epoch))
                     offline = frozenset(response.offline_directories)

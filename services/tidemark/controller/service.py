@@ -10,7 +10,7 @@ from typing import Final
 from tidemark.controller.metrics import ControllerMetrics
 from tidemark.controller.term import ActiveTerm
 from tidemark.core.controller.effects import DescribeReplicas
-from tidemark.core.controller.events import IsrChangesReported, LeadershipGivenUp, ReplicaFailed
+from tidemark.core.controller.events import IsrChangesReported, LeadershipResigned, ReplicaFailed
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, TidemarkError
 from tidemark.ports import Clock, MetadataStore, StoreEvent
 from tidemark.rpc.control_codec import descriptions_to_proto, questions_from_proto, refusals_to_proto
@@ -127,7 +127,7 @@ class ControllerServicer(ControllerServiceServicer):
         broker, broker_epoch = BrokerId(request.broker_id), BrokerEpoch(request.broker_epoch)
         for one in request.gives_up:
             term.submit(
-                LeadershipGivenUp(broker, broker_epoch, ref_from_proto(one.partition), LeaderEpoch(one.leader_epoch))
+                LeadershipResigned(broker, broker_epoch, ref_from_proto(one.partition), LeaderEpoch(one.leader_epoch))
             )
         for other in request.failed:
             partition, leader_epoch = ref_from_proto(other.partition), LeaderEpoch(other.leader_epoch)

@@ -108,7 +108,7 @@ class ActiveTerm:
             fx.DeleteTopic: lambda effect: self._spawn(self._delete_topic(effect)),
             fx.FinishElections: lambda effect: self._spawn(self._finish_elections(effect)),
             fx.WriteTopic: lambda effect: self._spawn(self._write_topic(effect)),
-            fx.FinishMoves: lambda effect: self._spawn(self._until_done(partial(self._finish_moves, effect))),
+            fx.FinishReassignments: lambda effect: self._spawn(self._until_done(partial(self._finish_moves, effect))),
             fx.DeletePartitions: lambda effect: self._spawn(self._delete_partitions(effect)),
             fx.FinishPartitionRequests: lambda effect: self._spawn(
                 self._until_done(partial(self._finish_partition_requests, effect))
@@ -197,7 +197,7 @@ class ActiveTerm:
                 return
             self._metrics.handled(event, time.perf_counter() - began_s)
             if self.core.has_more and not self._events:
-                self._events.append((ev.WentOn(), time.perf_counter()))
+                self._events.append((ev.MoreToDo(), time.perf_counter()))
             if self._events and time.perf_counter() > until_s:
                 asyncio.get_running_loop().call_soon(self._drain)
                 return
@@ -252,7 +252,7 @@ class ActiveTerm:
         for event in answered:
             self._answered.remove(event)
             self.submit(event)
-        self.submit(ev.MovesRequested(moves))
+        self.submit(ev.ReassignmentsRequested(moves))
         self.submit(ev.PartitionsRequested(partitions, self._resumed))
         self._resumed = False
 
@@ -361,9 +361,9 @@ class ActiveTerm:
             failure = error
         self.submit(ev.PartitionsDeleted(effect.topic.topic, effect.partitions, failure))
 
-    async def _finish_moves(self, effect: fx.FinishMoves) -> None:
+    async def _finish_moves(self, effect: fx.FinishReassignments) -> None:
         await self._store.finish_moves(self.term, effect.finished, self._dated(effect.refused))
-        self._answered.append(ev.MovesFinished(effect.finished))
+        self._answered.append(ev.ReassignmentsFinished(effect.finished))
         self.hint(StoreEvent.MOVES)  # what was asked for again meanwhile looked like what is finished
 
     async def _finish_partition_requests(self, effect: fx.FinishPartitionRequests) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tidemark.core.controller.partition_state import PartitionRecord
+from tidemark.core.controller.partition_state import PartitionState
 from tidemark.core.replication.follower.partition_follower import PartitionFollower
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.storage.recovery import log_loader
@@ -52,7 +52,7 @@ def heals_with_any_leader(monkeypatch: Any) -> None:
             self.log.end_damage(self.log.log_end_offset)
 
     monkeypatch.setattr(PartitionFollower, "_maybe_heal", heal)
-    monkeypatch.setattr(PartitionRecord, "_found_damaged", lambda self, *found: False)
+    monkeypatch.setattr(PartitionState, "_found_damaged", lambda self, *found: False)
 
 
 def heals_when_the_high_watermark_moves(monkeypatch: Any) -> None:

@@ -105,7 +105,7 @@ class Term:
             fx.DeleteTopic: lambda effect: node.spawn(self._delete_topic(effect)),
             fx.WriteTopic: lambda effect: node.spawn(self._write_topic(effect)),
             fx.DeletePartitions: lambda effect: node.spawn(self._delete_partitions(effect)),
-            fx.FinishMoves: lambda effect: node.spawn(self._finish_moves(effect)),
+            fx.FinishReassignments: lambda effect: node.spawn(self._finish_moves(effect)),
             fx.FinishPartitionRequests: lambda effect: node.spawn(self._finish_partition_requests(effect)),
             fx.ReleaseBroker: self._release,
             fx.Resign: self._resign,
@@ -122,7 +122,7 @@ class Term:
         deletions = await store.requested_deletions(watch=True)
         states = await store.states(partitions_of(topics.values()), sync=True)
         self._follow(brokers)
-        self.feed(ev.Elected(brokers, epochs, topics, states, deletions, moves=moves))
+        self.feed(ev.Elected(brokers, epochs, topics, states, deletions, reassignments=moves))
         self._tick()
         self._started = True
         for event in (*self._early, StoreEvent.ELECTIONS):
@@ -146,7 +146,7 @@ class Term:
                 self.world.trace(self.node, "->", effect)
                 self._effects[type(effect)](effect)
             if self.core.has_more and not self._queue:
-                self._queue.append(ev.WentOn())
+                self._queue.append(ev.MoreToDo())
         self._busy = False
 
     def _tick(self) -> None:
@@ -209,7 +209,7 @@ class Term:
         for event in finished:
             self._finished.remove(event)
             self.feed(event)
-        self.feed(ev.MovesRequested(moves))
+        self.feed(ev.ReassignmentsRequested(moves))
         self.feed(ev.PartitionsRequested(partitions, self._resumed))
         self._resumed = False
 
@@ -251,10 +251,11 @@ class Term:
                 return
             await self.node.sleep(100)
 
-    async def _finish_moves(self, effect: fx.FinishMoves) -> None:
+    async def _finish_moves(self, effect: fx.FinishReassignments) -> None:
         store = self.node.store
         await self._until_done(
-            lambda: store.finish_moves(self.won, effect.finished, effect.refused), ev.MovesFinished(effect.finished)
+            lambda: store.finish_moves(self.won, effect.finished, effect.refused),
+            ev.ReassignmentsFinished(effect.finished),
         )
 
     async def _finish_partition_requests(self, effect: fx.FinishPartitionRequests) -> None:
@@ -339,7 +340,7 @@ class Term:
             answered_ms = now
             self.feed(ev.BrokerTrusted(broker.broker_id, broker.broker_epoch))
             if process.wants_shutdown:
-                self.feed(ev.ShutdownWanted(broker.broker_id, broker.broker_epoch))
+                self.feed(ev.ControlledShutdownRequested(broker.broker_id, broker.broker_epoch))
             if process.machine.failed and (broker.broker_id, broker.broker_epoch) not in self._told_failed:
                 self._told_failed.add((broker.broker_id, broker.broker_epoch))
                 self.feed(ev.DirectoriesFailed(broker.broker_id, broker.broker_epoch))

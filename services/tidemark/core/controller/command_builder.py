@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Composes what one broker is told: LeaderAndIsr, StopReplica and UpdateMetadata, from what has been written (C1)."""
+"""Builds each broker's LeaderAndIsr, StopReplica and UpdateMetadata from what has been written to ZooKeeper (C1)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tidemark.core.controller.effects import (
     SendStopReplica,
     SendUpdateMetadata,
 )
-from tidemark.core.controller.partition_state import PartitionRecord
-from tidemark.core.controller.pending_commands import BrokerLink, FirstView, Topics
+from tidemark.core.controller.partition_state import PartitionState
+from tidemark.core.controller.pending_commands import MetadataSnapshot, PendingCommands, Topics
 from tidemark.core.messages import LeaderAndIsrCommand, PartitionCommand, StopReplicaCommand
 from tidemark.model import (
     BrokerId,
@@ -25,83 +25,102 @@ from tidemark.model import (
 )
 
 PART_PARTITIONS_MAX: Final = 2_000
-"""Partitions in one message: about 400 KiB, far below what a message may have, and 20 ms of whoever writes or reads it.
-"""
-TOLD_AT_ONCE: Final = 1_000
-"""After so many partitions the other brokers wait until others have had their turn."""
-_NUMBERS_BITS: Final = 20
-"""Of a command's sequence: above them is the time, so that a term that is taken up again (its end was not noted in
-ZooKeeper) does not number anew."""
+"""Partitions in one message: about 400 KiB, far below the message limit, and 20 ms to encode or decode."""
+PARTITIONS_AT_ONCE: Final = 1_000
+"""Partitions in the commands of one call; the remaining brokers get theirs in the next call, after other events."""
+_REQUEST_ID_BITS: Final = 20
+"""Low bits of a command's sequence. The time above them keeps sequences rising when a term is resumed, because its end
+was not written to ZooKeeper."""
 METADATA_PARTITIONS_MAX: Final = 1_000
-"""10 ms of whoever reads it; under half of the limit even where each is a topic of its own with the longest name."""
+"""Partitions in one UpdateMetadata: 10 ms to decode, under half of the message limit with the longest topic names."""
 
 
-class ControllerTeller:
-    """Reads what the core knows; changes only the links."""
+class CommandBuilder:
+    """Reads the controller's state; changes `PendingCommands` only.
+
+    Attributes:
+        _deleting: topics that are being deleted; no LeaderAndIsr names them.
+        _ids: request ids, for all brokers.
+        _snapshot: the last metadata snapshot, for further brokers that begin while its version is the present one.
+        _partitions_built: named by commands of the present or last call of `build_all`.
+        _views: metadata of the partitions built in this call; shared by the brokers that get the same partitions.
+    """
 
     def __init__(self, ctx: ControllerContext, deleting: Container[str]) -> None:
         self._ctx = ctx
         self._deleting = deleting
         self._ids = count(1)
-        self._first_view: FirstView | None = None
-        self._commands = 0
-        self._changes: dict[frozenset[TopicPartition], Topics] = {}
+        self._snapshot: MetadataSnapshot | None = None
+        self._partitions_built = 0
+        self._views: dict[frozenset[TopicPartition], Topics] = {}
 
-    def tell_all(self, now_ms: int) -> list[ControllerEffect]:
-        """What may go to every broker now, but not very much at once. What is shown to several is made once."""
-        self._changes = {}
-        self._commands = 0
+    def build_all(self, now_ms: int) -> list[ControllerEffect]:
+        """Commands that can be sent now, for up to about `PARTITIONS_AT_ONCE` partitions."""
+        self._views = {}
+        self._partitions_built = 0
         effects = []
-        for broker, link in self._ctx.links.items():
-            effects += self.tell(broker, link, now_ms)
-            if self._commands > TOLD_AT_ONCE:
+        for broker, pending in self._ctx.commands.items():
+            effects += self.build(broker, pending, now_ms)
+            if self._partitions_built > PARTITIONS_AT_ONCE:
                 break
-        self._changes = {}
+        self._views = {}
         return effects
 
     @property
     def has_more(self) -> bool:
-        """Whether it stopped short of the last broker, after much for others."""
-        return self._commands > TOLD_AT_ONCE
+        """Whether the last call stopped before the last broker."""
+        return self._partitions_built > PARTITIONS_AT_ONCE
 
-    def tell(self, broker: BrokerId, link: BrokerLink, now_ms: int) -> list[ControllerEffect]:
-        """What may go to this broker now."""
+    def build(self, broker: BrokerId, pending: PendingCommands, now_ms: int) -> list[ControllerEffect]:
+        """Commands that can be sent to this broker now."""
         effects: list[ControllerEffect] = []
-        if link.leadership.is_free(now_ms) and (link.needs_all_leadership or link.partitions or link.suspects_changed):
-            effects += self._leadership(broker, link, now_ms)
-        if link.stops.is_free(now_ms) and link.stopping and link.leadership.request_id is None:
-            # Never side by side: a LeaderAndIsr that is overtaken would bring the replica back.
-            effects.append(self._stops(broker, link, now_ms))
-        if link.metadata.is_free(now_ms) and (
-            link.needs_all_metadata or link.first_view or link.shown or link.gone_topics or link.brokers_changed
+        if pending.leader_and_isr.is_free(now_ms) and (
+            pending.needs_full_leader_and_isr or pending.partitions or pending.suspects_changed
         ):
-            effects.append(self._metadata(broker, link, now_ms))
+            effects += self._leader_and_isr(broker, pending, now_ms)
+        if pending.stop_replica.is_free(now_ms) and pending.stopping and pending.leader_and_isr.request_id is None:
+            # Never both in flight: a LeaderAndIsr that arrives after the StopReplica would create the replica again.
+            effects.append(self._stop_replica(broker, pending, now_ms))
+        if pending.update_metadata.is_free(now_ms) and (
+            pending.needs_full_metadata
+            or pending.snapshot
+            or pending.metadata
+            or pending.gone_topics
+            or pending.brokers_changed
+        ):
+            effects.append(self._update_metadata(broker, pending, now_ms))
         return effects
 
-    def _leadership(self, broker: BrokerId, link: BrokerLink, now_ms: int) -> list[ControllerEffect]:
-        if link.needs_all_leadership and self._ctx.undecided:
-            return []  # what is being decided is told with the rest, in a moment
-        wanted = self._ctx.on_broker[broker] if link.needs_all_leadership else link.partitions
-        records = [
-            record
+    def _leader_and_isr(self, broker: BrokerId, pending: PendingCommands, now_ms: int) -> list[ControllerEffect]:
+        if pending.needs_full_leader_and_isr and self._ctx.undecided:
+            return []  # sent after the present round of decisions, with their outcome
+        wanted = self._ctx.on_broker[broker] if pending.needs_full_leader_and_isr else pending.partitions
+        partition_states = [
+            partition_state
             for partition in wanted
-            if (record := self._ctx.records.get(partition)) is not None
+            if (partition_state := self._ctx.partitions.get(partition)) is not None
             and partition.topic not in self._deleting
-            and broker in record.assigned  # no more, where what is told again was told before a move
+            and broker in partition_state.assigned  # a command that is sent again may be older than a reassignment
         ]
-        if link.needs_all_leadership and any(record.writing or record.doubtful for record in records):
-            return []  # as above
-        complete = link.needs_all_leadership and self._ctx.knows_everything()
-        commands = tuple(self._command(record, broker) for record in records if record.state is not None)
+        if pending.needs_full_leader_and_isr and any(
+            partition_state.writing or partition_state.outcome_unknown for partition_state in partition_states
+        ):
+            return []  # sent once these writes are answered
+        complete = pending.needs_full_leader_and_isr and self._ctx.knows_everything()
+        commands = tuple(
+            self._command(partition_state, broker)
+            for partition_state in partition_states
+            if partition_state.state is not None
+        )
         parts = [
             commands[start : start + PART_PARTITIONS_MAX]
             for start in range(0, max(len(commands), 1), PART_PARTITIONS_MAX)
         ]
-        self._commands += len(commands)
+        self._partitions_built += len(commands)
         request_id = next(self._ids)
-        link.leadership.request_id = request_id
-        link.sent_all_leadership = link.needs_all_leadership
-        link.sent_partitions = frozenset(command.partition for command in commands)
+        pending.leader_and_isr.request_id = request_id
+        pending.sent_full_leader_and_isr = pending.needs_full_leader_and_isr
+        pending.sent_partitions = frozenset(command.partition for command in commands)
         effect = SendLeaderAndIsr(
             broker,
             request_id,
@@ -109,10 +128,10 @@ class ControllerTeller:
                 LeaderAndIsrCommand(
                     controller_id=self._ctx.config.controller_id,
                     controller_epoch=self._ctx.config.controller_epoch,
-                    broker_epoch=link.broker_epoch,
+                    broker_epoch=pending.broker_epoch,
                     partitions=part,
                     brokers=tuple(self._ctx.brokers.values()),
-                    suspected=self._ctx.unwanted,
+                    suspected=self._ctx.avoided,
                     complete=complete and index == len(parts) - 1,
                     part=index,
                     sequence=_sequence(now_ms, request_id),
@@ -123,56 +142,56 @@ class ControllerTeller:
                 for index, part in enumerate(parts)
             ),
         )
-        link.needs_all_leadership = link.suspects_changed = False
-        link.partitions = set()
+        pending.needs_full_leader_and_isr = pending.suspects_changed = False
+        pending.partitions = set()
         return [effect]
 
-    def _command(self, record: PartitionRecord, broker: BrokerId) -> PartitionCommand:
-        assert record.state is not None
-        topic = self._ctx.topics[record.partition.topic]
+    def _command(self, partition_state: PartitionState, broker: BrokerId) -> PartitionCommand:
+        assert partition_state.state is not None
+        topic = self._ctx.topics[partition_state.partition.topic]
         return PartitionCommand(
-            partition=record.partition,
-            identity=record.identity,
-            assigned_replicas=record.assigned,
-            state=record.state,
-            partition_epoch=record.version,
-            adding_replicas=topic.adding.get(record.partition.partition, ()),
-            removing_replicas=topic.removing.get(record.partition.partition, ()),
-            throttle_bytes_per_s=record.throttle_bytes_per_s,
-            log_dir=record.log_dirs.get(broker, ""),
+            partition=partition_state.partition,
+            identity=partition_state.identity,
+            assigned_replicas=partition_state.assigned,
+            state=partition_state.state,
+            partition_epoch=partition_state.version,
+            adding_replicas=topic.adding.get(partition_state.partition.partition, ()),
+            removing_replicas=topic.removing.get(partition_state.partition.partition, ()),
+            throttle_bytes_per_s=partition_state.throttle_bytes_per_s,
+            log_dir=partition_state.log_dirs.get(broker, ""),
         )
 
-    def _stops(self, broker: BrokerId, link: BrokerLink, now_ms: int) -> ControllerEffect:
+    def _stop_replica(self, broker: BrokerId, pending: PendingCommands, now_ms: int) -> ControllerEffect:
         request_id = next(self._ids)
-        link.stops.request_id = request_id
-        replicas = tuple(link.stopping.values())[:PART_PARTITIONS_MAX]
-        link.sent_stops = frozenset(replica.partition for replica in replicas)
+        pending.stop_replica.request_id = request_id
+        replicas = tuple(pending.stopping.values())[:PART_PARTITIONS_MAX]
+        pending.sent_stops = frozenset(replica.partition for replica in replicas)
         command = StopReplicaCommand(
             self._ctx.config.controller_id,
             self._ctx.config.controller_epoch,
-            link.broker_epoch,
+            pending.broker_epoch,
             replicas,
             _sequence(now_ms, request_id),
         )
         return SendStopReplica(broker, request_id, command)
 
-    def _metadata(self, broker: BrokerId, link: BrokerLink, now_ms: int) -> ControllerEffect:
-        """Everything at first, in parts where it is much; then what changed, also since the first part.
+    def _update_metadata(self, broker: BrokerId, pending: PendingCommands, now_ms: int) -> ControllerEffect:
+        """A snapshot in parts at first, then changes, those since the snapshot began included.
 
-        A topic that goes meanwhile is told of afterwards: parts that were made before still name it.
+        A topic deleted during the snapshot is named as deleted after it, since earlier parts may name the topic.
         """
-        if link.needs_all_metadata:
-            link.first_view, link.first_at = self._begin_first_view(), 0
-            link.shown, link.gone_topics = set(), set()
-        in_parts, part = link.first_view is not None, link.first_at // METADATA_PARTITIONS_MAX
+        if pending.needs_full_metadata:
+            pending.snapshot, pending.snapshot_next = self._begin_snapshot(), 0
+            pending.metadata, pending.gone_topics = set(), set()
+        in_parts, part = pending.snapshot is not None, pending.snapshot_next // METADATA_PARTITIONS_MAX
         request_id = next(self._ids)
-        link.metadata.request_id = request_id
-        link.sent_all_metadata = in_parts
-        link.needs_all_metadata = link.brokers_changed = False
-        link.sent_gone = frozenset()
+        pending.update_metadata.request_id = request_id
+        pending.sent_full_metadata = in_parts
+        pending.needs_full_metadata = pending.brokers_changed = False
+        pending.sent_gone = frozenset()
         if not in_parts:
-            link.sent_gone, link.gone_topics = frozenset(link.gone_topics), set()
-        topics = self._next_of_first_view(link) if link.first_view is not None else self._changed(link)
+            pending.sent_gone, pending.gone_topics = frozenset(pending.gone_topics), set()
+        topics = self._next_of_snapshot(pending) if pending.snapshot is not None else self._changed(pending)
         config = self._ctx.config
         view = ClusterView(
             cluster_id=config.cluster_id,
@@ -180,52 +199,52 @@ class ControllerTeller:
             controller_epoch=config.controller_epoch,
             brokers=dict(self._ctx.brokers),
             topics=topics,
-            deleted_topics=tuple(sorted(link.sent_gone)),
+            deleted_topics=tuple(sorted(pending.sent_gone)),
             complete=in_parts and part == 0,
             part=part if in_parts else 0,
-            more_parts=link.first_view is not None,
+            more_parts=pending.snapshot is not None,
             hidden_topics=self._ctx.hidden_topics(),
             sequence=_sequence(now_ms, request_id),
         )
-        return SendUpdateMetadata(broker, request_id, link.broker_epoch, view)
+        return SendUpdateMetadata(broker, request_id, pending.broker_epoch, view)
 
-    def _begin_first_view(self) -> FirstView:
-        """Shared by all who begin while nothing changes; what changes later each of them is told besides."""
-        version = self._ctx.shown_version
-        if self._first_view is None or self._first_view.version != version:
-            self._first_view = FirstView(tuple(self._ctx.records), version)
-        return self._first_view
+    def _begin_snapshot(self) -> MetadataSnapshot:
+        """Shared by brokers that begin while no metadata changes; later changes are sent to each of them afterwards."""
+        version = self._ctx.metadata_version
+        if self._snapshot is None or self._snapshot.version != version:
+            self._snapshot = MetadataSnapshot(tuple(self._ctx.partitions), version)
+        return self._snapshot
 
-    def _next_of_first_view(self, link: BrokerLink) -> Topics:
-        assert link.first_view is not None
-        first, at = link.first_view, link.first_at
-        link.first_at = at + METADATA_PARTITIONS_MAX
-        link.sent_shown = first.partitions[at : link.first_at]
-        if link.first_at >= len(first.partitions):
-            link.first_view = None
+    def _next_of_snapshot(self, pending: PendingCommands) -> Topics:
+        assert pending.snapshot is not None
+        first, at = pending.snapshot, pending.snapshot_next
+        pending.snapshot_next = at + METADATA_PARTITIONS_MAX
+        pending.sent_metadata = first.partitions[at : pending.snapshot_next]
+        if pending.snapshot_next >= len(first.partitions):
+            pending.snapshot = None
         topics = first.parts.get(at)
         if topics is None:
-            topics = first.parts[at] = self._topic_views(link.sent_shown)
-        if not any(one.first_view for one in self._ctx.links.values()):
-            self._first_view = None
+            topics = first.parts[at] = self._topic_views(pending.sent_metadata)
+        if not any(one.snapshot for one in self._ctx.commands.values()):
+            self._snapshot = None
         return topics
 
-    def _changed(self, link: BrokerLink) -> Topics:
-        wanted = list(link.shown)
+    def _changed(self, pending: PendingCommands) -> Topics:
+        wanted = list(pending.metadata)
         now = frozenset(wanted[:METADATA_PARTITIONS_MAX])
-        link.sent_shown = now
-        link.shown = set(wanted[METADATA_PARTITIONS_MAX:])
-        topics = self._changes.get(now)
+        pending.sent_metadata = now
+        pending.metadata = set(wanted[METADATA_PARTITIONS_MAX:])
+        topics = self._views.get(now)
         if topics is None:
-            topics = self._changes[now] = self._topic_views(now)
+            topics = self._views[now] = self._topic_views(now)
         return topics
 
     def _topic_views(self, partitions: Iterable[TopicPartition]) -> Topics:
         by_topic: defaultdict[str, dict[int, PartitionView]] = defaultdict(dict)
         for partition in partitions:
-            record = self._ctx.records.get(partition)
-            if record is not None and record.state is not None:
-                by_topic[partition.topic][partition.partition] = _view(record)
+            partition_state = self._ctx.partitions.get(partition)
+            if partition_state is not None and partition_state.state is not None:
+                by_topic[partition.topic][partition.partition] = _view(partition_state)
         return {
             name: TopicView(
                 topic=name,
@@ -242,19 +261,19 @@ class ControllerTeller:
 
 
 def _sequence(now_ms: int, request_id: int) -> int:
-    return (now_ms << _NUMBERS_BITS) + request_id
+    return (now_ms << _REQUEST_ID_BITS) + request_id
 
 
-def _view(record: PartitionRecord) -> PartitionView:
-    assert record.state is not None
+def _view(partition_state: PartitionState) -> PartitionView:
+    assert partition_state.state is not None
     return PartitionView(
-        partition=record.partition.partition,
-        leader=record.state.leader,
-        leader_epoch=record.state.leader_epoch,
-        assigned_replicas=record.assigned,
-        in_sync_replicas=record.state.isr_ids,
-        incarnation=record.identity.incarnation,
-        lineage=record.state.lineage,
-        eligible_leader_replicas=tuple(entry.broker_id for entry in record.state.elr),
-        partition_epoch=record.version,
+        partition=partition_state.partition.partition,
+        leader=partition_state.state.leader,
+        leader_epoch=partition_state.state.leader_epoch,
+        assigned_replicas=partition_state.assigned,
+        in_sync_replicas=partition_state.state.isr_ids,
+        incarnation=partition_state.identity.incarnation,
+        lineage=partition_state.state.lineage,
+        eligible_leader_replicas=tuple(entry.broker_id for entry in partition_state.state.elr),
+        partition_epoch=partition_state.version,
     )

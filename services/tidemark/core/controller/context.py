@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of the controller's core share: what is known of the cluster, what is to be decided, what came out."""
+"""State that the parts of the controller's core share: the cluster, the partitions to decide, pending commands."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final
 from tidemark.core.config import ControllerConfig
 from tidemark.core.controller.effects import ControllerEffect, Observed
 from tidemark.core.controller.leader_election import BrokerFacts
-from tidemark.core.controller.partition_state import PartitionRecord
-from tidemark.core.controller.pending_commands import BrokerLink
+from tidemark.core.controller.partition_state import PartitionState
+from tidemark.core.controller.pending_commands import PendingCommands
 from tidemark.core.messages import StoppedReplica
 from tidemark.model import (
     NO_EPOCH,
@@ -25,20 +25,28 @@ from tidemark.model import (
 )
 
 DECIDED_AT_ONCE: Final = 500
-"""Partitions; then others have their turn: 10 ms."""
+"""Partitions decided in one call, about 10 ms; other events are handled before the next call."""
 
 
 class ControllerContext:
-    """Changed by the core and its parts only.
+    """Changed by the controller's core and its parts only.
 
     Attributes:
-        on_broker: partitions assigned to a broker.
-        dirty: partitions to be compared with what should be.
-        undecided: of those, what is left of the round under way.
-        rewritten: topics whose node may have to be written anew.
-        shown_version: rises with everything that is shown to brokers as metadata.
-        unwanted: brokers that are suspected or leaving: nobody is elected there who need not be.
-        put_back: topics that could not be understood at first and can be since; their states may not be known yet.
+        brokers: registrations of the live brokers.
+        epochs: /brokers/epochs, of every broker that ever registered.
+        topics: topics' nodes as last read or written.
+        partitions: every partition of `topics`. Invariant: the same partitions as in those nodes.
+        on_broker: partitions by assigned broker. Invariant: follows `PartitionState.assigned`.
+        commands: pending commands of each live broker.
+        dirty: partitions to decide in the next round.
+        undecided: partitions of the present round that are still to be decided.
+        rewritten: topics whose node may have to be written.
+        avoided: brokers that are suspected or shutting down; elected only where no other replica can be.
+        metadata_version: rises with each change of the metadata that brokers are sent.
+        unreadable_topics: topics whose node does not parse.
+        unreadable_states: partitions whose leaderAndISR did not parse when this controller was elected.
+        readable_again: topics whose node parses again; the states of their partitions may not be known yet.
+        effects: of the event that is being handled, in order.
     """
 
     def __init__(self, config: ControllerConfig) -> None:
@@ -46,62 +54,66 @@ class ControllerContext:
         self.brokers: dict[BrokerId, BrokerRegistration] = {}
         self.epochs: dict[BrokerId, BrokerEpochRecord] = {}
         self.topics: dict[str, TopicDescription] = {}
-        self.records: dict[TopicPartition, PartitionRecord] = {}
+        self.partitions: dict[TopicPartition, PartitionState] = {}
         self.on_broker: defaultdict[BrokerId, set[TopicPartition]] = defaultdict(set)
-        self.links: dict[BrokerId, BrokerLink] = {}
+        self.commands: dict[BrokerId, PendingCommands] = {}
         self.dirty: set[TopicPartition] = set()
         self.undecided: set[TopicPartition] = set()
         self.rewritten: set[str] = set()
-        self.unwanted: frozenset[BrokerId] = frozenset()
-        self.shown_version = 0
+        self.avoided: frozenset[BrokerId] = frozenset()
+        self.metadata_version = 0
         self.unreadable_topics: frozenset[str] = frozenset()
         self.unreadable_states: frozenset[TopicPartition] = frozenset()
-        self.put_back: set[str] = set()
+        self.readable_again: set[str] = set()
         self.effects: list[ControllerEffect] = []
 
     def emit(self, effect: ControllerEffect) -> None:
-        """To be done, after what came before."""
+        """Append to the effects of this event."""
         self.effects.append(effect)
 
     def observe(self, kind: str, partition: TopicPartition | None, **fields: str | int) -> None:
-        """For log and metric."""
+        """Report for log and metric."""
         self.effects.append(Observed(kind, partition, fields))
 
     def next_to_decide(self) -> list[TopicPartition]:
-        """Not too many at once. A round goes through all that were dirty when it began; what has to wait, or is marked
-        meanwhile, is dirty for the next one."""
+        """The next partitions of the round, up to `DECIDED_AT_ONCE`.
+
+        A round has the partitions that were dirty when it began; those marked since are decided in the next round.
+        """
         if not self.undecided:
             self.undecided, self.dirty = self.dirty, set()
         return [self.undecided.pop() for _ in range(min(len(self.undecided), DECIDED_AT_ONCE))]
 
     def knows_everything(self) -> bool:
-        """Whether a replica that is not named is surely nobody's: every node could be understood."""
+        """Whether every node parses, so that a replica that no command names belongs to no partition."""
         return not self.unreadable_topics and not any(map(self.is_hidden, self.unreadable_states))
 
     def learn_unreadable(self, unreadable: frozenset[str], readable: Iterable[str]) -> None:
-        """Topics that cannot be understood. One that nobody here ever understood and that is gone is told of as such:
-        brokers may know it from another controller."""
+        """Topics whose node does not parse.
+
+        One that never parsed and is deleted is sent to brokers as deleted: the controller before may have sent it.
+        """
         if unreadable == self.unreadable_topics:
             return
         for name in unreadable - self.unreadable_topics:
             self.observe("node_unreadable", None, topic=name)
         understood = {one for one in self.unreadable_topics - unreadable if one not in self.topics}
         gone = understood.difference(readable)
-        self.put_back |= understood - gone
+        self.readable_again |= understood - gone
         self.unreadable_topics = unreadable
-        self.shown_version += 1
-        for link in self.links.values():
-            link.gone_topics |= gone
-            link.brokers_changed = True
+        self.metadata_version += 1
+        for pending in self.commands.values():
+            pending.gone_topics |= gone
+            pending.brokers_changed = True
 
     def is_unread(self, topic: str) -> bool:
-        """Whether a topic is there that was never understood."""
+        """Whether the topic exists and its node never parsed in this term."""
         return topic in self.unreadable_topics and topic not in self.topics
 
     def hidden_topics(self) -> tuple[str, ...]:
-        """Those of which brokers may know more than can be told."""
+        """Topics of which brokers may have metadata that this controller cannot read."""
         states = {one.topic for one in self.unreadable_states if self.is_hidden(one)}
-        states.update(filter(self._has_unknown_states, self.put_back))
+        states.update(filter(self._has_unknown_states, self.readable_again))
         return tuple(sorted(states.union(filter(self.is_unread, self.unreadable_topics))))
 
     def _has_unknown_states(self, topic: str) -> bool:
@@ -109,69 +121,71 @@ class ControllerContext:
         return known is not None and any(self.is_hidden(TopicPartition(topic, index)) for index in known.partitions)
 
     def is_hidden(self, partition: TopicPartition) -> bool:
-        """Whether its state was never understood."""
-        record = self.records.get(partition)
-        return record is not None and record.state is None
+        """Whether leaderAndISR was never read, so that its state is unknown."""
+        partition_state = self.partitions.get(partition)
+        return partition_state is not None and partition_state.state is None
 
     def live_epochs(self) -> dict[BrokerId, BrokerEpoch]:
-        """Of every registered broker."""
+        """Broker epoch of every live broker."""
         return {broker: registration.broker_epoch for broker, registration in self.brokers.items()}
 
     def broker_facts(self) -> BrokerFacts:
-        """The brokers as elections go by them."""
+        """The brokers as elections see them."""
         return BrokerFacts(
             live=self.live_epochs(),
-            unclean_at={broker: record.unclean_at for broker, record in self.epochs.items()},
-            lost_at={broker: record.lost_at for broker, record in self.epochs.items()},
-            suspected=self.unwanted,
+            unclean_at={broker: partition_state.unclean_at for broker, partition_state in self.epochs.items()},
+            lost_at={broker: partition_state.lost_at for broker, partition_state in self.epochs.items()},
+            suspected=self.avoided,
         )
 
-    # -- who is told what --------------------------------------------------------------------------------------
+    # -- what brokers are to be sent ----------------------------------------------------------------------------
 
-    def mark_changed(self, record: PartitionRecord) -> None:
-        """Its node changed: its replicas get it as a command, everybody as metadata."""
-        for broker in record.assigned:
-            link = self.links.get(broker)
-            if link is not None:
-                link.partitions.add(record.partition)
-        self.mark_shown(record)
+    def send_leader_and_isr(self, partition_state: PartitionState) -> None:
+        """leaderAndISR or its companions changed: LeaderAndIsr to the replicas, UpdateMetadata to all brokers."""
+        for broker in partition_state.assigned:
+            pending = self.commands.get(broker)
+            if pending is not None:
+                pending.partitions.add(partition_state.partition)
+        self.send_metadata(partition_state)
 
-    def mark_shown(self, record: PartitionRecord) -> None:
-        """To be told to everybody as metadata."""
-        self.shown_version += 1
-        for link in self.links.values():
-            link.shown.add(record.partition)
+    def send_metadata(self, partition_state: PartitionState) -> None:
+        """UpdateMetadata to all brokers."""
+        self.metadata_version += 1
+        for pending in self.commands.values():
+            pending.metadata.add(partition_state.partition)
 
-    def assign(self, record: PartitionRecord, assigned: tuple[BrokerId, ...]) -> None:
-        """These are its replicas from now on."""
-        self.shown_version += 1
-        for broker in record.assigned:
-            self.on_broker[broker].discard(record.partition)
-            if broker not in assigned and broker in self.links:
-                self.links[broker].partitions.discard(record.partition)
-        record.assigned = assigned
+    def assign(self, partition_state: PartitionState, assigned: tuple[BrokerId, ...]) -> None:
+        """Make these the assigned replicas."""
+        self.metadata_version += 1
+        for broker in partition_state.assigned:
+            self.on_broker[broker].discard(partition_state.partition)
+            if broker not in assigned and broker in self.commands:
+                self.commands[broker].partitions.discard(partition_state.partition)
+        partition_state.assigned = assigned
         for broker in assigned:
-            self.on_broker[broker].add(record.partition)
+            self.on_broker[broker].add(partition_state.partition)
 
-    def stop_replicas(self, record: PartitionRecord, brokers: Iterable[BrokerId]) -> set[BrokerId]:
-        """Have these replicas deleted; gives the brokers that live and were told."""
-        epoch = NO_EPOCH if record.state is None else record.state.leader_epoch
-        told = set()
+    def stop_replicas(self, partition_state: PartitionState, brokers: Iterable[BrokerId]) -> set[BrokerId]:
+        """StopReplica with delete; gives the live brokers among these."""
+        epoch = NO_EPOCH if partition_state.state is None else partition_state.state.leader_epoch
+        live = set()
         for broker in brokers:
-            link = self.links.get(broker)
-            if link is not None:
-                link.partitions.discard(record.partition)
-                link.stopping[record.partition] = StoppedReplica(record.partition, record.identity, epoch, True)
-                told.add(broker)
-        return told
+            pending = self.commands.get(broker)
+            if pending is not None:
+                pending.partitions.discard(partition_state.partition)
+                pending.stopping[partition_state.partition] = StoppedReplica(
+                    partition_state.partition, partition_state.identity, epoch, True
+                )
+                live.add(broker)
+        return live
 
     def is_stopping(self, partition: TopicPartition) -> bool:
-        """Whether a live broker has not answered yet that it let go of its replica."""
-        return any(partition in link.stopping for link in self.links.values())
+        """Whether a live broker has yet to acknowledge the StopReplica of this partition."""
+        return any(partition in pending.stopping for pending in self.commands.values())
 
-    def leader_was_told(self, record: PartitionRecord) -> bool:
-        """Whether the leader has taken in the state as it is; so it is where nobody leads."""
-        if record.state is None or record.state.leader == NO_LEADER:
+    def leader_acknowledged(self, partition_state: PartitionState) -> bool:
+        """Whether the leader has acknowledged the present leaderAndISR; True where there is no leader."""
+        if partition_state.state is None or partition_state.state.leader == NO_LEADER:
             return True
-        link = self.links.get(record.state.leader)
-        return link is not None and link.was_told(record.partition)
+        pending = self.commands.get(partition_state.state.leader)
+        return pending is not None and pending.is_acknowledged(partition_state.partition)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers that want to shut down (controlled shutdown): nobody shall need one when it goes.
+"""Controlled shutdown: move leadership away from a broker before it stops.
 
-Until it has gone such a broker counts as suspected: leadership moves to others in sync, it leaves every ISR that keeps
-at least m members, and nobody takes it in again. Once that is decided, written and told it may go; what nobody else can
-lead it leads to the end.
+Until its session ends the broker is handled like a suspected one. Leadership moves to other in-sync replicas, and the
+broker leaves every ISR that keeps at least min_isr members without it; no leader adds it again. The broker is released
+once that is decided, written and acknowledged. It leads partitions without another in-sync replica until it stops.
 """
 
 from __future__ import annotations
@@ -13,49 +13,57 @@ from tidemark.core.controller.effects import ReleaseBroker
 from tidemark.model import BrokerEpoch, BrokerId
 
 
-class Departures:
-    """Who wants to go, in which broker epoch; released once."""
+class ControlledShutdowns:
+    """Brokers that asked to shut down.
+
+    Attributes:
+        _shutting_down: with the broker epoch that asked; until that registration ends or is replaced.
+        _released: those to which `ReleaseBroker` was sent. Invariant: a subset of `_shutting_down`.
+    """
 
     def __init__(self, ctx: ControllerContext) -> None:
         self._ctx = ctx
-        self._leaving: dict[BrokerId, BrokerEpoch] = {}
+        self._shutting_down: dict[BrokerId, BrokerEpoch] = {}
         self._released: set[BrokerId] = set()
 
     @property
-    def leaving(self) -> frozenset[BrokerId]:
-        """Who wants to go."""
-        return frozenset(self._leaving)
+    def shutting_down(self) -> frozenset[BrokerId]:
+        """Brokers that asked to shut down and are still registered."""
+        return frozenset(self._shutting_down)
 
-    def wanted(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:
-        """It says so with every heartbeat."""
+    def requested(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:
+        """A heartbeat of this broker asks for it; every later heartbeat does so again."""
         registration = self._ctx.brokers.get(broker)
         if registration is None or registration.broker_epoch != broker_epoch:
             return
-        if broker in self._leaving:
-            self._released.discard(broker)  # it may not have heard
+        if broker in self._shutting_down:
+            self._released.discard(broker)  # the release may have been lost
             return
         self._ctx.observe("broker_leaving", None, broker=broker)
-        self._leaving[broker] = broker_epoch
+        self._shutting_down[broker] = broker_epoch
 
     def forget(self, broker: BrokerId) -> None:
-        """It has gone, or come back."""
-        self._leaving.pop(broker, None)
+        """Its registration ended, or was replaced by another one."""
+        self._shutting_down.pop(broker, None)
         self._released.discard(broker)
 
     def release(self) -> None:
-        """Those whom nobody needs any more."""
-        for broker, broker_epoch in self._leaving.items():
+        """Release the brokers that are not needed any more."""
+        for broker, broker_epoch in self._shutting_down.items():
             if broker not in self._released and not self._is_needed(broker):
                 self._released.add(broker)
                 self._ctx.emit(ReleaseBroker(broker, broker_epoch))
 
     def _is_needed(self, broker: BrokerId) -> bool:
-        """Whether something about its partitions is still to be decided, written, or told to the others."""
+        """Whether a partition of this broker has yet to be decided or written, or another broker has yet to
+        acknowledge."""
         ctx = self._ctx
-        for other, link in ctx.links.items():
-            waits = link.needs_all_leadership or link.partitions or link.leadership.request_id
-            if waits and other not in ctx.unwanted:
+        for other, pending in ctx.commands.items():
+            waits = (
+                pending.needs_full_leader_and_isr or pending.partitions or pending.leader_and_isr.request_id is not None
+            )
+            if waits and other not in ctx.avoided:
                 return True
         partitions = ctx.on_broker[broker]
         undecided = not (partitions.isdisjoint(ctx.dirty) and partitions.isdisjoint(ctx.undecided))
-        return undecided or any(ctx.records[one].busy for one in partitions)
+        return undecided or any(ctx.partitions[one].busy for one in partitions)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The active controller as a state machine (rules C1-C7, Z2, E5): one queue, one writer.
 
-Level-triggered: whatever happens updates what is known and marks the partitions it touches; `decide` then compares
-each of them with what should be. At most one write of a partition is under way; what came meanwhile is decided when
-it is answered. Commands gather by broker and say only what has been written.
+Level-triggered: an event updates the state and marks the partitions that it concerns as dirty; `decide` then compares
+each dirty partition with what its node should be. At most one write of a partition is in flight; later changes are
+decided when that write is answered. Commands gather by broker and carry only what has been written.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any, Final
 
 from tidemark.core.config import ControllerConfig
 from tidemark.core.controller import events as ev
-from tidemark.core.controller.command_builder import ControllerTeller
+from tidemark.core.controller.command_builder import CommandBuilder
 from tidemark.core.controller.context import ControllerContext
-from tidemark.core.controller.controlled_shutdown import Departures
+from tidemark.core.controller.controlled_shutdown import ControlledShutdowns
 from tidemark.core.controller.effects import ControllerEffect, ReadStates, Resign, StateChange, WriteStates
-from tidemark.core.controller.failure_detector import Suspicions
+from tidemark.core.controller.failure_detector import FailureDetector
 from tidemark.core.controller.leader_election import BrokerFacts, Decision, decide
-from tidemark.core.controller.partition_count import PartitionChanges
-from tidemark.core.controller.partition_counts import ControllerCounts
-from tidemark.core.controller.partition_state import PartitionRecord, TopicPolicy
-from tidemark.core.controller.pending_commands import BrokerLink
-from tidemark.core.controller.preferred_leader_rebalance import LeaderBalance
+from tidemark.core.controller.partition_count import PartitionCountChanges
+from tidemark.core.controller.partition_counts import PartitionCounts
+from tidemark.core.controller.partition_state import PartitionState, TopicPolicy
+from tidemark.core.controller.pending_commands import PendingCommands
+from tidemark.core.controller.preferred_leader_rebalance import PreferredLeaderRebalance
 from tidemark.core.controller.reassignment_log_dirs import LOG_DIR_REFUSALS
 from tidemark.core.controller.reassignments import Reassignments
 from tidemark.core.controller.requested_elections import RequestedElections, elect_preferred
 from tidemark.core.controller.topic_deletion import TopicDeletions
-from tidemark.core.controller.topic_updates import TopicWrites
+from tidemark.core.controller.topic_updates import TopicUpdates
 from tidemark.core.controller.unclean_election import UncleanElections
 from tidemark.model import (
     NO_LEADER,
@@ -47,153 +47,164 @@ from tidemark.model import (
 )
 
 _MULTI_WRITES: Final = 250
-_LOOK_AGAIN_MS: Final = 2_000
-"""At nodes that could not be understood."""
+_REREAD_MS: Final = 2_000
+"""Interval between reads of leaderAndISR nodes that do not parse."""
 
 
 class ControllerCore:
-    """Everything the active controller knows and decides. `policy_of` reads a topic's settings."""
+    """The active controller: `handle` takes an event and gives effects.
+
+    Attributes:
+        _policy_of: reads a topic's settings.
+        _failure_detector: None before `Elected`.
+        _reread_at_ms: when nodes that do not parse are read next.
+        _handlers: the handler of each event.
+    """
 
     def __init__(self, config: ControllerConfig, policy_of: Callable[[Mapping[str, str]], TopicPolicy]) -> None:
         self._ctx = ctx = ControllerContext(config)
         self._policy_of = policy_of
-        self._suspicions: Suspicions | None = None
-        self._departures = Departures(ctx)
+        self._failure_detector: FailureDetector | None = None
+        self._controlled_shutdowns = ControlledShutdowns(ctx)
         self._deletions = TopicDeletions(ctx)
         self._reassignments = Reassignments(ctx)
-        self._changes = PartitionChanges(ctx, self._reassignments)
-        self._topic_writes = TopicWrites(ctx, [self._reassignments.rewrite, self._changes.rewrite])
+        self._partition_count = PartitionCountChanges(ctx, self._reassignments)
+        self._topic_updates = TopicUpdates(ctx, [self._reassignments.rewrite, self._partition_count.rewrite])
         self._unclean = UncleanElections()
         self._elections = RequestedElections()
-        self._balance = LeaderBalance(ctx)
-        self._counts = ControllerCounts(ctx, self._reassignments)
-        self._look_again_ms = 0
-        self._teller = ControllerTeller(ctx, self._deletions)
+        self._preferred_rebalance = PreferredLeaderRebalance(ctx)
+        self._counts = PartitionCounts(ctx, self._reassignments)
+        self._reread_at_ms = 0
+        self._commands = CommandBuilder(ctx, self._deletions)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             ev.Elected: self._on_elected,
             ev.BrokersChanged: lambda event, now_ms: self._learn_brokers(event.brokers, event.broker_epochs),
             ev.TopicsChanged: lambda event, now_ms: self._learn_topics(event.topics, event.unreadable),
             ev.DeletionsRequested: self._on_deletions_requested,
             ev.ElectionsRequested: self._on_elections_requested,
-            ev.MovesRequested: lambda event, now_ms: self._reassignments.requested(event.requests),
-            ev.MovesFinished: lambda event, now_ms: self._reassignments.finished(event),
-            ev.PartitionsRequested: lambda event, now_ms: self._changes.requested(event, now_ms),
-            ev.PartitionRequestsFinished: lambda event, now_ms: self._changes.finished(event),
-            ev.PartitionsDeleted: lambda event, now_ms: self._changes.deleted(event, now_ms),
+            ev.ReassignmentsRequested: lambda event, now_ms: self._reassignments.requested(event.requests),
+            ev.ReassignmentsFinished: lambda event, now_ms: self._reassignments.finished(event),
+            ev.PartitionsRequested: lambda event, now_ms: self._partition_count.requested(event, now_ms),
+            ev.PartitionRequestsFinished: lambda event, now_ms: self._partition_count.finished(event),
+            ev.PartitionsDeleted: lambda event, now_ms: self._partition_count.deleted(event, now_ms),
             ev.TopicWritten: self._on_topic_written,
             ev.StatesWritten: self._on_states_written,
             ev.StatesRead: self._on_states_read,
             ev.IsrChangesReported: self._on_isr_changes,
-            ev.LeadershipGivenUp: self._on_replica_told,
-            ev.ReplicaFailed: self._on_replica_told,
+            ev.LeadershipResigned: self._on_replica_reported,
+            ev.ReplicaFailed: self._on_replica_reported,
             ev.ControlAnswered: self._on_control_answered,
             ev.ReplicasDescribed: self._on_replicas_described,
             ev.TopicDeleted: self._on_topic_deleted,
             ev.BrokerSuspected: self._on_suspected,
             ev.BrokerTrusted: self._on_trusted,
-            ev.ShutdownWanted: lambda event, now_ms: self._departures.wanted(event.broker, event.broker_epoch),
+            ev.ControlledShutdownRequested: lambda event, now_ms: self._controlled_shutdowns.requested(
+                event.broker, event.broker_epoch
+            ),
             ev.DirectoriesFailed: self._on_directories_failed,
             ev.Tick: self._on_tick,
-            ev.WentOn: lambda event, now_ms: None,
+            ev.MoreToDo: lambda event, now_ms: None,
         }
 
     def handle(self, event: ev.ControllerEvent, now_ms: int) -> list[ControllerEffect]:
-        """Take in one event; gives what is to be done, in order."""
+        """Handle one event; gives the effects to carry out, in order."""
         ctx = self._ctx
         ctx.effects = []
-        if not isinstance(event, ev.Tick | ev.BrokerTrusted | ev.WentOn):
+        if not isinstance(event, ev.Tick | ev.BrokerTrusted | ev.MoreToDo):
             self._counts.changed()
         self._handlers[type(event)](event, now_ms)
         self._decide_dirty(now_ms)
-        self._reassignments.give_slots(self._changes)
-        self._topic_writes.write(now_ms)
+        self._reassignments.give_slots(self._partition_count)
+        self._topic_updates.write(now_ms)
         self._deletions.go_on(now_ms)
-        ctx.effects += self._teller.tell_all(now_ms)
+        ctx.effects += self._commands.build_all(now_ms)
         ctx.effects += self._unclean.questions() + self._elections.effects()
-        ctx.effects += (*self._reassignments.effects(), *self._changes.effects())
-        self._departures.release()
+        ctx.effects += (*self._reassignments.effects(), *self._partition_count.effects())
+        self._controlled_shutdowns.release()
         return ctx.effects
 
-    # -- for metrics and people --------------------------------------------------------------------------------
+    # -- for metrics -------------------------------------------------------------------------------------------
 
     @property
     def suspected(self) -> frozenset[BrokerId]:
-        """Brokers acted against because they do not answer."""
-        return self._ctx.unwanted - self._departures.leaving
+        """Brokers that the controller acts against because they do not answer heartbeats."""
+        return self._ctx.avoided - self._controlled_shutdowns.shutting_down
 
     @property
     def has_more(self) -> bool:
-        """More can be decided or told at once; `WentOn` does the next part of it."""
-        return bool(self._ctx.undecided) or self._teller.has_more
+        """Whether more can be decided or sent at once, with a `MoreToDo`."""
+        return bool(self._ctx.undecided) or self._commands.has_more
 
     def counts(self) -> dict[str, int]:
-        """Partitions by condition, and commands that wait for their answer."""
+        """Partitions by condition, and commands in flight."""
         return self._counts.now(self.suspected)
 
     def take_left_isrs(self) -> Mapping[str, int]:
-        """Replicas that elections took out of ISRs since this was last asked, by reason."""
+        """Replicas that elections removed from ISRs since the last call, by reason."""
         return self._counts.take_left()
 
-    # -- what happened -----------------------------------------------------------------------------------------
+    # -- brokers and topics ------------------------------------------------------------------------------------
 
     def _on_elected(self, event: ev.Elected, now_ms: int) -> None:
         ctx = self._ctx
-        self._suspicions = Suspicions(session_timeout_ms=ctx.config.session_timeout_ms, elected_ms=now_ms)
+        self._failure_detector = FailureDetector(session_timeout_ms=ctx.config.session_timeout_ms, elected_ms=now_ms)
         self._learn_brokers(event.brokers, event.broker_epochs)
         ctx.unreadable_states = event.unreadable_states
         for partition in event.unreadable_states:
             ctx.observe("node_unreadable", partition)
         self._learn_topics(event.topics, event.unreadable_topics)
         for partition, found in event.states.items():
-            record = ctx.records.get(partition)
-            if record is not None:
-                record.state, record.version = found
-        ctx.dirty.update(ctx.records)
+            partition_state = ctx.partitions.get(partition)
+            if partition_state is not None:
+                partition_state.state, partition_state.version = found
+        ctx.dirty.update(ctx.partitions)
         self._deletions.requested(event.deletions)
-        self._reassignments.requested(event.moves, resumed=True)
+        self._reassignments.requested(event.reassignments, resumed=True)
 
     def _learn_brokers(
         self,
         brokers: Mapping[BrokerId, BrokerRegistration],
         epochs: Mapping[BrokerId, BrokerEpochRecord],
     ) -> None:
-        """Rule C2: compared by epochs, so a bounce is a failure and a return."""
+        """Rule C2: broker epochs are compared, so that a restart counts as a failure and a registration."""
         gone = [broker for broker in self._ctx.brokers if broker not in brokers]
         new = [
             broker
             for broker, registration in brokers.items()
-            if broker not in self._ctx.links or self._ctx.links[broker].broker_epoch != registration.broker_epoch
+            if broker not in self._ctx.commands or self._ctx.commands[broker].broker_epoch != registration.broker_epoch
         ]
         self._ctx.epochs = dict(epochs)
         for broker in (*gone, *new):
             self._forget_suspicion(broker)
-            self._departures.forget(broker)
+            self._controlled_shutdowns.forget(broker)
             self._ctx.dirty |= self._ctx.on_broker[broker]
             self._deletions.broker_left(broker)
         for broker in gone:
             self._ctx.observe("broker_failed", None, broker=broker)
             self._ctx.brokers.pop(broker)
-            self._ctx.links.pop(broker, None)
+            self._ctx.commands.pop(broker, None)
         for broker in new:
             self._ctx.observe("broker_registered", None, broker=broker, broker_epoch=brokers[broker].broker_epoch)
-            self._ctx.links[broker] = BrokerLink(brokers[broker].broker_epoch)
+            self._ctx.commands[broker] = PendingCommands(brokers[broker].broker_epoch)
         self._ctx.brokers.update(brokers)
         if gone or new:
             self._reassignments.brokers_changed()
-            for link in self._ctx.links.values():
-                link.brokers_changed = True
+            for pending in self._ctx.commands.values():
+                pending.brokers_changed = True
 
     def _on_topic_written(self, event: ev.TopicWritten, now_ms: int) -> None:
-        self._topic_writes.answered(event.topic, event.written is not None, now_ms)
+        self._topic_updates.answered(event.topic, event.written is not None, now_ms)
         if event.written is not None:
             known, written = self._ctx.topics.get(event.topic), event.written
-            if known is not None and known.configs_zxid > written.configs_zxid:  # they changed since it was composed
+            if (
+                known is not None and known.configs_zxid > written.configs_zxid
+            ):  # the settings changed after the write was composed
                 written = replace(written, configs=known.configs, configs_zxid=known.configs_zxid)
             self._learn_topic(written)
 
     def _learn_topics(self, topics: Mapping[str, TopicDescription], unreadable: frozenset[str]) -> None:
-        """All there are. One that is gone without having been deleted by us was deleted by the controller before us;
-        one that cannot be understood any more stays as it was known."""
+        """All topics. A missing one that this controller did not delete was deleted by the controller before. A topic
+        whose node does not parse any more keeps its last known state."""
         self._ctx.learn_unreadable(unreadable, topics)
         for topic in topics.values():
             self._learn_topic(topic)
@@ -206,7 +217,7 @@ class ControllerCore:
         ctx, name = self._ctx, topic.topic
         known = ctx.topics.get(name)
         if self._deletions.was_deleted(topic):
-            return  # read before it was deleted
+            return  # a read from before the deletion
         if known is not None and known.topic_id != topic.topic_id:
             self._deletions.recreated(name)
             self._forget_topic(name)
@@ -216,39 +227,43 @@ class ControllerCore:
         ctx.topics[name] = topic
         policy = self._policy_of(topic.configs)
         if topic.configs_zxid != topic.created_zxid:
-            policy = replace(policy, group_commit=False)  # now, but maybe not throughout (rule T1)
+            policy = replace(
+                policy, group_commit=False
+            )  # it is group-commit now, but may not have been from the first (rule T1)
         for index in () if known is None else set(known.partitions) - set(topic.partitions):
             self._forget_partition(TopicPartition(name, index))
         altered = known is not None and known.configs != topic.configs
         for index in topic.partitions:
-            self._learn_partition(topic, index, policy, altered=altered or not _moves_alike(known, topic, index))
+            self._learn_partition(
+                topic, index, policy, altered=altered or not _is_same_reassignment(known, topic, index)
+            )
         self._reassignments.topic_learned(topic)
-        self._changes.topic_learned(topic)
+        self._partition_count.topic_learned(topic)
         ctx.rewritten.add(name)
 
     def _learn_partition(self, topic: TopicDescription, index: int, policy: TopicPolicy, *, altered: bool) -> None:
         ctx, partition = self._ctx, TopicPartition(topic.topic, index)
         assigned = self._reassignments.assigned(topic, index)
-        record = ctx.records.get(partition)
-        if record is None:
+        partition_state = ctx.partitions.get(partition)
+        if partition_state is None:
             identity = ReplicaIdentity(topic.topic_id, topic.incarnations.get(index, ""))
-            record = ctx.records[partition] = PartitionRecord(partition, identity, (), policy)
-        record.replication_factor = self._reassignments.replication_factor(topic, index)
-        if record.assigned == assigned and record.policy == policy and not altered:
+            partition_state = ctx.partitions[partition] = PartitionState(partition, identity, (), policy)
+        partition_state.replication_factor = self._reassignments.replication_factor(topic, index)
+        if partition_state.assigned == assigned and partition_state.policy == policy and not altered:
             return
-        ctx.assign(record, assigned)
-        record.policy = policy
-        if record.state is not None:
-            ctx.mark_changed(record)
+        ctx.assign(partition_state, assigned)
+        partition_state.policy = policy
+        if partition_state.state is not None:
+            ctx.send_leader_and_isr(partition_state)
         ctx.dirty.add(partition)
 
     def _forget_partition(self, partition: TopicPartition) -> None:
-        """It was removed: its replicas go, and everybody hears of how many there are (rule C7)."""
-        record = self._ctx.records.pop(partition)
-        self._ctx.stop_replicas(record, record.assigned)
-        self._ctx.assign(record, ())
+        """The partition was removed: stop its replicas, and send the topic's new partition count (rule C7)."""
+        partition_state = self._ctx.partitions.pop(partition)
+        self._ctx.stop_replicas(partition_state, partition_state.assigned)
+        self._ctx.assign(partition_state, ())
         self._ctx.dirty.discard(partition)
-        self._ctx.mark_shown(self._ctx.records[TopicPartition(partition.topic, 0)])
+        self._ctx.send_metadata(self._ctx.partitions[TopicPartition(partition.topic, 0)])
 
     def _forget_topic(self, name: str) -> None:
         topic = self._ctx.topics.pop(name, None)
@@ -256,14 +271,14 @@ class ControllerCore:
         if topic is None:
             return
         for index in topic.partitions:
-            record = self._ctx.records.pop(TopicPartition(name, index), None)
-            if record is not None:
-                self._ctx.assign(record, ())
-                self._ctx.dirty.discard(record.partition)
+            partition_state = self._ctx.partitions.pop(TopicPartition(name, index), None)
+            if partition_state is not None:
+                self._ctx.assign(partition_state, ())
+                self._ctx.dirty.discard(partition_state.partition)
         self._reassignments.topic_gone(name)
-        self._changes.topic_gone(name)
-        for link in self._ctx.links.values():
-            link.gone_topics.add(name)
+        self._partition_count.topic_gone(name)
+        for pending in self._ctx.commands.values():
+            pending.gone_topics.add(name)
 
     def _on_deletions_requested(self, event: ev.DeletionsRequested, now_ms: int) -> None:
         self._deletions.requested(event.topics)
@@ -281,100 +296,107 @@ class ControllerCore:
         if not dirty:
             return
         facts = ctx.broker_facts()
-        changes: list[tuple[PartitionRecord, StateChange]] = []
+        changes: list[tuple[PartitionState, StateChange]] = []
         for partition in dirty:
-            record = ctx.records.get(partition)
-            if record is None or partition.topic in self._deletions:
+            partition_state = ctx.partitions.get(partition)
+            if partition_state is None or partition.topic in self._deletions:
                 self._unclean.forget(partition)
                 self._elections.unknown(partition)
                 self._reassignments.unknown(partition)
                 continue
-            if record.state is None and partition in ctx.unreadable_states:
-                continue  # it is looked at again every now and then
-            self._reassignments.look(record)
-            if record.busy or now_ms < record.not_before_ms:
+            if partition_state.state is None and partition in ctx.unreadable_states:
+                continue  # read again every `_REREAD_MS`
+            self._reassignments.look(partition_state)
+            if partition_state.busy or now_ms < partition_state.not_before_ms:
                 ctx.dirty.add(partition)
                 continue
-            decision = self._decide(record, facts, now_ms)
+            decision = self._decide(partition_state, facts, now_ms)
             if decision is None:
-                record.given_up_epoch = None  # nobody can relieve its leader now; it asks again while it needs to
+                partition_state.resigned_epoch = None  # no replica can replace the leader; it resigns again if need be
             else:
-                changes.append((record, self._change(record, decision)))
+                changes.append((partition_state, self._change(partition_state, decision)))
         self._write(changes)
 
-    def _decide(self, record: PartitionRecord, brokers: BrokerFacts, now_ms: int) -> Decision | None:
-        """The first that wants something: what brokers can do comes before what people ask for."""
-        partition = record.partition
-        facts = self._elections.facts(partition, record.facts(brokers.live), brokers, now_ms)
+    def _decide(self, partition_state: PartitionState, brokers: BrokerFacts, now_ms: int) -> Decision | None:
+        """The first decision in this order: failures first, then requests, then the automatic rebalance."""
+        partition = partition_state.partition
+        facts = self._elections.facts(partition, partition_state.facts(brokers.live), brokers, now_ms)
         decision = (
             decide(facts, brokers)
-            or self._unclean.decide(partition, record.identity, facts, brokers, now_ms)
+            or self._unclean.decide(partition, partition_state.identity, facts, brokers, now_ms)
             or self._elections.preferred(partition, facts, brokers)
-            or self._reassignments.next(record, facts, brokers)
-            or self._changes.next(record, now_ms)
+            or self._reassignments.next(partition_state, facts, brokers)
+            or self._partition_count.next(partition_state, now_ms)
         )
-        if decision is None and self._balance.wants(partition):
+        if decision is None and self._preferred_rebalance.wants(partition):
             elected = elect_preferred(facts, brokers)
             return None if isinstance(elected, str) else elected
         return decision
 
-    def _change(self, record: PartitionRecord, decision: Decision) -> StateChange:
+    def _change(self, partition_state: PartitionState, decision: Decision) -> StateChange:
         state = replace(decision.state, controller_epoch=self._ctx.config.controller_epoch)
-        record.begin_write(state)
-        old = record.state
+        partition_state.begin_write(state)
+        old = partition_state.state
         if decision.unclean:
-            decision = replace(decision, losses=decision.losses or record.losses)
+            decision = replace(decision, losses=decision.losses or partition_state.losses)
             chosen = {"leader": state.leader, "lineage": state.lineage, **decision.losses}
-            self._ctx.observe("unclean_election", record.partition, **chosen)
+            self._ctx.observe("unclean_election", partition_state.partition, **chosen)
         elif state.leader == NO_LEADER and (old is None or old.leader != NO_LEADER):
-            self._ctx.observe("partition_offline", record.partition, leader_epoch=state.leader_epoch)
+            self._ctx.observe("partition_offline", partition_state.partition, leader_epoch=state.leader_epoch)
         elif old is None or old.leader != state.leader or old.leader_epoch != state.leader_epoch:
-            self._balance.elected()
+            self._preferred_rebalance.elected()
             self._ctx.observe(
                 "leader_elected",
-                record.partition,
+                partition_state.partition,
                 leader=state.leader,
                 leader_epoch=state.leader_epoch,
                 before=NO_LEADER if old is None else old.leader,
             )
-        report = self._elections.report(record.partition, record.identity.topic_id, decision)
-        return StateChange(record.partition, record.identity, state, record.version, decision.checked, report)
+        report = self._elections.report(partition_state.partition, partition_state.identity.topic_id, decision)
+        return StateChange(
+            partition_state.partition,
+            partition_state.identity,
+            state,
+            partition_state.version,
+            decision.checked,
+            report,
+        )
 
-    def _write(self, changes: list[tuple[PartitionRecord, StateChange]]) -> None:
-        """Together, but those that met conflicts in smaller groups (rule Z2)."""
-        by_limit: defaultdict[int, list[tuple[PartitionRecord, StateChange]]] = defaultdict(list)
-        for record, change in changes:
-            by_limit[record.limit].append((record, change))
+    def _write(self, changes: list[tuple[PartitionState, StateChange]]) -> None:
+        """In multis as large as each partition's conflicts allow (rule Z2)."""
+        by_limit: defaultdict[int, list[tuple[PartitionState, StateChange]]] = defaultdict(list)
+        for partition_state, change in changes:
+            by_limit[partition_state.limit].append((partition_state, change))
         for limit, group in by_limit.items():
             for start in range(0, len(group), limit):
                 part = group[start : start + limit]
-                for record, _ in part:
-                    record.group = min(len(part), _MULTI_WRITES)
+                for partition_state, _ in part:
+                    partition_state.group = min(len(part), _MULTI_WRITES)
                 self._ctx.effects.append(WriteStates(tuple(change for _, change in part)))
 
     def _on_elections_requested(self, event: ev.ElectionsRequested, now_ms: int) -> None:
         partitions = self._elections.requested(event, now_ms)
         self._ctx.dirty |= partitions
-        self._read_again(partitions)  # whoever asks may know of an ISR that its leader has not reported yet
+        self._read_again(partitions)  # the request may rely on an ISR change that is not reported yet
 
     def _on_states_written(self, event: ev.StatesWritten, now_ms: int) -> None:
         hinted = []
         for partition, version in event.written.items():
-            record = self._ctx.records.get(partition)
-            if record is None or record.writing is None:
+            partition_state = self._ctx.partitions.get(partition)
+            if partition_state is None or partition_state.writing is None:
                 continue
-            self._counts.isr_written(record, self._departures.leaving)
-            record.wrote(version)
-            self._ctx.mark_changed(record)
+            self._counts.isr_written(partition_state, self._controlled_shutdowns.shutting_down)
+            partition_state.write_succeeded(version)
+            self._ctx.send_leader_and_isr(partition_state)
             self._ctx.dirty.add(partition)
-            if record.hinted:
+            if partition_state.hinted:
                 hinted.append(partition)
         again = []
         for partition in event.failed:
-            record = self._ctx.records.get(partition)
-            if record is None:
+            partition_state = self._ctx.partitions.get(partition)
+            if partition_state is None:
                 continue
-            record.not_written(now_ms)
+            partition_state.write_failed(now_ms)
             again.append(partition)
         if again:
             self._ctx.observe("write_conflict", None, partitions=len(again))
@@ -384,168 +406,170 @@ class ControllerCore:
     def _on_states_read(self, event: ev.StatesRead, now_ms: int) -> None:
         hinted = []
         for partition in event.asked:
-            record = self._ctx.records.get(partition)
-            if record is None:
+            partition_state = self._ctx.partitions.get(partition)
+            if partition_state is None:
                 continue
-            record.reading = False
+            partition_state.reading = False
             self._ctx.dirty.add(partition)
             found = event.found.get(partition)
-            if found is not None and record.is_news(found):
-                self._adopt(record, found)
-            record.doubtful = False
-            if record.hinted:
+            if found is not None and partition_state.is_news(found):
+                self._adopt(partition_state, found)
+            partition_state.outcome_unknown = False
+            if partition_state.hinted:
                 hinted.append(partition)
         self._read_again(hinted)
 
-    def _adopt(self, record: PartitionRecord, found: VersionedState) -> None:
-        """A leader knows what it wrote itself; its replicas have to be told what we wrote without an answer, and what
-        was not understood before."""
-        untold = record.doubtful or record.state is None
-        record.adopt(found)
-        if untold:
-            self._ctx.mark_changed(record)
+    def _adopt(self, partition_state: PartitionState, found: VersionedState) -> None:
+        """A leader's own write is sent as metadata only. After an unknown outcome, or where the node did not parse
+        before, the replicas need a LeaderAndIsr too."""
+        unsent = partition_state.outcome_unknown or partition_state.state is None
+        partition_state.adopt(found)
+        if unsent:
+            self._ctx.send_leader_and_isr(partition_state)
         else:
-            self._ctx.mark_shown(record)
+            self._ctx.send_metadata(partition_state)
 
     def _on_isr_changes(self, event: ev.IsrChangesReported, now_ms: int) -> None:
         self._read_again(event.partitions)
 
-    def _on_replica_told(self, event: ev.LeadershipGivenUp | ev.ReplicaFailed, now_ms: int) -> None:
-        """Of a replica that had better not lead, or has failed."""
-        record, link = self._ctx.records.get(event.partition), self._ctx.links.get(event.broker)
-        if record is None or link is None or link.broker_epoch != event.broker_epoch:
+    def _on_replica_reported(self, event: ev.LeadershipResigned | ev.ReplicaFailed, now_ms: int) -> None:
+        """A leader resigns, or a replica has failed."""
+        partition_state, pending = self._ctx.partitions.get(event.partition), self._ctx.commands.get(event.broker)
+        if partition_state is None or pending is None or pending.broker_epoch != event.broker_epoch:
             return
-        if record.told(event, now_ms, 2 * self._ctx.config.session_timeout_ms):
+        if partition_state.replica_reported(event, now_ms, 2 * self._ctx.config.session_timeout_ms):
             kind = "replica_failed" if isinstance(event, ev.ReplicaFailed) else "leadership_given_up"
             self._ctx.observe(kind, event.partition, broker=event.broker, leader_epoch=event.leader_epoch)
             self._ctx.dirty.add(event.partition)
 
     def _read_again(self, partitions: Iterable[TopicPartition]) -> None:
-        """On a leader's hint. What is under way may be older than the hint: then once more when it is answered."""
+        """Read leaderAndISR; after the write or read in flight, if any, since that may be older than the hint."""
         again = []
         for partition in partitions:
-            record = self._ctx.records.get(partition)
-            if record is None:
+            partition_state = self._ctx.partitions.get(partition)
+            if partition_state is None:
                 continue
-            record.hinted = record.busy
-            if not record.busy:
-                record.reading = True
+            partition_state.hinted = partition_state.busy
+            if not partition_state.busy:
+                partition_state.reading = True
                 again.append(partition)
         if again:
             self._ctx.effects.append(ReadStates(tuple(again)))
 
-    # -- what brokers answer -----------------------------------------------------------------------------------
+    # -- answers of brokers ------------------------------------------------------------------------------------
 
     def _on_control_answered(self, event: ev.ControlAnswered, now_ms: int) -> None:
-        link = self._ctx.links.get(event.broker)
-        if link is None:
+        pending = self._ctx.commands.get(event.broker)
+        if pending is None:
             return
         if event.error is not None and event.error.code is ErrorCode.STALE_CONTROLLER_EPOCH:
             self._ctx.effects.append(Resign(f"broker {event.broker} knows a newer controller: {event.error.message}"))
-        if event.request_id == link.leadership.request_id:
+        if event.request_id == pending.leader_and_isr.request_id:
             if event.error is not None:
-                link.leadership_failed(now_ms)
+                pending.leader_and_isr_failed(now_ms)
                 return
-            link.leadership.succeeded()
-            self._reassignments.acknowledged(link.sent_partitions)
-            self._changes.told()
+            pending.leader_and_isr.succeeded()
+            self._reassignments.acknowledged(pending.sent_partitions)
+            self._partition_count.acknowledged()
             for partition, error in event.refused:
-                self._on_refused(event.broker, link, partition, error, now_ms)
-        elif event.request_id == link.metadata.request_id:
+                self._on_refused(event.broker, pending, partition, error, now_ms)
+        elif event.request_id == pending.update_metadata.request_id:
             if event.error is not None:
-                link.metadata_failed(now_ms)
+                pending.metadata_failed(now_ms)
             else:
-                link.metadata_succeeded()
-        elif event.request_id == link.stops.request_id:
-            self._on_stops_answered(event, link, now_ms)
+                pending.metadata_succeeded()
+        elif event.request_id == pending.stop_replica.request_id:
+            self._on_stops_answered(event, pending, now_ms)
 
     def _on_replicas_described(self, event: ev.ReplicasDescribed, now_ms: int) -> None:
-        if not self._changes.answered(event, now_ms):
+        if not self._partition_count.answered(event, now_ms):
             self._ctx.dirty |= self._unclean.answered(event, now_ms)
 
-    def _on_stops_answered(self, event: ev.ControlAnswered, link: BrokerLink, now_ms: int) -> None:
+    def _on_stops_answered(self, event: ev.ControlAnswered, pending: PendingCommands, now_ms: int) -> None:
         if event.error is not None:
-            link.stops.failed(now_ms)
+            pending.stop_replica.failed(now_ms)
             return
-        link.stops.succeeded()
-        for partition in link.sent_stops:
-            link.stopping.pop(partition, None)
-        self._deletions.stopped(event.broker, link)
-        self._reassignments.acknowledged(link.sent_stops)
+        pending.stop_replica.succeeded()
+        for partition in pending.sent_stops:
+            pending.stopping.pop(partition, None)
+        self._deletions.stopped(event.broker, pending)
+        self._reassignments.acknowledged(pending.sent_stops)
 
     def _on_refused(
-        self, broker: BrokerId, link: BrokerLink, partition: TopicPartition, error: TidemarkError, now_ms: int
+        self, broker: BrokerId, pending: PendingCommands, partition: TopicPartition, error: TidemarkError, now_ms: int
     ) -> None:
-        record = self._ctx.records.get(partition)
-        if record is None or record.state is None:
+        partition_state = self._ctx.partitions.get(partition)
+        if partition_state is None or partition_state.state is None:
             return
         self._ctx.observe("command_refused", partition, broker=broker, code=str(error.code), why=error.message)
         if error.code is ErrorCode.REPLICA_DAMAGED:
-            record.refused_damaged(broker, error)
+            partition_state.damage_refused(broker, error)
             self._ctx.dirty.add(partition)
         elif error.code is ErrorCode.STORAGE_ERROR:
-            record.offline |= {IsrEntry(broker, link.broker_epoch)}
+            partition_state.offline |= {IsrEntry(broker, pending.broker_epoch)}
             self._ctx.dirty.add(partition)
         elif error.code in LOG_DIR_REFUSALS:
             self._reassignments.log_dir_refused(broker, partition, error)
-        elif record.state.leader != broker:
+        elif partition_state.state.leader != broker:
             return
-        elif error.code is ErrorCode.FENCED_LEADER_EPOCH and record.refused(error):
+        elif error.code is ErrorCode.FENCED_LEADER_EPOCH and partition_state.epoch_refused(error):
             self._ctx.dirty.add(partition)
         else:
-            link.partitions.add(partition)
-            link.leadership.failed(now_ms)
+            pending.partitions.add(partition)
+            pending.leader_and_isr.failed(now_ms)
 
     def _on_directories_failed(self, event: ev.DirectoriesFailed, now_ms: int) -> None:
-        """Told everything once more, the broker refuses to lead what it can no longer open."""
-        link = self._ctx.links.get(event.broker)
-        if link is not None and link.broker_epoch == event.broker_epoch:
+        """Send every LeaderAndIsr again: the broker refuses partitions whose log it can no longer open."""
+        pending = self._ctx.commands.get(event.broker)
+        if pending is not None and pending.broker_epoch == event.broker_epoch:
             self._ctx.observe("directories_failed", None, broker=event.broker)
-            link.needs_all_leadership = True
+            pending.needs_full_leader_and_isr = True
 
-    # -- suspicion ---------------------------------------------------------------------------------------------
+    # -- failure detection -------------------------------------------------------------------------------------
 
     def _on_suspected(self, event: ev.BrokerSuspected, now_ms: int) -> None:
         registration = self._ctx.brokers.get(event.broker)
-        if registration is None or registration.broker_epoch != event.broker_epoch or self._suspicions is None:
+        if registration is None or registration.broker_epoch != event.broker_epoch or self._failure_detector is None:
             return
-        if self._suspicions.suspect(event.broker, event.broker_epoch, now_ms):
+        if self._failure_detector.suspect(event.broker, event.broker_epoch, now_ms):
             self._ctx.observe("broker_suspected", None, broker=event.broker)
-        if self._suspicions.guard(len(self._ctx.brokers), now_ms):
-            self._ctx.effects.append(Resign("too many brokers are suspected at once: it is more likely me"))
+        if self._failure_detector.guard(len(self._ctx.brokers), now_ms):
+            self._ctx.effects.append(
+                Resign("too many brokers are suspected at once: this controller is probably the one partitioned")
+            )
 
     def _on_trusted(self, event: ev.BrokerTrusted, now_ms: int) -> None:
-        if self._suspicions is not None:
-            self._suspicions.trust(event.broker, event.broker_epoch, now_ms)
+        if self._failure_detector is not None:
+            self._failure_detector.trust(event.broker, event.broker_epoch, now_ms)
 
     def _forget_suspicion(self, broker: BrokerId) -> None:
-        if self._suspicions is not None:
-            self._suspicions.forget(broker)
+        if self._failure_detector is not None:
+            self._failure_detector.forget(broker)
 
     def _maybe_act_on_suspicions(self, now_ms: int) -> None:
-        if self._suspicions is None:
+        if self._failure_detector is None:
             return
-        self._suspicions.on_time(now_ms)
-        unwanted = self._suspicions.suspected(now_ms) | self._departures.leaving
-        if unwanted == self._ctx.unwanted:
+        self._failure_detector.on_time(now_ms)
+        avoided = self._failure_detector.suspected(now_ms) | self._controlled_shutdowns.shutting_down
+        if avoided == self._ctx.avoided:
             return
-        for broker in unwanted ^ self._ctx.unwanted:
+        for broker in avoided ^ self._ctx.avoided:
             self._ctx.dirty |= self._ctx.on_broker[broker]
-        self._ctx.unwanted = unwanted
-        for link in self._ctx.links.values():
-            link.suspects_changed = True
+        self._ctx.avoided = avoided
+        for pending in self._ctx.commands.values():
+            pending.suspects_changed = True
 
     def _on_tick(self, event: ev.Tick, now_ms: int) -> None:
-        """Holds, retries and back-offs end; nothing per partition that has what it needs."""
+        """Holds, retries and back-offs end. Costs nothing for a partition that waits for none."""
         self._ctx.dirty |= self._unclean.due(now_ms) | self._elections.due(now_ms)
-        self._changes.due(now_ms)
-        self._balance.due(now_ms)
-        if self._ctx.unreadable_states and now_ms >= self._look_again_ms:
-            self._look_again_ms = now_ms + _LOOK_AGAIN_MS
+        self._partition_count.due(now_ms)
+        self._preferred_rebalance.due(now_ms)
+        if self._ctx.unreadable_states and now_ms >= self._reread_at_ms:
+            self._reread_at_ms = now_ms + _REREAD_MS
             self._read_again([one for one in self._ctx.unreadable_states if self._ctx.is_hidden(one)])
 
 
-def _moves_alike(known: TopicDescription | None, topic: TopicDescription, index: int) -> bool:
+def _is_same_reassignment(known: TopicDescription | None, topic: TopicDescription, index: int) -> bool:
     return known is None or (known.adding.get(index), known.removing.get(index)) == (
         topic.adding.get(index),
         topic.removing.get(index),

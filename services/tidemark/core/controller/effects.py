@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Effects of the active controller: the output of `ControllerCore.handle`, one closed union, in order.
 
-Durable first, then RPC (rule C1): what a `Send…` tells has been written before.
+Durable first, then RPC (rule C1): each `Send…` carries only what has been written to ZooKeeper.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ from tidemark.model import (
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """One node to write at `expected_version` (-1: to create), with /brokers/epochs/<id> at these versions (T2).
+    """One leaderAndISR node to write.
 
-    `report`: of an unclean election, to be kept with it (T4).
+    Attributes:
+        expected_version: of the node; -1: it is to be created.
+        broker_epochs: versions of /brokers/epochs/<id> that the multi checks (rule T2).
+        report: of an unclean election, written with it (rule T4); None: the election is clean.
     """
 
     partition: TopicPartition
@@ -42,7 +45,7 @@ class StateChange:
 
 @dataclass(frozen=True, slots=True)
 class WriteStates:
-    """Write these nodes in multis that check the term (rule Z1); answered by `StatesWritten`."""
+    """Write these nodes in multis that check /controller_epoch (rule Z1); answered by `StatesWritten`."""
 
     changes: tuple[StateChange, ...]
 
@@ -74,7 +77,7 @@ class SendStopReplica:
 
 @dataclass(frozen=True, slots=True)
 class SendUpdateMetadata:
-    """The view or the change, for one broker epoch; answered by `ControlAnswered`."""
+    """A part of a metadata snapshot, or changes, for one broker epoch; answered by `ControlAnswered`."""
 
     broker: BrokerId
     request_id: int
@@ -101,22 +104,22 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class FinishElections:
-    """Everything this request asks for is done or refused: remove its node, if it is still the same."""
+    """Every partition of this request is elected or refused: delete its node, unless it was changed."""
 
     request: ElectionRequest
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTopic:
-    """Write the topic's node if it still is at `topic.version`; answered by `TopicWritten`."""
+    """Write the topic's node at version `topic.version`; answered by `TopicWritten`."""
 
     topic: TopicDescription
 
 
 @dataclass(frozen=True, slots=True)
-class FinishMoves:
-    """Take these out of /admin/reassign_partitions if they are word for word the same, and all that is malformed; keep
-    the refusals. Answered by `MovesFinished`, tried until it is."""
+class FinishReassignments:
+    """Remove these entries from /admin/reassign_partitions, unless they were changed, and malformed ones; keep the
+    refusals. Answered by `ReassignmentsFinished`; retried until it succeeds."""
 
     finished: tuple[Move, ...]
     refused: tuple[Refusal, ...] = ()
@@ -124,7 +127,7 @@ class FinishMoves:
 
 @dataclass(frozen=True, slots=True)
 class DeletePartitions:
-    """Delete the nodes of these partitions, which the topic does not have any more; answered by `PartitionsDeleted`."""
+    """Delete the nodes of these partitions, which the topic's node no longer names; answered by `PartitionsDeleted`."""
 
     topic: TopicDescription
     partitions: tuple[int, ...]
@@ -132,8 +135,8 @@ class DeletePartitions:
 
 @dataclass(frozen=True, slots=True)
 class FinishPartitionRequests:
-    """Remove these requests and those refused; keep the refusals. Answered by `PartitionRequestsFinished`, tried until
-    it is."""
+    """Delete the nodes of these requests, those refused included; keep the refusals. Answered by
+    `PartitionRequestsFinished`; retried until it succeeds."""
 
     added: tuple[TopicPartition, ...] = ()
     removed: tuple[TopicPartition, ...] = ()
@@ -142,7 +145,7 @@ class FinishPartitionRequests:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseBroker:
-    """Tell this broker, which wants to shut down, that it may."""
+    """Permit this broker to shut down."""
 
     broker: BrokerId
     broker_epoch: BrokerEpoch
@@ -150,20 +153,24 @@ class ReleaseBroker:
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """Give /controller up."""
+    """Resign: delete /controller."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Something people want to know, for log and metric; `kind` is a stable name such as "leader_elected",
-    "unclean_election", "partition_offline", "broker_failed", "broker_suspected", "write_conflict",
-    "directories_failed", "election_refused", "election_request_invalid", "move_begun", "move_cancelled", "move_ended",
-    "request_refused", "partitions_added", "partitions_removed"; one election is one of the first two. An
-    "unclean_election" carries `leader` and `lineage` and, where replicas were asked, what the heir holds
-    (`last_epoch`, `log_end_offset`), the highest high watermark any replica knows (`high_watermark`) and
-    what is missing to it (`records_maybe_lost`)."""
+    """For log and metric.
+
+    Attributes:
+        kind: a stable name: "leader_elected", "unclean_election", "partition_offline", "broker_failed",
+            "broker_suspected", "write_conflict", "directories_failed", "election_refused",
+            "election_request_invalid", "move_begun", "move_ended", "request_refused", "partitions_added",
+            "partitions_removed" and more. Each election is one of the first two.
+        fields: an "unclean_election" carries `leader` and `lineage`. Where replicas were asked, it also carries the
+            elected log (`last_epoch`, `log_end_offset`), the highest high watermark that a replica knows
+            (`high_watermark`) and the offsets between (`records_maybe_lost`).
+    """
 
     kind: str
     partition: TopicPartition | None
@@ -180,7 +187,7 @@ ControllerEffect = (
     | DeleteTopic
     | FinishElections
     | WriteTopic
-    | FinishMoves
+    | FinishReassignments
     | DeletePartitions
     | FinishPartitionRequests
     | ReleaseBroker

@@ -27,7 +27,14 @@ from tidemark.model import (
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """This controller holds /controller; with it comes everything ZooKeeper has (rule C3)."""
+    """This controller holds /controller; ZooKeeper as read after that (rule C3).
+
+    Attributes:
+        unreadable_topics: whose nodes exist and do not parse.
+        unreadable_states: whose leaderAndISR exists and does not parse.
+        reassignments: perhaps half done by the controller before. They come with this event, so that the first command
+            to a broker names their log directories and throttles (rules M2, M3).
+    """
 
     brokers: Mapping[BrokerId, BrokerRegistration]
     broker_epochs: Mapping[BrokerId, BrokerEpochRecord]
@@ -36,10 +43,7 @@ class Elected:
     deletions: frozenset[str]
     unreadable_topics: frozenset[str] = frozenset()
     unreadable_states: frozenset[TopicPartition] = frozenset()
-    """Whose nodes exist and cannot be understood."""
-    moves: MoveRequests = field(default_factory=MoveRequests)
-    """Perhaps half done, by a controller before this one; known before any broker is told anything, so that the first
-    command already names their directories and throttles (rules M2, M3)."""
+    reassignments: MoveRequests = field(default_factory=MoveRequests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class BrokersChanged:
 
 @dataclass(frozen=True, slots=True)
 class TopicsChanged:
-    """/brokers/topics as it is now, all of it but what cannot be understood."""
+    """/brokers/topics as it is now; `unreadable`: topics whose nodes do not parse."""
 
     topics: Mapping[str, TopicDescription]
     unreadable: frozenset[str] = frozenset()
@@ -60,10 +64,10 @@ class TopicsChanged:
 
 @dataclass(frozen=True, slots=True)
 class DeletionsRequested:
-    """Children of /admin/delete_topics, read after the topics that the last `TopicsChanged` brought.
+    """Children of /admin/delete_topics, read after the topics of the last `TopicsChanged`.
 
-    In this order a request is never taken for one about a later topic of the same name: a request goes in one multi
-    with its topic, so one that is seen is about the topic that was seen before it, or about a newer one.
+    Because of that order no request is applied to a later topic of the same name: one multi removes a request with its
+    topic, so a request that is read belongs to the topic that was read before, or to a newer one.
     """
 
     topics: frozenset[str]
@@ -71,14 +75,14 @@ class DeletionsRequested:
 
 @dataclass(frozen=True, slots=True)
 class ElectionsRequested:
-    """The node by which elections of this kind are asked for, as it is now; None: there is none."""
+    """The node that requests elections of this kind, as it is now; None: there is no such node."""
 
     kind: ElectionKind
     request: ElectionRequest | None
 
 
 @dataclass(frozen=True, slots=True)
-class MovesRequested:
+class ReassignmentsRequested:
     """/admin/reassign_partitions as it is now."""
 
     requests: MoveRequests
@@ -86,8 +90,8 @@ class MovesRequested:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsRequested:
-    """The nodes below /admin/partitions_add and /admin/partitions_remove as they are now; `resumed`: the first time in
-    this term, so they may be half done."""
+    """The nodes below /admin/partitions_add and /admin/partitions_remove as they are now; `resumed`: the first read of
+    this term, so that requests may be half done."""
 
     requests: PartitionRequests
     resumed: bool = False
@@ -95,22 +99,22 @@ class PartitionsRequested:
 
 @dataclass(frozen=True, slots=True)
 class TopicWritten:
-    """Answer to `WriteTopic`: the node as it is now; None: it was changed meanwhile, or nobody knows."""
+    """Answer to `WriteTopic`: the node as written; None: a version conflict, or an unknown outcome."""
 
     topic: str
     written: TopicDescription | None
 
 
 @dataclass(frozen=True, slots=True)
-class MovesFinished:
-    """Answer to `FinishMoves`: these are out of the node, so if one is seen there again it was asked for again."""
+class ReassignmentsFinished:
+    """Answer to `FinishReassignments`: these entries have left the node; if one is read again, it is a new request."""
 
     finished: tuple[Move, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionsDeleted:
-    """Answer to `DeletePartitions`; `error`: try again later."""
+    """Answer to `DeletePartitions`; `error`: retry later."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -119,7 +123,7 @@ class PartitionsDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRequestsFinished:
-    """Answer to `FinishPartitionRequests`: these nodes are gone."""
+    """Answer to `FinishPartitionRequests`: these nodes were deleted."""
 
     added: tuple[TopicPartition, ...]
     removed: tuple[TopicPartition, ...]
@@ -127,7 +131,7 @@ class PartitionRequestsFinished:
 
 @dataclass(frozen=True, slots=True)
 class StatesWritten:
-    """Answer to `WriteStates`: the versions of those written; the others failed or are in doubt, and are read again."""
+    """Answer to `WriteStates`: versions of the nodes written; `failed`: conflicts and unknown outcomes, to be read."""
 
     written: Mapping[TopicPartition, int]
     failed: tuple[TopicPartition, ...]
@@ -135,7 +139,7 @@ class StatesWritten:
 
 @dataclass(frozen=True, slots=True)
 class StatesRead:
-    """Answer to `ReadStates`: what exists of the partitions asked for."""
+    """Answer to `ReadStates`: the nodes that exist, of the partitions in `asked`."""
 
     asked: tuple[TopicPartition, ...]
     found: Mapping[TopicPartition, VersionedState]
@@ -143,14 +147,14 @@ class StatesRead:
 
 @dataclass(frozen=True, slots=True)
 class IsrChangesReported:
-    """A leader's hint (rule R9)."""
+    """A leader reports that it has changed these ISRs (rule R9)."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class LeadershipGivenUp:
-    """A leader whose disk lags asks that somebody else in sync leads (rule R7)."""
+class LeadershipResigned:
+    """A leader whose disk lags asks that another in-sync replica leads (rule R7)."""
 
     broker: BrokerId
     broker_epoch: BrokerEpoch
@@ -181,7 +185,7 @@ class ControlAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasDescribed:
-    """Answer to `DescribeReplicas`: each replica asked about is described or refused; `error`: none is."""
+    """Answer to `DescribeReplicas`: each replica is described or refused; `error`: the call failed as a whole."""
 
     broker: BrokerId
     request_id: int
@@ -192,7 +196,7 @@ class ReplicasDescribed:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """Answer to `DeleteTopic`; `topic_id`: a late answer is not about a later topic; `error`: try again later."""
+    """Answer to `DeleteTopic`; `topic_id`: tells a late answer from one about a later topic; `error`: retry later."""
 
     topic: str
     topic_id: str
@@ -209,15 +213,15 @@ class BrokerSuspected:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTrusted:
-    """It answers heartbeats."""
+    """The broker answers heartbeats."""
 
     broker: BrokerId
     broker_epoch: BrokerEpoch
 
 
 @dataclass(frozen=True, slots=True)
-class ShutdownWanted:
-    """It wants to shut down: nobody shall need it any more (controlled shutdown)."""
+class ControlledShutdownRequested:
+    """The broker's heartbeat asks for a controlled shutdown."""
 
     broker: BrokerId
     broker_epoch: BrokerEpoch
@@ -225,7 +229,7 @@ class ShutdownWanted:
 
 @dataclass(frozen=True, slots=True)
 class DirectoriesFailed:
-    """Its heartbeat names log directories that went offline."""
+    """The broker's heartbeat names log directories that went offline."""
 
     broker: BrokerId
     broker_epoch: BrokerEpoch
@@ -233,12 +237,12 @@ class DirectoriesFailed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time went on; comes about every 100 ms."""
+    """About every 100 ms."""
 
 
 @dataclass(frozen=True, slots=True)
-class WentOn:
-    """Nothing has happened, but there is more to do: comes after others had their turn."""
+class MoreToDo:
+    """`ControllerCore.has_more` was true; comes after the events that were waiting."""
 
 
 ControllerEvent = (
@@ -247,24 +251,24 @@ ControllerEvent = (
     | TopicsChanged
     | DeletionsRequested
     | ElectionsRequested
-    | MovesRequested
+    | ReassignmentsRequested
     | PartitionsRequested
     | TopicWritten
-    | MovesFinished
+    | ReassignmentsFinished
     | PartitionsDeleted
     | PartitionRequestsFinished
     | StatesWritten
     | StatesRead
     | IsrChangesReported
-    | LeadershipGivenUp
+    | LeadershipResigned
     | ReplicaFailed
     | ControlAnswered
     | ReplicasDescribed
     | TopicDeleted
     | BrokerSuspected
     | BrokerTrusted
-    | ShutdownWanted
+    | ControlledShutdownRequested
     | DirectoriesFailed
     | Tick
-    | WentOn
+    | MoreToDo
 )

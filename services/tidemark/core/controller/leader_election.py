@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who leads, and who is in sync, after the set of brokers changed (rules C2, C6, E5, T2-T4, R4): short pure functions.
+"""Leader election and ISR changes after the set of brokers changed (rules C2, C6, E5, T2-T4, R4): pure functions.
 
-`decide` is level-triggered: it compares a leaderAndISR node with the brokers as they are and gives the node as it
-should be. Given its own result it changes nothing.
+`decide` is level-triggered: it compares a leaderAndISR node with the present brokers and gives the node as it should
+be. Applied to its own result it changes nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ FIRST_EPOCH = LeaderEpoch(0)
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """The brokers as ZooKeeper and the heartbeats have them.
+    """The brokers as ZooKeeper and heartbeats show them.
 
     Attributes:
         live: broker epoch of each registered broker.
         unclean_at: broker epoch of the last unclean registration of each broker that had one (rule T2).
-        lost_at: of the last one of them that lacked a log directory, which spares nothing (rule T1).
+        lost_at: broker epoch of the last unclean registration with a missing log directory (rule T1).
         suspected: registered, and not answering heartbeats (rule C6).
     """
 
@@ -32,31 +32,31 @@ class BrokerFacts:
     suspected: frozenset[BrokerId] = frozenset()
 
     def is_live(self, broker: BrokerId) -> bool:
-        """Whether it is registered; not if it has registered uncleanly since: then `live` is not the latest."""
+        """Whether the broker is registered. If it has registered uncleanly since, `live` is outdated: False."""
         return broker in self.live and not self.is_void(IsrEntry(broker, self.live[broker]))
 
     def is_void(self, entry: IsrEntry, *, flushed: bool = False) -> bool:
-        """Whether the broker may have lost what the entry stands for (rule T2), which was `flushed` or just written."""
+        """Whether the broker may have lost records of this entry (rule T2); `flushed`: the records had been flushed."""
         lost_at = self.lost_at if flushed else self.unclean_at
         return entry.broker_epoch < lost_at.get(entry.broker_id, BrokerEpoch(-1))
 
     def is_present(self, entry: IsrEntry) -> bool:
-        """Whether the broker lives in the very epoch in which it joined: a bounce is a failure and a return (C2)."""
+        """Whether the broker is live in the broker epoch of this entry: a restart counts as a failure (rule C2)."""
         return self.live.get(entry.broker_id) == entry.broker_epoch
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """One partition as the controller has it.
+    """One partition as elections see it.
 
     Attributes:
-        min_isr: m of rule R4, as the topic's settings and its replication factor have it now.
-        state: its node; None: it has none yet.
-        flushed: what was committed had been flushed by all in sync: flush.policy=group-commit throughout (rule T1).
-        damaged: entries of replicas whose log was found damaged; out of ISR and ELR (rule T5).
-        offline: brokers that live but cannot open their log of this partition; out of the ISR, not out of the ELR.
-        refused_epoch: the leader refused to lead in this leader epoch: it needs a higher one (rule E5).
-        given_up_epoch: the leader of this leader epoch asks that another one in sync leads (rule R7).
+        min_isr: m of rule R4, from the topic's settings and the replication factor.
+        state: leaderAndISR; None: the node does not exist yet.
+        flushed: every in-sync replica had flushed what was committed: flush.policy=group-commit from the first (T1).
+        damaged: entries of replicas with a damaged log: removed from ISR and ELR (rule T5).
+        offline: live brokers that cannot open their log of this partition: removed from the ISR, kept in the ELR.
+        refused_epoch: the leader refused this leader epoch and needs a higher one (rule E5).
+        resigned_epoch: the leader of this leader epoch asks that another in-sync replica leads (rule R7).
     """
 
     assigned: tuple[BrokerId, ...]
@@ -67,15 +67,19 @@ class PartitionFacts:
     damaged: frozenset[IsrEntry] = frozenset()
     offline: frozenset[BrokerId] = frozenset()
     refused_epoch: LeaderEpoch | None = None
-    given_up_epoch: LeaderEpoch | None = None
+    resigned_epoch: LeaderEpoch | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The node as it should be, brokers whose epoch the write must check (T2), and whether it elected uncleanly.
+    """A leaderAndISR to write.
 
-    `losses`: what an unclean election may lose, where it is known (see `Observed`); `unheard`: assigned replicas that
-    did not say what they hold.
+    Attributes:
+        state: the node as it should be.
+        checked: brokers whose broker epoch the write must check (rule T2).
+        unclean: the leader may lack committed records.
+        losses: what an unclean election may lose, as in `Observed`; empty: not known.
+        unheard: assigned replicas that did not report what they hold.
     """
 
     state: LeaderAndIsr
@@ -86,7 +90,7 @@ class Decision:
 
 
 def losses_of(last_epoch: int, log_end_offset: int, high_watermark: int) -> Mapping[str, int]:
-    """What an unclean election of this log may lose, of what is known to have been committed (rule T4)."""
+    """What an unclean election of this log may lose of the committed offsets that are known (rule T4)."""
     return {
         "last_epoch": last_epoch,
         "log_end_offset": log_end_offset,
@@ -96,7 +100,7 @@ def losses_of(last_epoch: int, log_end_offset: int, high_watermark: int) -> Mapp
 
 
 def decide(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
-    """The next node of a partition; None when it is as it should be."""
+    """The next leaderAndISR of a partition; None: the present one is as it should be."""
     if partition.state is None:
         return initial(partition, brokers)
     min_isr = partition.min_isr
@@ -115,11 +119,18 @@ def decide(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
 def settle(
     partition: PartitionFacts, brokers: BrokerFacts, target: tuple[BrokerId, ...], min_isr: int, *, fences: bool
 ) -> Decision | None:
-    """The seventh step of a move (rule M1): those of its target who are in sync are the ISR, one of them leads, and
-    `min_isr` is the target's; None while none of them lives.
+    """Steps 5 to 7 of a reassignment (rule M1): the ISR shrinks to its members within the target; one of them leads.
 
-    `fences`: in a new leader epoch even where the leader stays, so that what it was told in the old one,
-    or has under way there, takes nobody back in.
+    Args:
+        partition: with a state.
+        brokers: the present ones.
+        target: RAR.
+        min_isr: the target's.
+        fences: begin a new leader epoch even where the leader stays. In the old epoch, an ISR write in flight or a
+            leader that has yet to receive this state could add a removed replica again.
+
+    Returns:
+        None while no in-sync member of the target is live.
     """
     old = partition.state
     assert old is not None
@@ -135,7 +146,7 @@ def settle(
 
 
 def initial(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
-    """A new partition: every live assigned replica is in sync (but rule C6), the first one leads; None: none lives."""
+    """A new partition: live assigned replicas are in sync, within rule C6; the first one leads. None: none is live."""
     alive = [broker for broker in partition.assigned if brokers.is_live(broker)]
     if not alive:
         return None
@@ -159,13 +170,13 @@ def _surviving_isr(partition: PartitionFacts, brokers: BrokerFacts) -> tuple[Isr
 
 
 def _without_suspected(isr: tuple[IsrEntry, ...], min_isr: int, brokers: BrokerFacts) -> tuple[IsrEntry, ...]:
-    """Rule C6: a suspected member leaves where at least m others stay, and stays where they would not."""
+    """Rule C6: suspected members leave, unless fewer than m others would stay."""
     trusted = tuple(entry for entry in isr if entry.broker_id not in brokers.suspected)
     return trusted if len(trusted) >= max(min_isr, 1) else isr
 
 
 def _elr_after(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEntry, ...]) -> tuple[IsrEntry, ...]:
-    """Rule T3: below m, whoever leaves is remembered; at m or more nobody is."""
+    """Rule T3: with fewer than m in the ISR, replicas that left stay eligible; with m or more the ELR is empty."""
     assert partition.state is not None
     old = partition.state
     trusted = [
@@ -185,12 +196,12 @@ def _elr_beside(elr: tuple[IsrEntry, ...], isr: tuple[IsrEntry, ...], min_isr: i
 
 
 def _leader_from_isr(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEntry, ...]) -> BrokerId | None:
-    """The old leader while it may and will go on, else the first assigned replica in sync; the unsuspected first."""
+    """Present leader unless it left or resigned, else the first assigned in-sync replica, unsuspected ones first."""
     assert partition.state is not None
     in_sync = {entry.broker_id for entry in isr}
     trusted = in_sync - brokers.suspected
     old_leader = partition.state.leader
-    if partition.given_up_epoch == partition.state.leader_epoch:
+    if partition.resigned_epoch == partition.state.leader_epoch:
         heir = _first(partition.assigned, trusted - {old_leader}, brokers)
         if heir is not None:
             return heir
@@ -200,15 +211,15 @@ def _leader_from_isr(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple
 
 
 def _first(assigned: tuple[BrokerId, ...], wanted: set[BrokerId], brokers: BrokerFacts) -> BrokerId | None:
-    """The first assigned replica of those wanted that lives; the unsuspected first."""
+    """The first assigned live replica among `wanted`; unsuspected ones first."""
     alive = [broker for broker in assigned if broker in wanted and brokers.is_live(broker)]
     return next((broker for broker in alive if broker not in brokers.suspected), alive[0] if alive else None)
 
 
 def _without_trusted(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple[IsrEntry, ...]) -> Decision | None:
-    """Rule T4: no live replica is trusted, so the partition stays offline; `unclean_election` may elect one.
+    """Rule T4: no live replica is trusted, so the partition goes offline; `unclean_election` may elect a replica.
 
-    A single replica needs no choice, and no leave once its entry is void.
+    A single replica is elected at once: there is no choice to make, and no permission is needed once its entry is void.
     """
     assert partition.state is not None
     old = partition.state
@@ -227,7 +238,7 @@ def _without_trusted(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple
 
 
 def elect_uncleanly(partition: PartitionFacts, brokers: BrokerFacts, heir: BrokerId) -> Decision:
-    """This live replica leads, whatever it lacks, and with it a new lineage begins (rule T4)."""
+    """This live replica leads, whatever its log lacks, and a new lineage begins (rule T4)."""
     assert partition.state is not None
     old = partition.state
     state = replace(

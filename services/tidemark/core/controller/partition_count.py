@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller's part in partitions that are added to a topic and removed from it (rule C7).
+"""Adding partitions to a topic and removing partitions from it (rule C7).
 
-Added: the topic's node gets them, then leaders are found as for a new topic. Removed, the highest-numbered only: their
-leader epoch rises with the `sealed` mark, so that the leader refuses produce; it says whether the partition is empty;
-the topic's node loses them; their replicas and nodes are deleted. If one is not empty and nobody insists, all of the
-topic's request is refused, and the seals are taken off again.
+Added partitions are written to the topic's node, then leaders are elected as for a new topic. Only the highest-numbered
+partitions can be removed. Their leader epoch rises with the `sealed` mark, so that the leader refuses produce and
+reports whether the partition is empty. Then the topic's node drops them, and their replicas and nodes are deleted. If a
+partition is not empty and the request does not force the removal, the topic's request is refused and the seals are
+removed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tidemark.core.controller import events as ev
 from tidemark.core.controller.context import ControllerContext
 from tidemark.core.controller.effects import DeletePartitions, DescribeReplicas, FinishPartitionRequests
 from tidemark.core.controller.leader_election import Decision
-from tidemark.core.controller.partition_state import PartitionRecord
+from tidemark.core.controller.partition_state import PartitionState
 from tidemark.core.messages import ReplicaQuestion
 from tidemark.model import (
     NO_LEADER,
@@ -40,14 +41,21 @@ T = TypeVar("T")
 
 _RETRY_MS: Final = 500
 _EMPTY_WAIT_MS: Final = 30_000
-"""So long a sealed leader may take to say whether it is empty."""
+"""How long a sealed leader may take to report whether the partition is empty."""
 
 
 @dataclass(slots=True)
 class _Removal:
-    """Of one topic's partitions. `ready`: sealed and empty, or to go all the same; `asked`: question and its partition.
+    """The removal of some of a topic's partitions.
 
-    `gone`: the topic's node has lost them; `deleting`: their nodes are being deleted.
+    Attributes:
+        forced: the partitions, each with whether it is removed even where it is not empty.
+        until_ms: the removal is refused if a leader does not report by then.
+        ready: sealed and empty, or forced. Invariant: a subset of `forced`; once equal, the topic's node is written.
+        ask_at_ms: when a partition's leader is asked next.
+        gone: the topic's node no longer names them.
+        deleting: the deletion of their nodes is in flight. Invariant: only once `gone`.
+        retry_at_ms: when that deletion is retried.
     """
 
     forced: Mapping[int, bool]
@@ -59,26 +67,37 @@ class _Removal:
     retry_at_ms: int = 0
 
 
-class PartitionChanges:
-    """What is asked for, by topic. What has ended or was refused gathers until `effects` takes it."""
+class PartitionCountChanges:
+    """The requests, by topic. Finished and refused ones gather until `effects` takes them.
 
-    def __init__(self, ctx: ControllerContext, moved: Container[TopicPartition]) -> None:
+    Attributes:
+        _reassigned: partitions that are being reassigned; they cannot be removed.
+        _known: the requests were read in this term.
+        _resumed_later: topics with removals whose node did not parse at the first read of this term.
+        _added: replicas of the partitions to add, by topic and index; until the topic's node names them.
+        _removals: by topic.
+        _asked: partition by request id of a `DescribeReplicas` in flight.
+        _questions: to be sent.
+        _finishing: requests whose nodes are to be deleted, until that is confirmed; seen after that, they are new.
+        _finished, _refused: those of them that the next `FinishPartitionRequests` names.
+    """
+
+    def __init__(self, ctx: ControllerContext, reassigned: Container[TopicPartition]) -> None:
         self._ctx = ctx
-        self._moved = moved
+        self._reassigned = reassigned
         self._known = False
         self._resumed_later: set[str] = set()
-        """Topics that could not be understood when this was first asked for in this term."""
         self._added: defaultdict[str, dict[int, tuple[BrokerId, ...]]] = defaultdict(dict)
         self._removals: dict[str, _Removal] = {}
         self._asked: dict[int, TopicPartition] = {}
         self._questions: list[DescribeReplicas] = []
-        self._ids = count(-1, -1)  # never those of unclean elections
+        self._ids = count(-1, -1)  # distinct from request ids of unclean elections
         self._finishing: set[tuple[str, TopicPartition]] = set()
         self._finished: dict[str, list[TopicPartition]] = {ADD: [], REMOVE: []}
         self._refused: list[Refusal] = []
 
     def __contains__(self, partition: object) -> bool:
-        """Whether it is being removed, or may be: a new controller hears of removals after its first word."""
+        """Whether the partition is being removed, or may be: a new controller reads removals late."""
         if not self._known:
             return True
         if not isinstance(partition, TopicPartition):
@@ -86,12 +105,12 @@ class PartitionChanges:
         removal = self._removals.get(partition.topic)
         return removal is not None and not removal.gone and partition.partition in removal.forced
 
-    # -- what is asked for -------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------
 
     def requested(self, event: ev.PartitionsRequested, now_ms: int) -> None:
-        """All requests there are now."""
+        """All requests as they are now."""
         self._known = True
-        requests = event.requests  # removals first: what is being removed is not added before that has ended
+        requests = event.requests  # removals first: none is added to a topic that has a removal
         for refusal in requests.malformed:
             self._refuse(refusal.kind, refusal.partition, refusal.error)
         removed = _by_topic(requests.removed)
@@ -111,8 +130,8 @@ class PartitionChanges:
             if not self._ctx.is_unread(topic):
                 self._add(topic, {one: found for one, found in added.items() if self._is_new(ADD, topic, one)})
         for topic in [name for name, one in self._removals.items() if name not in removed and not one.gone]:
-            del self._removals[topic]  # nobody wants it any more
-        self._look_at_sealed()
+            del self._removals[topic]  # the request was withdrawn
+        self._decide_sealed()
 
     def _is_new(self, kind: str, topic: str, index: int) -> bool:
         return (kind, TopicPartition(topic, index)) not in self._finishing
@@ -155,13 +174,13 @@ class PartitionChanges:
     def _remove(self, name: str, forced: Mapping[int, bool], now_ms: int, *, resumed: bool) -> None:
         removal = self._removals.get(name)
         if not forced or (removal is not None and (removal.gone or removal.forced == forced)):
-            return  # what else is asked for is read again when that has ended
+            return  # other requests are read again when that removal has ended
         topic = self._ctx.topics.get(name)
         if resumed and topic is None:
-            self._finish(REMOVE, name, list(forced))  # it went with its topic
+            self._finish(REMOVE, name, list(forced))  # it was deleted with its topic
             return
         missing = set() if topic is None else set(forced) - set(topic.partitions)
-        if resumed and missing:  # a controller before us came so far with these
+        if resumed and missing:  # the controller before had got this far
             self._removals[name] = _Removal({index: forced[index] for index in missing}, now_ms, gone=True)
             return
         error = self._why_not_removed(name, topic, forced)
@@ -190,18 +209,18 @@ class PartitionChanges:
                 f"only the highest-numbered partitions of {name} can be removed: {left} and above, not {min(forced)}"
             )
             return TidemarkError(ErrorCode.NOT_HIGHEST_PARTITION, sentence)
-        moving = [index for index in sorted(forced) if TopicPartition(name, index) in self._moved]
+        moving = [index for index in sorted(forced) if TopicPartition(name, index) in self._reassigned]
         if moving:
-            sentence = f"{name}-{moving[0]} is being moved; wait for that or cancel it"
+            sentence = f"{name}-{moving[0]} is being reassigned; wait for that or cancel it"
             return TidemarkError(ErrorCode.REASSIGNMENT_IN_PROGRESS, sentence)
         return None
 
     # -- sealing -----------------------------------------------------------------------------------------------
 
-    def next(self, record: PartitionRecord, now_ms: int) -> Decision | None:
-        """The seal of this partition put on or taken off, or the next step towards its end."""
-        state, index = record.state, record.partition.partition
-        removal = self._removals.get(record.partition.topic)
+    def next(self, partition_state: PartitionState, now_ms: int) -> Decision | None:
+        """Seal or unseal this partition, or take the next step of its removal."""
+        state, index = partition_state.state, partition_state.partition.partition
+        removal = self._removals.get(partition_state.partition.topic)
         wanted = removal is not None and index in removal.forced
         if state is None or not self._known:
             return None
@@ -211,24 +230,32 @@ class PartitionChanges:
         if removal is None or not wanted or index in removal.ready:
             return None
         if removal.forced[index] and (state.sealed or state.leader == NO_LEADER):
-            self._is_ready(record.partition.topic, removal, index)
-        elif state.sealed and self._ctx.leader_was_told(record) and now_ms >= removal.ask_at_ms.get(index, 0):
+            self._is_ready(partition_state.partition.topic, removal, index)
+        elif (
+            state.sealed
+            and self._ctx.leader_acknowledged(partition_state)
+            and now_ms >= removal.ask_at_ms.get(index, 0)
+        ):
             removal.ask_at_ms[index] = now_ms + 2 * _RETRY_MS
-            self._ask(record)
+            self._ask(partition_state)
         return None
 
-    def _ask(self, record: PartitionRecord) -> None:
-        assert record.state is not None
-        broker = record.state.leader
+    def _ask(self, partition_state: PartitionState) -> None:
+        assert partition_state.state is not None
+        broker = partition_state.state.leader
         if broker == NO_LEADER:
             return
         request_id = next(self._ids)
-        self._asked[request_id] = record.partition
-        question = ReplicaQuestion(record.partition, record.identity, record.state.leader_epoch)
-        self._questions.append(DescribeReplicas(broker, request_id, self._ctx.links[broker].broker_epoch, (question,)))
+        self._asked[request_id] = partition_state.partition
+        question = ReplicaQuestion(
+            partition_state.partition, partition_state.identity, partition_state.state.leader_epoch
+        )
+        self._questions.append(
+            DescribeReplicas(broker, request_id, self._ctx.commands[broker].broker_epoch, (question,))
+        )
 
     def answered(self, event: ev.ReplicasDescribed, now_ms: int) -> bool:
-        """Whether this was an answer to a question of ours."""
+        """Take an answer in; False: it answers a question of another part."""
         partition = self._asked.pop(event.request_id, None)
         if partition is None:
             return False
@@ -238,7 +265,9 @@ class PartitionChanges:
             return True
         if held is None:
             if now_ms >= removal.until_ms:
-                self._give_up(partition, "its leader does not say whether it is empty", ErrorCode.REQUEST_TIMED_OUT)
+                self._give_up(
+                    partition, "its leader did not report in time whether it is empty", ErrorCode.REQUEST_TIMED_OUT
+                )
             return True
         if held.log_start_offset == held.log_end_offset:
             self._is_ready(partition.topic, removal, partition.partition)
@@ -256,29 +285,31 @@ class PartitionChanges:
         for index in removal.forced:
             one = TopicPartition(partition.topic, index)
             self._refuse(REMOVE, one, TidemarkError(code, f"{partition} cannot be removed: {why}"))
-            self._ctx.dirty.add(one)  # the seal comes off
+            self._ctx.dirty.add(one)  # to remove the seal
 
     def _is_ready(self, topic: str, removal: _Removal, index: int) -> None:
         removal.ready.add(index)
         if len(removal.ready) == len(removal.forced):
             self._ctx.rewritten.add(topic)
 
-    def told(self) -> None:
-        """Brokers have taken in commands."""
+    def acknowledged(self) -> None:
+        """Brokers have acknowledged commands."""
         for name, removal in self._removals.items():
             if not removal.gone:
                 self._ctx.dirty.update(TopicPartition(name, index) for index in removal.forced)
 
     def due(self, now_ms: int) -> None:
-        """Questions are asked again, nodes are deleted again."""
-        self.told()
+        """Retry questions and deletions of nodes."""
+        self.acknowledged()
         for name, removal in self._removals.items():
             if removal.gone and not removal.deleting and now_ms >= removal.retry_at_ms:
                 self._delete(name, removal)
 
-    def _look_at_sealed(self) -> None:
+    def _decide_sealed(self) -> None:
         self._ctx.dirty.update(
-            one for one, record in self._ctx.records.items() if record.state is not None and record.state.sealed
+            one
+            for one, partition_state in self._ctx.partitions.items()
+            if partition_state.state is not None and partition_state.state.sealed
         )
 
     # -- the topic's node --------------------------------------------------------------------------------------
@@ -300,7 +331,7 @@ class PartitionChanges:
         return replace(topic, partitions=partitions, incarnations=incarnations)
 
     def topic_learned(self, topic: TopicDescription) -> None:
-        """The node as it is now: what was asked for may be in it."""
+        """The node as it is now: additions and removals that it shows are done."""
         name = topic.topic
         added = [index for index in self._added.get(name, {}) if index in topic.partitions]
         if added:
@@ -315,7 +346,7 @@ class PartitionChanges:
             self._delete(name, removal)
 
     def topic_gone(self, topic: str) -> None:
-        """It was deleted, and with it what was asked for."""
+        """The topic was deleted, and its requests with it."""
         added, removal = self._added.pop(topic, {}), self._removals.pop(topic, None)
         self._finish(ADD, topic, list(added))
         self._finish(REMOVE, topic, [] if removal is None else list(removal.forced))
@@ -328,7 +359,7 @@ class PartitionChanges:
         self._ctx.emit(DeletePartitions(topic, tuple(sorted(removal.forced))))
 
     def deleted(self, event: ev.PartitionsDeleted, now_ms: int) -> None:
-        """The nodes are gone, or not yet."""
+        """The nodes were deleted, or the deletion failed."""
         removal = self._removals.get(event.topic)
         if removal is None or not removal.gone:
             return
@@ -342,7 +373,7 @@ class PartitionChanges:
     # -- answers -----------------------------------------------------------------------------------------------
 
     def finished(self, event: ev.PartitionRequestsFinished) -> None:
-        """These nodes are gone: if one is seen again it was asked for again."""
+        """These nodes were deleted; one that is read again is a new request."""
         self._finishing -= {(ADD, one) for one in event.added} | {(REMOVE, one) for one in event.removed}
 
     def _finish(self, kind: str, topic: str, partitions: list[int]) -> None:
@@ -358,7 +389,7 @@ class PartitionChanges:
             self._finished[kind].append(partition)
 
     def effects(self) -> Iterator[DescribeReplicas | FinishPartitionRequests]:
-        """What is to be asked, and which requests are settled."""
+        """Questions to send, and requests to remove."""
         yield from self._questions
         self._questions = []
         added, removed = self._finished[ADD], self._finished[REMOVE]
@@ -375,6 +406,6 @@ def _by_topic(requests: Mapping[TopicPartition, T]) -> dict[str, dict[int, T]]:
 
 
 def _incarnation(topic: TopicDescription, index: int, controller_epoch: int) -> str:
-    """A new one at each version of the node: the core has no randomness of its own."""
+    """Derived from the node's version, since the core has no randomness: each write of the node gives another one."""
     name = f"{topic.topic_id}/{index}/{topic.version}/{topic.modified_zxid}/{controller_epoch}"
     return uuid.uuid5(uuid.NAMESPACE_OID, name).hex

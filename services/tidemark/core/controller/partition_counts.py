@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people are told of the cluster as the active controller has it: counts, and whom its elections took out of ISRs.
+"""Figures of the active controller: partitions by condition, and replicas that its elections removed from ISRs.
 
-Counted again only after something has happened: an idle cluster costs nothing by the partition.
+Partitions are counted again only after an event, so an idle partition costs nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from tidemark.core.controller.context import ControllerContext
-from tidemark.core.controller.partition_state import PartitionRecord
+from tidemark.core.controller.partition_state import PartitionState
 from tidemark.core.controller.reassignments import Reassignments
 from tidemark.core.isr_change_reasons import REASSIGNED
 from tidemark.model import NO_LEADER, BrokerId, IsrEntry
@@ -24,8 +24,13 @@ SUSPECTED: Final = "suspected"
 OF_LEAVING: Final = (BROKER_FAILED, SUSPECTED, SHUTDOWN, REPLICA_FAILED, REASSIGNED)
 
 
-class ControllerCounts:
-    """One per core; only looks."""
+class PartitionCounts:
+    """Reads the controller's state, and changes none of it.
+
+    Attributes:
+        _scanned: the counts by partition; None after an event that may have changed them.
+        _left: replicas that left ISRs since `take_left`, by reason.
+    """
 
     def __init__(self, ctx: ControllerContext, reassignments: Reassignments) -> None:
         self._ctx = ctx
@@ -34,30 +39,32 @@ class ControllerCounts:
         self._left: Counter[str] = Counter()
 
     def changed(self) -> None:
-        """Something has happened."""
+        """An event may have changed the counts."""
         self._scanned = None
 
     def now(self, suspected: Collection[BrokerId]) -> dict[str, int]:
-        """Partitions by condition, brokers, moves, and commands that wait for their answer."""
+        """Partitions by condition, brokers, reassignments, and commands in flight."""
         ctx = self._ctx
         if self._scanned is None:
             self._scanned = self._scan()
         return {
             **self._scanned,
             "topics": len(ctx.topics),
-            "partitions": len(ctx.records),
-            "leader_and_isr_pending": sum(link.leadership.request_id is not None for link in ctx.links.values()),
+            "partitions": len(ctx.partitions),
+            "leader_and_isr_pending": sum(
+                pending.leader_and_isr.request_id is not None for pending in ctx.commands.values()
+            ),
             "live_brokers": len(ctx.brokers),
             "suspected_brokers": len(suspected),
         }
 
     def _scan(self) -> dict[str, int]:
         offline = elsewhere = 0
-        for record in self._ctx.records.values():
-            state = record.state
+        for partition_state in self._ctx.partitions.values():
+            state = partition_state.state
             if state is None or state.leader == NO_LEADER:
                 offline += 1
-            elif record.assigned and state.leader != record.assigned[0]:
+            elif partition_state.assigned and state.leader != partition_state.assigned[0]:
                 elsewhere += 1
         return {
             "offline_partitions": offline,
@@ -66,30 +73,30 @@ class ControllerCounts:
             "replicas_to_move": self._reassignments.replicas_left(),
         }
 
-    def isr_written(self, record: PartitionRecord, leaving: Collection[BrokerId]) -> None:
-        """What is being written of this partition is the node now; `leaving`: brokers that are shutting down."""
-        before, after = record.state, record.writing
+    def isr_written(self, partition_state: PartitionState, leaving: Collection[BrokerId]) -> None:
+        """The write of this partition succeeded; `leaving`: brokers in controlled shutdown."""
+        before, after = partition_state.state, partition_state.writing
         if before is None or after is None or before.isr == after.isr:
             return
         stay = set(after.isr_ids)
         for entry in before.isr:
             if entry.broker_id not in stay:
-                self._left[self._why(record, entry, leaving)] += 1
+                self._left[self._why(partition_state, entry, leaving)] += 1
 
     def take_left(self) -> Mapping[str, int]:
-        """Replicas that left ISRs since this was last asked, by reason."""
+        """Replicas that left ISRs since the last call, by reason."""
         left, self._left = self._left, Counter()
         return left
 
-    def _why(self, record: PartitionRecord, entry: IsrEntry, leaving: Collection[BrokerId]) -> str:
-        """One of `OF_LEAVING`."""
+    def _why(self, partition_state: PartitionState, entry: IsrEntry, leaving: Collection[BrokerId]) -> str:
+        """The reason, one of `OF_LEAVING`."""
         registration = self._ctx.brokers.get(entry.broker_id)
         if registration is None or registration.broker_epoch != entry.broker_epoch:
             return BROKER_FAILED
         if entry.broker_id in leaving:
             return SHUTDOWN
-        topic = self._ctx.topics.get(record.partition.topic)
-        removing = topic.removing.get(record.partition.partition, ()) if topic is not None else ()
-        if entry.broker_id not in record.assigned or entry.broker_id in removing:
+        topic = self._ctx.topics.get(partition_state.partition.topic)
+        removing = topic.removing.get(partition_state.partition.partition, ()) if topic is not None else ()
+        if entry.broker_id not in partition_state.assigned or entry.broker_id in removing:
             return REASSIGNED
-        return SUSPECTED if entry.broker_id in self._ctx.unwanted else REPLICA_FAILED
+        return SUSPECTED if entry.broker_id in self._ctx.avoided else REPLICA_FAILED

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each broker still has to be told (rules C1, C3): one command of a kind under way, the rest gathers."""
+"""What has yet to be sent to each broker (rules C1, C3): one command of a kind is in flight, the rest gathers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ _RETRY_MAX_MS: Final = 2_000
 
 
 @dataclass(slots=True)
-class Lane:
+class InFlightCommand:
     """One kind of command to one broker.
 
     Attributes:
-        request_id: of the command under way, None when there is none.
-        retry_at_ms: not before this time, after a failure.
+        request_id: of the command in flight; None: there is none. Invariant: at most one command of a kind is in
+            flight to a broker, so commands of a kind are acknowledged in the order in which they were sent.
+        retry_at_ms: the next command is not sent before this time; 0: at any time.
+        failures: in a row; 0 after a success.
     """
 
     request_id: int | None = None
@@ -29,7 +31,7 @@ class Lane:
     failures: int = 0
 
     def is_free(self, now_ms: int) -> bool:
-        """Whether the next command may go."""
+        """Whether the next command may be sent."""
         return self.request_id is None and now_ms >= self.retry_at_ms
 
     def succeeded(self) -> None:
@@ -39,7 +41,7 @@ class Lane:
         self.retry_at_ms = 0
 
     def failed(self, now_ms: int) -> None:
-        """It was not, or refused as a whole: again after a back-off."""
+        """The command was not answered, or refused as a whole: retry after a back-off."""
         self.request_id = None
         self.retry_at_ms = now_ms + min(_RETRY_FIRST_MS << min(self.failures, 10), _RETRY_MAX_MS)
         self.failures += 1
@@ -49,11 +51,14 @@ Topics = Mapping[str, TopicView]
 
 
 @dataclass(slots=True)
-class FirstView:
-    """Every partition there is, told in parts, which a broker takes in together; where one fails all are told again.
-    `parts`: as they were made, by start.
+class MetadataSnapshot:
+    """The metadata of every partition, sent in parts that a broker applies together.
 
-    Invariant: a broker begins with it only while nothing has changed since `version` of what is shown.
+    Attributes:
+        partitions: all of them, in the order in which the parts have them.
+        version: `ControllerContext.metadata_version` when it was taken. Invariant: a broker begins with a snapshot
+            only while that version is the present one.
+        parts: those built so far, by the index of their first partition; shared by the brokers that get them.
     """
 
     partitions: tuple[TopicPartition, ...]
@@ -62,54 +67,74 @@ class FirstView:
 
 
 @dataclass(slots=True)
-class BrokerLink:
-    """What one broker epoch has to be told. A new epoch gets a new link, which begins with everything."""
+class PendingCommands:
+    """What one broker epoch has yet to acknowledge. A new broker epoch begins with everything.
+
+    Attributes:
+        broker_epoch: of the registration; a command of another epoch is refused by the broker.
+        leader_and_isr, stop_replica, update_metadata: the command of that kind in flight.
+        needs_full_leader_and_isr: the next LeaderAndIsr names every replica of this broker.
+        needs_full_metadata: a metadata snapshot has yet to begin.
+        suspects_changed: the next LeaderAndIsr is sent even where no partition changed.
+        brokers_changed: the next UpdateMetadata is sent even where no partition changed.
+        partitions: whose LeaderAndIsr has yet to be sent.
+        metadata: partitions whose metadata has yet to be sent; changes during a snapshot gather here.
+        gone_topics: deleted topics that metadata has yet to name.
+        stopping: replicas to delete, until StopReplica is acknowledged.
+        sent_partitions: named by the LeaderAndIsr in flight, or by the last one.
+        sent_full_leader_and_isr: whether that command named every replica.
+        snapshot: the snapshot that is being sent; None: there is none, or its last part is in flight.
+        snapshot_next: index of the first partition of the next part.
+        sent_metadata: partitions named by the UpdateMetadata in flight, or by the last one.
+        sent_gone: deleted topics named by it.
+        sent_full_metadata: whether it is a part of a snapshot; if it fails, the snapshot begins again.
+        sent_stops: replicas named by the StopReplica in flight, or by the last one.
+    """
 
     broker_epoch: BrokerEpoch
-    leadership: Lane = field(default_factory=Lane)
-    stops: Lane = field(default_factory=Lane)
-    metadata: Lane = field(default_factory=Lane)
-    needs_all_leadership: bool = True
-    needs_all_metadata: bool = True
+    leader_and_isr: InFlightCommand = field(default_factory=InFlightCommand)
+    stop_replica: InFlightCommand = field(default_factory=InFlightCommand)
+    update_metadata: InFlightCommand = field(default_factory=InFlightCommand)
+    needs_full_leader_and_isr: bool = True
+    needs_full_metadata: bool = True
     suspects_changed: bool = False
     brokers_changed: bool = False
     partitions: set[TopicPartition] = field(default_factory=set)
-    """Leaderships to tell."""
-    shown: set[TopicPartition] = field(default_factory=set)
-    """Partitions whose metadata changed."""
+    metadata: set[TopicPartition] = field(default_factory=set)
     gone_topics: set[str] = field(default_factory=set)
     stopping: dict[TopicPartition, StoppedReplica] = field(default_factory=dict)
     sent_partitions: frozenset[TopicPartition] = frozenset()
-    sent_all_leadership: bool = False
-    first_view: FirstView | None = None
-    first_at: int = 0
-    sent_shown: Collection[TopicPartition] = ()
+    sent_full_leader_and_isr: bool = False
+    snapshot: MetadataSnapshot | None = None
+    snapshot_next: int = 0
+    sent_metadata: Collection[TopicPartition] = ()
     sent_gone: frozenset[str] = frozenset()
-    sent_all_metadata: bool = False
+    sent_full_metadata: bool = False
     sent_stops: frozenset[TopicPartition] = frozenset()
 
-    def was_told(self, partition: TopicPartition) -> bool:
-        """Whether nothing about this partition waits to be told or is under way."""
-        under_way = self.leadership.request_id is not None and partition in self.sent_partitions
-        return not (self.needs_all_leadership or partition in self.partitions or under_way)
+    def is_acknowledged(self, partition: TopicPartition) -> bool:
+        """Whether no LeaderAndIsr about this partition waits to be sent or is in flight."""
+        in_flight = self.leader_and_isr.request_id is not None and partition in self.sent_partitions
+        return not (self.needs_full_leader_and_isr or partition in self.partitions or in_flight)
 
-    def leadership_failed(self, now_ms: int) -> None:
-        """What was under way is to be told again."""
+    def leader_and_isr_failed(self, now_ms: int) -> None:
+        """The LeaderAndIsr in flight has to be sent again."""
         self.partitions |= self.sent_partitions
-        self.needs_all_leadership |= self.sent_all_leadership
+        self.needs_full_leader_and_isr |= self.sent_full_leader_and_isr
         self.suspects_changed = True
-        self.leadership.failed(now_ms)
+        self.leader_and_isr.failed(now_ms)
 
     def metadata_succeeded(self) -> None:
-        """What was under way is known; between two parts it is not forgotten how often all had to be told again."""
-        failures = self.metadata.failures if self.first_view is not None else 0
-        self.metadata.succeeded()
-        self.metadata.failures = failures
+        """The UpdateMetadata in flight was applied. Within a snapshot the count of failures is kept, since the next
+        failure repeats the whole snapshot."""
+        failures = self.update_metadata.failures if self.snapshot is not None else 0
+        self.update_metadata.succeeded()
+        self.update_metadata.failures = failures
 
     def metadata_failed(self, now_ms: int) -> None:
-        """What was under way is to be told again."""
-        self.shown.update(self.sent_shown)
+        """The UpdateMetadata in flight has to be sent again."""
+        self.metadata.update(self.sent_metadata)
         self.gone_topics |= self.sent_gone
-        self.needs_all_metadata |= self.sent_all_metadata
+        self.needs_full_metadata |= self.sent_full_metadata
         self.brokers_changed = True
-        self.metadata.failed(now_ms)
+        self.update_metadata.failed(now_ms)

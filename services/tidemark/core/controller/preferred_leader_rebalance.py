@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leadership goes back to preferred replicas by itself, where too many partitions are led elsewhere."""
+"""Automatic preferred leader election, where too many of a broker's preferred partitions are led by other brokers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from tidemark.core.controller.context import ControllerContext
 from tidemark.model import NO_LEADER, BrokerId, TopicPartition
 
 
-class LeaderBalance:
-    """Looks every so often, unless all was in balance and nobody was elected since. What it finds is to be decided."""
+class PreferredLeaderRebalance:
+    """Checks at an interval, unless the last check found every leader preferred and none was elected since.
+
+    Attributes:
+        _next_ms: time of the next check; None before the first tick.
+        _changed: the next check may find a leader that is not preferred.
+        _wanted: partitions whose preferred replica is to lead; each is taken out when it is decided.
+    """
 
     def __init__(self, ctx: ControllerContext) -> None:
         self._ctx = ctx
@@ -20,11 +26,11 @@ class LeaderBalance:
         self._wanted: set[TopicPartition] = set()
 
     def elected(self) -> None:
-        """Somebody leads since now."""
+        """A leader was elected."""
         self._changed = True
 
     def due(self, now_ms: int) -> None:
-        """Partitions to be decided so that their preferred replica leads again."""
+        """Check, if it is time, and have the partitions found decided."""
         interval_ms = self._ctx.config.leader_rebalance_interval_ms
         if not interval_ms:
             return
@@ -35,27 +41,28 @@ class LeaderBalance:
         self._next_ms = now_ms + interval_ms
         if self._changed:
             elsewhere = self._led_elsewhere()
-            self._changed = bool(elsewhere)  # whoever is away or behind now may lead at the next look
+            self._changed = bool(elsewhere)  # a replica that is offline or lagging now may lead at the next check
             self._wanted = self._too_many(elsewhere)
             self._ctx.dirty |= self._wanted
 
     def wants(self, partition: TopicPartition) -> bool:
-        """Whether its preferred replica shall lead, once."""
+        """Whether the preferred replica is to lead; True once for each check that finds the partition."""
         wanted = partition in self._wanted
         self._wanted.discard(partition)
         return wanted
 
     def _led_elsewhere(self) -> dict[BrokerId, set[TopicPartition]]:
-        """By the broker that they prefer."""
+        """Partitions that another replica leads, by preferred leader."""
         elsewhere: dict[BrokerId, set[TopicPartition]] = {}
-        for partition, record in self._ctx.records.items():
-            first = record.assigned[0]
-            if record.state is not None and record.state.leader not in (first, NO_LEADER):
+        for partition, partition_state in self._ctx.partitions.items():
+            first, state = partition_state.assigned[0], partition_state.state
+            if state is not None and state.leader not in (first, NO_LEADER):
                 elsewhere.setdefault(first, set()).add(partition)
         return elsewhere
 
     def _too_many(self, elsewhere: Mapping[BrokerId, set[TopicPartition]]) -> set[TopicPartition]:
-        prefer = Counter(record.assigned[0] for record in self._ctx.records.values())
+        """Of the live brokers that exceed the configured share."""
+        prefer = Counter(partition_state.assigned[0] for partition_state in self._ctx.partitions.values())
         limit = self._ctx.config.leader_imbalance_percent
         return {
             partition

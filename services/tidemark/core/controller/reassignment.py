@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from typing import Final, NamedTuple
 
-from tidemark.core.reassignment.status import MoveStatus
+from tidemark.core.reassignment.status import ReassignmentStatus
 from tidemark.model import NO_LEADER, BrokerId, LeaderAndIsr, LeaderEpoch, Move, TopicPartition
 
 
@@ -201,7 +201,7 @@ class Reassignment:
         if self.phase in BEFORE_STEP_1:
             self.target = entry.replicas
 
-    def take_node(self, found: MoveStatus) -> tuple[Effect, ...]:
+    def take_node(self, found: ReassignmentStatus) -> tuple[Effect, ...]:
         """The topic's node, which names this reassignment. After step 7 no other target counts any more."""
         if self.committed:
             return ()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidemark.core.controller.context import ControllerContext
-from tidemark.core.controller.partition_state import PartitionRecord
+from tidemark.core.controller.partition_state import PartitionState
 from tidemark.core.controller.reassignment import Reassignment
 from tidemark.core.reassignment.request import named_directories
 from tidemark.model import BrokerId, ErrorCode, Move, TidemarkError
@@ -20,32 +20,34 @@ LOG_DIR_REFUSALS: Final = frozenset((ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.LOG_
 """A broker adopts the partition but rejects the log directory named for its replica."""
 
 
-def name_log_dirs(ctx: ControllerContext, one: Reassignment, record: PartitionRecord, entry: Move | None) -> None:
+def name_log_dirs(
+    ctx: ControllerContext, one: Reassignment, partition_state: PartitionState, entry: Move | None
+) -> None:
     """Commands name the log directories of this entry from now on; None: they name none, and none need be sent."""
     named = {} if entry is None or entry.cancel else named_directories(entry)
-    if named == record.log_dirs:
+    if named == partition_state.log_dirs:
         return
-    record.log_dirs = named
+    partition_state.log_dirs = named
     one.log_dirs_known_by = set() if named else None
     one.log_dirs_refused_by.clear()
     if named:
-        ctx.mark_changed(record)
-        ctx.dirty.add(record.partition)
+        ctx.send_leader_and_isr(partition_state)
+        ctx.dirty.add(partition_state.partition)
 
 
-def note_acknowledged(ctx: ControllerContext, one: Reassignment, record: PartitionRecord) -> None:
+def note_acknowledged(ctx: ControllerContext, one: Reassignment, partition_state: PartitionState) -> None:
     """Brokers have acknowledged commands about this partition."""
-    if one.log_dirs_known_by is None or record.state is None:
+    if one.log_dirs_known_by is None or partition_state.state is None:
         return
-    for broker in record.log_dirs:
-        link = ctx.links.get(broker)
-        if link is not None and link.was_told(record.partition):
+    for broker in partition_state.log_dirs:
+        pending = ctx.commands.get(broker)
+        if pending is not None and pending.is_acknowledged(partition_state.partition):
             one.log_dirs_known_by.add(broker)
 
 
-def are_known(one: Reassignment, record: PartitionRecord) -> bool:
+def are_known(one: Reassignment, partition_state: PartitionState) -> bool:
     """Whether every broker has acknowledged the log directory named for it."""
-    return record.log_dirs.keys() <= (one.log_dirs_known_by or set())
+    return partition_state.log_dirs.keys() <= (one.log_dirs_known_by or set())
 
 
 def is_first_refusal(one: Reassignment, broker: BrokerId) -> bool:

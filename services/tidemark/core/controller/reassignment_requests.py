@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final
 
 from tidemark.core.controller.context import ControllerContext
-from tidemark.core.controller.effects import FinishMoves
+from tidemark.core.controller.effects import FinishReassignments
 from tidemark.core.controller.reassignment import Reassignment
 from tidemark.core.reassignment.request import check_moves, named_directories
 from tidemark.model import ErrorCode, Move, MoveRequests, Refusal, TidemarkError, TopicPartition
@@ -23,7 +23,7 @@ class ReassignmentRequests:
         _under_way: every reassignment; read only here.
         _unreadable: entries of topics that have been unreadable since this term began: they may be half done.
         _finishing: entries that are to leave the node, until that is confirmed. Seen again after that, they are new.
-        _finished, _refused: the part of them that the next `FinishMoves` names.
+        _finished, _refused: the part of them that the next `FinishReassignments` names.
     """
 
     def __init__(self, ctx: ControllerContext, under_way: Mapping[TopicPartition, Reassignment]) -> None:
@@ -108,10 +108,10 @@ class ReassignmentRequests:
         """These entries have left the node."""
         self._finishing.difference_update(entries)
 
-    def effects(self) -> Iterator[FinishMoves]:
+    def effects(self) -> Iterator[FinishReassignments]:
         """What has to leave the node, once."""
         if self._finished or self._refused:
-            yield FinishMoves(tuple(self._finished), tuple(self._refused))
+            yield FinishReassignments(tuple(self._finished), tuple(self._refused))
             self._finished, self._refused = [], []
 
 

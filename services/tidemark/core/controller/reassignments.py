@@ -13,9 +13,9 @@ from typing import Final
 
 from tidemark.core.controller import events as ev
 from tidemark.core.controller.context import ControllerContext
-from tidemark.core.controller.effects import FinishMoves
+from tidemark.core.controller.effects import FinishReassignments
 from tidemark.core.controller.leader_election import BrokerFacts, Decision, PartitionFacts, settle
-from tidemark.core.controller.partition_state import PartitionRecord
+from tidemark.core.controller.partition_state import PartitionState
 from tidemark.core.controller.reassignment import BEFORE_STEP_1, Effect, Fence, Input, Phase, Reassignment
 from tidemark.core.controller.reassignment_log_dirs import (
     are_known,
@@ -86,19 +86,19 @@ class Reassignments:
         self._keep_indexes(one)
 
     def _throttle(self, one: Reassignment) -> None:
-        record = self._ctx.records.get(one.partition)
+        partition_state = self._ctx.partitions.get(one.partition)
         bytes_per_s = 0 if one.entry is None else one.entry.throttle_bytes_per_s
-        if record is not None and record.throttle_bytes_per_s != bytes_per_s:
-            record.throttle_bytes_per_s = bytes_per_s
+        if partition_state is not None and partition_state.throttle_bytes_per_s != bytes_per_s:
+            partition_state.throttle_bytes_per_s = bytes_per_s
             if one.named_in_node or not bytes_per_s:
-                self._ctx.mark_changed(record)
+                self._ctx.send_leader_and_isr(partition_state)
 
     def _name_log_dirs_if_begun(self, one: Reassignment) -> None:
         """From step 1 on, or at once where the replicas stay; until then commands name no log directory."""
-        record, entry = self._ctx.records.get(one.partition), one.entry
-        if record is not None:
+        partition_state, entry = self._ctx.partitions.get(one.partition), one.entry
+        if partition_state is not None:
             begun = entry is not None and (one.named_in_node or self._requests.is_at_target(entry))
-            name_log_dirs(self._ctx, one, record, entry if begun else None)
+            name_log_dirs(self._ctx, one, partition_state, entry if begun else None)
 
     def log_dir_refused(self, broker: BrokerId, partition: TopicPartition, error: TidemarkError) -> None:
         """A broker has adopted the partition and rejected the log directory: reported once."""
@@ -106,11 +106,11 @@ class Reassignments:
         if one is not None and one.entry is not None and is_first_refusal(one, broker):
             self._requests.report(one.entry, log_dir_refusal(broker, error))
 
-    def finished(self, event: ev.MovesFinished) -> None:
+    def finished(self, event: ev.ReassignmentsFinished) -> None:
         """These entries have left the node."""
         self._requests.finished(event.finished)
 
-    def effects(self) -> Iterator[FinishMoves]:
+    def effects(self) -> Iterator[FinishReassignments]:
         """Entries that have to leave the node."""
         return self._requests.effects()
 
@@ -170,31 +170,35 @@ class Reassignments:
 
     # -- deciding ----------------------------------------------------------------------------------------------
 
-    def look(self, record: PartitionRecord) -> None:
+    def look(self, partition_state: PartitionState) -> None:
         """Before a partition is decided, even while it is written or read: see whether step 7 is written."""
-        one = self._by_partition.get(record.partition)
-        if one is None or record.state is None or not one.named_in_node or one.committed:
+        one = self._by_partition.get(partition_state.partition)
+        if one is None or partition_state.state is None or not one.named_in_node or one.committed:
             return
-        if one.fence is not None and not record.busy and record.state.leader_epoch < one.fence.leader_epoch:
+        if (
+            one.fence is not None
+            and not partition_state.busy
+            and partition_state.state.leader_epoch < one.fence.leader_epoch
+        ):
             one.fence = None  # that write failed
-        if one.is_commit(record.state, record.min_isr_of(one.target)):
+        if one.is_commit(partition_state.state, partition_state.min_isr_of(one.target)):
             self._perform(one, one.take(Input.COMMIT))
 
-    def next(self, record: PartitionRecord, facts: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
+    def next(self, partition_state: PartitionState, facts: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
         """Take the reassignment of this partition as far as it goes now; gives a leaderAndISR to write, if any."""
-        one = self._by_partition.get(record.partition)
+        one = self._by_partition.get(partition_state.partition)
         before = None
         while one is not None and one.phase is not before:
-            before, happened = one.phase, self._input_of(one, record)
+            before, happened = one.phase, self._input_of(one, partition_state)
             effects = () if happened is None else one.take(happened)
             if Effect.COMMIT_TARGET in effects:
-                return self._commit_target(one, record, facts, brokers)
+                return self._commit_target(one, partition_state, facts, brokers)
             self._perform(one, effects)
         return None
 
-    def _input_of(self, one: Reassignment, record: PartitionRecord) -> Input | None:
+    def _input_of(self, one: Reassignment, partition_state: PartitionState) -> Input | None:
         """What the cluster shows of a reassignment that its phase waits for; None: nothing yet."""
-        state = record.state
+        state = partition_state.state
         match one.phase:
             case Phase.REQUESTED | Phase.INFORMING | Phase.QUEUED | Phase.ADMITTED:
                 assert one.entry is not None
@@ -202,30 +206,30 @@ class Reassignments:
                     return Input.OFF_TARGET
                 if one.phase is not Phase.INFORMING:
                     return Input.AT_TARGET
-                return Input.INFORMED if one.entry.cancel or are_known(one, record) else None
+                return Input.INFORMED if one.entry.cancel or are_known(one, partition_state) else None
             case Phase.ADDING | Phase.CANCEL_PENDING:
                 return Input.UNWRITTEN
             case Phase.COPYING | Phase.CANCELLING:
                 # A target that answers no heartbeats must not become the only replica.
-                waits = one.phase is Phase.COPYING and not self._ctx.unwanted.isdisjoint(one.target)
+                waits = one.phase is Phase.COPYING and not self._ctx.avoided.isdisjoint(one.target)
                 return Input.IN_SYNC if state is not None and one.is_in_sync(state) and not waits else None
             case Phase.COMMITTED | Phase.STOPPING | Phase.COMPLETING if state is not None and not set(
                 state.isr_ids
             ) <= set(one.target):
                 return Input.OUTSIDER
             case Phase.COMMITTED:
-                return Input.LEADER_INFORMED if self._ctx.leader_was_told(record) else None
+                return Input.LEADER_INFORMED if self._ctx.leader_acknowledged(partition_state) else None
             case Phase.STOPPING:
                 return None if self._ctx.is_stopping(one.partition) else Input.STOPPED
         return None
 
     def _commit_target(
-        self, one: Reassignment, record: PartitionRecord, facts: PartitionFacts, brokers: BrokerFacts
+        self, one: Reassignment, partition_state: PartitionState, facts: PartitionFacts, brokers: BrokerFacts
     ) -> Decision | None:
         """Steps 5, 6, 7."""
-        assert record.state is not None
-        fences = not one.is_fenced(record.state.leader_epoch)
-        decision = settle(facts, brokers, one.target, record.min_isr_of(one.target), fences=fences)
+        assert partition_state.state is not None
+        fences = not one.is_fenced(partition_state.state.leader_epoch)
+        decision = settle(facts, brokers, one.target, partition_state.min_isr_of(one.target), fences=fences)
         if decision is not None and fences:
             one.fence = Fence(one.target, decision.state.leader_epoch)
         return decision
@@ -233,9 +237,9 @@ class Reassignments:
     def acknowledged(self, partitions: Iterable[TopicPartition]) -> None:
         """Brokers have acknowledged commands about these partitions."""
         for partition in self._by_partition.keys() & set(partitions):
-            one, record = self._by_partition[partition], self._ctx.records.get(partition)
-            if record is not None:
-                note_acknowledged(self._ctx, one, record)
+            one, partition_state = self._by_partition[partition], self._ctx.partitions.get(partition)
+            if partition_state is not None:
+                note_acknowledged(self._ctx, one, partition_state)
             if one.committed or one.log_dirs_known_by is not None:
                 self._ctx.dirty.add(partition)
 
@@ -274,11 +278,11 @@ class Reassignments:
 
     def _copying_brokers(self, one: Reassignment) -> set[BrokerId]:
         """The brokers that need a slot: those that add a replica, and the leader that sends to them."""
-        record = self._ctx.records.get(one.partition)
-        if record is None or one.committed:
+        partition_state = self._ctx.partitions.get(one.partition)
+        if partition_state is None or one.committed:
             return set()
-        adding = set(one.adding) if one.named_in_node else set(one.target) - set(record.assigned)
-        return adding | {record.state.leader} if adding and record.state is not None else adding
+        adding = set(one.adding) if one.named_in_node else set(one.target) - set(partition_state.assigned)
+        return adding | {partition_state.state.leader} if adding and partition_state.state is not None else adding
 
     # -- effects -----------------------------------------------------------------------------------------------
 
@@ -319,14 +323,14 @@ class Reassignments:
         self._name_log_dirs_if_begun(one)
 
     def _assign_target(self, one: Reassignment) -> None:
-        record = self._ctx.records[one.partition]
-        self._ctx.assign(record, one.target)
-        record.replication_factor = len(one.target)
-        self._ctx.mark_changed(record)
+        partition_state = self._ctx.partitions[one.partition]
+        self._ctx.assign(partition_state, one.target)
+        partition_state.replication_factor = len(one.target)
+        self._ctx.send_leader_and_isr(partition_state)
         self._slots_changed = True
 
     def _stop_replicas(self, one: Reassignment) -> None:
-        self._ctx.stop_replicas(self._ctx.records[one.partition], one.removing)
+        self._ctx.stop_replicas(self._ctx.partitions[one.partition], one.removing)
 
     def _finish_entry(self, one: Reassignment) -> None:
         assert one.entry is not None
@@ -348,8 +352,8 @@ class Reassignments:
         """Target replicas that are not in sync yet."""
         left = 0
         for one in self._by_partition.values():
-            record = self._ctx.records.get(one.partition)
-            state = record.state if record is not None else None
+            partition_state = self._ctx.partitions.get(one.partition)
+            state = partition_state.state if partition_state is not None else None
             if one.entry is not None and not one.entry.cancel and state is not None:
                 left += len(set(one.entry.replicas).difference(state.isr_ids))
         return left

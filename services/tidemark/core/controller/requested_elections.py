@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elections that people ask for: the preferred replica leads again, or the last known log leads what nobody leads (T4).
+"""Requested elections: of the preferred replica, or of the last known log of an offline partition (rule T4).
 
-Level-triggered, as the controller is: a request waits for its partitions, each of which is done or refused when it is
-next decided; with the last one its node is removed. A partition that waits for a last-known election counts as one
-whose topic allows an unclean one, until it has a leader: once.
+Level-triggered: each partition of a request is elected or refused when it is next decided; with the last one, the
+request's node is deleted. A partition in a last-known election counts as one whose topic allows unclean election, until
+it has a leader.
 """
 
 from __future__ import annotations
@@ -25,12 +25,20 @@ from tidemark.model import (
 )
 
 EXPIRES_MS: Final = 60_000
-"""After so long a request is refused: nobody expects an election an hour after having asked for it."""
+"""A request is refused after this time, so that no election comes long after it was requested."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A request as it was read, what of it is not settled, and what of that was decided on before."""
+    """A request.
+
+    Attributes:
+        request: as it was read.
+        until_ms: partitions that still wait then are refused.
+        waiting: partitions neither elected nor refused.
+        begun: partitions that counted as allowing an unclean election. Invariant: only of a last-known election.
+        finished: the deletion of the node was asked for. Invariant: only once `waiting` is empty.
+    """
 
     request: ElectionRequest
     until_ms: int
@@ -40,20 +48,20 @@ class _Open:
 
 
 class RequestedElections:
-    """The requests under way, one of a kind. What is to be told gathers until `effects` takes it."""
+    """The requests, one of each kind. Effects gather until `effects` takes them."""
 
     def __init__(self) -> None:
         self._open: dict[ElectionKind, _Open] = {}
         self._effects: list[ControllerEffect] = []
 
     def requested(self, event: ElectionsRequested, now_ms: int) -> set[TopicPartition]:
-        """Take a request in, or that there is none any more; gives the partitions to be decided."""
+        """The node of a kind as it is now; gives the partitions to decide."""
         request, known = event.request, self._open.get(event.kind)
         if request is None:
             self._open.pop(event.kind, None)
             return set() if known is None else known.waiting
         if known is not None and known.request.modified_zxid == request.modified_zxid:
-            known.finished = False  # it was not removed, or not yet
+            known.finished = False  # the deletion of the node failed, or is in flight
             return set()
         self._open[event.kind] = _Open(request, now_ms + EXPIRES_MS, set(request.partitions))
         if request.error is not None:
@@ -62,14 +70,14 @@ class RequestedElections:
         return set(request.partitions) | (set() if known is None else known.waiting)
 
     def due(self, now_ms: int) -> set[TopicPartition]:
-        """Partitions that have waited too long."""
+        """Partitions whose request has expired."""
         late = [one.waiting for one in self._open.values() if one.waiting and now_ms >= one.until_ms]
         return set().union(*late)
 
     def facts(
         self, partition: TopicPartition, facts: PartitionFacts, brokers: BrokerFacts, now_ms: int
     ) -> PartitionFacts:
-        """The partition as `decide` shall see it: while somebody asks for it, an unclean election is allowed."""
+        """The partition as `decide` should see it: a last-known election allows an unclean election."""
         one = self._waiting_for(ElectionKind.LAST_KNOWN, partition)
         if one is None:
             return facts
@@ -78,14 +86,14 @@ class RequestedElections:
         if led and partition in one.begun:
             one.waiting.discard(partition)
         elif why is not None or now_ms >= one.until_ms:
-            self._refuse(one, partition, why or "no replica has said in time what it holds")
+            self._refuse(one, partition, why or "no replica reported its log end in time")
         else:
             one.begun.add(partition)
             return replace(facts, unclean_allowed=True)
         return facts
 
     def preferred(self, partition: TopicPartition, facts: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
-        """The preferred replica leads in a new epoch, where somebody asks for it and it is in sync and answers."""
+        """The preferred replica leads in a new epoch, if requested, and if the replica is in sync and not suspected."""
         one = self._waiting_for(ElectionKind.PREFERRED, partition)
         if one is None:
             return None
@@ -99,13 +107,13 @@ class RequestedElections:
         return elected
 
     def unknown(self, partition: TopicPartition) -> None:
-        """There is no such partition, or it is being deleted."""
+        """The partition does not exist, or its topic is being deleted."""
         for one in self._open.values():
             if partition in one.waiting:
                 self._refuse(one, partition, "there is no such partition")
 
     def effects(self) -> list[ControllerEffect]:
-        """What was refused, and which requests are settled."""
+        """Refusals, and requests to delete."""
         effects, self._effects = self._effects, []
         for one in self._open.values():
             if not one.waiting and not one.finished:
@@ -131,7 +139,7 @@ class RequestedElections:
 
 
 def elect_preferred(facts: PartitionFacts, brokers: BrokerFacts) -> Decision | str:
-    """The first assigned replica leads in a new epoch, or why not."""
+    """The first assigned replica leads in a new epoch; a text: why it cannot."""
     state, first = facts.state, facts.assigned[0]
     if state is None:
         return "it has no state yet"
@@ -148,7 +156,7 @@ def _why_not_last_known(facts: PartitionFacts, brokers: BrokerFacts) -> str | No
     if facts.state.leader != NO_LEADER:
         return f"it has a leader, broker {facts.state.leader}"
     if not live_replicas(facts, brokers):
-        return "none of its replicas lives"
+        return "none of its replicas is live"
     return None
 
 
@@ -160,7 +168,7 @@ def _why_not_preferred(facts: PartitionFacts, brokers: BrokerFacts) -> str | Non
     if entry is None or entry in facts.damaged:
         return f"its preferred replica, broker {first}, is not in sync"
     if first in facts.offline or not brokers.is_present(entry) or brokers.is_void(entry):
-        return f"its preferred replica, broker {first}, is not there"
+        return f"its preferred replica, broker {first}, is not live in the broker epoch in which it joined the ISR"
     if first in brokers.suspected:
         return f"its preferred replica, broker {first}, does not answer heartbeats"
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics that are being deleted (rule C4): every live replica lets go, then the nodes go."""
+"""Deletion of topics: every live broker deletes its replicas, then the topic's nodes are deleted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from tidemark.core.controller import events as ev
 from tidemark.core.controller.context import ControllerContext
 from tidemark.core.controller.effects import DeleteTopic
-from tidemark.core.controller.pending_commands import BrokerLink
+from tidemark.core.controller.pending_commands import PendingCommands
 from tidemark.model import BrokerId, TopicDescription, TopicPartition
 
 _RETRY_MS: Final = 500
@@ -17,14 +17,29 @@ _RETRY_MS: Final = 500
 
 @dataclass(slots=True)
 class _Deletion:
+    """Of one topic.
+
+    Attributes:
+        topic: its node when the deletion began.
+        waiting: live brokers that have yet to acknowledge StopReplica.
+        in_flight: the deletion of the nodes is in flight. Invariant: only once `waiting` is empty.
+        retry_at_ms: when it is retried.
+    """
+
     topic: TopicDescription
     waiting: set[BrokerId] = field(default_factory=set)
-    under_way: bool = False
+    in_flight: bool = False
     retry_at_ms: int = 0
 
 
 class TopicDeletions:
-    """Those asked for, and those under way."""
+    """Requested and running deletions.
+
+    Attributes:
+        _requested: children of /admin/delete_topics as last read.
+        _running: by topic.
+        _deleted_ids: topic ids that this controller deleted, while stale reads may still name them.
+    """
 
     def __init__(self, ctx: ControllerContext) -> None:
         self._ctx = ctx
@@ -36,28 +51,28 @@ class TopicDeletions:
         return topic in self._under_way
 
     def requested(self, topics: frozenset[str]) -> None:
-        """All that are asked for now."""
+        """All requests as they are now."""
         self._requested = topics
         self.begin()
 
     def recreated(self, topic: str) -> None:
-        """What was asked was about the one before."""
+        """A new topic has this name: the request was about the topic before."""
         self._requested -= {topic}
 
     def was_deleted(self, topic: TopicDescription) -> bool:
-        """Whether this was read before it was deleted."""
+        """Whether this controller deleted the topic, so that this read is from before."""
         return topic.topic_id in self._deleted_ids
 
     def forget_ids(self, present: set[str]) -> None:
-        """Only these topic ids are still read."""
+        """Only these topic ids are still named by reads."""
         self._deleted_ids &= present
 
     def forget(self, topic: str) -> None:
-        """Its node is gone."""
+        """The topic's node was deleted."""
         self._under_way.pop(topic, None)
 
     def begin(self) -> None:
-        """With those that are asked for and known."""
+        """Begin requested deletions of known topics."""
         for name in self._requested:
             topic = self._ctx.topics.get(name)
             if topic is None or name in self._under_way:
@@ -65,39 +80,41 @@ class TopicDeletions:
             deletion = self._under_way[name] = _Deletion(topic)
             self._ctx.observe("topic_deletion_begun", None, topic=name)
             for index in topic.partitions:
-                record = self._ctx.records[TopicPartition(name, index)]
-                # The node's, not the record's: of a settled move those that are being removed still have theirs.
-                deletion.waiting |= self._ctx.stop_replicas(record, {*record.assigned, *topic.partitions[index]})
+                partition_state = self._ctx.partitions[TopicPartition(name, index)]
+                # The node names replicas that a reassignment removes and that may not be deleted yet.
+                deletion.waiting |= self._ctx.stop_replicas(
+                    partition_state, {*partition_state.assigned, *topic.partitions[index]}
+                )
 
     def broker_left(self, broker: BrokerId) -> None:
-        """It is gone, or has returned and does not have to be waited for."""
+        """The broker's registration ended or was replaced: its replicas are deleted when it next registers."""
         for deletion in self._under_way.values():
             deletion.waiting.discard(broker)
 
-    def stopped(self, broker: BrokerId, link: BrokerLink) -> None:
-        """It has let go of some replicas."""
-        open_topics = {partition.topic for partition in link.stopping} if self._under_way else set()
+    def stopped(self, broker: BrokerId, pending: PendingCommands) -> None:
+        """The broker has acknowledged a StopReplica."""
+        open_topics = {partition.topic for partition in pending.stopping} if self._under_way else set()
         for name, deletion in self._under_way.items():
             if name not in open_topics:
                 deletion.waiting.discard(broker)
 
     def go_on(self, now_ms: int) -> None:
-        """Where every live replica has let go the nodes may go."""
+        """Delete the nodes of topics whose replicas are deleted on every live broker."""
         for deletion in self._under_way.values():
-            if deletion.waiting or deletion.under_way or now_ms < deletion.retry_at_ms:
+            if deletion.waiting or deletion.in_flight or now_ms < deletion.retry_at_ms:
                 continue
-            topic = self._ctx.topics[deletion.topic.topic]  # it may have gained or lost partitions since
-            if not any(self._ctx.records[TopicPartition(topic.topic, index)].busy for index in topic.partitions):
-                deletion.under_way = True
+            topic = self._ctx.topics[deletion.topic.topic]  # partitions may have been added or removed since
+            if not any(self._ctx.partitions[TopicPartition(topic.topic, index)].busy for index in topic.partitions):
+                deletion.in_flight = True
                 self._ctx.emit(DeleteTopic(topic))
 
     def answered(self, event: ev.TopicDeleted, now_ms: int) -> bool:
-        """Whether the nodes of this topic are gone."""
+        """Take an answer in; gives whether the topic's nodes were deleted."""
         deletion = self._under_way.get(event.topic)
         if deletion is None or deletion.topic.topic_id != event.topic_id:
             return False
         if event.error is not None:
-            deletion.under_way = False
+            deletion.in_flight = False
             deletion.retry_at_ms = now_ms + _RETRY_MS
             return False
         self._ctx.observe("topic_deleted", None, topic=event.topic)

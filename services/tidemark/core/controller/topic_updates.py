@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics' nodes written anew: at most one write of a topic under way, with everything that is to be changed in it."""
+"""Updates of topics' nodes: at most one write of a topic is in flight, with every change that is due."""
 
 from __future__ import annotations
 
@@ -15,36 +15,42 @@ _RETRY_MS: Final = 200
 Rewrite = Callable[[TopicDescription], TopicDescription]
 
 
-class TopicWrites:
-    """`rewrites` give, one after the other, the node as it should be; equal to what it is: nothing is to be done."""
+class TopicUpdates:
+    """Composes the nodes of the topics in `ControllerContext.rewritten`.
+
+    Attributes:
+        _rewrites: each takes the node as the one before left it, and gives the node as it should be.
+        _in_flight: topics whose write was not answered yet.
+        _not_before_ms: when the next write of a topic may begin, after a failed one.
+    """
 
     def __init__(self, ctx: ControllerContext, rewrites: Sequence[Rewrite]) -> None:
         self._ctx = ctx
         self._rewrites = rewrites
-        self._under_way: set[str] = set()
+        self._in_flight: set[str] = set()
         self._not_before_ms: dict[str, int] = {}
 
     def write(self, now_ms: int) -> None:
-        """Those that are to be changed, unless they are being written, or it was just tried in vain."""
+        """Write the nodes that change; a topic with a write in flight, or in its back-off, waits."""
         waiting = set()
         for name in self._ctx.rewritten:
             topic = self._ctx.topics.get(name)
             if topic is None:
                 continue
-            if name in self._under_way or now_ms < self._not_before_ms.get(name, 0):
+            if name in self._in_flight or now_ms < self._not_before_ms.get(name, 0):
                 waiting.add(name)
                 continue
             wanted = topic
             for rewrite in self._rewrites:
                 wanted = rewrite(wanted)
             if wanted != topic:
-                self._under_way.add(name)
+                self._in_flight.add(name)
                 self._ctx.emit(WriteTopic(wanted))
         self._ctx.rewritten = waiting
 
     def answered(self, topic: str, written: bool, now_ms: int) -> None:
-        """It was written; or not, or nobody knows: then once more, by when it has been read."""
-        self._under_way.discard(topic)
+        """The write succeeded, or it failed or its outcome is unknown: then retry, composed from the node as read."""
+        self._in_flight.discard(topic)
         self._not_before_ms.pop(topic, None)
         if not written:
             self._not_before_ms[topic] = now_ms + _RETRY_MS

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which replica leads when no trusted member is left and the topic allows it (rule T4): ask all, take the furthest.
+"""Unclean election, where no trusted replica is left and the topic allows it (rule T4): ask all, elect the longest log.
 
-Level-triggered: `decide` is called with a partition as it is whenever something about it may have changed. It comes
-after the write that left the partition without a leader, so in that leader epoch the logs asked about stand still. The
-furthest is the one with the highest (leader epoch of the last record, log end): it holds all that any other
-could show to have been committed in this lineage.
+Level-triggered: `decide` is called whenever a partition may have changed. It comes after the write that left the
+partition without a leader, so in that leader epoch no log grows. The longest log has the highest (leader epoch of the
+last record, log end offset): it holds every record that another log can show to be committed in this lineage.
 """
 
 from __future__ import annotations
@@ -32,17 +31,26 @@ from tidemark.model import (
 )
 
 WAIT_MS: Final = 2_000
-"""So long the first answers wait for the others."""
+"""How long the first answers wait for the others."""
 ASK_AGAIN_MS: Final = 100
-"""At first; then twice as long each time, up to `ASK_AGAIN_MAX_MS`."""
+"""The first pause; each further pause is twice as long, up to `ASK_AGAIN_MAX_MS`."""
 ASK_AGAIN_MAX_MS: Final = 1_000
 QUESTIONS_MAX: Final = 10_000
-"""Replicas in one message: under half of what a message may have, even with the longest topic names."""
+"""Replicas in one message: under half of the message limit, even with the longest topic names."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """One live replica of a survey, in one broker epoch. `ask_at_ms`: None while a question is under way or settled."""
+    """One live replica of a survey, in one broker epoch.
+
+    Attributes:
+        broker_epoch: an answer of another broker epoch does not count.
+        ask_at_ms: when it is asked; None: a question is in flight, or it is settled.
+        request_id: of the question in flight; None: there is none.
+        answer: what the replica holds; None: not reported.
+        failed: it cannot answer; asked again once every replica of the survey has failed.
+        pause_ms: before the next question.
+    """
 
     broker_epoch: BrokerEpoch
     ask_at_ms: int | None
@@ -52,14 +60,14 @@ class _Asked:
     pause_ms: int = ASK_AGAIN_MS
 
     def again(self, now_ms: int) -> None:
-        """To be asked once more after a pause."""
+        """Ask again after a pause."""
         self.failed = False
         self.ask_at_ms = now_ms + self.pause_ms
         self.pause_ms = min(2 * self.pause_ms, ASK_AGAIN_MAX_MS)
 
     @property
     def settled(self) -> bool:
-        """Nothing more is waited for."""
+        """Whether it has answered or failed."""
         return self.failed or self.answer is not None
 
 
@@ -67,7 +75,12 @@ class _Asked:
 class _Survey:
     """The replicas of one partition, asked in one leader epoch that has no leader.
 
-    `high_watermark`: the highest one told of, also by replicas that are gone since.
+    Attributes:
+        identity: topic id and incarnation; of another one, a new survey begins.
+        leader_epoch: of the write that left no leader. Invariant: answers are of this epoch, so no log grows.
+        until_ms: the replicas that have answered by then are enough.
+        replicas: by broker; those that are live and can open their log.
+        high_watermark: the highest one reported, exclusive; answers of brokers that have since stopped count too.
     """
 
     identity: ReplicaIdentity
@@ -77,22 +90,28 @@ class _Survey:
     high_watermark: int = 0
 
     def wakes(self, now_ms: int) -> bool:
-        """Whether time alone changes what is to be done."""
+        """Whether a pause or the wait for answers is over."""
         again = any(asked.ask_at_ms is not None and asked.ask_at_ms <= now_ms for asked in self.replicas.values())
         return again or (now_ms >= self.until_ms and self.answered)
 
     @property
     def answered(self) -> bool:
-        """Whether there is somebody to elect."""
+        """Whether a replica has answered."""
         return any(asked.answer is not None for asked in self.replicas.values())
 
     def ready(self, now_ms: int) -> bool:
-        """Whether the choice is made among those that have answered; the bound needs an answer too."""
+        """Whether to elect among the replicas that have answered."""
         return self.answered and (now_ms >= self.until_ms or all(asked.settled for asked in self.replicas.values()))
 
 
 class UncleanElections:
-    """The surveys under way. What is to be asked gathers by broker until `questions` takes it."""
+    """The surveys. Questions gather by broker until `questions` takes them.
+
+    Attributes:
+        _surveys: of partitions without a leader that may be elected uncleanly.
+        _requests: partitions by request id of a question in flight.
+        _to_ask: replicas to ask, by broker and broker epoch.
+    """
 
     def __init__(self) -> None:
         self._surveys: dict[TopicPartition, _Survey] = {}
@@ -108,7 +127,7 @@ class UncleanElections:
         brokers: BrokerFacts,
         now_ms: int,
     ) -> Decision | None:
-        """The unclean election of a partition that `election.decide` leaves as it is; None: none, or not yet."""
+        """The unclean election of a partition that `leader_election.decide` leaves as it is; None: none, or not yet."""
         state = facts.state
         single = len(facts.assigned) == 1
         if state is None or state.leader != NO_LEADER or single or not facts.unclean_allowed:
@@ -131,15 +150,15 @@ class UncleanElections:
         return None
 
     def forget(self, partition: TopicPartition) -> None:
-        """It has a leader, may not have one chosen so, or is gone."""
+        """The partition has a leader, allows no unclean election, or was deleted."""
         self._surveys.pop(partition, None)
 
     def due(self, now_ms: int) -> set[TopicPartition]:
-        """Partitions to be decided because time has passed."""
+        """Partitions to decide because time has passed."""
         return {partition for partition, survey in self._surveys.items() if survey.wakes(now_ms)}
 
     def questions(self) -> list[DescribeReplicas]:
-        """What is to be asked now, each broker at once."""
+        """Questions to send now, one call for each broker."""
         effects = []
         for (broker, broker_epoch), replicas in self._to_ask.items():
             asked_now = [(one, asked) for one, asked in replicas.items() if self._asks(one, broker, asked)]
@@ -163,7 +182,7 @@ class UncleanElections:
         return ReplicaQuestion(partition, survey.identity, survey.leader_epoch)
 
     def answered(self, event: ReplicasDescribed, now_ms: int) -> set[TopicPartition]:
-        """Take an answer in; gives the partitions to be decided. What nobody waits for any more is passed over."""
+        """Take an answer in; gives the partitions to decide. Parts of the answer to abandoned questions are ignored."""
         touched = set()
         for partition in self._requests.pop(event.request_id, ()):
             survey = self._surveys.get(partition)
@@ -177,19 +196,19 @@ class UncleanElections:
             if asked.answer is not None:
                 survey.high_watermark = max(survey.high_watermark, asked.answer.high_watermark)
             elif event.error is None and refusal is not None and refusal.code is ErrorCode.OFFSET_NOT_AVAILABLE:
-                asked.again(now_ms)  # its log is being opened
+                asked.again(now_ms)  # the broker is opening the log
             else:
                 asked.failed = True
         return touched
 
 
 def live_replicas(facts: PartitionFacts, brokers: BrokerFacts) -> list[BrokerId]:
-    """Assigned replicas that can be asked, whatever they hold."""
+    """Assigned replicas that can be asked."""
     return [broker for broker in facts.assigned if brokers.is_live(broker) and broker not in facts.offline]
 
 
 def _follow(survey: _Survey, facts: PartitionFacts, brokers: BrokerFacts, now_ms: int) -> None:
-    """The survey is of the replicas that live now; what a broker said before it registered anew is void."""
+    """Survey the replicas that are live now; a registration in another broker epoch voids the answer."""
     candidates = {broker: brokers.live[broker] for broker in live_replicas(facts, brokers)}
     for broker in [broker for broker in survey.replicas if broker not in candidates]:
         del survey.replicas[broker]
@@ -202,13 +221,13 @@ def _follow(survey: _Survey, facts: PartitionFacts, brokers: BrokerFacts, now_ms
 def elect_furthest(
     facts: PartitionFacts, brokers: BrokerFacts, answers: Mapping[BrokerId, ReplicaDescription], high_watermark: int
 ) -> Decision:
-    """The furthest leads; among equals an undamaged, the last leader, an unsuspected, the first assigned one.
+    """The longest log leads; among equals an undamaged one, the last leader, an unsuspected one, the first assigned.
 
     Args:
         facts: of a partition with a state.
-        brokers: those in `answers` live.
-        answers: what live replicas hold; not empty.
-        high_watermark: the highest one told of, exclusive.
+        brokers: those in `answers` are live.
+        answers: reports of live replicas; not empty.
+        high_watermark: the highest one reported, exclusive.
     """
     assert facts.state is not None
     last_known = {entry.broker_id for entry in facts.state.last_known}
@@ -233,7 +252,7 @@ def elect_furthest(
 
 
 def loss_report(partition: TopicPartition, topic_id: str, decision: Decision, request_id: str) -> UncleanElection:
-    """What is kept of an unclean decision; figures only where replicas were asked."""
+    """The report that is kept of an unclean election; offsets only where replicas were asked."""
     state, losses = decision.state, decision.losses
     return UncleanElection(
         partition=partition,

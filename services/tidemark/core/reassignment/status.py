@@ -25,7 +25,7 @@ class ReplicaState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class MoveStatus:
+class ReassignmentStatus:
     """A move under way, read off the topic's node and leaderAndISR.
 
     Attributes:
@@ -47,7 +47,7 @@ class MoveStatus:
         return self.target == self.original
 
 
-def status(topic: TopicDescription, partition: int, state: LeaderAndIsr | None) -> MoveStatus | None:
+def status(topic: TopicDescription, partition: int, state: LeaderAndIsr | None) -> ReassignmentStatus | None:
     """The move of this partition that is under way; None: there is none."""
     original = topic.original.get(partition)
     if original is None:
@@ -57,7 +57,7 @@ def status(topic: TopicDescription, partition: int, state: LeaderAndIsr | None) 
     target = tuple(broker for broker in assigned if broker not in removing)
     in_sync = () if state is None else state.isr_ids
     waiting_for = tuple(broker for broker in target if broker not in in_sync)
-    return MoveStatus(
+    return ReassignmentStatus(
         original,
         target,
         adding,

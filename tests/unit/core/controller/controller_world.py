@@ -81,7 +81,7 @@ class Asked:
         malformed = tuple(one for one in self.malformed if one.kind != "reassign")
         return PartitionRequests(dict(self.added), dict(self.removed), malformed)
 
-    def finish_moves(self, effect: fx.FinishMoves) -> None:
+    def finish_moves(self, effect: fx.FinishReassignments) -> None:
         """As the store does it: only what is still word for word the same."""
         for move in effect.finished:
             if self.moves.get(move.partition) == move:
@@ -117,7 +117,7 @@ class World:
         self.asked = Asked()
         self.released: list[tuple[BrokerId, BrokerEpoch]] = []
         self.goes_on = True
-        """What an event brings about is done at once, however much it is; else `WentOn` has to happen."""
+        """What an event brings about is done at once, however much it is; else `MoreToDo` has to happen."""
         self._zxid = 0
         self.config = ControllerConfig(BrokerId(100), CONTROLLER_EPOCH, "cluster", **settings)
         self.core = ControllerCore(self.config, policy_of)
@@ -128,7 +128,7 @@ class World:
         """Hand an event to the controller; its effects wait in `pending`."""
         self.effects = list(self.core.handle(event, self.now_ms))
         while self.goes_on and self.core.has_more:
-            self.effects += self.core.handle(ev.WentOn(), self.now_ms)
+            self.effects += self.core.handle(ev.MoreToDo(), self.now_ms)
         self.observed += [effect for effect in self.effects if isinstance(effect, fx.Observed)]
         self.pending += [effect for effect in self.effects if not isinstance(effect, fx.Observed)]
         return self.effects
@@ -141,7 +141,7 @@ class World:
                 dict(self.topics),
                 dict(self.states),
                 frozenset(self.deletions),
-                moves=self.asked.move_requests(),
+                reassignments=self.asked.move_requests(),
             )
         )
 
@@ -239,7 +239,7 @@ class World:
         """As controller/term.py reads: topics first, so that what is asked for is about topics that are known."""
         self.topics_seen()
         self.happens(ev.DeletionsRequested(frozenset(self.deletions)))
-        self.happens(ev.MovesRequested(self.asked.move_requests()))
+        self.happens(ev.ReassignmentsRequested(self.asked.move_requests()))
         return self.happens(ev.PartitionsRequested(self.asked.partition_requests(), resumed))
 
     def fails_over(self) -> None:
@@ -327,7 +327,7 @@ class World:
             return self.happens(self._write_topic(effect, lost))
         if isinstance(effect, fx.DeletePartitions):
             return self.happens(self._delete_partitions(effect, lost))
-        if isinstance(effect, fx.FinishMoves | fx.FinishPartitionRequests):
+        if isinstance(effect, fx.FinishReassignments | fx.FinishPartitionRequests):
             return self._finish_asked(effect, lost)
         if isinstance(effect, fx.ReleaseBroker):
             self.released.append((effect.broker, effect.broker_epoch))
@@ -355,16 +355,16 @@ class World:
             del self.requests[kind]
         return ev.ElectionsRequested(kind, self.requests.get(kind))
 
-    def _finish_asked(self, effect: fx.FinishMoves | fx.FinishPartitionRequests, lost: bool) -> list[Any]:
+    def _finish_asked(self, effect: fx.FinishReassignments | fx.FinishPartitionRequests, lost: bool) -> list[Any]:
         """Tried until it is done, as controller/term.py does it; then what is asked for is read again."""
-        if isinstance(effect, fx.FinishMoves):
+        if isinstance(effect, fx.FinishReassignments):
             self.asked.finish_moves(effect)
-            done: ev.ControllerEvent = ev.MovesFinished(effect.finished)
+            done: ev.ControllerEvent = ev.ReassignmentsFinished(effect.finished)
         else:
             self.asked.finish_partitions(effect)
             done = ev.PartitionRequestsFinished(effect.added, effect.removed)
         if lost:
-            self.pending.append(effect if isinstance(effect, fx.FinishMoves) else replace(effect, refused=()))
+            self.pending.append(effect if isinstance(effect, fx.FinishReassignments) else replace(effect, refused=()))
             return []
         self.happens(done)
         return self.asked_seen()

@@ -23,7 +23,7 @@ def a_world(*assignments: tuple[int, ...], m: int = 2) -> World:
 
 def wants_to_go(world: World, broker: int) -> None:
     epoch = world.brokers[BrokerId(broker)].registration.broker_epoch
-    world.happens(ev.ShutdownWanted(BrokerId(broker), epoch))
+    world.happens(ev.ControlledShutdownRequested(BrokerId(broker), epoch))
 
 
 def isr(world: World, index: int = 0) -> set[int]:
@@ -149,7 +149,7 @@ def test_one_that_comes_back_is_as_any_other() -> None:
     world.settle(catching_up=True)
     assert isr(world) == {0, 1, 2}
     assert world.brokers[BrokerId(1)].suspected == frozenset()
-    world.happens(ev.ShutdownWanted(BrokerId(0), BrokerEpoch(0)))  # late, of its earlier life
+    world.happens(ev.ControlledShutdownRequested(BrokerId(0), BrokerEpoch(0)))  # late, of its earlier life
     world.settle()
     assert isr(world) == {0, 1, 2}
     assert len(world.released) == 1

@@ -95,7 +95,7 @@ def test_a_new_broker_is_told_everything_once() -> None:
 def test_a_leader_whose_disk_lags_is_relieved_by_the_next_in_sync_and_nobody_leaves_the_isr() -> None:
     world = with_topic(0, 1, 2)
     before = world.states[P].state
-    world.happens(ev.LeadershipGivenUp(before.leader, BrokerEpoch(0), P, before.leader_epoch))
+    world.happens(ev.LeadershipResigned(before.leader, BrokerEpoch(0), P, before.leader_epoch))
     world.settle()
     after = world.states[P].state
     assert (after.leader, after.leader_epoch) == (1, before.leader_epoch + 1)
@@ -108,7 +108,7 @@ def test_leadership_is_not_passed_round_among_slow_disks() -> None:
 
     def plea_moves_it() -> bool:
         state = world.states[P].state
-        world.happens(ev.LeadershipGivenUp(state.leader, BrokerEpoch(0), P, state.leader_epoch))
+        world.happens(ev.LeadershipResigned(state.leader, BrokerEpoch(0), P, state.leader_epoch))
         while world.waiting(fx.WriteStates):
             world.answer(world.take(fx.WriteStates))
         return world.states[P].state.leader != state.leader
@@ -127,7 +127,7 @@ def test_a_plea_of_another_process_or_leadership_moves_nothing(broker: int, brok
     world = with_topic(0, 1, 2)
     state = world.states[P].state
     epoch = LeaderEpoch(state.leader_epoch + later)
-    world.happens(ev.LeadershipGivenUp(BrokerId(broker), BrokerEpoch(broker_epoch), P, epoch))
+    world.happens(ev.LeadershipResigned(BrokerId(broker), BrokerEpoch(broker_epoch), P, epoch))
     world.settle()
     assert world.states[P].state == state
 
@@ -168,7 +168,7 @@ def test_a_leader_that_nobody_can_relieve_goes_on_and_may_ask_again() -> None:
     world.settle()
     alone = world.states[P].state
     assert alone.isr_ids == (0,)
-    world.happens(ev.LeadershipGivenUp(BrokerId(0), BrokerEpoch(0), P, alone.leader_epoch))
+    world.happens(ev.LeadershipResigned(BrokerId(0), BrokerEpoch(0), P, alone.leader_epoch))
     world.up(1)
     world.settle()
     world.leader_writes(P, 0, 1)
@@ -176,7 +176,7 @@ def test_a_leader_that_nobody_can_relieve_goes_on_and_may_ask_again() -> None:
     world.settle()
     assert world.states[P].state.leader == state.leader, "a plea that could not be granted is not remembered"
     world.now_ms += 12_000
-    world.happens(ev.LeadershipGivenUp(BrokerId(0), BrokerEpoch(0), P, alone.leader_epoch))
+    world.happens(ev.LeadershipResigned(BrokerId(0), BrokerEpoch(0), P, alone.leader_epoch))
     world.settle()
     assert world.states[P].state.leader == 1
 

@@ -98,7 +98,7 @@ class MovingWorld(RandomWorld):
     def _broker_wants_to_go(self) -> None:
         if self.brokers:
             broker = self.random.choice(sorted(self.brokers))
-            self.happens(ev.ShutdownWanted(broker, self.epochs[broker].broker_epoch))
+            self.happens(ev.ControlledShutdownRequested(broker, self.epochs[broker].broker_epoch))
 
     def _what_is_asked_is_seen(self) -> None:
         self.asked_seen()
@@ -197,8 +197,8 @@ class MovingWorld(RandomWorld):
             (effect.broker, one.partition, one.log_dir) for part in effect.commands for one in part.partitions
         )
 
-    def _finish_asked(self, effect: fx.FinishMoves | fx.FinishPartitionRequests, lost: bool) -> list[Any]:
-        if isinstance(effect, fx.FinishMoves):
+    def _finish_asked(self, effect: fx.FinishReassignments | fx.FinishPartitionRequests, lost: bool) -> list[Any]:
+        if isinstance(effect, fx.FinishReassignments):
             for move in effect.finished:
                 topic = self.topics.get(move.partition.topic)
                 refused = any(one.partition == move.partition for one in effect.refused)
@@ -213,7 +213,7 @@ class MovingWorld(RandomWorld):
     # -- at rest -------------------------------------------------------------------------------------------------
 
     def rest(self) -> None:
-        leaving = self.core._ctx.unwanted - self.core.suspected
+        leaving = self.core._ctx.avoided - self.core.suspected
         for broker in BROKERS:
             if BrokerId(broker) not in self.brokers or broker in leaving:
                 self.register(broker)

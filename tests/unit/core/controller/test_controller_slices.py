@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
-from tidemark.core.controller.command_builder import PART_PARTITIONS_MAX, TOLD_AT_ONCE
+from tidemark.core.controller.command_builder import PART_PARTITIONS_MAX, PARTITIONS_AT_ONCE
 from tidemark.core.controller.context import DECIDED_AT_ONCE
 from tidemark.core.controller.controller import ControllerCore
 
@@ -38,7 +38,7 @@ def in_slices(world: World, first: ev.ControllerEvent) -> list[tuple[int, list[i
     """An event, and all that it leaves for later."""
     found = [sizes(world.core.handle(first, world.now_ms))]
     while world.core.has_more:
-        found.append(sizes(world.core.handle(ev.WentOn(), world.now_ms)))
+        found.append(sizes(world.core.handle(ev.MoreToDo(), world.now_ms)))
     return found
 
 
@@ -51,10 +51,10 @@ def test_a_broken_broker_is_decided_a_slice_at_a_time_until_nothing_is_left() ->
 
 
 def test_a_new_controller_tells_one_broker_after_the_other() -> None:
-    world = cluster(TOLD_AT_ONCE + 200)
+    world = cluster(PARTITIONS_AT_ONCE + 200)
     world.core = ControllerCore(world.config, policy_of)
     found = ev.Elected(world.registrations(), dict(world.epochs), dict(world.topics), dict(world.states), frozenset())
-    assert [told for _, told in in_slices(world, found) if told] == [[TOLD_AT_ONCE + 200]] * 3
+    assert [told for _, told in in_slices(world, found) if told] == [[PARTITIONS_AT_ONCE + 200]] * 3
 
 
 def test_a_broker_is_not_told_everything_while_some_of_it_is_still_to_be_decided() -> None:
@@ -76,7 +76,7 @@ def test_messages_stay_small() -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_slices_come_to_the_same_end_whatever_happens_between_them(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.core.controller.context.DECIDED_AT_ONCE", 2)
-    monkeypatch.setattr("tidemark.core.controller.command_builder.TOLD_AT_ONCE", 3)
+    monkeypatch.setattr("tidemark.core.controller.command_builder.PARTITIONS_AT_ONCE", 3)
     monkeypatch.setattr("tidemark.core.controller.command_builder.PART_PARTITIONS_MAX", 2)
     chance = random.Random(seed)
     world = cluster(12)
@@ -84,7 +84,7 @@ def test_slices_come_to_the_same_end_whatever_happens_between_them(seed: int, mo
     for _ in range(60):
         step = chance.random()
         if step < 0.3:
-            world.happens(ev.WentOn())
+            world.happens(ev.MoreToDo())
         elif step < 0.8 and world.pending:
             world.answer(world.pending.pop(0))
         elif step < 0.9:

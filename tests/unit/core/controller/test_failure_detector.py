@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suspicions are damped for those that flap, and doubted when there are too many at once (rule C6)."""
+"""FailureDetector are damped for those that flap, and doubted when there are too many at once (rule C6)."""
 
 from __future__ import annotations
 
 import pytest
-from tidemark.core.controller.failure_detector import Suspicions
+from tidemark.core.controller.failure_detector import FailureDetector
 from tidemark.model import BrokerEpoch, BrokerId
 
 SESSION_MS = 6_000
 B, FIRST, NEXT = BrokerId(7), BrokerEpoch(1), BrokerEpoch(2)
 
 
-def suspicions(*, elected_ms: int = 0) -> Suspicions:
-    return Suspicions(session_timeout_ms=SESSION_MS, elected_ms=elected_ms)
+def suspicions(*, elected_ms: int = 0) -> FailureDetector:
+    return FailureDetector(session_timeout_ms=SESSION_MS, elected_ms=elected_ms)
 
 
-def held_ms(suspected: Suspicions, now_ms: int) -> int:
+def held_ms(suspected: FailureDetector, now_ms: int) -> int:
     """It answers again from now on; how long it stays suspected all the same."""
     for hold_ms in range(0, 20_001, 100):
         suspected.trust(B, FIRST, now_ms + hold_ms)
@@ -89,7 +89,7 @@ def test_who_was_never_suspected_is_trusted_without_a_trace() -> None:
     assert suspected.suspected(5_000) == {B}
 
 
-def suspect_many(suspected: Suspicions, count: int, *, from_ms: int = 20_000, apart_ms: int = 0) -> int:
+def suspect_many(suspected: FailureDetector, count: int, *, from_ms: int = 20_000, apart_ms: int = 0) -> int:
     for broker in range(count):
         suspected.suspect(BrokerId(broker), FIRST, from_ms + broker * apart_ms)
     return from_ms + (count - 1) * apart_ms

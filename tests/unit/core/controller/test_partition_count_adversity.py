@@ -150,7 +150,7 @@ def test_settings_changed_while_the_topic_is_written_are_not_undone_by_the_answe
     write = world.take(fx.WriteTopic)
     world.configure("orders", m="1")
     world.happens(world._write_topic(write, False))
-    assert world.core._ctx.records[P0].policy.min_insync_replicas == 1
+    assert world.core._ctx.partitions[P0].policy.min_insync_replicas == 1
     world.settle()
     assert world.state("orders").min_isr == 1
     assert world.state("orders", 1).min_isr == 1

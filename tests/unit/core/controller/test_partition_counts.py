@@ -38,7 +38,7 @@ def is_suspected(world: World) -> None:
 
 
 def shuts_down(world: World) -> None:
-    world.happens(ev.ShutdownWanted(BrokerId(1), BrokerEpoch(0)))
+    world.happens(ev.ControlledShutdownRequested(BrokerId(1), BrokerEpoch(0)))
 
 
 def loses_its_log(world: World) -> None:

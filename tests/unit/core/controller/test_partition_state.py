@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core.controller.events import LeadershipGivenUp, ReplicaFailed
-from tidemark.core.controller.partition_state import NO_LIMIT, PartitionRecord, TopicPolicy
+from tidemark.core.controller.events import LeadershipResigned, ReplicaFailed
+from tidemark.core.controller.partition_state import NO_LIMIT, PartitionState, TopicPolicy
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, IsrEntry, LeaderEpoch, TidemarkError, VersionedState
 
 from tests.unit.core.replication.stage import BROKERS, ID, P, node
@@ -14,12 +14,12 @@ PAUSE_MS = 12_000
 LIVE = {BrokerId(one): BrokerEpoch(10 + one) for one in BROKERS}
 
 
-def record(*, leader: int = 1, epoch: int = 5) -> PartitionRecord:
-    return PartitionRecord(P, ID, BROKERS, TopicPolicy(2, False), state=node(leader, epoch, (1, 2)), version=7)
+def record(*, leader: int = 1, epoch: int = 5) -> PartitionState:
+    return PartitionState(P, ID, BROKERS, TopicPolicy(2, False), state=node(leader, epoch, (1, 2)), version=7)
 
 
-def given_up(broker: int = 1, epoch: int = 5) -> LeadershipGivenUp:
-    return LeadershipGivenUp(BrokerId(broker), BrokerEpoch(10 + broker), P, LeaderEpoch(epoch))
+def given_up(broker: int = 1, epoch: int = 5) -> LeadershipResigned:
+    return LeadershipResigned(BrokerId(broker), BrokerEpoch(10 + broker), P, LeaderEpoch(epoch))
 
 
 def failed(broker: int, epoch: int = 5, *, broker_epoch: int | None = None) -> ReplicaFailed:
@@ -27,10 +27,10 @@ def failed(broker: int, epoch: int = 5, *, broker_epoch: int | None = None) -> R
     return ReplicaFailed(BrokerId(broker), BrokerEpoch(own), P, LeaderEpoch(epoch))
 
 
-def fails_to_write(one: PartitionRecord, now_ms: int) -> int:
+def fails_to_write(one: PartitionState, now_ms: int) -> int:
     """Gives how long its next write waits."""
     one.begin_write(node(2, 6, (1, 2)))
-    one.not_written(now_ms)
+    one.write_failed(now_ms)
     return max(0, one.not_before_ms - now_ms)
 
 
@@ -40,12 +40,12 @@ def test_a_write_that_failed_is_read_and_goes_in_half_the_company_next_time_and_
         one.begin_write(node(2, 6, (1, 2)))
         one.group = min(9, one.limit)
         assert one.busy
-        one.not_written(0)
-        assert (one.writing, one.reading, one.doubtful, one.busy) == (None, True, True, True)
+        one.write_failed(0)
+        assert (one.writing, one.reading, one.outcome_unknown, one.busy) == (None, True, True, True)
         limits.append(one.limit)
     assert limits == [4, 2, 1, 1, 1]
     one.begin_write(node(2, 6, (1, 2)))
-    one.wrote(8)
+    one.write_succeeded(8)
     assert (one.limit, one.version, one.writing) == (NO_LIMIT, 8, None)
 
 
@@ -56,7 +56,7 @@ def test_many_failures_in_a_row_are_not_followed_by_another_at_once() -> None:
     assert waits[10:16] == [200, 400, 800, 1600, 2000, 2000]
     assert set(waits[16:]) == {2000}
     one.begin_write(node(2, 6, (1, 2)))
-    one.wrote(8)
+    one.write_succeeded(8)
     assert one.not_before_ms == 0
     assert fails_to_write(one, 50_000) == 0
 
@@ -67,32 +67,34 @@ def test_a_leader_that_cannot_lead_in_its_epoch_gets_a_higher_one_unless_it_refu
 ) -> None:
     one = record()
     error = TidemarkError(ErrorCode.FENCED_LEADER_EPOCH, "no", {"leader_epoch": highest})
-    assert one.refused(error) == higher
+    assert one.epoch_refused(error) == higher
     assert one.facts(LIVE).refused_epoch == (5 if higher else None)
     one.begin_write(node(1, 6, (1, 2)))
-    one.wrote(8)
+    one.write_succeeded(8)
     assert one.facts(LIVE).refused_epoch is None
 
 
 def test_a_leader_is_relieved_in_its_own_epoch_and_not_again_for_a_while() -> None:
     one = record()
     for late in (given_up(epoch=4), given_up(epoch=6), given_up(broker=2)):
-        assert not one.told(late, 1_000, PAUSE_MS)
-    assert one.facts(LIVE).given_up_epoch is None
-    assert one.told(given_up(), 1_000, PAUSE_MS)
-    assert one.facts(LIVE).given_up_epoch == 5
+        assert not one.replica_reported(late, 1_000, PAUSE_MS)
+    assert one.facts(LIVE).resigned_epoch is None
+    assert one.replica_reported(given_up(), 1_000, PAUSE_MS)
+    assert one.facts(LIVE).resigned_epoch == 5
     one.begin_write(node(2, 6, (1, 2)))
-    one.wrote(8)
-    assert not one.told(given_up(2, 6), 1_000 + PAUSE_MS - 1, PAUSE_MS), "a slow disk passes it to no other slow disk"
-    assert one.told(given_up(2, 6), 1_000 + PAUSE_MS, PAUSE_MS)
+    one.write_succeeded(8)
+    assert not one.replica_reported(given_up(2, 6), 1_000 + PAUSE_MS - 1, PAUSE_MS), (
+        "a slow disk passes it to no other slow disk"
+    )
+    assert one.replica_reported(given_up(2, 6), 1_000 + PAUSE_MS, PAUSE_MS)
 
 
 def test_replicas_whose_logs_failed_are_each_remembered_until_their_broker_registers_anew() -> None:
     one = record()
-    assert one.told(failed(2), 0, PAUSE_MS)
-    assert not one.told(failed(2), 0, PAUSE_MS), "no news"
-    assert not one.told(failed(3, epoch=4), 0, PAUSE_MS), "of an older leadership"
-    assert one.told(failed(3), 0, PAUSE_MS)
+    assert one.replica_reported(failed(2), 0, PAUSE_MS)
+    assert not one.replica_reported(failed(2), 0, PAUSE_MS), "no news"
+    assert not one.replica_reported(failed(3, epoch=4), 0, PAUSE_MS), "of an older leadership"
+    assert one.replica_reported(failed(3), 0, PAUSE_MS)
     assert one.facts(LIVE).offline == {2, 3}
     assert one.facts({**LIVE, BrokerId(2): BrokerEpoch(20)}).offline == {3}
 
@@ -100,13 +102,13 @@ def test_replicas_whose_logs_failed_are_each_remembered_until_their_broker_regis
 def test_who_was_taken_into_the_isr_has_opened_its_log_again_and_who_was_in_it_need_not_have() -> None:
     one = record()
     for broker in (2, 3):
-        one.told(failed(broker), 0, PAUSE_MS)
+        one.replica_reported(failed(broker), 0, PAUSE_MS)
     one.adopt(VersionedState(node(1, 5, (1, 2)), 8))
     assert one.facts(LIVE).offline == {2, 3}
     one.adopt(VersionedState(node(1, 5, (1, 2, 3)), 9))
     assert one.facts(LIVE).offline == {2}, "2 was in sync before it failed, and its leader has not noticed yet"
-    fresh = PartitionRecord(P, ID, BROKERS, TopicPolicy(2, False))
-    assert not fresh.told(failed(2, -1), 0, PAUSE_MS), "it has no leadership yet"
+    fresh = PartitionState(P, ID, BROKERS, TopicPolicy(2, False))
+    assert not fresh.replica_reported(failed(2, -1), 0, PAUSE_MS), "it has no leadership yet"
     fresh.adopt(VersionedState(node(1, 0, (1, 2)), 0))
     assert (fresh.version, fresh.facts(LIVE).offline) == (0, frozenset())
 
@@ -116,7 +118,7 @@ def test_damage_that_is_heard_of_during_a_write_is_decided_after_it() -> None:
     one.damaged = frozenset({IsrEntry(BrokerId(2), BrokerEpoch(12))})
     one.begin_write(node(1, 5, (1,)))
     one.damaged |= {IsrEntry(BrokerId(3), BrokerEpoch(13))}
-    one.wrote(8)
+    one.write_succeeded(8)
     assert one.facts(LIVE).damaged == {IsrEntry(BrokerId(3), BrokerEpoch(13))}
 
 
@@ -124,6 +126,6 @@ def test_damage_that_is_heard_of_during_a_write_is_decided_after_it() -> None:
 def test_m_is_the_lesser_of_what_is_wanted_and_the_replicas_that_there_shall_be(
     wanted: int, factor: int, m: int
 ) -> None:
-    one = PartitionRecord(P, ID, BROKERS, TopicPolicy(wanted, False), replication_factor=factor)
+    one = PartitionState(P, ID, BROKERS, TopicPolicy(wanted, False), replication_factor=factor)
     assert one.facts(LIVE).min_isr == m
     assert one.min_isr_of(BROKERS) == min(wanted, 3)

@@ -67,7 +67,7 @@ def test_a_share_up_to_the_threshold_is_left_alone_and_one_above_is_not() -> Non
         world = a_world(percent=percent)
         world.passes(INTERVAL_MS)
         first, epoch = TopicPartition("orders", 0), world.epochs[BrokerId(0)].broker_epoch
-        world.happens(ev.LeadershipGivenUp(BrokerId(0), epoch, first, world.state("orders").leader_epoch))
+        world.happens(ev.LeadershipResigned(BrokerId(0), epoch, first, world.state("orders").leader_epoch))
         answers(world)
         assert leaders(world) == [1, 1, 0, 1]
         world.passes(INTERVAL_MS)
@@ -122,7 +122,7 @@ def test_who_was_away_at_a_look_leads_after_the_next_one_when_it_is_back() -> No
 def test_a_broker_that_wants_to_go_is_not_elected() -> None:
     world = a_world()
     is_away_for_a_moment(world, 0)
-    world.happens(ev.ShutdownWanted(BrokerId(0), world.epochs[BrokerId(0)].broker_epoch))
+    world.happens(ev.ControlledShutdownRequested(BrokerId(0), world.epochs[BrokerId(0)].broker_epoch))
     answers(world)
     world.passes(INTERVAL_MS)
     world.passes(INTERVAL_MS)

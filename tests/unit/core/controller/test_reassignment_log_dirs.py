@@ -42,7 +42,7 @@ def test_a_move_of_directories_alone_ends_when_their_brokers_were_told() -> None
     told = {one.broker: one for one in world.waiting(fx.SendLeaderAndIsr)}
     assert {2, 3} <= told.keys()
     for broker, effect in told.items():
-        assert not world.waiting(fx.FinishMoves), f"before broker {broker} was told"
+        assert not world.waiting(fx.FinishReassignments), f"before broker {broker} was told"
         world.pending.remove(effect)
         world.answer(effect)
     world.settle()

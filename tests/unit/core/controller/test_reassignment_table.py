@@ -15,7 +15,7 @@ from tidemark.core.controller.reassignment import (
     Phase,
     Reassignment,
 )
-from tidemark.core.reassignment.status import MoveStatus
+from tidemark.core.reassignment.status import ReassignmentStatus
 from tidemark.model import BrokerEpoch, BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch, Move, TopicPartition
 
 P = TopicPartition("orders", 0)
@@ -206,9 +206,9 @@ def brokers(*ids: int) -> tuple[BrokerId, ...]:
     return tuple(map(BrokerId, ids))
 
 
-def found(original: tuple[int, ...], target: tuple[int, ...], removing: tuple[int, ...]) -> MoveStatus:
+def found(original: tuple[int, ...], target: tuple[int, ...], removing: tuple[int, ...]) -> ReassignmentStatus:
     adding = tuple(one for one in target if one not in original)
-    return MoveStatus(brokers(*original), brokers(*target), brokers(*adding), brokers(*removing), (), {})
+    return ReassignmentStatus(brokers(*original), brokers(*target), brokers(*adding), brokers(*removing), (), {})
 
 
 def state(leader: int, *isr: int, elr: tuple[int, ...] = (), min_isr: int = 1, epoch: int = 3) -> LeaderAndIsr:

@@ -55,11 +55,11 @@ def test_a_move_goes_through_the_twelve_steps_in_their_order() -> None:
     step_10 = goes_on_to(world, fx.WriteTopic)
     assert P in world.brokers[1].stopped
     assert P in world.brokers[2].stopped
-    assert not world.waiting(fx.FinishMoves)
+    assert not world.waiting(fx.FinishReassignments)
     world.answer(step_10)
     assert node(world) == ([4, 5, 3], [], [], None)
     assert P in world.asked.moves
-    world.answer(goes_on_to(world, fx.FinishMoves))  # 11
+    world.answer(goes_on_to(world, fx.FinishReassignments))  # 11
     assert not world.asked.moves
     world.settle()  # 12
     is_whole(world)
@@ -339,7 +339,7 @@ def test_the_same_asked_again_before_the_first_is_out_of_the_node_ends_too() -> 
     world = a_world(1, 2, 3)
     world.move(P, 4, 2, 3)
     for _ in range(200):
-        if world.waiting(fx.FinishMoves):
+        if world.waiting(fx.FinishReassignments):
             break
         if world.pending:
             world.answer(world.pending.pop(0))

@@ -54,7 +54,7 @@ def test_each_kind_of_answer_may_be_lost_once() -> None:
     for kind in (
         fx.WriteTopic,
         fx.WriteStates,
-        fx.FinishMoves,
+        fx.FinishReassignments,
         fx.SendStopReplica,
         fx.SendLeaderAndIsr,
         fx.SendUpdateMetadata,
@@ -243,7 +243,7 @@ def test_a_cancel_while_the_first_step_is_being_written_goes_back_once_that_is_w
         world.move(P, 4, 5, 3)
         step_1 = world.take(fx.WriteTopic)
         world.cancel(P)
-        assert not world.waiting(fx.FinishMoves), "it may be under way"
+        assert not world.waiting(fx.FinishReassignments), "it may be under way"
         world.answer(step_1, lost=lost)
         world.settle(catching_up=True)
         assert node(world) == ([1, 2, 3], [], [], None)

@@ -203,7 +203,7 @@ def test_a_partition_with_no_live_replica_is_refused_and_not_elected_when_one_re
     world = offline(0, 1, gone=(0, 1))
     world.request(LAST_KNOWN, T)
     world.settle()
-    assert refusals(world) == [(T, "none of its replicas lives")]
+    assert refusals(world) == [(T, "none of its replicas is live")]
     assert not world.requests
     world.up(0, clean=False)
     world.settle()
@@ -219,7 +219,7 @@ def test_a_replica_that_never_says_what_it_holds_is_not_waited_for_for_ever() ->
             error = TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, "no")
             world.happens(ev.ReplicasDescribed(question.broker, question.request_id, None, {}, {T: error}))
         world.passes(500)
-    assert refusals(world) == [(T, "no replica has said in time what it holds")]
+    assert refusals(world) == [(T, "no replica reported its log end in time")]
     assert world.waiting(fx.FinishElections)
     assert world.state("t").leader == NO_LEADER
 

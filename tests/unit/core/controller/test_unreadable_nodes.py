@@ -90,7 +90,7 @@ def a_new_controller(world: World) -> None:
         {one: found for one, found in world.states.items() if one.topic != "bad"},
         frozenset(),
         unreadable_topics=frozenset({"bad"}),
-        moves=world.asked.move_requests(),
+        reassignments=world.asked.move_requests(),
     )
     world.happens(elected)
     _reads(world, resumed=True)
@@ -100,7 +100,7 @@ def a_new_controller(world: World) -> None:
 def _reads(world: World, *, resumed: bool = False) -> None:
     good = {name: one for name, one in world.topics.items() if name != "bad"}
     world.happens(ev.TopicsChanged(good, frozenset({"bad"})))
-    world.happens(ev.MovesRequested(world.asked.move_requests()))
+    world.happens(ev.ReassignmentsRequested(world.asked.move_requests()))
     world.happens(ev.PartitionsRequested(world.asked.partition_requests(), resumed))
 
 
