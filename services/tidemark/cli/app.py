@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `tidemark` command: its commands, and what their ends mean to a shell.
+"""The `tidemark` command: its subcommands and exit statuses.
 
-Exit status 0: done. 1: refused or failed, one line on stderr says `error CODE: sentence`. 2: bad usage, or
-`apply --check` has found a difference.
+Exit status 0: done. 1: refused or failed; stderr has one line, `error CODE: sentence`. 2: bad usage, or
+`apply --check` found a difference.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ app.add_typer(topic_app, name="topic")
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(config_app, name="config")
 app.add_typer(reassign_app, name="reassign")
-app.add_typer(log_dirs_app, name="log-dirs", short_help="The log directories of brokers.")
-app.add_typer(group_app, name="group", short_help="Consumer groups: how far they are, and from where on.")
-app.add_typer(log_app, name="log", short_help="Look into log directories: print them, check them.")
+app.add_typer(log_dirs_app, name="log-dirs", short_help="Log directories of brokers.")
+app.add_typer(group_app, name="group", short_help="Consumer groups: members, offsets and lag.")
+app.add_typer(log_app, name="log", short_help="Print and check the files of log directories.")
 app.add_typer(bench_app, name="bench")
 app.add_typer(replicas_app, name="replicas")
 app.command(short_help="Send lines or rows as records.")(produce)
@@ -87,11 +87,11 @@ def tidemark(
 @app.command()
 def dev(
     directory: Annotated[
-        Path, typer.Option("--directory", "-d", help="Where its data is kept; a second start finds it.")
+        Path, typer.Option("--directory", "-d", help="Data of the cluster; a second start reuses it.")
     ] = Path(".tidemark-dev"),
-    brokers: Annotated[int, typer.Option(min=1, max=9, help="How many brokers.")] = 3,
-    controllers: Annotated[int, typer.Option(min=1, max=9, help="How many controllers.")] = 2,
-    free_ports: Annotated[bool, typer.Option("--free-ports", help="Any free ports instead of 9192, 9202, ...")] = False,
+    brokers: Annotated[int, typer.Option(min=1, max=9, help="Number of brokers.")] = 3,
+    controllers: Annotated[int, typer.Option(min=1, max=9, help="Number of controllers.")] = 2,
+    free_ports: Annotated[bool, typer.Option("--free-ports", help="Use free ports instead of 9192, 9202, ...")] = False,
 ) -> None:
     """Run a whole cluster on this machine until Ctrl-C.
 
@@ -100,7 +100,7 @@ def dev(
       tidemark dev
       tidemark dev --brokers 1 --controllers 1 --directory /tmp/small
     """
-    # Only here: it needs the server's packages and PySpark's jars, which other commands do without.
+    # A late import: only this command needs the server's packages and PySpark's jars.
     from tidemark.local import dev as local_dev
 
     local_dev.run(directory, brokers=brokers, controllers=controllers, free_ports=free_ports)
@@ -108,7 +108,7 @@ def dev(
 
 def main() -> None:
     """Entry point."""
-    # What libraries log is for services: a command says what went wrong in its one line.
+    # Logs of libraries are for services; a command reports its error in one line.
     logging.getLogger().addHandler(logging.NullHandler())
     keep_pandas_out()
     try:
@@ -122,7 +122,7 @@ def main() -> None:
         print_error(
             TidemarkError(ErrorCode.INTERNAL, f"the package {error.name} is missing: pip install 'tidemark[dev]'")
         )
-    except Exception as error:  # noqa: BLE001 - the last resort: a line, never a traceback
+    except Exception as error:  # noqa: BLE001 - an unexpected error is one line, never a traceback
         refusal = refusal_of_output(error) if isinstance(error, OSError) else None
         print_error(refusal or TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
     sys.exit(EXIT_REFUSED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark config ...`: settings of topics and brokers, as they hold, as they are set, and what they mean."""
+"""`tidemark config ...`: show and change the settings of topics and brokers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin
+from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin, parse_configs
 from tidemark.cli.common.output import Output, print_json, print_line, print_table, print_warning
 from tidemark.client.created_topic import MIN_ISR, noticed_of_restarts
 from tidemark.core.config_resource import ConfigKind, ConfigResource
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from tidemark.client import AdminClient
 
 config_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Look at and change settings of topics and brokers."
+    no_args_is_help=True, rich_markup_mode=None, help="Show and change settings of topics and brokers."
 )
 
-_NOBODY: Final = "-"
+_NO_VALUE: Final = "-"
 
 
 class Whose(StrEnum):
-    """What has settings."""
+    """A kind of resource that has settings."""
 
     TOPIC = "topic"
     BROKER = "broker"
@@ -36,23 +36,23 @@ class Whose(StrEnum):
 
 _KINDS: Final = {Whose.TOPIC: ConfigKind.TOPIC, Whose.BROKER: ConfigKind.BROKER}
 
-WhoseArgument = Annotated[Whose, typer.Argument(metavar="topic|broker", help="Whose settings.")]
+WhoseArgument = Annotated[Whose, typer.Argument(metavar="topic|broker", help="Kind of the resource.")]
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="The topic's name; the broker's id, or 'default' for every broker.")
+    str, typer.Argument(metavar="NAME", help="Topic name; broker id, or 'default' for all brokers.")
 ]
-KeysArgument = Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Which; all if none is named.")]
+KeysArgument = Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Settings; default: all.")]
 RequestIdOption = Annotated[
     str,
-    typer.Option("--request-id", metavar="ID", help="Repeated with the same id, a change is made once; else made up."),
+    typer.Option("--request-id", metavar="ID", help="A repeat with the same id changes nothing; default: a new id."),
 ]
 
 
 @config_app.callback()
 def config() -> None:
-    """Look at and change settings of topics and brokers."""
+    """Show and change settings of topics and brokers."""
 
 
-@config_app.command("get", short_help="The values that hold.")
+@config_app.command("get", short_help="Show effective values.")
 def get(
     whose: WhoseArgument,
     name: NameArgument,
@@ -61,7 +61,7 @@ def get(
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """The values that hold: KEY=VALUE of each, or the bare value of a single KEY.
+    """Show effective values: KEY=VALUE for each setting, or the bare value of a single KEY.
 
     \b
     Examples:
@@ -74,11 +74,11 @@ def get(
         print_json({entry.key: {"value": entry.value, "source": str(entry.source)} for entry in entries})
         return
     for entry in entries:
-        value = _NOBODY if entry.value is None else entry.value
+        value = _NO_VALUE if entry.value is None else entry.value
         print_line(value if keys and len(keys) == 1 else f"{entry.key}={value}")
 
 
-@config_app.command("describe", short_help="Each setting: value, source, range and meaning.")
+@config_app.command("describe", short_help="Show value, source, range and meaning.")
 def describe(
     whose: WhoseArgument,
     name: NameArgument,
@@ -87,11 +87,11 @@ def describe(
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Each setting with its value, where that comes from, what it may be and what it means.
+    """Show each setting with its value, the source of the value, the valid values and the meaning.
 
     \b
-    source: default (the table), static (the broker's own flags, environment or file), cluster (set for every
-    broker), broker, topic; unknown: the broker does not answer.
+    source: default (the table), static (flags, environment or file of the broker), cluster (set for all brokers),
+    broker, topic; unknown: the broker does not answer.
 
     \b
     Examples:
@@ -108,7 +108,7 @@ def describe(
         [
             (
                 entry.key,
-                _NOBODY if entry.value is None else entry.value,
+                _NO_VALUE if entry.value is None else entry.value,
                 entry.source,
                 entry.scope,
                 entry.unit,
@@ -125,21 +125,21 @@ def set_(
     whose: WhoseArgument,
     name: NameArgument,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings; all are changed, or none.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="New values; applied all together or not at all.")
     ] = None,
     delete: Annotated[
         list[str] | None,
-        typer.Option("--delete", "-d", metavar="KEY", help="Be without a value of its own again; repeatable."),
+        typer.Option("--delete", "-d", metavar="KEY", help="Remove the override of KEY; repeatable."),
     ] = None,
     validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Check, show what would change, change nothing.")
+        bool, typer.Option("--validate-only", help="Check and show the changes, without making them.")
     ] = False,
     request_id: RequestIdOption = "",
     bootstrap: BootstrapOption = "",
     admin: AdminOption = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Change settings while the cluster runs. Shows what changed.
+    """Change settings while the cluster runs, and show the changes.
 
     \b
     Examples:
@@ -148,9 +148,9 @@ def set_(
       tidemark config set broker 0 log.level=debug
       tidemark config set broker default replica.lag.time.max.ms=20000 --validate-only
     """
-    configs = parse_settings(settings or [])
+    configs = parse_configs(settings or [], option=None)
     if not configs and not delete:
-        raise typer.BadParameter("say what to change: KEY=VALUE, or --delete KEY")
+        raise typer.BadParameter("nothing to change is given: want KEY=VALUE, or --delete KEY")
     with connect_admin(bootstrap, admin) as client:
         changes = client.alter_configs(
             ConfigResource(_KINDS[whose], name),
@@ -163,39 +163,26 @@ def set_(
     for warning in warnings:
         print_warning(warning)
     if output is Output.JSON:
-        told = [change_json(one) for one in changes]
-        print_json({"changed": bool(changes) and not validate_only, "changes": told, "warnings": warnings})
+        shown = [change_json(one) for one in changes]
+        print_json({"changed": bool(changes) and not validate_only, "changes": shown, "warnings": warnings})
         return
     for line in change_lines(changes):
         print_line(line)
     if not changes:
-        print_line("nothing to change: it is so already")
+        print_line("nothing to change: the settings have these values already")
 
 
 def _noticed(client: AdminClient, topic: str, changes: Iterable[ConfigChange]) -> Sequence[str]:
-    """What users of the topic will notice of a restart from now on, where a change has to do with that."""
+    """Warnings about what clients will notice of a broker restart, if min.insync.replicas changed."""
     min_isr = next((change for change in changes if change.key == MIN_ISR), None)
     if min_isr is None:
         return ()
     configs = {} if min_isr.after is None else {MIN_ISR: min_isr.after}
     try:
         views = client.describe_topics([topic])
-    except TidemarkError:  # the change is made, so this costs the warning only
+    except TidemarkError:  # the change is applied; only the warning is lost
         return ()
     return [one for view in views for one in noticed_of_restarts(view, configs)]
-
-
-def parse_settings(settings: Iterable[str]) -> dict[str, str]:
-    """KEY=VALUE of each; bad usage when one is not, or comes twice."""
-    configs: dict[str, str] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            raise typer.BadParameter(f"{setting!r}: want KEY=VALUE")
-        if key in configs:
-            raise typer.BadParameter(f"{key} is given twice")
-        configs[key] = value
-    return configs
 
 
 def _entries(whose: Whose, name: str, keys: Sequence[str] | None, bootstrap: str, admin: str) -> list[ConfigEntry]:
@@ -205,7 +192,7 @@ def _entries(whose: Whose, name: str, keys: Sequence[str] | None, bootstrap: str
 
 
 def change_lines(changes: Iterable[ConfigChange]) -> list[str]:
-    """A change as people read it: `~ key: old -> new`, `+ key: new`, `- key: old`."""
+    """Changes as text: `~ key: old -> new`, `+ key: new`, `- key: old`."""
     lines = []
     for change in changes:
         if change.before is None:
@@ -218,12 +205,12 @@ def change_lines(changes: Iterable[ConfigChange]) -> list[str]:
 
 
 def change_json(change: ConfigChange) -> Mapping[str, object]:
-    """A change for scripts; null: nobody has set it."""
+    """A change as JSON; null: not set."""
     return change._asdict()
 
 
 def entry_json(entry: ConfigEntry) -> Mapping[str, object]:
-    """A setting for scripts; a value of null: nobody can tell."""
+    """A setting as JSON; a value of null is unknown."""
     return {
         "key": entry.key,
         "value": entry.value,

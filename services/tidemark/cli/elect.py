@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tidemark.cli.common.confirmation import confirm, refuse_json_question
 from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin
 from tidemark.cli.common.output import Output, counted, error_json, print_error, print_json, print_line, print_table
 from tidemark.cli.common.partition_targets import parse_targets
 from tidemark.model import (
     ElectionKind,
     ElectionOutcome,
-    ErrorCode,
-    TidemarkError,
     TopicPartition,
     UncleanElection,
 )
@@ -92,8 +90,8 @@ def elect(
         )
     if reports and partitions:
         raise typer.BadParameter("reports are listed by topic: leave :PARTITION out", param_hint="--reports")
-    if last_known and output is Output.JSON and not (yes or validate_only):
-        raise typer.BadParameter("scripts are not asked: add --yes or --validate-only", param_hint="--output")
+    if last_known:
+        refuse_json_question(output, yes=yes, dry_run=validate_only, options="--yes or --validate-only")
     with connect_admin(bootstrap, admin) as client:
         if reports:
             _show_reports(client.list_unclean_elections(topics), output)
@@ -116,19 +114,9 @@ def _elect_last_known(
     if output is Output.TEXT:
         _show_unclean(foreseen, output, "would be elected, as far as it is known")
         if not yes:
-            _ask(len(foreseen))
+            confirm(f"Elect {counted(len(foreseen), 'leader')}, and lose the missing records for ever?")
     outcomes = client.elect_leaders(ElectionKind.LAST_KNOWN, partitions, request_id=uuid.uuid4().hex)
     _show_unclean(outcomes, output, "elected")
-
-
-def _ask(count: int) -> None:
-    if not sys.stdin.isatty():
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST, "nothing was changed: records may be lost, and nobody is there to ask; add --yes"
-        )
-    question = f"Elect {count} leader{'s'[: count != 1]}, and give up for ever what is missing?"
-    if not typer.confirm(question, err=True):
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed, as it was not confirmed")
 
 
 def _show_preferred(outcomes: Sequence[ElectionOutcome], output: Output, *, validate_only: bool) -> None:

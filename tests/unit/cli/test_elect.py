@@ -89,14 +89,14 @@ LAST_KNOWN = (ElectionKind.LAST_KNOWN, (T0,), ())
 def test_what_may_be_lost_is_shown_before_the_question_and_a_no_changes_nothing(
     client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module.sys, "stdin", Terminal())
+    monkeypatch.setattr("sys.stdin", Terminal())
     seen: list[str] = []
 
     def confirm(question: str, **_: Any) -> bool:
         seen.append(capsys.readouterr().out)
         return False
 
-    monkeypatch.setattr(module.typer, "confirm", confirm)
+    monkeypatch.setattr("typer.confirm", confirm)
     with pytest.raises(TidemarkError) as refusal:
         module._elect_last_known(client, [T0], module.Output.TEXT, yes=False, validate_only=False)  # type: ignore[arg-type]
     assert refusal.value.code is ErrorCode.INVALID_REQUEST
@@ -113,8 +113,8 @@ class Terminal:
 
 
 def test_a_yes_at_the_terminal_elects(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.sys, "stdin", Terminal())
-    monkeypatch.setattr(module.typer, "confirm", lambda *_, **__: True)
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: True)
     module._elect_last_known(client, [T0], module.Output.TEXT, yes=False, validate_only=False)  # type: ignore[arg-type]
     assert client.calls == [(*LAST_KNOWN, True), (*LAST_KNOWN, False)]
 

@@ -17,7 +17,7 @@ BROKER = ("--bootstrap", "127.0.0.1:1")
         (("topic", "list", "--bootstrap", "somewhere"), "'somewhere': want HOST:PORT"),
         (("topic", "list", "--bootstrap", "a:1,b:port"), "'b:port': want HOST:PORT"),
         (("topic", "list", "--bootstrap", "a:0"), "'a:0': want HOST:PORT"),
-        (("topic", "list", "--bootstrap", " , "), "say where the cluster is"),
+        (("topic", "list", "--bootstrap", " , "), "no cluster is given"),
         (("topic", "list", "--admin", "somewhere"), "'somewhere': want HOST:PORT"),
         (("consume", "flights", "--bootstrap", "somewhere"), "'somewhere': want HOST:PORT"),
         (("produce", "flights", "--bootstrap", "somewhere"), "'somewhere': want HOST:PORT"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tidemark.cli.common.confirmation import confirm, refuse_json_question
 from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin
 from tidemark.cli.common.output import Output, counted, print_json, print_line
 from tidemark.cli.common.units import parse_rate
@@ -114,7 +115,7 @@ def add_brokers(
     """
     ids = parse_brokers(brokers)
     rate = parse_rate(throttle) if throttle else 0
-    _refuse_silent_question(output, yes=yes, dry_run=dry_run)
+    refuse_json_question(output, yes=yes, dry_run=dry_run)
     request_id = uuid.uuid4().hex
     with connect_admin(bootstrap, admin) as client:
         planned = client.add_brokers(ids, throttle_bytes_per_s=rate, validate_only=True, request_id=request_id)
@@ -125,7 +126,7 @@ def add_brokers(
                 print_json({**plan_json(planned), "begun": False})
             return
         if not yes and planned.plan.moves:
-            _ask(f"Move {counted(planned.plan.moved_replicas, 'replica')} to add broker {listed(ids)}?")
+            confirm(f"Move {counted(planned.plan.moved_replicas, 'replica')} to add broker {listed(ids)}?")
         try:
             begun = client.add_brokers(ids, throttle_bytes_per_s=rate, request_id=request_id)
             # The rest, where not all fit into ZooKeeper's node, is begun as earlier ones end.
@@ -169,7 +170,7 @@ def remove_brokers(
     """
     ids = parse_brokers(brokers)
     rate = parse_rate(throttle) if throttle else 0
-    _refuse_silent_question(output, yes=yes, dry_run=dry_run)
+    refuse_json_question(output, yes=yes, dry_run=dry_run)
     with connect_admin(bootstrap, admin) as client:
         (first,) = client.remove_brokers(ids, throttle_bytes_per_s=rate, validate_only=True)
         planned = first.planned
@@ -181,7 +182,7 @@ def remove_brokers(
                 print_json({**plan_json(planned), "begun": False})
             return
         if not yes:
-            _ask(f"Move {counted(planned.plan.moved_replicas, 'replica')} to remove broker {listed(ids)}?")
+            confirm(f"Move {counted(planned.plan.moved_replicas, 'replica')} to remove broker {listed(ids)}?")
         try:
             with MoveView(silent=output is Output.JSON) as view:
                 _drain(client, ids, rate, view)
@@ -216,15 +217,3 @@ def _drain(client: AdminClient, ids: Sequence[int], rate: int, view: MoveView) -
             if not error.retriable or time.monotonic() > patience_until_s:
                 raise
             time.sleep(_PAUSE_S)
-
-
-def _refuse_silent_question(output: Output, *, yes: bool, dry_run: bool) -> None:
-    if output is Output.JSON and not (yes or dry_run):
-        raise typer.BadParameter("scripts are not asked: add --yes or --dry-run", param_hint="--output")
-
-
-def _ask(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed: nobody is there to ask; add --yes")
-    if not typer.confirm(question, err=True):
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed, as it was not confirmed")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by all commands: options, output, progress, units."""
+"""Options, output, progress and units that several commands share."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps pandas out of the command's processes.
+"""Prevents the import of pandas in a command's process.
 
-Arrow imports it, where it is installed, as soon as a Python value becomes an array: a quarter of a second and 44 MB for
-something that no command uses.
+Arrow imports an installed pandas as soon as a Python value becomes an array. That import costs a quarter of a second
+and 44 MB, and no command uses pandas.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ __all__ = ["keep_pandas_out"]
 
 
 class _NoPandas:
-    """A finder that ends the search; None in sys.modules would do for Python, but not for what Cython compiles."""
+    """A finder that refuses pandas; None in sys.modules would stop Python's import statement, but not Cython's."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         if name == "pandas":
-            raise ModuleNotFoundError(f"{name} is kept out of this process", name=name)
+            raise ModuleNotFoundError(f"the import of {name} is disabled in this process", name=name)
 
 
 def keep_pandas_out() -> None:
-    """From now on there is none, unless it is here already. That holds for the whole process: only in those of ours."""
+    """Make `import pandas` fail in this process; no effect after pandas was imported. Only for processes of the CLI."""
     sys.meta_path.insert(0, _NoPandas())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands share, and what they mean together."""
+"""Options that several commands share, and their checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BootstrapOption = Annotated[
     str,
     typer.Option(
-        "--bootstrap", envvar="TIDEMARK_BOOTSTRAP", metavar="HOST:PORT,...", help="Any of the cluster's brokers."
+        "--bootstrap", envvar="TIDEMARK_BOOTSTRAP", metavar="HOST:PORT,...", help="Any brokers of the cluster."
     ),
 ]
 AdminOption = Annotated[
@@ -26,42 +26,42 @@ AdminOption = Annotated[
         "--admin",
         envvar="TIDEMARK_ADMIN",
         metavar="HOST:PORT",
-        help="The admin service; else the brokers are asked where it is.",
+        help="The admin service; by default its address comes from the brokers.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="The same as --output json.")]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people or for scripts.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
 
 
 def fits_int32(value: int) -> int:
-    """A number that the contract can carry; bad usage when it is beyond: the service judges all others."""
+    """The value, or bad usage if the protocol's int32 cannot carry it; the service validates the rest."""
     if not -(2**31) <= value < 2**31:
         raise typer.BadParameter(f"{value} is out of range")
     return value
 
 
 def need_bootstrap(bootstrap: str) -> str:
-    """The brokers' addresses; bad usage when none is given."""
+    """The brokers' addresses; bad usage without any."""
     bootstrap = bootstrap.strip(" ,")
     if not bootstrap:
         raise typer.BadParameter(
-            "say where the cluster is: HOST:PORT of any broker, or TIDEMARK_BOOTSTRAP", param_hint="--bootstrap"
+            "no cluster is given: want HOST:PORT of any broker, or TIDEMARK_BOOTSTRAP", param_hint="--bootstrap"
         )
     return _checked(bootstrap, "--bootstrap")
 
 
 def connect_admin(bootstrap: str, admin: str, *, timeout_s: float = 30.0) -> AdminClient:
-    """A client of the admin service at `admin`, else of the one that the brokers know; bad usage without either."""
+    """A client of the admin service at `admin`, or of the one that the brokers name; bad usage without either."""
     bootstrap = bootstrap.strip(" ,")
     if not bootstrap and not admin:
         raise typer.BadParameter(
-            "say where the cluster is: HOST:PORT of any broker, or of the admin service; "
-            "TIDEMARK_BOOTSTRAP and TIDEMARK_ADMIN do too",
+            "no cluster is given: want HOST:PORT of any broker or of the admin service, "
+            "or TIDEMARK_BOOTSTRAP or TIDEMARK_ADMIN",
             param_hint=["--bootstrap", "--admin"],
         )
     _checked(bootstrap, "--bootstrap")
     _checked(admin, "--admin")
-    # Only here: the client's libraries take longer to import than bad usage and help need.
+    # A late import: help and bad usage shall not wait for the client's libraries.
     from tidemark.client import AdminClient
 
     return AdminClient(admin or None, bootstrap=bootstrap or None, timeout_s=timeout_s)
@@ -78,14 +78,14 @@ def _checked(addresses: str, option: str) -> str:
     return addresses
 
 
-def parse_configs(settings: Sequence[str]) -> dict[str, str]:
-    """KEY=VALUE of each; bad usage when one is not, or comes twice."""
+def parse_configs(settings: Sequence[str], *, option: str | None = "--config") -> dict[str, str]:
+    """Key and value of each KEY=VALUE; bad usage for another form, or a key that is given twice."""
     configs: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or not name:
-            raise typer.BadParameter(f"{setting!r}: want KEY=VALUE", param_hint="--config")
+            raise typer.BadParameter(f"{setting!r}: want KEY=VALUE", param_hint=option)
         if name in configs:
-            raise typer.BadParameter(f"{name} is given twice", param_hint="--config")
+            raise typer.BadParameter(f"{name} is given twice", param_hint=option)
         configs[name] = value
     return configs

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the commands speak: tables and lines for people, JSON for scripts, one line for an error."""
+"""Output of the commands: tables and lines as text, JSON for scripts, one line for an error."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.model import TidemarkError
 
 _WIDTH_WITHOUT_TERMINAL: Final = 10_000
-"""A table takes what it needs; in 80 columns its cells would be folded."""
+"""Wide enough that rich folds no cell."""
 
 
 class Output(StrEnum):
-    """Form of what a command prints."""
+    """Format of a command's output."""
 
     TEXT = "text"
     JSON = "json"
 
 
 def print_line(text: str) -> None:
-    """One line on stdout, as it is."""
+    """Write one line to stdout, unchanged."""
     sys.stdout.write(f"{text}\n")
 
 
 def counted(count: int, noun: str) -> str:
-    """ "1 record", "2 records"."""
+    """The count with its noun: "1 record", "2 records"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def print_json(value: object) -> None:
-    """One JSON document on one line."""
+    """Write one JSON document on one line."""
     print_line(json.dumps(value, ensure_ascii=False))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table for people; never cut where stdout is no terminal."""
+    """Write a table; cells are never truncated or folded when stdout is not a terminal."""
     table = Table(*columns)
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
@@ -51,17 +51,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def print_error(error: TidemarkError) -> None:
-    """`error CODE: sentence` on stderr, always one line."""
+    """Write `error CODE: sentence` to stderr, always on one line."""
     sys.stderr.write(f"error {error.code}: {' '.join(error.message.split())}\n")
 
 
 def print_warning(sentence: str) -> None:
-    """`warning: sentence` on stderr: it was done all the same."""
+    """Write `warning: sentence` to stderr; the command went on."""
     sys.stderr.write(f"warning: {sentence}\n")
 
 
 def describe_topic(topic: TopicView) -> list[str]:
-    """A topic in the lines that Kafka's tools show: one of it, one of each partition."""
+    """A topic in the form of Kafka's tools: a line for the topic, and a line for each partition."""
     configs = ",".join(f"{name}={value}" for name, value in sorted(topic.configs.items()))
     lines = [
         f"Topic:{topic.topic} PartitionCount:{len(topic.partitions)} "
@@ -78,7 +78,7 @@ def describe_topic(topic: TopicView) -> list[str]:
 
 
 def topic_json(topic: TopicView) -> Mapping[str, object]:
-    """A topic for scripts; a partition without a leader has -1."""
+    """A topic as JSON; a partition without a leader has leader -1."""
     return {
         "topic": topic.topic,
         "topic_id": topic.topic_id,
@@ -101,12 +101,12 @@ def topic_json(topic: TopicView) -> Mapping[str, object]:
 
 
 def error_json(error: TidemarkError) -> Mapping[str, object]:
-    """A refusal for scripts."""
+    """An error as JSON."""
     return {"code": str(error.code), "message": error.message, "metadata": dict(error.metadata)}
 
 
 def replication_factor(topic: TopicView) -> int:
-    """Of its first partition: all have the same number except while one is moved."""
+    """Replication factor of the first partition; partitions differ only during a reassignment."""
     partitions = _partitions(topic)
     return len(partitions[0].assigned_replicas) if partitions else 0
 

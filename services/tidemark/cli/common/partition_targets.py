@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics and partitions as people name them: TOPIC or TOPIC:PARTITION."""
+"""Arguments that name topics and partitions: TOPIC or TOPIC:PARTITION."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tidemark.model import TopicPartition
 
 
 def parse_targets(targets: Iterable[str]) -> tuple[list[str], list[TopicPartition]]:
-    """Topics, and partitions of topics; bad usage for what is neither."""
+    """The topics, and the partitions; bad usage for an argument that is neither."""
     places = parse_places(targets)
     topics = [topic for topic, index in places if index is None]
     return topics, [TopicPartition(topic, index) for topic, index in places if index is not None]
 
 
 def parse_places(targets: Iterable[str]) -> list[tuple[str, int | None]]:
-    """Each topic with its partition, None: all of them; bad usage for what is neither."""
+    """Each topic with its partition (None: all partitions); bad usage for an argument of another form."""
     places: list[tuple[str, int | None]] = []
     for target in targets:
         topic, colon, index = target.partition(":")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records as lines: what `consume` and `log dump` print, and where `consume` starts. Plain functions."""
+"""Text and JSON of a record, as `consume` and `log dump` print them; and the start position of `consume`. Pure."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Protocol
 
 _INT64_MAX = 2**63 - 1
 _MICROSECONDS = 1_000_000
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC; without a zone it is quicker to show
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC; formatting is faster without a zone
 
 
 class Record(Protocol):
-    """What is printed of a consumed record."""
+    """The fields of a consumed record that are printed."""
 
     @property
     def topic(self) -> str:
-        """Its topic."""
+        """Topic name."""
 
     @property
     def partition(self) -> int:
-        """Its partition."""
+        """Partition index."""
 
     @property
     def offset(self) -> int:
-        """Its offset."""
+        """Offset of the record."""
 
     @property
     def timestamp_us(self) -> int:
@@ -36,20 +36,20 @@ class Record(Protocol):
 
     @property
     def key(self) -> bytes | None:
-        """Its key."""
+        """Key, or None."""
 
     @property
     def value(self) -> bytes | None:
-        """Its value; None is a tombstone."""
+        """Value; None is a tombstone."""
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        """In order."""
+        """Names and values, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin: `position` "earliest" or "latest", else an offset, else a time in microseconds since 1970."""
+    """Start position: `position` "earliest" or "latest", or an offset, or a time in microseconds since 1970."""
 
     position: str = ""
     offset: int | None = None
@@ -57,7 +57,7 @@ class Start:
 
 
 def parse_start(text: str) -> Start:
-    """earliest, latest, offset:N or timestamp:ISO (UTC where it names no zone); ValueError says what is wrong."""
+    """Parse earliest, latest, offset:N or timestamp:ISO (UTC if the time has no zone); ValueError for anything else."""
     kind, colon, value = text.partition(":")
     if kind in {"earliest", "latest"} and not colon:
         return Start(position=kind)
@@ -67,7 +67,7 @@ def parse_start(text: str) -> Start:
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            raise ValueError(f"{value!r} is no time like 2013-01-01T05:00:00Z") from None
+            raise ValueError(f"{value!r} is not a time such as 2013-01-01T05:00:00Z") from None
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         since = moment - datetime.fromtimestamp(0, UTC)
@@ -76,13 +76,13 @@ def parse_start(text: str) -> Start:
 
 
 def record_text(record: Record, key_separator: str) -> bytes:
-    """The value as it is, after the key where there is a separator; what is not there is empty."""
+    """The value unchanged, after key and separator if a separator is given; a null key or value is empty."""
     value = record.value or b""
     return b"".join(((record.key or b""), key_separator.encode(), value)) if key_separator else value
 
 
 def record_json(record: Record) -> Mapping[str, object]:
-    """A record for scripts; bytes that are not UTF-8 come in base64 under another name."""
+    """A record as JSON; bytes that are not UTF-8 are in base64, under NAME_base64."""
     when = moment(record.timestamp_us)
     return {
         "topic": record.topic,
@@ -97,7 +97,7 @@ def record_json(record: Record) -> Mapping[str, object]:
 
 
 def named_bytes(name: str, content: bytes | None) -> Mapping[str, str | None]:
-    """A member of a JSON document: text, null, or base64 under another name."""
+    """A member of a JSON document: NAME with text or null, or NAME_base64 for bytes that are not UTF-8."""
     if content is None:
         return {name: None}
     try:
@@ -107,7 +107,7 @@ def named_bytes(name: str, content: bytes | None) -> Mapping[str, str | None]:
 
 
 def moment(timestamp_us: int) -> str | None:
-    """ISO 8601; None for a time beyond what calendars hold."""
+    """The time in ISO 8601; None for a time outside the years 1 to 9999."""
     seconds, microseconds = divmod(timestamp_us, _MICROSECONDS)
     try:
         found = _EPOCH + timedelta(seconds=seconds, microseconds=microseconds)
@@ -117,7 +117,7 @@ def moment(timestamp_us: int) -> str | None:
 
 
 def shown_bytes_of(content: bytes | None) -> str:
-    """Text in quotes, with what a terminal should not get as escapes; null for what is not there."""
+    """Quoted text with unprintable characters escaped; `null` for None."""
     if content is None:
         return "null"
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The standard streams of a command that was started with some of them closed, and output that finds no room."""
+"""Standard streams that were closed before the start, and errors of writing the output."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def check_streams() -> None:
-    """A closed stdin has nothing to read, and a closed stderr takes everything; raises INVALID_REQUEST for stdout.
+    """Replace a closed stdin or stderr by /dev/null; raises INVALID_REQUEST for a closed stdout.
 
-    What a command says would be lost, or end up in a connection that has come to be file 1.
+    The output would be lost, or be written into a connection that got file descriptor 1.
     """
     if sys.stdin is None:
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - until the process ends
@@ -24,12 +24,12 @@ def check_streams() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     if sys.stdout is None:
         raise TidemarkError(
-            ErrorCode.INVALID_REQUEST, "stdout is closed: send it to /dev/null if nobody is to see what would be said"
+            ErrorCode.INVALID_REQUEST, "stdout is closed: redirect it to /dev/null if the output is not needed"
         )
 
 
 def refusal_of_output(error: OSError) -> TidemarkError | None:
-    """What to say of an error that has come up to the top, if it is of writing what was to be shown."""
+    """The refusal for an uncaught error of writing the output (a full disk); None for another error."""
     if error.errno not in _NO_ROOM or error.filename is not None:
         return None
     give_up_output()
@@ -37,5 +37,5 @@ def refusal_of_output(error: OSError) -> TidemarkError | None:
 
 
 def give_up_output() -> None:
-    """What is still to be written goes nowhere: the interpreter writes it when it ends, and would fail again."""
+    """Redirect stdout to /dev/null: the interpreter flushes stdout at exit, and would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes, rates and times as people write and read them."""
+"""Parsing and formatting of sizes, rates and durations."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _KILO: Final = 1000
 
 
 def parse_rate(text: str) -> int:
-    """Bytes in a second of "50MB", "50MB/s", "1.5GiB" or "1000000"; bad usage for what is none, or 0."""
+    """Bytes per second of "50MB", "50MB/s", "1.5GiB" or "1000000"; bad usage for other text, and for 0."""
     rate = _bytes(text.strip().removesuffix("/s"))
     if rate is None:
-        raise typer.BadParameter(f"{text!r}: want bytes a second, such as 50MB, 512KiB or 1000000")
+        raise typer.BadParameter(f"{text!r}: want bytes per second, such as 50MB, 512KiB or 1000000")
     if rate < 1:
-        raise typer.BadParameter(f"{text!r}: want 1 byte a second or more; leave it out for no limit")
+        raise typer.BadParameter(f"{text!r}: want 1 byte per second or more; omit the option for no limit")
     if rate > _INT64_MAX:
-        raise typer.BadParameter(f"{text!r}: want at most {_INT64_MAX} bytes a second; leave it out for no limit")
+        raise typer.BadParameter(f"{text!r}: want at most {_INT64_MAX} bytes per second; omit the option for no limit")
     return rate
 
 
 def parse_size(text: str, *, bytes_max: int = _INT64_MAX) -> int:
-    """Bytes of "100", "1kB" or "64KiB"; bad usage for what is none, or 0, or more than `bytes_max`."""
+    """Bytes of "100", "1kB" or "64KiB"; bad usage for other text, for 0, and above `bytes_max`."""
     size = _bytes(text.strip())
     if size is None:
         raise typer.BadParameter(f"{text!r}: want bytes, such as 100, 1kB or 64KiB")
@@ -56,7 +56,7 @@ def _bytes(text: str) -> int | None:
 
 
 def shown_bytes(count: float | None) -> str:
-    """ "1.5 MB"; "unknown" for None."""
+    """A size such as "1.5 MB"; "unknown" for None."""
     if count is None:
         return "unknown"
     for unit in ("B", "kB", "MB", "GB"):
@@ -67,7 +67,7 @@ def shown_bytes(count: float | None) -> str:
 
 
 def shown_duration(seconds: float | None) -> str:
-    """ "1 h 05 min"; "unknown" for None."""
+    """A duration such as "1 h 05 min"; "unknown" for None."""
     if seconds is None:
         return "unknown"
     whole = round(seconds)

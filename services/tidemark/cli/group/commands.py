@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemark.cli.common.confirmation import confirm, refuse_json_question
 from tidemark.cli.common.options import BootstrapOption, OutputOption, need_bootstrap
 from tidemark.cli.common.output import Output, counted, print_json, print_line, print_table
 from tidemark.cli.common.partition_targets import parse_places
 from tidemark.cli.common.record_format import parse_start
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
     from tidemark.client.aio.groups import GroupDescription, GroupPartition
@@ -113,8 +114,7 @@ def reset_offsets(
         where = parse_start(to)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--to") from None
-    if output is Output.JSON and not (yes or dry_run):
-        raise typer.BadParameter("scripts are not asked: add --yes or --dry-run", param_hint="--output")
+    refuse_json_question(output, yes=yes, dry_run=dry_run)
     places = parse_places(topics)
     addresses = need_bootstrap(bootstrap)
     from tidemark.cli.group.reset_offsets import current_offsets, wanted_offsets
@@ -130,7 +130,7 @@ def reset_offsets(
             print_table(("partition", "offset", "becomes"), shown)
         if not dry_run:
             if not yes:
-                _ask(f"Have group {group} go on there in {counted(len(rows), 'partition')}?")
+                confirm(f"Have group {group} go on there in {counted(len(rows), 'partition')}?")
             _raise_first(client.set_offsets(group, wanted))
     if output is Output.JSON:
         changes = [
@@ -154,12 +154,11 @@ def delete(
     Example:
       tidemark group delete readers writers --yes
     """
-    if output is Output.JSON and not yes:
-        raise typer.BadParameter("scripts are not asked: add --yes", param_hint="--output")
+    refuse_json_question(output, yes=yes, options="--yes")
     with _connect(bootstrap) as client:
         client.describe_groups(groups, offsets=False)  # one that is not there stops all
         if not yes:
-            _ask(f"Forget {', '.join(groups)}?")
+            confirm(f"Forget {', '.join(groups)}?")
         for group in groups:
             client.delete(group)
             if output is Output.TEXT:
@@ -174,13 +173,6 @@ def _connect(bootstrap: str) -> Groups:
     from tidemark.client.sync.groups import Groups
 
     return Groups(addresses)
-
-
-def _ask(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed: nobody is there to ask; add --yes")
-    if not typer.confirm(question, err=True):
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed, as it was not confirmed")
 
 
 def _raise_first(refused: dict[TopicPartition, TidemarkError]) -> None:

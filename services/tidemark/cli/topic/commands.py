@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tidemark.cli.common.confirmation import confirm
 from tidemark.cli.common.options import (
     AdminOption,
     BootstrapOption,
@@ -30,7 +31,6 @@ from tidemark.cli.common.output import (
 )
 from tidemark.cli.topic.delete_records import delete_records
 from tidemark.cli.topic.partitions import add_partitions, remove_partitions
-from tidemark.model import ErrorCode, TidemarkError
 
 topic_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, list, describe and delete topics.")
 topic_app.command("add-partitions", short_help="Add partitions until there are TOTAL.")(add_partitions)
@@ -163,8 +163,8 @@ def delete(
       tidemark topic delete greetings
       tidemark topic delete greetings --yes
     """
-    if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete topic {topic} with all its records?", err=True):
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed, as it was not confirmed")
+    if not yes and sys.stdin.isatty():
+        confirm(f"Delete topic {topic} with all its records?")
     with connect_admin(bootstrap, admin) as client:
         client.delete_topic(topic)
     if output is Output.JSON:

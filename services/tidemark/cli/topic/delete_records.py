@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
+from tidemark.cli.common.confirmation import confirm, refuse_json_question
 from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin, fits_int32
 from tidemark.cli.common.output import Output, print_json, print_line
-from tidemark.model import ErrorCode, TidemarkError
 
 _I64_MAX = (1 << 63) - 1
 
@@ -47,10 +46,10 @@ def delete_records(
       tidemark topic delete-records flights --partition 0 --before 123
       tidemark topic delete-records flights --partition 0 --before -1 --yes --output json
     """
-    if output is Output.JSON and not yes:
-        raise typer.BadParameter("scripts are not asked: add --yes", param_hint="--output")
+    refuse_json_question(output, yes=yes, options="--yes")
     if not yes:
-        _ask(topic, partition, before)
+        which = "all committed records" if before < 0 else f"the records before offset {before}"
+        confirm(f"Delete {which} of {topic}:{partition}?")
     with connect_admin(bootstrap, admin) as client:
         deleted = client.delete_records(topic, partition, before)
     if output is Output.JSON:
@@ -68,14 +67,3 @@ def delete_records(
     if deleted.behind:
         brokers = ", ".join(str(broker) for broker in deleted.behind)
         print_line(f"not confirmed by broker {brokers}: away, or too slow; they follow when they are back")
-
-
-def _ask(topic: str, partition: int, before: int) -> None:
-    if not sys.stdin.isatty():
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
-            "nothing was changed: records would go, and nobody is there to ask; add --yes",
-        )
-    which = "all committed records" if before < 0 else f"the records before offset {before}"
-    if not typer.confirm(f"Delete {which} of {topic}:{partition}?", err=True):
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed, as it was not confirmed")

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
+from tidemark.cli.common.confirmation import confirm, refuse_json_question
 from tidemark.cli.common.options import AdminOption, BootstrapOption, OutputOption, connect_admin, fits_int32
 from tidemark.cli.common.output import Output, counted, describe_topic, print_json, print_line, topic_json
 from tidemark.cli.reassign.plan_view import parse_brokers
-from tidemark.model import ErrorCode, TidemarkError
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")]
 TotalOption = Annotated[
@@ -81,34 +80,23 @@ def remove_partitions(
       tidemark topic remove-partitions flights --total 4 --dry-run
       tidemark topic remove-partitions flights --total 4 --force --yes
     """
-    if force and output is Output.JSON and not (yes or dry_run):
-        raise typer.BadParameter("scripts are not asked: add --yes or --dry-run", param_hint="--output")
+    if force:
+        refuse_json_question(output, yes=yes, dry_run=dry_run)
     with connect_admin(bootstrap, admin) as client:
         if force and not (yes or dry_run):
             planned = client.delete_partitions(topic, total_count=total, validate_only=True)
-            _ask(topic, planned.partitions)
+            if planned.partitions:
+                which = f"{counted(len(planned.partitions), 'partition')} of {topic}{_range(planned.partitions)}"
+                confirm(f"Delete {which} with all their records?")
         removed = client.delete_partitions(topic, total_count=total, force=force, validate_only=dry_run)
     if output is Output.JSON:
         print_json({**topic_json(removed.topic), "removed": list(removed.partitions), "changed": not dry_run})
         return
     verb = "would be removed from" if dry_run else "removed from"
-    print_line(f"{counted(len(removed.partitions), 'partition')} {verb} topic {topic}{_which(removed.partitions)}")
+    print_line(f"{counted(len(removed.partitions), 'partition')} {verb} topic {topic}{_range(removed.partitions)}")
 
 
-def _ask(topic: str, partitions: tuple[int, ...]) -> None:
-    if not partitions:
-        return
-    if not sys.stdin.isatty():
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
-            "nothing was changed: records would go, and nobody is there to ask; add --yes",
-        )
-    question = f"Delete {counted(len(partitions), 'partition')} of {topic}{_which(partitions)} with all their records?"
-    if not typer.confirm(question, err=True):
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed, as it was not confirmed")
-
-
-def _which(partitions: tuple[int, ...]) -> str:
+def _range(partitions: tuple[int, ...]) -> str:
     if not partitions:
         return ""
     first, last = partitions[0], partitions[-1]

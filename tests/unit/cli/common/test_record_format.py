@@ -34,7 +34,7 @@ def test_what_is_no_start_is_refused(text: str) -> None:
 
 
 def test_what_is_no_time_is_refused_with_an_example() -> None:
-    with pytest.raises(ValueError, match="no time like"):
+    with pytest.raises(ValueError, match="not a time such as"):
         parse_start("timestamp:yesterday")
 
 
